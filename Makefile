@@ -1,0 +1,64 @@
+# Every target sets up what it needs by itself: a fresh clone needs make and Python 3.11 or newer.
+# uv is used where it is installed, else venv and pip. Versions are locked in requirements-dev.txt.
+
+# The first of these that runs and is new enough (a name on PATH may be only a shim).
+PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
+    "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
+VENV ?= .venv
+JOBS ?= 2
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SOURCES := $(wildcard src tests bench models)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test check format demo bench lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## the virtual environment alone
+
+$(READY): requirements-dev.txt pyproject.toml
+	@test -n "$(PYTHON)" || { echo "holdfast needs Python 3.11 or newer: none found on PATH (set PYTHON=…)" >&2; exit 1; }
+	@echo "setting up $(VENV) with $(PYTHON)"
+	@if command -v uv >/dev/null 2>&1; then \
+	    uv venv --quiet --allow-existing --python "$(PYTHON)" "$(VENV)" && \
+	    uv pip install --quiet --python "$(BIN)/python" -r requirements-dev.txt && \
+	    uv pip install --quiet --python "$(BIN)/python" --no-build-isolation --no-deps -e .; \
+	else \
+	    "$(PYTHON)" -m venv "$(VENV)" && \
+	    "$(BIN)/python" -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt && \
+	    "$(BIN)/python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .; \
+	fi
+	@touch "$@"
+
+test: $(READY) ## all tests (PYTEST_ARGS="-k name", JOBS=2)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
+check: $(READY) ## style, types and the arrows between the modules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(SOURCES)
+	$(BIN)/python -m pytest -q tests/unit/test_architecture.py
+
+format: $(READY) ## put the source into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+demo: $(READY) ## the flash sale: processes taking turns on a real Valkey
+	@$(BIN)/python -m holdfast.demo
+
+bench: $(READY) ## measure against the others, side by side
+	$(BIN)/python -m bench
+
+lock: $(READY) ## resolve requirements-dev.in anew
+	rm -rf .venv-lock && "$(PYTHON)" -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet -r requirements-dev.in setuptools
+	{ echo '# Made by `make lock` from requirements-dev.in. Do not edit.'; \
+	  .venv-lock/bin/python -m pip freeze --all | grep -v '^pip=='; } > requirements-dev.txt
+	rm -rf .venv-lock
+
+clean: ## forget environment and caches
+	rm -rf "$(VENV)" .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
