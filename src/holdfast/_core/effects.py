@@ -1,0 +1,207 @@
+"""The only things a protocol may wait for.
+
+Laws: a protocol is an `async def` that awaits effects and other protocols and nothing else; it sees no
+clock, socket, thread or event loop. A driver performs the effects: it takes each from the coroutine,
+does it, and sends the result in (or throws the `Trouble`, or the caller's cancellation).
+
+Theory: an effect's `__await__` yields the effect itself, so `coroutine.send` is all that a driver needs,
+and the very same protocol runs over threads, over asyncio and in the simulator. Written as coroutines, not
+generators, so that a forgotten `await` is a type error.
+
+Drivers owe: an effect that raises cancellation (or KeyboardInterrupt) raises it *into* the protocol at that
+effect, and the protocol is driven to its end. `Spawn` and `Unlisten` never fail and never block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from holdfast._core.trouble import Trouble
+
+__all__ = [
+    "Answer",
+    "AwaitWake",
+    "Call",
+    "CallMany",
+    "Command",
+    "Effect",
+    "Listen",
+    "Now",
+    "Protocol",
+    "Random",
+    "Reply",
+    "Sleep",
+    "Spawn",
+    "Unlisten",
+    "Wake",
+]
+
+R = TypeVar("R")
+Reply: TypeAlias = Any
+Protocol: TypeAlias = Coroutine["Effect[Any]", Any, R]
+
+
+class Effect(Generic[R]):
+    """Something a driver does for a protocol; awaiting it gives the result."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Effect[R], R, R]:
+        return (yield self)
+
+
+class Call(Effect[Reply]):
+    """Run a shipped script: `script` is its file's stem, `keys` share a slot, `args` are str or int.
+
+    `node`: the member of a quorum to ask; None where keys[0] decides. `patience_s`: how long to wait for the
+    answer. `sync`: (replicas, timeout_ms) to send WAIT behind it, and the result is then (reply, acked).
+    Replies hold int, bytes, None and lists of these, whatever the client decodes. Raises `Trouble`.
+    """
+
+    __slots__ = ("args", "keys", "node", "patience_s", "script", "sync")
+
+    def __init__(
+        self,
+        script: str,
+        keys: Sequence[str],
+        args: Sequence[str | int],
+        patience_s: float,
+        node: int | None = None,
+        sync: tuple[int, int] | None = None,
+    ) -> None:
+        self.script = script
+        self.keys = keys
+        self.args = args
+        self.patience_s = patience_s
+        self.node = node
+        self.sync = sync
+
+
+class Command(Effect[Reply]):
+    """Run a plain command. `session`: commands of one session share one connection (for WATCH/MULTI/EXEC).
+
+    `key` routes it; None sends it to any node. A reply that is a server's error raises `Trouble`.
+    """
+
+    __slots__ = ("args", "key", "node", "patience_s", "session")
+
+    def __init__(
+        self,
+        args: Sequence[str | int | float | bytes],
+        patience_s: float,
+        key: str | None = None,
+        node: int | None = None,
+        session: str | None = None,
+    ) -> None:
+        self.args = args
+        self.key = key
+        self.patience_s = patience_s
+        self.node = node
+        self.session = session
+
+
+Answer: TypeAlias = "Reply | Trouble | None"
+
+
+class CallMany(Effect[list[Answer]]):
+    """Send all calls before reading any answer; end when `enough(answers)` or `patience_s` is over.
+
+    Answers stand at the place of their call: a reply, the `Trouble`, or None while unanswered. A reply that
+    comes after the end is handed to `late(index, reply)`, and the protocol that it returns is spawned.
+    """
+
+    __slots__ = ("calls", "enough", "late", "patience_s")
+
+    def __init__(
+        self,
+        calls: Sequence[Call],
+        patience_s: float,
+        enough: Callable[[Sequence[Answer]], bool] | None = None,
+        late: Callable[[int, Reply], Protocol[None] | None] | None = None,
+    ) -> None:
+        self.calls = calls
+        self.patience_s = patience_s
+        self.enough = enough
+        self.late = late
+
+
+class Wake:
+    """What reached a waiter: `kind` is GRANT (with `fence`), or ASK: look for yourself. Never a proof."""
+
+    __slots__ = ("fence", "kind")
+
+    GRANT = "grant"
+    ASK = "ask"
+
+    def __init__(self, kind: str, fence: int = 0) -> None:
+        self.kind = kind
+        self.fence = fence
+
+    def __repr__(self) -> str:
+        return f"Wake({self.kind!r}, {self.fence})"
+
+
+class Listen(Effect[None]):
+    """Register `token` for wake-ups and make sure that the inbox at the node of `key` is subscribed.
+
+    Raises `Trouble` when the subscription was not confirmed within `patience_s`. A wake-up that comes between
+    Listen and AwaitWake is kept. Listening twice is listening once, and looks after a broken inbox.
+    """
+
+    __slots__ = ("key", "node", "patience_s", "token")
+
+    def __init__(self, token: str, key: str, patience_s: float, node: int | None = None) -> None:
+        self.token = token
+        self.key = key
+        self.patience_s = patience_s
+        self.node = node
+
+
+class Unlisten(Effect[None]):
+    """Forget the token; a grant for it that comes later is given back by whoever reads the inbox."""
+
+    __slots__ = ("token",)
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+
+
+class AwaitWake(Effect["Wake | None"]):
+    """The next wake-up for `token`, or None after `timeout_s`. A broken inbox wakes with ASK."""
+
+    __slots__ = ("timeout_s", "token")
+
+    def __init__(self, token: str, timeout_s: float) -> None:
+        self.token = token
+        self.timeout_s = timeout_s
+
+
+class Sleep(Effect[None]):
+    """Let `seconds` pass; can be cancelled."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+
+class Now(Effect[float]):
+    """Seconds on the local clock that neither jumps nor stops in suspend."""
+
+    __slots__ = ()
+
+
+class Random(Effect[float]):
+    """A random number in [0, 1)."""
+
+    __slots__ = ()
+
+
+class Spawn(Effect[None]):
+    """Run a protocol in the background, soon; nobody waits for it. It handles its own trouble."""
+
+    __slots__ = ("protocol",)
+
+    def __init__(self, protocol: Protocol[None]) -> None:
+        self.protocol = protocol

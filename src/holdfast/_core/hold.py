@@ -1,0 +1,247 @@
+"""What a client holds, from the grant to its end, and when something is due for it.
+
+Laws: a lost hold never comes back; a loss is known at the local deadline at the latest, also while a renewal
+hangs; an answer counts from before its question was sent; a renewal that is answered after the deadline is late and
+changes nothing.
+
+Theory: HELD → SUSPECT (a renewal failed, validity lasts) → HELD or LOST; RELEASED from either. `Hold` keeps
+one lease's facts, `Schedule` the next moment at which a hold needs attention: its renewal, or its deadline. Both know
+no clock: whoever owns them says what time it is. The heap is cleaned lazily, since most holds are released
+long before anything is due.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from collections.abc import Callable, Iterator
+
+from holdfast._core.effects import Protocol
+from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.validity import deadline as deadline_of
+
+__all__ = ["Hold", "LeaseState", "Schedule"]
+
+
+class LeaseState(enum.Enum):
+    """What is known of a lease."""
+
+    #: Held, and the last renewal was answered.
+    HELD = "held"
+    #: Still valid, but the last renewal failed.
+    SUSPECT = "suspect"
+    #: Ended without a release: somebody else may hold the lock.
+    LOST = "lost"
+    #: Given back by its owner.
+    RELEASED = "released"
+
+
+class Hold:
+    """One held lease as the core sees it.
+
+    `renewal(ttl_ms)` makes the protocol that extends it: True extended, False not the holder any more.
+    `on_loss` is called once, with the reason, by whoever finds the loss.
+    """
+
+    __slots__ = (
+        "asked",
+        "deadline",
+        "fence",
+        "held_since",
+        "max_until",
+        "name",
+        "next_at",
+        "on_loss",
+        "on_suspect",
+        "reason",
+        "release",
+        "renew_from",
+        "renewal",
+        "state",
+        "token",
+        "ttl_ms",
+        "__weakref__",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        token: str,
+        fence: int,
+        ttl_ms: int,
+        sent_at: float,
+        renewal: Callable[[int], Protocol[bool]] | None,
+        release: Callable[[], Protocol[int]],
+        max_hold_ms: int | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        self.name = name
+        self.token = token
+        self.fence = fence
+        self.ttl_ms = ttl_ms
+        self.deadline = deadline_of(sent_at, ttl_ms) if deadline is None else deadline
+        self.renewal = renewal
+        self.release = release
+        self.held_since = sent_at
+        self.max_until = None if max_hold_ms is None else sent_at + max_hold_ms / 1000
+        self.state = LeaseState.HELD
+        self.reason: str | None = None
+        self.asked = False
+        self.renew_from = sent_at
+        self.next_at = 0.0
+        self.on_loss: Callable[[str], None] | None = None
+        self.on_suspect: Callable[[], None] | None = None
+        self._bound()
+
+    def _bound(self) -> None:
+        if self.max_until is not None and self.deadline > self.max_until:
+            self.deadline = self.max_until
+
+    @property
+    def alive(self) -> bool:
+        """Neither lost nor released, as far as is known."""
+        return self.state is LeaseState.HELD or self.state is LeaseState.SUSPECT
+
+    def over(self, now: float) -> bool:
+        """Whether its time is over; marks the loss if so."""
+        if self.alive and now >= self.deadline:
+            self.lose("max_hold" if self.max_until is not None and now >= self.max_until else "expired")
+        return not self.alive
+
+    def lose(self, reason: str) -> None:
+        """It is not held any more, and nobody released it."""
+        if self.alive:
+            self.state = LeaseState.LOST
+            self.reason = reason
+            if self.on_loss is not None:
+                self.on_loss(reason)
+
+    def released(self) -> bool:
+        """Its owner gives it back; False when it had ended before."""
+        if not self.alive:
+            return False
+        self.state = LeaseState.RELEASED
+        return True
+
+    def renewal_ttl_ms(self, now: float) -> int | None:
+        """The ttl to ask for now; None when `max_hold` leaves nothing to extend."""
+        if self.max_until is None:
+            return self.ttl_ms
+        left_ms = int((self.max_until - now) * 1000)
+        return min(self.ttl_ms, left_ms) if left_ms > 0 and self.deadline < self.max_until else None
+
+    def extended(self, ttl_ms: int, sent_at: float, now: float, deadline: float | None = None) -> bool:
+        """The server extended it; False when that answer came after the end (the caller gives back)."""
+        if self.over(now):
+            return False
+        self.deadline = deadline_of(sent_at, ttl_ms) if deadline is None else deadline
+        self._bound()
+        self.renew_from = sent_at
+        self.state = LeaseState.HELD
+        return not self.over(now)
+
+    def suspect(self) -> None:
+        """A renewal failed."""
+        if self.state is LeaseState.HELD:
+            self.state = LeaseState.SUSPECT
+            if self.on_suspect is not None:
+                self.on_suspect()
+
+
+class Schedule:
+    """When which hold needs attention. Not thread-safe: its owner locks."""
+
+    __slots__ = ("_heap", "_live", "_sequence", "_settings")
+
+    def __init__(self, settings: Settings = DEFAULT) -> None:
+        self._heap: list[tuple[float, int, Hold]] = []
+        self._live: dict[int, Hold] = {}
+        self._sequence = 0
+        self._settings = settings
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __iter__(self) -> Iterator[Hold]:
+        return iter(list(self._live.values()))
+
+    def add(self, hold: Hold, jitter: float) -> float:
+        """Watch a hold; returns when it needs attention first. `jitter` is a random number in [0, 1)."""
+        self._live[id(hold)] = hold
+        return self._plan(hold, self._renew_at(hold, jitter))
+
+    def remove(self, hold: Hold) -> None:
+        """Watch it no more."""
+        self._live.pop(id(hold), None)
+        if len(self._heap) > 2 * len(self._live) + 1000:
+            self._heap = [
+                entry for entry in self._heap if id(entry[2]) in self._live and entry[0] == entry[2].next_at
+            ]
+            heapq.heapify(self._heap)
+
+    def next_at(self) -> float | None:
+        """The next moment at which `due` has something, or None."""
+        heap = self._heap
+        while heap:
+            at, _, hold = heap[0]
+            if at == hold.next_at and id(hold) in self._live:
+                return at
+            heapq.heappop(heap)
+        return None
+
+    def due(self, now: float) -> list[Hold]:
+        """Holds to renew now. Those whose time is over are lost on the way, and not watched any more."""
+        to_renew: list[Hold] = []
+        while (at := self.next_at()) is not None and at <= now:
+            hold = heapq.heappop(self._heap)[2]
+            if hold.over(now):
+                self.remove(hold)
+            elif hold.asked or hold.renewal is None or hold.renewal_ttl_ms(now) is None:
+                self._plan(hold, hold.deadline)
+            else:
+                hold.asked = True
+                to_renew.append(hold)
+                self._plan(hold, hold.deadline)
+        return to_renew
+
+    def answered(
+        self, hold: Hold, held: bool, ttl_ms: int, sent_at: float, now: float, jitter: float
+    ) -> bool:
+        """A renewal was answered; False when the hold has ended (late, or taken)."""
+        hold.asked = False
+        if id(hold) not in self._live:
+            return False
+        if held and hold.extended(ttl_ms, sent_at, now):
+            self._plan(hold, self._renew_at(hold, jitter))
+            return True
+        if not held:
+            hold.lose("taken")
+        self.remove(hold)
+        return False
+
+    def failed(self, hold: Hold, now: float, jitter: float) -> None:
+        """A renewal was not answered, or refused: suspect, and tried again while validity lasts."""
+        hold.asked = False
+        if id(hold) not in self._live:
+            return
+        if hold.over(now):
+            self.remove(hold)
+            return
+        hold.suspect()
+        self._plan(hold, now + hold.ttl_ms / 1000 * self._settings.renew_again_fraction * (0.5 + jitter))
+
+    def replan(self, hold: Hold, jitter: float) -> float:
+        """Its deadline changed from outside (an extension)."""
+        return self._plan(hold, self._renew_at(hold, jitter))
+
+    def _renew_at(self, hold: Hold, jitter: float) -> float:
+        if hold.renewal is None:
+            return hold.deadline
+        wait_s = hold.ttl_ms / 1000 * self._settings.renew_fraction
+        return hold.renew_from + wait_s * (1 - self._settings.renew_jitter * jitter)
+
+    def _plan(self, hold: Hold, at: float) -> float:
+        hold.next_at = min(at, hold.deadline)
+        self._sequence += 1
+        heapq.heappush(self._heap, (hold.next_at, self._sequence, hold))
+        return hold.next_at

@@ -1,0 +1,47 @@
+"""The limits and rhythms of the protocols, each with its unit and its reason.
+
+One frozen record instead of constants, so that tests and the simulator can shrink a world without patching.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DEFAULT", "Settings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Times in the unit their name ends with."""
+
+    #: How long the last fencing token is remembered; after that the server's time alone keeps the order.
+    fence_ms: int = 86_400_000
+    #: A pushed grant waits so long for its waiter to confirm it. Above a slow network's round trip, below what
+    #: others would mind: a half-open waiter costs the queue this much.
+    claim_ms: int = 2_000
+    #: A token that was given back is refused so long: far longer than a request can be under way.
+    bury_ms: int = 60_000
+    #: A request without an answer is given up after this; also at most a third of the ttl.
+    patience_s: float = 5.0
+    #: `acquire` without a timeout puts up with a server in trouble for so long before it raises.
+    stubborn_s: float = 30.0
+    #: `try_acquire` does the same for so long: one fresh connection, not an outage.
+    brief_s: float = 1.0
+    #: Pauses between tries at a server in trouble grow from the first to the second.
+    trouble_pause_s: float = 0.05
+    trouble_pause_max_s: float = 1.0
+    #: A waiter looks for itself this much after the holder's time is over: server's rounding, and some air.
+    recheck_late_s: float = 0.05
+    #: A holder that is not ours sends no wake-up: ask this often, growing, with jitter.
+    foreign_poll_s: float = 0.05
+    foreign_poll_max_s: float = 0.25
+    #: No waiter sleeps longer than this between two looks, whatever the holder's ttl.
+    recheck_max_s: float = 60.0
+    #: Renew when this part of the ttl has passed, earlier by up to the jitter's part of it.
+    renew_fraction: float = 1 / 3
+    renew_jitter: float = 0.1
+    #: A renewal that failed is repeated after this part of the ttl.
+    renew_again_fraction: float = 1 / 12
+
+
+DEFAULT = Settings()

@@ -1,0 +1,25 @@
+"""Tokens: the random identity of one acquisition, `<client id>:<owner>:<sequence>`."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["client_of", "is_ours", "make_token"]
+
+#: A client id is 24 hexadecimal digits: 96 random bits.
+_OURS = re.compile(r"[0-9a-f]{24}:[^:]*:[0-9]+")
+
+
+def make_token(client_id: str, owner: str | int, sequence: int) -> str:
+    """The token of the `sequence`-th acquisition of a client."""
+    return f"{client_id}:{owner}:{sequence}"
+
+
+def is_ours(token: str) -> bool:
+    """Whether a holdfast client made it, so that a wake-up will follow its release."""
+    return _OURS.fullmatch(token) is not None
+
+
+def client_of(token: str) -> str:
+    """The client id within a token of ours."""
+    return token.partition(":")[0]

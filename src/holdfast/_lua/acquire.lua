@@ -1,0 +1,53 @@
+-- Acquire a lock, or take a place in its queue.
+-- KEYS    1 lock  2 fence  3 queue  4 gone
+-- ARGV    1 token  2 ttl_ms  3 "try" or "wait"  4 arrival_us as an earlier reply gave it, or 0
+--         5 fence_ms  6 claim_ms  7 prefix of inboxes
+-- Returns {1, fencing token}                                            granted (also to a repeat)
+--         {0, holder's remaining ms (-1: for ever), holder, place in the queue (-1: not queued), arrival_us}
+--         {-1}                                                          this token was given back before
+-- #include fence
+-- #include queue
+local lock, fence_key, queue, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local token, ttl_ms, fence_ms = ARGV[1], ARGV[2], ARGV[5]
+local holder = redis.call('GET', lock)
+local crowd = redis.call('EXISTS', queue, gone)
+
+if not holder and crowd == 0 then
+  redis.call('SET', lock, token, 'PX', ttl_ms)
+  return {1, next_fence(fence_key, fence_ms)}
+end
+if crowd > 0 and redis.call('SISMEMBER', gone, token) == 1 then
+  return {-1}
+end
+if holder == token then
+  redis.call('PEXPIRE', lock, ttl_ms)
+  return {1, tonumber(redis.call('GET', fence_key) or next_fence(fence_key, fence_ms))}
+end
+
+local waits = ARGV[3] == 'wait'
+local arrival = tonumber(ARGV[4])
+if waits then
+  if arrival == 0 then
+    local now = redis.call('TIME')
+    arrival = now[1] * 1000000 + now[2]
+  end
+  redis.call('ZADD', queue, 'NX', string.format('%.0f', arrival), token)
+end
+if not holder then
+  -- The last holder's time ran out: the queue goes first, and whoever asks may be its head.
+  holder = next_waiter(queue, ARGV[7], token)
+  if not holder or holder == token then
+    redis.call('ZREM', queue, token)
+    redis.call('SET', lock, token, 'PX', ttl_ms)
+    return {1, next_fence(fence_key, fence_ms)}
+  end
+  hand_over(lock, fence_key, holder, ARGV[6], fence_ms, ARGV[7])
+end
+local remaining_ms = redis.call('PTTL', lock)
+local place = -1
+if waits then
+  place = redis.call('ZRANK', queue, token) or -1
+  -- Waiters ask again when the holder's time is over, and so keep the queue alive.
+  redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + 60000)
+end
+return {0, remaining_ms, holder, place, arrival}

@@ -1,0 +1,28 @@
+-- Release a lock and hand it to the head of its queue; also leaves the queue, and gives back what may be held.
+-- KEYS    1 lock  2 fence  3 queue  4 gone
+-- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
+--         5 bury_ms: > 0 leaves the queue too, and refuses this token for so long (a delayed acquire may follow)
+-- Returns 2 released and handed over, 1 released, 0 was not the holder
+-- #include fence
+-- #include queue
+local lock, queue, gone = KEYS[1], KEYS[3], KEYS[4]
+local token = ARGV[1]
+local bury_ms = tonumber(ARGV[5])
+local mine = redis.call('GET', lock) == token
+if bury_ms > 0 then
+  redis.call('ZREM', queue, token)
+end
+local result = 0
+if mine then
+  local heir = next_waiter(queue, ARGV[4])
+  result = 1
+  if not heir then
+    redis.call('DEL', lock)
+  elseif hand_over(lock, KEYS[2], heir, ARGV[3], ARGV[2], ARGV[4]) then
+    result = 2
+  end
+end
+if bury_ms > 0 and not redis.pcall('SADD', gone, token).err then
+  redis.call('PEXPIRE', gone, bury_ms)
+end
+return result

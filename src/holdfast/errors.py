@@ -1,0 +1,265 @@
+"""Every error that holdfast raises on purpose.
+
+Laws: one fact, one error; every error carries its facts as fields, names a way out where there is one,
+survives pickling, and is a `HoldfastError`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "AcquireCancelled",
+    "AcquireTimeout",
+    "AlreadyHeld",
+    "BrokenBarrier",
+    "ClientClosed",
+    "ConfigurationError",
+    "HoldfastError",
+    "LeaseLost",
+    "LeaseReleased",
+    "NotHeld",
+    "OptimisticConflict",
+    "OutcomeUnknown",
+    "QuorumUnreachable",
+    "ReplicasMissing",
+    "ScriptRefused",
+    "ServerError",
+    "ServerUnreachable",
+    "UpgradeRefused",
+]
+
+
+class HoldfastError(Exception):
+    """Root of all errors of this library."""
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self._fields = fields
+        for field, value in fields.items():
+            setattr(self, field, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revive, (type(self), self.message, self._fields)
+
+
+def _revive(kind: type[HoldfastError], message: str, fields: dict[str, Any]) -> HoldfastError:
+    error = kind.__new__(kind)
+    HoldfastError.__init__(error, message, **fields)
+    return error
+
+
+class ConfigurationError(HoldfastError, ValueError):
+    """An argument was refused before anything was sent: `argument`, `value`, `allowed`."""
+
+    argument: str
+    value: object
+    allowed: str
+
+    def __init__(self, argument: str, value: object, allowed: str) -> None:
+        shown = repr(value)
+        if len(shown) > 200:
+            shown = shown[:200] + "…"
+        super().__init__(
+            f"{argument} = {shown} is not allowed: {allowed}", argument=argument, value=value, allowed=allowed
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A value may be anything a caller passed in, also something that does not pickle.
+        return _revive, (
+            type(self),
+            self.message,
+            {"argument": self.argument, "value": repr(self.value), "allowed": self.allowed},
+        )
+
+
+class AcquireTimeout(HoldfastError, TimeoutError):
+    """Waiting ended before the turn came: `name`, `waited_s`, `holder` (its token, if known)."""
+
+    name: str
+    waited_s: float
+    holder: str | None
+
+    def __init__(
+        self, name: str, waited_s: float, holder: str | None = None, because: str | None = None
+    ) -> None:
+        by = f", held by {holder}" if holder else ""
+        why = f" ({because})" if because else ""
+        super().__init__(
+            f"lock {name!r} was not acquired within {waited_s:.3f} s{by}{why}",
+            name=name,
+            waited_s=waited_s,
+            holder=holder,
+            because=because,
+        )
+
+
+class AcquireCancelled(HoldfastError):
+    """The `cancel` object of this acquire was set from elsewhere while it waited: `name`."""
+
+    name: str
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"waiting for lock {name!r} was cancelled", name=name)
+
+
+class AlreadyHeld(HoldfastError):
+    """This thread or task holds the lock already and would wait for itself for ever: `name`."""
+
+    name: str
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"lock {name!r} is held by this thread or task already; release it first, or use reentrant=True",
+            name=name,
+        )
+
+
+class NotHeld(HoldfastError):
+    """An operation that only a holder may do was asked for by somebody else: `name`, `operation`."""
+
+    name: str
+    operation: str
+
+    def __init__(self, name: str, operation: str) -> None:
+        super().__init__(
+            f"{operation} needs lock {name!r} to be held by the caller, and it is not",
+            name=name,
+            operation=operation,
+        )
+
+
+class LeaseReleased(NotHeld):
+    """The lease was released before: `name`, `operation`."""
+
+
+class LeaseLost(HoldfastError):
+    """The lease ended before it was released: `name`, `reason` ("expired", "taken", "closed", …)."""
+
+    name: str
+    reason: str
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            f"the lease of lock {name!r} is lost ({reason}); somebody else may hold the lock now",
+            name=name,
+            reason=reason,
+        )
+
+
+class ServerError(HoldfastError):
+    """The server refused: `node`, `kind` (its error word, as NOAUTH), `said` (its message)."""
+
+    node: str
+    kind: str
+    said: str
+
+    def __init__(self, node: str, kind: str, said: str, way_out: str | None = None) -> None:
+        out = f"; {way_out}" if way_out else ""
+        super().__init__(f"server {node} said: {said}{out}", node=node, kind=kind, said=said)
+
+
+class ScriptRefused(ServerError):
+    """The server does not let this user run scripts."""
+
+
+class ServerUnreachable(HoldfastError):
+    """No connection to the server: `node`, `because`."""
+
+    node: str
+    because: str
+
+    def __init__(self, node: str, because: str) -> None:
+        super().__init__(f"server {node} cannot be reached: {because}", node=node, because=because)
+
+
+class OutcomeUnknown(HoldfastError):
+    """A request was sent and no answer came, so that it may have been carried out: `node`, `because`."""
+
+    node: str
+    because: str
+
+    def __init__(self, node: str, because: str) -> None:
+        super().__init__(
+            f"no answer from server {node}: {because}; what was asked may have been done",
+            node=node,
+            because=because,
+        )
+
+
+class QuorumUnreachable(HoldfastError):
+    """Too few of the independent servers answered: `needed`, `heard`, `problems` (text for each server)."""
+
+    needed: int
+    heard: int
+    problems: tuple[str, ...]
+
+    def __init__(self, needed: int, heard: int, problems: tuple[str, ...]) -> None:
+        listed = "; ".join(problems)
+        super().__init__(
+            f"{heard} servers answered and {needed} are needed: {listed}",
+            needed=needed,
+            heard=heard,
+            problems=problems,
+        )
+
+
+class ReplicasMissing(HoldfastError):
+    """Too few replicas acknowledged the write, so that it was given back: `name`, `needed`, `acked`."""
+
+    name: str
+    needed: int
+    acked: int
+
+    def __init__(self, name: str, needed: int, acked: int) -> None:
+        super().__init__(
+            f"lock {name!r}: {acked} replicas acknowledged and {needed} are needed; it was given back",
+            name=name,
+            needed=needed,
+            acked=acked,
+        )
+
+
+class ClientClosed(HoldfastError):
+    """The client was closed and cannot be used any more."""
+
+    def __init__(
+        self, message: str = "this client is closed; make a new one with connect() or Client(...)"
+    ) -> None:
+        super().__init__(message)
+
+
+class UpgradeRefused(HoldfastError):
+    """Another reader is upgrading already; both would wait for each other: `name`."""
+
+    name: str
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"another reader of {name!r} is waiting to become the writer; release the read lease first",
+            name=name,
+        )
+
+
+class BrokenBarrier(HoldfastError):
+    """The barrier was broken while, or before, this party waited: `name`."""
+
+    name: str
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"barrier {name!r} is broken; reset() makes it usable again", name=name)
+
+
+class OptimisticConflict(HoldfastError):
+    """The watched keys changed at every attempt: `keys`, `attempts`."""
+
+    keys: tuple[str, ...]
+    attempts: int
+
+    def __init__(self, keys: tuple[str, ...], attempts: int) -> None:
+        super().__init__(
+            f"{', '.join(keys)} changed during each of {attempts} attempts; try more often, or take a lock",
+            keys=keys,
+            attempts=attempts,
+        )
