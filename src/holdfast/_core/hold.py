@@ -71,7 +71,7 @@ class Hold:
         ttl_ms: int,
         sent_at: float,
         renewal: Callable[[int], Protocol[bool]] | None,
-        release: Callable[[], Protocol[int]],
+        release: Callable[[], Protocol[bool]],
         max_hold_ms: int | None = None,
         deadline: float | None = None,
     ) -> None:

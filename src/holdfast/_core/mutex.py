@@ -13,50 +13,49 @@ sends a release that also buries the token, so that an acquire that is still und
 
 from __future__ import annotations
 
-from holdfast._core.effects import (
-    AwaitWake,
-    Call,
-    Listen,
-    Now,
-    Random,
-    Reply,
-    Sleep,
-    Spawn,
-    Unlisten,
-    Wake,
-)
+from holdfast._core.effects import Call, Now, Protocol, Random, Reply, Sleep, Spawn
 from holdfast._core.keys import LockKeys
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.tokens import is_ours
 from holdfast._core.trouble import Trouble
-from holdfast._core.validity import deadline
+from holdfast._core.waiting import Busy, Grant, Turn, patience_for, wait_for
 
 __all__ = ["Busy", "Grant", "acquire", "extend", "give_back", "inspect", "patience_for", "release", "renew"]
 
 
-class Grant:
-    """The lock is ours: the fencing token, and when the granting request was sent."""
+class _Turn(Turn):
+    """The turn to hold the lock."""
 
-    __slots__ = ("fence", "sent_at")
+    __slots__ = ("keys",)
 
-    def __init__(self, fence: int, sent_at: float) -> None:
-        self.fence = fence
-        self.sent_at = sent_at
+    def __init__(
+        self, keys: LockKeys, token: str, ttl_ms: int, settings: Settings, sync: tuple[int, int] | None
+    ) -> None:
+        super().__init__(token, ttl_ms, keys.lock, settings, sync)
+        self.keys = keys
 
+    def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
+        keys, ttl_ms, settings = self.keys, self.ttl_ms, self.settings
+        return Call(
+            "acquire",
+            keys.all,
+            (
+                self.token,
+                ttl_ms,
+                "wait" if queueing else "try",
+                arrival,
+                settings.fence_ms,
+                settings.claim_ms if settings.claim_ms < ttl_ms else ttl_ms,
+                keys.inboxes,
+            ),
+            patience_s,
+            sync=self.sync,
+        )
 
-class Busy:
-    """Time was up: who held the lock when last seen, and for how long we waited."""
+    def confirm(self, patience_s: float) -> Call:
+        return Call("renew", (self.keys.lock,), (self.token, self.ttl_ms), patience_s, sync=self.sync)
 
-    __slots__ = ("holder", "waited_s")
-
-    def __init__(self, holder: str | None, waited_s: float) -> None:
-        self.holder = holder
-        self.waited_s = waited_s
-
-
-def patience_for(ttl_ms: int, settings: Settings) -> float:
-    """How long to wait for one answer, s: never so long that a lease could not be renewed in between."""
-    return max(0.05, min(settings.patience_s, ttl_ms / 3000))
+    def give_back(self) -> Protocol[None]:
+        return give_back(self.keys, self.token, self.ttl_ms, self.settings)
 
 
 async def acquire(
@@ -74,140 +73,37 @@ async def acquire(
     `listening` says that the inbox is open already, so that the first request may queue us. Raises `Trouble`
     when the server refuses for good, or stays in trouble for longer than is put up with.
     """
-    doubtful = False  # a request of ours may have changed something on the server
-    queued = False
-    heard = False  # the token is registered for wake-ups
-    try:
-        began_at = now = await Now()
-        give_up_at = None if timeout_s is None else began_at + timeout_s
-        patience_s = patience_for(ttl_ms, settings)
-        waits = timeout_s is None or timeout_s > 0
-        queueing = waits and listening
-        arrival = 0
-        polls = 0
-        troubled_at: float | None = None
-        tries = 0
-        confirming: Wake | None = None
-        holder: str | None = None
-        while True:
-            try:
-                if queueing and not heard:
-                    heard = True
-                    await Listen(token, keys.lock, patience_s)
-                    now = await Now()
-                asked_at = now
-                if confirming is not None:
-                    fence, confirming = confirming.fence, None
-                    reply: Reply = await Call("renew", (keys.lock,), (token, ttl_ms), patience_s, sync=sync)
-                    held = (reply if sync is None else reply[0]) == 1
-                    reply = [1, fence] if held else None
-                else:
-                    doubtful = True
-                    reply = await Call(
-                        "acquire",
-                        keys.all,
-                        (
-                            token,
-                            ttl_ms,
-                            "wait" if queueing else "try",
-                            arrival,
-                            settings.fence_ms,
-                            settings.claim_ms if settings.claim_ms < ttl_ms else ttl_ms,
-                            keys.inboxes,
-                        ),
-                        patience_s,
-                        sync=sync,
-                    )
-                    if sync is not None:
-                        reply = reply[0]
-            except Trouble as trouble:
-                now = await Now()
-                heard = heard and trouble.kind != "closed"
-                if not trouble.passing:
-                    raise
-                if troubled_at is None:
-                    troubled_at = now
-                    tries = 0
-                tries += 1
-                if give_up_at is None:
-                    allowed_until = troubled_at + settings.stubborn_s
-                elif waits:
-                    allowed_until = give_up_at
-                elif trouble.kind == "refused":
-                    raise
-                else:
-                    allowed_until = began_at + settings.brief_s
-                pause_s = min(
-                    settings.trouble_pause_max_s, settings.trouble_pause_s * 2 ** min(tries - 1, 10)
-                )
-                pause_s *= 0.5 + await Random()
-                if tries == 1 and trouble.kind == "broken":
-                    pause_s = 0.0  # an idle connection that was closed meanwhile: a fresh one may do
-                if now + pause_s >= allowed_until:
-                    raise
-                if heard:
-                    heard = False  # listen anew: the inbox may have gone with the server
-                if pause_s:
-                    await Sleep(pause_s)
-                    now = await Now()
-                continue
+    return await wait_for(_Turn(keys, token, ttl_ms, settings, sync), timeout_s, listening=listening)
+
+
+async def release(keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT) -> bool:
+    """Release, handing over to the queue's head; False when we were not the holder any more.
+
+    Repeated for a short while when the server is in trouble; then left to the background, and `Trouble` raised.
+    """
+    args = (token, settings.fence_ms, settings.claim_ms, keys.inboxes, 0)
+    doubtful = False  # an earlier try may have done it
+    until: float | None = None
+    pause_s = 0.0
+    while True:
+        try:
+            reply: Reply = await Call("release", keys.all, args, patience_for(ttl_ms, settings))
+        except Trouble as trouble:
+            doubtful = doubtful or trouble.sent
             now = await Now()
-            troubled_at = None
-            if reply is None:
-                continue  # the claim window was over: ask again, from the old place
-            if reply[0] == 1:
-                if now < deadline(asked_at, ttl_ms):
-                    doubtful = queued = False
-                    return Grant(reply[1], asked_at)
-                continue  # the answer came too late to be worth anything: repeat
-            if reply[0] == -1:
-                raise Trouble("closed", "this acquisition was given back", "", sent=False, passing=False)
-            # Somebody else holds it.
-            doubtful = False
-            remaining_ms, holder_token, place, arrival = reply[1:]
-            holder = (
-                holder_token.decode("utf-8", "replace") if isinstance(holder_token, bytes) else holder_token
-            )
-            queued = place >= 0
-            if not waits or (give_up_at is not None and now >= give_up_at):
-                return Busy(holder, now - began_at)
-            if not queued:
-                queueing = True
-                arrival = 0
-                continue
-            wait_s = settings.recheck_max_s
-            if remaining_ms >= 0:
-                wait_s = min(wait_s, remaining_ms / 1000 + settings.recheck_late_s * (0.5 + await Random()))
-            if holder is not None and not is_ours(holder):
-                wait_s = min(
-                    wait_s, min(settings.foreign_poll_max_s, settings.foreign_poll_s * 2 ** min(polls, 10))
-                )
-                wait_s *= 0.5 + await Random()
-                polls += 1
-            if give_up_at is not None:
-                wait_s = min(wait_s, give_up_at - now)
-            wake = await AwaitWake(token, wait_s)
-            now = await Now()
-            if wake is not None and wake.kind == Wake.GRANT:
-                doubtful = True
-                confirming = wake
-            elif wake is not None:
-                heard = False  # the inbox may be broken: look after it before asking
-            elif give_up_at is not None and now >= give_up_at:
-                return Busy(holder, now - began_at)
-    finally:
-        if heard:
-            await Unlisten(token)
-        if doubtful or queued:
+            if until is None:
+                until = now + settings.brief_s
+            if not trouble.passing or now + pause_s >= until:
+                await Spawn(give_back(keys, token, ttl_ms, settings))
+                raise
+            if pause_s or trouble.kind != "broken":
+                await Sleep(max(pause_s, settings.trouble_pause_s) * (0.5 + await Random()))
+            pause_s = min(max(pause_s * 2, settings.trouble_pause_s), settings.trouble_pause_max_s)
+        except BaseException:
             await Spawn(give_back(keys, token, ttl_ms, settings))
-
-
-async def release(keys: LockKeys, token: str, patience_s: float, settings: Settings = DEFAULT) -> int:
-    """Release, handing over: 2 handed over, 1 released, 0 was not the holder. Raises `Trouble`."""
-    reply = await Call(
-        "release", keys.all, (token, settings.fence_ms, settings.claim_ms, keys.inboxes, 0), patience_s
-    )
-    return int(reply)
+            raise
+        else:
+            return bool(reply > 0) or doubtful
 
 
 async def give_back(keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT) -> None:

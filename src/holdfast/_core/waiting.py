@@ -1,0 +1,241 @@
+"""Waiting for one's turn: the one loop behind every primitive that queues on the server.
+
+Laws: every way out without a grant gives back what may be held; a pushed grant counts only after it was confirmed;
+with every message lost, waiting still ends; the place in the queue is kept across everything but the caller's own
+leaving; a grant whose answer comes after its validity is not taken.
+
+Theory: a `Turn` knows how to ask for the thing, how to confirm a pushed grant and how to undo both; `wait_for`
+knows everything else. All asking scripts answer in the same form:
+
+    {1, fencing token, …}                                  granted (also to a repeat)
+    {0, ms until it is worth looking again (-1: nobody knows), a holder, place (-1: not queued), arrival_us}
+    {-1}                                                   this token was given back before
+    {less than that, …}                                    refused: `Turn.refused` makes the error of it
+
+so that a request without an answer is repeated with the same token, which the script answers as if for the
+first time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast._core.effects import (
+    AwaitWake,
+    Call,
+    Listen,
+    Now,
+    Protocol,
+    Random,
+    Reply,
+    Sleep,
+    Spawn,
+    Unlisten,
+    Wake,
+)
+from holdfast._core.settings import Settings
+from holdfast._core.tokens import is_ours
+from holdfast._core.trouble import Trouble
+from holdfast._core.validity import deadline
+
+__all__ = ["Busy", "Grant", "Turn", "patience_for", "wait_for"]
+
+
+class Grant:
+    """It is ours: the fencing token, when the granting request was sent, and what else the script said."""
+
+    __slots__ = ("fence", "more", "sent_at")
+
+    def __init__(self, fence: int, sent_at: float, more: list[Any] | None = None) -> None:
+        self.fence = fence
+        self.sent_at = sent_at
+        self.more = more
+
+
+class Busy:
+    """Time was up: who held it when last seen, and for how long we waited."""
+
+    __slots__ = ("holder", "waited_s")
+
+    def __init__(self, holder: str | None, waited_s: float) -> None:
+        self.holder = holder
+        self.waited_s = waited_s
+
+
+class Turn:
+    """What is waited for. `key` says where the inbox has to listen; `sync` is (replicas, timeout_ms) or None."""
+
+    __slots__ = ("key", "settings", "sync", "token", "ttl_ms")
+
+    def __init__(
+        self,
+        token: str,
+        ttl_ms: int,
+        key: str,
+        settings: Settings,
+        sync: tuple[int, int] | None = None,
+    ) -> None:
+        self.token = token
+        self.ttl_ms = ttl_ms
+        self.key = key
+        self.settings = settings
+        self.sync = sync
+
+    def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
+        """The request: be granted, or (when `queueing`) take the place that `arrival` gives."""
+        raise NotImplementedError
+
+    def confirm(self, patience_s: float) -> Call:
+        """Extend a pushed grant from its claim window to the ttl: 1, or anything else when it is ours no more."""
+        raise NotImplementedError
+
+    def give_back(self) -> Protocol[None]:
+        """Undo whatever an ask with this token has done or may still do."""
+        raise NotImplementedError
+
+    def refused(self, reply: Reply) -> Exception:
+        """The error behind a reply that is neither granted nor busy."""
+        return Trouble("closed", "this acquisition was given back", "", sent=False, passing=False)
+
+    def time_is_up(self) -> bool:
+        """The caller's time is over: True when the turn goes on all the same, without a limit."""
+        return False
+
+
+def patience_for(ttl_ms: int, settings: Settings) -> float:
+    """How long to wait for one answer, s: never so long that a lease could not be renewed in between."""
+    return max(0.05, min(settings.patience_s, ttl_ms / 3000))
+
+
+async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = False) -> Grant | Busy:
+    """Take the turn, waiting `timeout_s` at most (None: as long as it takes, 0: not at all).
+
+    `listening` says that the inbox is open already, so that the first request may queue us. Raises `Trouble`
+    when the server refuses for good, or stays in trouble for longer than is put up with.
+    """
+    token, ttl_ms, settings, sync = turn.token, turn.ttl_ms, turn.settings, turn.sync
+    doubtful = False  # a request of ours may have changed something on the server
+    queued = False
+    heard = False  # the token is registered for wake-ups
+    stray = False  # a request without an answer may still be carried out, after everything else
+    try:
+        began_at = now = await Now()
+        give_up_at = None if timeout_s is None else began_at + timeout_s
+        patience_s = patience_for(ttl_ms, settings)
+        waits = timeout_s is None or timeout_s > 0
+        queueing = waits and listening
+        arrival = 0
+        polls = 0
+        troubled_at: float | None = None
+        tries = 0
+        confirming: Wake | None = None
+        holder: str | None = None
+        while True:
+            try:
+                if queueing and not heard:
+                    heard = True
+                    await Listen(token, turn.key, patience_s)
+                    now = await Now()
+                asked_at = now
+                if give_up_at is not None:
+                    # A server that hangs is not waited for far beyond what the caller gave.
+                    left_s = give_up_at - now if waits else settings.brief_s
+                    patience_s = max(0.25, min(patience_s, left_s))
+                if confirming is not None:
+                    fence, confirming = confirming.fence, None
+                    reply: Reply = await turn.confirm(patience_s)
+                    held = (reply if sync is None else reply[0]) == 1
+                    reply = [1, fence] if held else None
+                else:
+                    doubtful = True
+                    reply = await turn.ask(queueing, arrival, patience_s)
+                    if sync is not None:
+                        reply = reply[0]
+            except Trouble as trouble:
+                now = await Now()
+                stray = stray or trouble.sent
+                heard = heard and trouble.kind != "closed"
+                if not trouble.passing:
+                    raise
+                if troubled_at is None:
+                    troubled_at = now
+                    tries = 0
+                tries += 1
+                if give_up_at is None:
+                    allowed_until = troubled_at + settings.stubborn_s
+                elif waits:
+                    allowed_until = give_up_at
+                elif trouble.kind == "refused":
+                    raise
+                else:
+                    allowed_until = began_at + settings.brief_s
+                pause_s = min(
+                    settings.trouble_pause_max_s, settings.trouble_pause_s * 2 ** min(tries - 1, 10)
+                )
+                pause_s *= 0.5 + await Random()
+                if tries == 1 and trouble.kind == "broken":
+                    pause_s = 0.0  # an idle connection that was closed meanwhile: a fresh one may do
+                if now + pause_s >= allowed_until:
+                    raise
+                if heard:
+                    heard = False  # listen anew: the inbox may have gone with the server
+                if pause_s:
+                    await Sleep(pause_s)
+                    now = await Now()
+                continue
+            now = await Now()
+            troubled_at = None
+            if reply is None:
+                continue  # the claim window was over: ask again, from the old place
+            if reply[0] == 1:
+                if now < deadline(asked_at, ttl_ms):
+                    doubtful = queued = stray = False
+                    return Grant(reply[1], asked_at, reply[2:])
+                continue  # the answer came too late to be worth anything: repeat
+            if reply[0] < 0:
+                if reply[0] < -1:
+                    doubtful = False  # refused before anything was written
+                raise turn.refused(reply)
+            # Somebody else holds it.
+            doubtful = False
+            remaining_ms, holder_token, place, arrival = reply[1:5]
+            holder = (
+                holder_token.decode("utf-8", "replace") if isinstance(holder_token, bytes) else holder_token
+            )
+            queued = place >= 0
+            if not waits or (give_up_at is not None and now >= give_up_at):
+                if not turn.time_is_up():
+                    return Busy(holder, now - began_at)
+                give_up_at = None
+                continue
+            if not queued:
+                queueing = True
+                arrival = 0
+                continue
+            wait_s = settings.recheck_max_s
+            if remaining_ms >= 0:
+                wait_s = min(wait_s, remaining_ms / 1000 + settings.recheck_late_s * (0.5 + await Random()))
+            if holder and not is_ours(holder):
+                wait_s = min(
+                    wait_s, min(settings.foreign_poll_max_s, settings.foreign_poll_s * 2 ** min(polls, 10))
+                )
+                wait_s *= 0.5 + await Random()
+                polls += 1
+            if give_up_at is not None:
+                wait_s = min(wait_s, give_up_at - now)
+            wake = await AwaitWake(token, wait_s)
+            now = await Now()
+            if wake is not None and wake.kind == Wake.GRANT:
+                doubtful = True
+                confirming = wake
+            elif wake is not None:
+                heard = False  # the inbox may be broken: look after it before asking
+            elif give_up_at is not None and now >= give_up_at:
+                if not turn.time_is_up():
+                    return Busy(holder, now - began_at)
+                give_up_at = None
+    finally:
+        if heard:
+            await Unlisten(token)
+        if doubtful or queued or stray:
+            await Spawn(turn.give_back())
