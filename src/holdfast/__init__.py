@@ -1,5 +1,52 @@
-"""Distributed locks for Python on Redis and Valkey."""
+"""Distributed locks on Redis and Valkey, for threads. The same names for asyncio: `holdfast.asyncio`.
 
-__all__ = ["__version__"]
+import holdfast
+
+locks = holdfast.connect()
+with locks.lock("orders:42", ttl=30) as lease:
+    write(row, fence=lease.fencing_token)
+"""
+
+from holdfast._core.hold import LeaseState
+from holdfast._drivers.cancel import Cancel
+from holdfast._faces.holder import Holder
+from holdfast._faces.threads import Client, Lease, Lock, Loss, connect
+from holdfast.errors import (
+    AcquireCancelled,
+    AcquireTimeout,
+    AlreadyHeld,
+    ClientClosed,
+    ConfigurationError,
+    HoldfastError,
+    LeaseLost,
+    LeaseReleased,
+    NotHeld,
+    OutcomeUnknown,
+    ServerError,
+    ServerUnreachable,
+)
+
+__all__ = [
+    "AcquireCancelled",
+    "AcquireTimeout",
+    "AlreadyHeld",
+    "Cancel",
+    "Client",
+    "ClientClosed",
+    "ConfigurationError",
+    "Holder",
+    "HoldfastError",
+    "Lease",
+    "LeaseLost",
+    "LeaseReleased",
+    "LeaseState",
+    "Lock",
+    "Loss",
+    "NotHeld",
+    "OutcomeUnknown",
+    "ServerError",
+    "ServerUnreachable",
+    "connect",
+]
 
 __version__ = "0.1.0"

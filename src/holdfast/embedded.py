@@ -279,9 +279,7 @@ class Server:
     def _running_process(self) -> subprocess.Popen[bytes]:
         process = self._owned.alive()
         if process is None:
-            raise ServerStartError(
-                f"the embedded server at port {self._port} is not running: start() it first"
-            )
+            raise ServerStartError(f"the embedded server at port {self._port} is not running: start() it first")
         return process
 
     def _arguments(self) -> list[str]:

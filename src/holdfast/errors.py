@@ -81,9 +81,7 @@ class AcquireTimeout(HoldfastError, TimeoutError):
     waited_s: float
     holder: str | None
 
-    def __init__(
-        self, name: str, waited_s: float, holder: str | None = None, because: str | None = None
-    ) -> None:
+    def __init__(self, name: str, waited_s: float, holder: str | None = None, because: str | None = None) -> None:
         by = f", held by {holder}" if holder else ""
         why = f" ({because})" if because else ""
         super().__init__(
@@ -224,9 +222,7 @@ class ReplicasMissing(HoldfastError):
 class ClientClosed(HoldfastError):
     """The client was closed and cannot be used any more."""
 
-    def __init__(
-        self, message: str = "this client is closed; make a new one with connect() or Client(...)"
-    ) -> None:
+    def __init__(self, message: str = "this client is closed; make a new one with connect() or Client(...)") -> None:
         super().__init__(message)
 
 

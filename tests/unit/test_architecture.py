@@ -92,9 +92,7 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[st
         where = f"{module}:{line} imports {dotted}"
         if top == "holdfast":
             target = room_of(dotted)
-            opened = any(
-                f"{dotted}.".startswith(f"holdfast.{name}.") for name in room.holdfast if "." in name
-            )
+            opened = any(f"{dotted}.".startswith(f"holdfast.{name}.") for name in room.holdfast if "." in name)
             if target != here and target not in room.holdfast and not opened:
                 found.append(f"{where}: {here or 'holdfast'} must not know {target or 'the public package'}")
         elif top in room.stdlib_without:

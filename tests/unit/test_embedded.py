@@ -147,9 +147,7 @@ def test_a_taken_port_is_named(private_server: Factory) -> None:
         embedded.server(port=taken.port)
 
 
-def test_a_port_taken_in_between_is_replaced(
-    private_server: Factory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_port_taken_in_between_is_replaced(private_server: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = private_server()
     real, offered = embedded._free_port, [taken.port]
     monkeypatch.setattr(embedded, "_free_port", lambda host: offered.pop() if offered else real(host))

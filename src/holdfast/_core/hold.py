@@ -39,13 +39,16 @@ class LeaseState(enum.Enum):
 class Hold:
     """One held lease as the core sees it.
 
-    `renewal(ttl_ms)` makes the protocol that extends it: True extended, False not the holder any more.
-    `on_loss` is called once, with the reason, by whoever finds the loss.
+    `extension(ttl_ms)` makes the protocol that extends it: True extended, False not the holder any more; `renewal`
+    is the same where the background shall do that, or None. `on_loss` is called once, with the reason, by whoever
+    finds the loss.
     """
 
     __slots__ = (
+        "__weakref__",
         "asked",
         "deadline",
+        "extension",
         "fence",
         "held_since",
         "max_until",
@@ -60,7 +63,6 @@ class Hold:
         "state",
         "token",
         "ttl_ms",
-        "__weakref__",
     )
 
     def __init__(
@@ -70,8 +72,9 @@ class Hold:
         fence: int,
         ttl_ms: int,
         sent_at: float,
-        renewal: Callable[[int], Protocol[bool]] | None,
+        extension: Callable[[int], Protocol[bool]],
         release: Callable[[], Protocol[bool]],
+        renew: bool = True,
         max_hold_ms: int | None = None,
         deadline: float | None = None,
     ) -> None:
@@ -80,7 +83,8 @@ class Hold:
         self.fence = fence
         self.ttl_ms = ttl_ms
         self.deadline = deadline_of(sent_at, ttl_ms) if deadline is None else deadline
-        self.renewal = renewal
+        self.extension = extension
+        self.renewal = extension if renew else None
         self.release = release
         self.held_since = sent_at
         self.max_until = None if max_hold_ms is None else sent_at + max_hold_ms / 1000
@@ -174,9 +178,7 @@ class Schedule:
         """Watch it no more."""
         self._live.pop(id(hold), None)
         if len(self._heap) > 2 * len(self._live) + 1000:
-            self._heap = [
-                entry for entry in self._heap if id(entry[2]) in self._live and entry[0] == entry[2].next_at
-            ]
+            self._heap = [entry for entry in self._heap if id(entry[2]) in self._live and entry[0] == entry[2].next_at]
             heapq.heapify(self._heap)
 
     def next_at(self) -> float | None:
@@ -204,9 +206,7 @@ class Schedule:
                 self._plan(hold, hold.deadline)
         return to_renew
 
-    def answered(
-        self, hold: Hold, held: bool, ttl_ms: int, sent_at: float, now: float, jitter: float
-    ) -> bool:
+    def answered(self, hold: Hold, held: bool, ttl_ms: int, sent_at: float, now: float, jitter: float) -> bool:
         """A renewal was answered; False when the hold has ended (late, or taken)."""
         hold.asked = False
         if id(hold) not in self._live:

@@ -138,9 +138,7 @@ async def renew(
 
 async def inspect(keys: LockKeys, patience_s: float) -> tuple[str, int, int, int]:
     """(holder's token or "", remaining ms (-1 for ever, -2 free), last fencing token, waiters)."""
-    holder, remaining_ms, fence, waiters = await Call(
-        "inspect", (keys.lock, keys.fence, keys.queue), (), patience_s
-    )
+    holder, remaining_ms, fence, waiters = await Call("inspect", (keys.lock, keys.fence, keys.queue), (), patience_s)
     return holder.decode("utf-8", "replace"), remaining_ms, fence, waiters
 
 

@@ -60,17 +60,13 @@ class Trouble(Exception):
         if self.kind == "refused":
             return ServerUnreachable(self.node, self.said)
         if self.kind in ("silent", "broken", "closed"):
-            return (
-                OutcomeUnknown(self.node, self.said) if self.sent else ServerUnreachable(self.node, self.said)
-            )
+            return OutcomeUnknown(self.node, self.said) if self.sent else ServerUnreachable(self.node, self.said)
         if self.kind == "NOPERM" and ("eval" in self.said.lower() or "script" in self.said.lower()):
             return ScriptRefused(self.node, self.kind, self.said, _WAY_OUT["NOPERM"])
         return ServerError(self.node, self.kind, self.said, _WAY_OUT.get(self.kind))
 
     def __repr__(self) -> str:
-        return (
-            f"Trouble({self.kind!r}, {self.said!r}, {self.node!r}, sent={self.sent}, passing={self.passing})"
-        )
+        return f"Trouble({self.kind!r}, {self.said!r}, {self.node!r}, sent={self.sent}, passing={self.passing})"
 
 
 def refusal(said: str, node: str) -> Trouble:

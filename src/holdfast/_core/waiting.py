@@ -169,9 +169,7 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
                     raise
                 else:
                     allowed_until = began_at + settings.brief_s
-                pause_s = min(
-                    settings.trouble_pause_max_s, settings.trouble_pause_s * 2 ** min(tries - 1, 10)
-                )
+                pause_s = min(settings.trouble_pause_max_s, settings.trouble_pause_s * 2 ** min(tries - 1, 10))
                 pause_s *= 0.5 + await Random()
                 if tries == 1 and trouble.kind == "broken":
                     pause_s = 0.0  # an idle connection that was closed meanwhile: a fresh one may do
@@ -199,9 +197,7 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
             # Somebody else holds it.
             doubtful = False
             remaining_ms, holder_token, place, arrival = reply[1:5]
-            holder = (
-                holder_token.decode("utf-8", "replace") if isinstance(holder_token, bytes) else holder_token
-            )
+            holder = holder_token.decode("utf-8", "replace") if isinstance(holder_token, bytes) else holder_token
             queued = place >= 0
             if not waits or (give_up_at is not None and now >= give_up_at):
                 if not turn.time_is_up():
@@ -216,9 +212,7 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
             if remaining_ms >= 0:
                 wait_s = min(wait_s, remaining_ms / 1000 + settings.recheck_late_s * (0.5 + await Random()))
             if holder and not is_ours(holder):
-                wait_s = min(
-                    wait_s, min(settings.foreign_poll_max_s, settings.foreign_poll_s * 2 ** min(polls, 10))
-                )
+                wait_s = min(wait_s, min(settings.foreign_poll_max_s, settings.foreign_poll_s * 2 ** min(polls, 10)))
                 wait_s *= 0.5 + await Random()
                 polls += 1
             if give_up_at is not None:

@@ -1,1 +1,3 @@
-"""To be described."""
+"""Performing protocols: one driver for threads, one for asyncio."""
+
+__all__: list[str] = []

@@ -1,1 +1,3 @@
-"""To be described."""
+"""What users see: thin, the same for threads and asyncio."""
+
+__all__: list[str] = []

@@ -1,1 +1,3 @@
-"""To be described."""
+"""Talking to servers: connections, topologies, bytes."""
+
+__all__: list[str] = []

@@ -1,0 +1,695 @@
+"""Performs protocols in the calling thread, and does in the background what happens by itself.
+
+Laws: a protocol is always driven to its end; what is thrown into it is thrown at the effect that it interrupted;
+a loss is announced at its deadline even while every server hangs.
+
+Theory: `run` sends each effect's result into the coroutine. In the background, each started when first
+needed: the *agent* reads inboxes and keeps the times (it never waits for a server), the *renewers* (one for each node)
+renew in pipelines and may hang with their server, the *chores* are spawned protocols, all on one thread.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import queue
+import random
+import selectors
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import hiredis
+
+from holdfast._core.effects import (
+    Answer,
+    AwaitWake,
+    Call,
+    CallMany,
+    Command,
+    Effect,
+    Listen,
+    Now,
+    Protocol,
+    Random,
+    Sleep,
+    Spawn,
+    Unlisten,
+    Wake,
+)
+from holdfast._core.hold import Hold, Schedule
+from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.trouble import Trouble
+from holdfast._drivers.cancel import Cancel
+from holdfast._transport.clock import clock
+from holdfast._transport.port import Topology
+from holdfast._transport.threads import Node, Wire
+
+__all__ = ["Cancelled", "ThreadDriver"]
+
+R = TypeVar("R")
+
+#: How long `close` waits for give-backs that are under way, s.
+_CLOSE_PATIENCE_S = 1.0
+#: A thread that has had nothing to do for this long ends, s.
+_IDLE_S = 10.0
+
+
+class Cancelled(BaseException):
+    """Thrown into a protocol whose `cancel` was set. A BaseException, so that no protocol takes it for trouble."""
+
+
+_drivers: weakref.WeakSet[ThreadDriver] = weakref.WeakSet()
+
+
+class ThreadDriver:
+    """Runs protocols for one client. `channel` is the client's inbox."""
+
+    def __init__(self, topology: Topology[Node], client_id: str, inboxes: str, settings: Settings = DEFAULT) -> None:
+        self.topology = topology
+        self.settings = settings
+        self._inboxes = inboxes
+        self._random = random.Random()
+        self._perform: dict[type[Effect[Any]], Callable[[Any, Cancel | None], Any]] = {
+            Call: self._call,
+            Now: lambda _effect, _cancel: clock(),
+            Random: lambda _effect, _cancel: self._random.random(),
+            Spawn: self._spawn,
+            Unlisten: self._unlisten,
+            Listen: self._listen,
+            AwaitWake: self._await_wake,
+            Sleep: self._sleep,
+            Command: self._command,
+            CallMany: self._call_many,
+        }
+        self._reset(client_id)
+        _drivers.add(self)
+
+    def _reset(self, client_id: str) -> None:
+        self.client_id = client_id
+        self.channel = self._inboxes + client_id
+        self.closed = False
+        self.lock = threading.Lock()
+        self.schedule = Schedule(self.settings)
+        self._waiters: dict[str, queue.SimpleQueue[Wake | None]] = {}
+        self._inbox_lock = threading.Lock()
+        self._inbox_of: dict[Node, Wire] = {}
+        self._sessions: dict[str, Wire] = {}
+        self._agent = _Agent(self)
+        self._chores = _Chores(self)
+        self._renewers: dict[Node, _Renewer] = {}
+
+    # ------------------------------------------------------------------ running
+
+    def run(self, protocol: Protocol[R], cancel: Cancel | None = None) -> R:
+        """Drive a protocol to its end in this thread. `cancel` ends it with `Cancelled`."""
+        try:
+            return self._drive(protocol, protocol.send(None), cancel)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    def _drive(self, protocol: Protocol[R], effect: Effect[Any], cancel: Cancel | None) -> R:
+        """From `effect`, which it awaits, to its end."""
+        send = protocol.send
+        perform = self._perform
+        result: Any = None
+        try:
+            while True:
+                try:
+                    if cancel is not None and cancel.is_set():
+                        raise Cancelled
+                    result = perform[type(effect)](effect, cancel)
+                except Trouble as trouble:
+                    effect = protocol.throw(trouble)
+                except BaseException as interruption:
+                    # Whatever ends us is the protocol's to clean up after, and nothing interrupts that.
+                    cancel = None
+                    effect = protocol.throw(interruption)
+                else:
+                    effect = send(result)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    # ------------------------------------------------------------------ effects
+
+    def _call(self, call: Call, cancel: Cancel | None) -> Any:
+        node = self.topology.node_for(call.keys[0], call.node)
+        try:
+            if cancel is None:
+                return node.call(call)
+            return self._abortable(lambda on_wire: node.call(call, on_wire), cancel)
+        except Trouble as trouble:
+            if trouble.kind not in ("MOVED", "ASK"):
+                raise
+            return self._redirected(call, node, trouble)
+
+    def _redirected(self, call: Call, node: Node, trouble: Trouble) -> Any:
+        for _ in range(5):  # a slot can move while we follow it, but not for ever
+            elsewhere = self.topology.redirect(node, trouble)
+            if elsewhere is None:
+                raise trouble
+            node, asking = elsewhere
+            try:
+                return node.call(call, asking=asking)
+            except Trouble as again:
+                if again.kind not in ("MOVED", "ASK"):
+                    raise
+                trouble = again
+        raise trouble
+
+    def _abortable(self, act: Callable[[Callable[[Wire | None], None]], Any], cancel: Cancel) -> Any:
+        in_use: list[Wire] = []
+
+        def on_wire(wire: Wire | None) -> None:
+            in_use.clear()
+            if wire is not None:
+                in_use.append(wire)
+                if cancel.is_set():
+                    wire.abort()
+
+        def abort() -> None:
+            for wire in tuple(in_use):
+                wire.abort()
+
+        cancel._watch(abort)
+        try:
+            return act(on_wire)
+        except Trouble:
+            if cancel.is_set():
+                raise Cancelled from None
+            raise
+        finally:
+            cancel._unwatch(abort)
+
+    def _command(self, command: Command, cancel: Cancel | None) -> Any:
+        node = self.topology.node_for(command.key, command.node)
+        if command.session is None:
+            return node.command(command)
+        return self._command_in_session(node, command)
+
+    def _command_in_session(self, node: Node, command: Command) -> Any:
+        """One connection for all commands of a session; EXEC, DISCARD, UNWATCH and trouble end it."""
+        session = command.session
+        assert session is not None
+        wire = self._sessions.pop(session, None) or node.take(command.patience_s)
+        reply = node.command_on(wire, command)  # closes the wire on trouble
+        if str(command.args[0]).upper() in ("EXEC", "DISCARD", "UNWATCH"):
+            node.put(wire)
+        else:
+            self._sessions[session] = wire
+        return reply
+
+    def _call_many(self, many: CallMany, cancel: Cancel | None) -> list[Answer]:
+        answers: list[Answer] = [None] * len(many.calls)
+        for index, call in enumerate(many.calls):
+            try:
+                answers[index] = self._call(call, cancel)
+            except Trouble as trouble:
+                answers[index] = trouble
+            if many.enough is not None and many.enough(answers):
+                break
+        return answers
+
+    def _sleep(self, sleep: Sleep, cancel: Cancel | None) -> None:
+        if cancel is None:
+            time.sleep(sleep.seconds)
+        elif cancel.wait(sleep.seconds):
+            raise Cancelled
+
+    def _spawn(self, spawn: Spawn, cancel: Cancel | None) -> None:
+        self._chores.add(spawn.protocol)
+
+    def _unlisten(self, unlisten: Unlisten, cancel: Cancel | None) -> None:
+        self._waiters.pop(unlisten.token, None)
+
+    def _listen(self, listen: Listen, cancel: Cancel | None) -> None:
+        self._waiters.setdefault(listen.token, queue.SimpleQueue())
+        node = self.topology.node_for(listen.key, listen.node)
+        if node not in self._inbox_of:
+            self._open_inbox(node, listen.patience_s)
+
+    def _await_wake(self, wait: AwaitWake, cancel: Cancel | None) -> Wake | None:
+        wakes = self._waiters[wait.token]
+        if cancel is None:
+            return _get(wakes, wait.timeout_s)
+
+        def interrupt() -> None:
+            wakes.put(None)
+
+        cancel._watch(interrupt)
+        try:
+            wake = None if cancel.is_set() else _get(wakes, wait.timeout_s)
+        finally:
+            cancel._unwatch(interrupt)
+        if cancel.is_set():
+            raise Cancelled
+        return wake
+
+    # ------------------------------------------------------------------ inbox
+
+    def listening(self, key: str) -> bool:
+        """Whether the inbox at the key's node is open, so that a first request may queue."""
+        return bool(self._inbox_of) and self.topology.node_for(key, None) in self._inbox_of
+
+    def _open_inbox(self, node: Node, patience_s: float) -> None:
+        with self._inbox_lock:  # the others wait for the one subscription
+            if node in self._inbox_of:
+                return
+            if self.closed:
+                raise Trouble("closed", "the client is closed", node.name, sent=False, passing=False)
+            wire = node.subscribe(self.channel, patience_s)
+            self._inbox_of[node] = wire
+            self._agent.watch(node, wire)
+
+    def inbox_broken(self, node: Node) -> None:
+        """Its waiters look for themselves, and open it anew."""
+        wire = self._inbox_of.pop(node, None)
+        if wire is not None:
+            wire.close()
+        for wakes in tuple(self._waiters.values()):
+            wakes.put(Wake(Wake.ASK))
+
+    def deliver(self, payload: bytes) -> None:
+        """A message of the inbox: `grant TOKEN FENCE` or `ask TOKEN`. For nobody: its give-back is under way."""
+        kind, _, rest = payload.decode("utf-8", "replace").partition(" ")
+        token, _, fence = rest.partition(" ")
+        wakes = self._waiters.get(token)
+        if wakes is not None:
+            wakes.put(Wake(Wake.GRANT, int(fence)) if kind == "grant" else Wake(Wake.ASK))
+
+    # ------------------------------------------------------------------ holds
+
+    def watch(self, hold: Hold) -> None:
+        """Renew it and look after its deadline, until `unwatch`."""
+        with self.lock:
+            at = self.schedule.add(hold, self._random.random())
+        self._agent.no_later_than(at)
+
+    def unwatch(self, hold: Hold) -> None:
+        """It was released."""
+        with self.lock:
+            self.schedule.remove(hold)
+
+    def look_no_later_than(self, at: float) -> None:
+        """Something in the schedule has moved to `at`."""
+        self._agent.no_later_than(at)
+
+    def spawn(self, protocol: Protocol[None]) -> None:
+        """Run it in the background."""
+        self._chores.add(protocol)
+
+    def spawn_release(self, hold: Hold) -> None:
+        """Release in the background what nobody wants any more; trouble is left to the ttl."""
+        self._chores.add(_ignoring_trouble(hold.release()))
+
+    def renew(self, holds: Sequence[Hold]) -> None:
+        """Start renewing what is due; does not wait."""
+        now = clock()
+        by_node: dict[Node, list[tuple[Hold, int, Protocol[bool], Effect[Any]]]] = {}
+        for hold in holds:
+            ttl_ms = hold.renewal_ttl_ms(now)
+            assert ttl_ms is not None and hold.renewal is not None
+            protocol = hold.renewal(ttl_ms)
+            effect = protocol.send(None)
+            key = effect.keys[0] if isinstance(effect, Call) else None
+            index = effect.node if isinstance(effect, Call) else None
+            try:
+                node = self.topology.node_for(key, index)
+            except Trouble as trouble:
+                node = self.topology.nodes()[0]
+                self._answer(hold, ttl_ms, protocol, trouble, now)
+                continue
+            by_node.setdefault(node, []).append((hold, ttl_ms, protocol, effect))
+        for node, jobs in by_node.items():
+            renewer = self._renewers.get(node)
+            if renewer is None:
+                renewer = self._renewers[node] = _Renewer(self, node)
+            renewer.add(jobs)
+
+    def renew_batch(self, node: Node, jobs: list[tuple[Hold, int, Protocol[bool], Effect[Any]]]) -> None:
+        """Renew in one pipeline; in a renewer's thread."""
+        sent_at = clock()
+        plain = [job for job in jobs if isinstance(job[3], Call)]
+        calls = [job[3] for job in plain if isinstance(job[3], Call)]
+        if calls:
+            patience_s = min(call.patience_s for call in calls)
+            answers = node.call_all(calls, patience_s)
+            for (hold, ttl_ms, protocol, effect), answer in zip(plain, answers, strict=True):
+                if isinstance(answer, Trouble) and answer.kind in ("MOVED", "ASK"):
+                    try:
+                        assert isinstance(effect, Call)
+                        answer = self._redirected(effect, node, answer)
+                    except Trouble as trouble:
+                        answer = trouble
+                self._answer(hold, ttl_ms, protocol, answer, sent_at)
+        for hold, ttl_ms, protocol, effect in jobs:
+            if isinstance(effect, Call):
+                continue
+            try:
+                reply = self._perform[type(effect)](effect, None)
+            except Trouble as trouble:
+                reply = trouble
+            self._answer(hold, ttl_ms, protocol, reply, sent_at)
+
+    def _answer(self, hold: Hold, ttl_ms: int, protocol: Protocol[bool], answer: Any, sent_at: float) -> None:
+        """Drive a renewal on with its first answer, and note what came of it."""
+        try:
+            effect = protocol.throw(answer) if isinstance(answer, Trouble) else protocol.send(answer)
+            held = self._drive(protocol, effect, None)
+        except StopIteration as end:
+            held = end.value
+        except Trouble:
+            with self.lock:
+                self.schedule.failed(hold, clock(), self._random.random())
+                at = hold.next_at
+            self._agent.no_later_than(at)
+            return
+        with self.lock:
+            was_alive = hold.alive
+            kept = self.schedule.answered(hold, held, ttl_ms, sent_at, clock(), self._random.random())
+            at = hold.next_at
+        if kept:
+            self._agent.no_later_than(at)
+        elif held and was_alive:
+            self.spawn_release(hold)  # extended, but too late to be trusted
+
+    # ------------------------------------------------------------------ ends
+
+    def settle(self, patience_s: float) -> bool:
+        """Wait until all spawned protocols have ended; False when they have not in time."""
+        return self._chores.settle(patience_s)
+
+    def close(self) -> None:
+        """Release what is held, give the background a moment, end it."""
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+            holds = [hold for hold in self.schedule if hold.alive]
+        for hold in holds:
+            self.unwatch(hold)
+            if hold.released():
+                self.spawn_release(hold)
+        self._chores.settle(_CLOSE_PATIENCE_S)
+        self._agent.stop()
+        self._chores.stop()
+        for renewer in tuple(self._renewers.values()):
+            renewer.stop()
+        for wire in tuple(self._inbox_of.values()):
+            wire.close()
+        self._inbox_of.clear()
+        for wakes in tuple(self._waiters.values()):
+            wakes.put(Wake(Wake.ASK))
+        for node in self.topology.nodes():
+            node.close()
+
+    def after_fork(self, client_id: str) -> None:
+        """In the child: nothing is held, nothing runs, every descriptor is closed without a word on it."""
+        for hold in self.schedule:
+            hold.on_loss = None
+            hold.lose("forked")
+        for wire in self._inbox_of.values():
+            wire.forget()
+        for node in self.topology.nodes():
+            node.forget()
+        self._agent.forget()
+        self._reset(client_id)
+
+
+def _get(wakes: queue.SimpleQueue[Wake | None], timeout_s: float) -> Wake | None:
+    try:
+        return wakes.get(timeout=timeout_s) if timeout_s > 0 else wakes.get_nowait()
+    except queue.Empty:
+        return None
+
+
+async def _ignoring_trouble(protocol: Protocol[Any]) -> None:
+    try:
+        await protocol
+    except Trouble:
+        pass  # the ttl ends it
+
+
+class _Background:
+    """A daemon thread that is started when first needed."""
+
+    name = "holdfast"
+
+    def __init__(self, driver: ThreadDriver) -> None:
+        self.driver = driver
+        self.guard = threading.Lock()
+        self.thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start unless running; the caller holds `guard`."""
+        if self.thread is None:
+            self.thread = threading.Thread(target=self.main, name=self.name, daemon=True)
+            self.thread.start()
+
+    def main(self) -> None:
+        """What the thread does."""
+        raise NotImplementedError
+
+    def join(self) -> None:
+        """Wait for its end, unless we are it."""
+        thread = self.thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_CLOSE_PATIENCE_S)
+
+
+class _Agent(_Background):
+    """Reads inboxes, and keeps the times of the schedule."""
+
+    name = "holdfast-agent"
+
+    def __init__(self, driver: ThreadDriver) -> None:
+        super().__init__(driver)
+        self._selector: selectors.BaseSelector | None = None
+        self._waker: tuple[socket.socket, socket.socket] | None = None
+        self._sleeps_until = 0.0
+        self._stopping = False
+        self._new: list[tuple[Node, Wire]] = []
+
+    def _begin(self) -> None:
+        with self.guard:
+            if self.thread is None and not self._stopping:
+                self._waker = socket.socketpair()
+                for end in self._waker:
+                    end.setblocking(False)
+                self._selector = selectors.DefaultSelector()
+                self._selector.register(self._waker[0], selectors.EVENT_READ, None)
+                self.start()
+
+    def no_later_than(self, at: float) -> None:
+        """Something is due at `at`."""
+        if self.thread is None:
+            self._begin()
+        elif at < self._sleeps_until:
+            self.poke()
+
+    def watch(self, node: Node, wire: Wire) -> None:
+        """Read this inbox from now on."""
+        self._new.append((node, wire))
+        if self.thread is None:
+            self._begin()
+        self.poke()
+
+    def poke(self) -> None:
+        """Let it look again now."""
+        waker = self._waker
+        if waker is not None:
+            try:
+                waker[1].send(b"!")
+            except OSError:
+                pass  # the buffer is full, so it will wake up; or it has ended
+
+    def stop(self) -> None:
+        """End the thread."""
+        with self.guard:
+            self._stopping = True
+        self.poke()
+        self.join()
+
+    def forget(self) -> None:
+        """After fork, in the child."""
+        if self._waker is not None:
+            for end in self._waker:
+                end.close()
+
+    def main(self) -> None:
+        selector, waker = self._selector, self._waker
+        assert selector is not None and waker is not None
+        try:
+            while not self._stopping:
+                self._turn(selector, waker[0])
+        finally:
+            selector.close()
+            for end in waker:
+                end.close()
+
+    def _turn(self, selector: selectors.BaseSelector, waker: socket.socket) -> None:
+        driver = self.driver
+        while self._new:
+            node, wire = self._new.pop()
+            selector.register(wire.sock, selectors.EVENT_READ, (node, wire))
+            self._read(selector, node, wire)  # TLS may have read ahead
+        # The promise about when we look next is made before looking at the schedule, so that nothing falls between.
+        self._sleeps_until = float("inf")
+        with driver.lock:
+            next_at = driver.schedule.next_at()
+        wait_s = None
+        if next_at is not None:
+            self._sleeps_until = next_at
+            wait_s = max(0.0, next_at - clock())
+        for key, _ in selector.select(wait_s):
+            if key.data is None:
+                try:
+                    waker.recv(4096)
+                except OSError:
+                    pass
+            else:
+                self._read(selector, *key.data)
+        self._sleeps_until = 0.0
+        if next_at is not None and clock() >= next_at:
+            with driver.lock:
+                due = driver.schedule.due(clock())
+            if due:
+                driver.renew(due)
+
+    def _read(self, selector: selectors.BaseSelector, node: Node, wire: Wire) -> None:
+        try:
+            for reply in wire.read_ready():
+                if isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message":
+                    self.driver.deliver(reply[2])
+        except (OSError, ValueError, hiredis.ProtocolError):
+            selector.unregister(wire.sock)
+            self.driver.inbox_broken(node)
+
+
+class _Renewer(_Background):
+    """Renews at one node; a server that hangs holds up nobody else."""
+
+    name = "holdfast-renewer"
+
+    def __init__(self, driver: ThreadDriver, node: Node) -> None:
+        super().__init__(driver)
+        self._node = node
+        self._jobs: queue.SimpleQueue[list[tuple[Hold, int, Protocol[bool], Effect[Any]]] | None] = queue.SimpleQueue()
+
+    def add(self, jobs: list[tuple[Hold, int, Protocol[bool], Effect[Any]]]) -> None:
+        """Renew these soon."""
+        with self.guard:
+            self._jobs.put(jobs)
+            self.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        with self.guard:
+            self._jobs.put(None)
+        self.join()
+
+    def main(self) -> None:
+        while True:
+            jobs = self._jobs.get()
+            if jobs is None:
+                return
+            self.driver.renew_batch(self._node, jobs)
+
+
+class _Chores(_Background):
+    """Spawned protocols, taking turns on one thread."""
+
+    name = "holdfast-chores"
+
+    def __init__(self, driver: ThreadDriver) -> None:
+        super().__init__(driver)
+        self._changed = threading.Condition(self.guard)
+        self._waiting: list[tuple[float, int, Protocol[None], Exception | None]] = []
+        self._sequence = 0
+        self._unfinished = 0
+        self._stopping = False
+
+    def add(self, protocol: Protocol[None]) -> None:
+        """Run it soon. After the end there is nobody to run it: the ttl ends what it would have undone."""
+        with self.guard:
+            if self._stopping:
+                protocol.close()
+                return
+            self._unfinished += 1
+            self._push(0.0, protocol)
+            self.start()
+
+    def _push(self, at: float, protocol: Protocol[None], error: Exception | None = None) -> None:
+        self._sequence += 1
+        heapq.heappush(self._waiting, (at, self._sequence, protocol, error))
+        self._changed.notify_all()
+
+    def settle(self, patience_s: float) -> bool:
+        """Wait until nothing is left."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._unfinished == 0, patience_s)
+
+    def stop(self) -> None:
+        """End the thread; what is left is dropped."""
+        with self._changed:
+            self._stopping = True
+            left, self._waiting = self._waiting, []
+            self._changed.notify_all()
+        for _, _, protocol, _ in left:
+            protocol.close()
+        self.join()
+
+    def main(self) -> None:
+        while True:
+            with self._changed:
+                while True:
+                    if self._stopping:
+                        return
+                    wait_s = self._waiting[0][0] - clock() if self._waiting else _IDLE_S
+                    if self._waiting and wait_s <= 0:
+                        break
+                    if not self._changed.wait(wait_s) and not self._waiting:
+                        self.thread = None  # nothing to do for a while: the next one starts a thread again
+                        return
+                _, _, protocol, error = heapq.heappop(self._waiting)
+            self._step(protocol, error)
+
+    def _step(self, protocol: Protocol[None], error: Exception | None) -> None:
+        """Drive it until it sleeps or ends."""
+        driver = self.driver
+        result: Any = None
+        try:
+            while True:
+                effect = protocol.send(result) if error is None else protocol.throw(error)
+                result = error = None
+                if isinstance(effect, Sleep):
+                    with self._changed:
+                        if not self._stopping:
+                            self._push(clock() + effect.seconds, protocol)
+                            return
+                    protocol.close()
+                    break
+                try:
+                    result = driver._perform[type(effect)](effect, None)
+                except Exception as trouble:
+                    error = trouble
+        except (StopIteration, Trouble):
+            pass
+        with self._changed:
+            self._unfinished -= 1
+            self._changed.notify_all()
+
+
+def _new_client_id() -> str:
+    return os.urandom(12).hex()
+
+
+def _after_fork_in_child() -> None:
+    for driver in tuple(_drivers):
+        driver.after_fork(_new_client_id())
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

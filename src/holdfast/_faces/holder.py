@@ -1,0 +1,90 @@
+"""Who holds a lock, for people and for programs that report it; never for decisions."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from holdfast._core.tokens import client_of, is_ours
+
+__all__ = ["CLIENT_INFO_MS", "Holder", "client_key", "holder_of", "introduction"]
+
+#: How long a client's description stays on the server, ms; it is written anew at half of that.
+CLIENT_INFO_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The holder of a lock as the server knows it.
+
+    `host`, `pid`, `program` and `client_since` are None when the holder is not a holdfast client, or its
+    description has expired. `since` is when the lock was granted, by the server's clock.
+    """
+
+    token: str
+    ours: bool
+    remaining_s: float | None
+    fencing_token: int | None
+    since: datetime | None
+    host: str | None = None
+    pid: int | None = None
+    program: str | None = None
+    client_since: datetime | None = None
+
+    def __str__(self) -> str:
+        who = f"{self.host}, pid {self.pid} ({self.program})" if self.host else f"token {self.token}"
+        since = f" since {self.since:%Y-%m-%d %H:%M:%S} UTC" if self.since else ""
+        left = "without a time limit" if self.remaining_s is None else f"{self.remaining_s:.1f} s left"
+        return f"{who}{since}, {left}"
+
+
+def client_key(namespace: str | None, client_id: str) -> str:
+    """Where a client's description lies."""
+    return f"{namespace or 'holdfast'}:client:{client_id}"
+
+
+def introduction(now_s: float) -> tuple[str, ...]:
+    """Fields and values that describe this process."""
+    program = " ".join([os.path.basename(sys.argv[0] or "python"), *sys.argv[1:]])[:200]
+    return (
+        "host",
+        socket.gethostname(),
+        "pid",
+        str(os.getpid()),
+        "program",
+        program,
+        "since",
+        f"{now_s:.3f}",
+    )
+
+
+def holder_of(token: str, remaining_ms: int, fence: int, fields: Sequence[bytes] | dict[bytes, bytes]) -> Holder:
+    """Put together what `inspect` and the client's description say."""
+    if not isinstance(fields, dict):
+        fields = dict(zip(fields[::2], fields[1::2], strict=True))
+    told = {key.decode(): value.decode("utf-8", "replace") for key, value in fields.items()}
+    ours = is_ours(token)
+    return Holder(
+        token=token,
+        ours=ours,
+        remaining_s=remaining_ms / 1000 if remaining_ms >= 0 else None,
+        fencing_token=fence if ours else None,
+        since=_utc(fence / 1_000_000) if ours and fence else None,
+        host=told.get("host"),
+        pid=int(told["pid"]) if told.get("pid", "").isdigit() else None,
+        program=told.get("program"),
+        client_since=_utc(float(told["since"])) if "since" in told else None,
+    )
+
+
+def _utc(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def client_id_of(token: str) -> str | None:
+    """The client behind a token of ours."""
+    return client_of(token) if is_ours(token) else None

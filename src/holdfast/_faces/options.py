@@ -1,0 +1,99 @@
+"""What callers pass in, checked before anything is sent. The same for both faces.
+
+Durations are seconds as int or float, or a timedelta; on the wire they are whole ms, rounded up.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+from holdfast.errors import ConfigurationError
+
+__all__ = [
+    "TTL_MAX_S",
+    "TTL_MIN_S",
+    "Duration",
+    "check_name",
+    "check_namespace",
+    "max_hold_of",
+    "timeout_of",
+    "ttl_ms_of",
+]
+
+Duration: TypeAlias = "float | int | timedelta"
+
+#: Below this a lease would end before a renewal could come through.
+TTL_MIN_S = 0.01
+#: A year: a longer one is a unit mistaken (ms for s, as a rule).
+TTL_MAX_S = 365 * 86_400
+#: Longer names are a mistake too (a whole document as the name).
+NAME_MAX_BYTES = 1_024
+
+
+def _seconds(argument: str, value: object, allowed: str) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ConfigurationError(argument, value, allowed)
+    return float(value)
+
+
+def _whole_ms(seconds: float) -> int:
+    # Rounded up, but not for what is only a float's error: 0.1 s is 100 ms.
+    return math.ceil(round(seconds * 1000, 6))
+
+
+def ttl_ms_of(ttl: object, argument: str = "ttl") -> int:
+    """A lease duration in ms."""
+    allowed = f"seconds (int or float) or a timedelta, from {TTL_MIN_S} to {TTL_MAX_S}"
+    seconds = _seconds(argument, ttl, allowed)
+    if not TTL_MIN_S <= seconds <= TTL_MAX_S:
+        raise ConfigurationError(argument, ttl, allowed)
+    return _whole_ms(seconds)
+
+
+def max_hold_of(max_hold: object) -> int | None:
+    """The longest time to hold in ms, or None for no limit."""
+    return None if max_hold is None else ttl_ms_of(max_hold, "max_hold")
+
+
+def timeout_of(timeout: object, argument: str = "timeout") -> float | None:
+    """A budget for waiting in seconds, or None for no limit."""
+    if timeout is None:
+        return None
+    allowed = "seconds (int or float) or a timedelta, 0 or more, or None to wait without limit"
+    seconds = _seconds(argument, timeout, allowed)
+    if seconds < 0:
+        raise ConfigurationError(argument, timeout, allowed)
+    return seconds
+
+
+def check_name(name: object, argument: str = "name") -> str:
+    """A name of a lock: a non-empty str."""
+    if not isinstance(name, str) or not name:
+        raise ConfigurationError(argument, name, "a non-empty str")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise ConfigurationError(argument, name, "a str that can be encoded as UTF-8") from None
+    if size > NAME_MAX_BYTES:
+        raise ConfigurationError(argument, name, f"at most {NAME_MAX_BYTES} bytes")
+    return name
+
+
+def check_namespace(namespace: object) -> str | None:
+    """A prefix of keys: a non-empty str without braces, or None for none."""
+    if namespace is None:
+        return None
+    if not isinstance(namespace, str) or not namespace or "{" in namespace or "}" in namespace:
+        raise ConfigurationError("namespace", namespace, 'a non-empty str without "{" and "}", or None')
+    return namespace
+
+
+def check_bool(argument: str, value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, bool):
+        raise ConfigurationError(argument, value, "True or False")
+    return value

@@ -1,0 +1,633 @@
+"""The face for threads: clients, locks and leases.
+
+Law: no decision of the protocol is taken here; a face checks arguments, runs a protocol, and keeps the lease.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from holdfast._core import mutex
+from holdfast._core.describe import introduce, look_up
+from holdfast._core.effects import Protocol
+from holdfast._core.hold import Hold, LeaseState
+from holdfast._core.keys import inbox_prefix, lock_keys
+from holdfast._core.mutex import Busy, Grant
+from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.tokens import make_token
+from holdfast._core.trouble import Trouble
+from holdfast._drivers.cancel import Cancel
+from holdfast._drivers.threads import Cancelled, ThreadDriver
+from holdfast._faces.holder import CLIENT_INFO_MS, Holder, client_id_of, client_key, holder_of, introduction
+from holdfast._faces.options import (
+    Duration,
+    check_bool,
+    check_name,
+    check_namespace,
+    max_hold_of,
+    timeout_of,
+    ttl_ms_of,
+)
+from holdfast._transport.clock import clock
+from holdfast.errors import (
+    AcquireCancelled,
+    AcquireTimeout,
+    AlreadyHeld,
+    ClientClosed,
+    ConfigurationError,
+    LeaseLost,
+    LeaseReleased,
+)
+
+__all__ = ["Client", "Leasable", "Lease", "Lock", "Loss", "connect"]
+
+R = TypeVar("R")
+
+_DEFAULT_URL = "redis://localhost:6379"
+
+
+class Loss:
+    """Set when a lease is lost; `lease.lost` is one. Can be waited for, like a `threading.Event`."""
+
+    __slots__ = ("_callbacks", "_event", "_guard", "_name", "reason")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._event = threading.Event()
+        self._guard = threading.Lock()
+        self._callbacks: list[Callable[[LeaseLost], object]] = []
+        #: Why it was lost, or None.
+        self.reason: str | None = None
+
+    def is_set(self) -> bool:
+        """Whether the lease is known to be lost."""
+        return self._event.is_set()
+
+    def wait(self, timeout: Duration | None = None) -> bool:
+        """Wait for the loss, `timeout` seconds at most; returns whether it came."""
+        return self._event.wait(timeout_of(timeout))
+
+    def _fire(self, reason: str) -> None:
+        with self._guard:
+            self.reason = reason
+            callbacks, self._callbacks = self._callbacks, []
+            self._event.set()
+        for callback in callbacks:
+            self._call(callback, reason)
+
+    def _add(self, callback: Callable[[LeaseLost], object]) -> None:
+        with self._guard:
+            reason = self.reason
+            if reason is None:
+                self._callbacks.append(callback)
+                return
+        self._call(callback, reason)
+
+    def _call(self, callback: Callable[[LeaseLost], object], reason: str) -> None:
+        # A thread of its own: whoever finds the loss may hold locks, and must not wait for a stranger's code.
+        threading.Thread(
+            target=callback, args=(LeaseLost(self._name, reason),), name="holdfast-on-lost", daemon=True
+        ).start()
+
+    def __repr__(self) -> str:
+        return f"<Loss of {self._name!r}: {self.reason or 'not lost'}>"
+
+
+class Lease:
+    """The right to hold something for a time; what `acquire` returns.
+
+    A handle: it may be used and released from another thread than the one that acquired it. As a context
+    manager it releases at the end of the block.
+
+        lease = locks.lock("orders:42").acquire(timeout=5)
+        try:
+            write(row, fence=lease.fencing_token)
+            lease.ensure_held()
+        finally:
+            lease.release()
+
+    It does not promise that nobody else holds the lock at this moment: a process can be stopped between a look at the
+    clock and the deed. That is what `fencing_token` is for.
+    """
+
+    __slots__ = ("__weakref__", "_client", "_hold", "_loss", "_owner", "_where")
+
+    def __init__(self, client: Client, hold: Hold, owner: tuple[str, int] | None, where: str) -> None:
+        self._client = client
+        self._hold = hold
+        self._loss: Loss | None = None
+        self._owner = owner
+        self._where = where
+
+    @property
+    def name(self) -> str:
+        """The name of the lock."""
+        return self._hold.name
+
+    @property
+    def fencing_token(self) -> int:
+        """Greater than that of every earlier lease of this lock: for the protected resource to check."""
+        return self._hold.fence
+
+    @property
+    def token(self) -> str:
+        """The random identity of this acquisition, as it stands on the server."""
+        return self._hold.token
+
+    @property
+    def state(self) -> LeaseState:
+        """HELD, SUSPECT (a renewal failed, validity lasts), LOST or RELEASED."""
+        self._hold.over(clock())
+        return self._hold.state
+
+    def remaining(self) -> float:
+        """Seconds for which it may still be trusted without another renewal; 0.0 after its end."""
+        hold = self._hold
+        now = clock()
+        return 0.0 if hold.over(now) else hold.deadline - now
+
+    @property
+    def lost(self) -> Loss:
+        """Set when the lease is lost, at its deadline at the latest; `lost.wait(timeout)` waits for that."""
+        loss = self._loss
+        if loss is None:
+            with self._client._driver.lock:
+                if self._loss is None:
+                    self._loss = Loss(self._hold.name)
+                    if self._hold.state is LeaseState.LOST:
+                        self._loss._fire(self._hold.reason or "expired")
+                    else:
+                        self._hold.on_loss = self._loss._fire
+                loss = self._loss
+        return loss
+
+    def on_lost(self, callback: Callable[[LeaseLost], object]) -> None:
+        """Call `callback(error)` once, in a thread of its own, when the lease is lost (at once if it is)."""
+        if not callable(callback):
+            raise ConfigurationError("callback", callback, "something that can be called with a LeaseLost")
+        self.lost._add(callback)
+
+    def ensure_held(self) -> None:
+        """Raise `LeaseLost` (or `LeaseReleased`) unless the lease may still be trusted. Sends nothing."""
+        hold = self._hold
+        if hold.over(clock()):
+            raise self._ended("ensure_held()")
+
+    def extend(self, ttl: Duration) -> None:
+        """Make it last `ttl` seconds from now, and renew it for so long from now on.
+
+        Raises `LeaseLost` when it had ended, `LeaseReleased` after a release, and the server's trouble otherwise (the
+        lease then lasts as long as it did before). Never adds: calling it twice is calling it once.
+        """
+        ttl_ms = ttl_ms_of(ttl)
+        self._client._extend(self, ttl_ms)
+
+    def release(self) -> None:
+        """Give it back; the next waiter gets the lock in the same moment.
+
+        Raises `LeaseLost` when it had ended before, `LeaseReleased` the second time, and the server's trouble when
+        the release could not be confirmed (it is then repeated in the background until the ttl ends it).
+        """
+        if not self._release():
+            raise self._ended("release()")
+
+    def _release(self) -> bool:
+        hold = self._hold
+        client = self._client
+        if hold.over(clock()):
+            client._unwatch(self)
+            return False
+        with client._driver.lock:
+            if not hold.released():
+                return False
+            client._driver.schedule.remove(hold)
+        client._disown(self)
+        if not client._run(hold.release()):
+            hold.state = LeaseState.LOST
+            hold.reason = "taken"
+            if self._loss is not None:
+                self._loss._fire("taken")
+            return False
+        return True
+
+    def _ended(self, operation: str) -> LeaseLost | LeaseReleased:
+        if self._hold.state is LeaseState.LOST:
+            return LeaseLost(self._hold.name, self._hold.reason or "expired")
+        return LeaseReleased(self._hold.name, operation)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._hold.state is LeaseState.RELEASED:
+            return
+        if error is None:
+            self.release()
+            return
+        try:
+            self._release()
+        except Exception:
+            # What went wrong in the body is what the caller has to see; the give-back goes on by itself.
+            pass
+
+    def __repr__(self) -> str:
+        return (
+            f"<Lease of {self._hold.name!r}: {self.state.name}, fencing token {self._hold.fence}, "
+            f"{self.remaining():.3f} s left>"
+        )
+
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
+        hold = getattr(self, "_hold", None)
+        if hold is None or not hold.alive:
+            return
+        try:
+            self._client._unwatch(self)
+            if not sys.is_finalizing():
+                _warn(
+                    f"the lease of lock {hold.name!r} was dropped without release(); acquired at {self._where}; "
+                    "it is not renewed any more",
+                    ResourceWarning,
+                    source=self,
+                    stacklevel=2,
+                )
+        except AttributeError:
+            pass  # half-made
+
+
+class Leasable:
+    """What can be acquired: the part that all locks share."""
+
+    _kind = "lock"
+
+    def __init__(self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
+        self._client = client
+        self._name = name
+        self._ttl_ms = ttl_ms
+        self._renew = renew
+        self._max_hold_ms = max_hold_ms
+        self._entered = threading.local()
+
+    # What a kind of lock has to say.
+
+    def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
+        """The protocol that acquires."""
+        raise NotImplementedError
+
+    def _make_hold(self, token: str, grant: Grant) -> Hold:
+        """What the lease stands on."""
+        raise NotImplementedError
+
+    def _give_back(self, token: str) -> Protocol[None]:
+        """Undo what an interrupted acquire may have done."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._name
+
+    @property
+    def ttl(self) -> float:
+        """Lease duration, s."""
+        return self._ttl_ms / 1000
+
+    def acquire(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> Lease:
+        """Wait for the turn, and take it.
+
+        `timeout`: the budget for waiting in seconds; None waits as long as it takes (a server that stays in trouble for
+        30 s ends it all the same). `cancel`: a `holdfast.Cancel` that ends the waiting from another thread.
+
+        Returns the `Lease`. Raises `AcquireTimeout`, `AcquireCancelled`, `AlreadyHeld` when this thread holds it, and
+        the server's trouble (`ServerUnreachable`, `ServerError`, `OutcomeUnknown`, …). Whatever it raises,
+        KeyboardInterrupt included, what the server may have granted is given back in the background.
+        """
+        return self._acquire(timeout_of(timeout), cancel, sys._getframe(1))
+
+    def try_acquire(self) -> Lease | None:
+        """Take it if it is free and nobody waits for it; None otherwise, at once."""
+        try:
+            return self._acquire(0.0, None, sys._getframe(1))
+        except (AcquireTimeout, AlreadyHeld):
+            return None
+
+    def _acquire(self, timeout_s: float | None, cancel: Cancel | None, frame: Any) -> Lease:
+        if cancel is not None and not isinstance(cancel, Cancel):
+            raise ConfigurationError("cancel", cancel, "a holdfast.Cancel, or None")
+        client = self._client
+        thread = threading.get_ident()
+        owner = (f"{self._kind}:{self._name}", thread)
+        held = client._owners.get(owner)
+        if held is not None and (lease := held()) is not None and not lease._hold.over(clock()):
+            raise AlreadyHeld(self._name)
+        token = client._new_token(thread)
+        driver = client._driver
+        try:
+            got = driver.run(self._ask(token, timeout_s), cancel)
+            if type(got) is Grant:
+                hold = self._make_hold(token, got)
+                code = frame.f_code
+                lease = Lease(client, hold, owner, f"{code.co_filename}:{frame.f_lineno}")
+                client._owners[owner] = weakref.ref(lease)
+                driver.watch(hold)
+                if got.sent_at >= client._introduce_at:
+                    client._introduce(got.sent_at)
+                return lease
+        except Trouble as trouble:
+            raise client._public(trouble) from None
+        except Cancelled:
+            raise AcquireCancelled(self._name) from None
+        except BaseException:
+            # Between the grant and its lease: nobody else would give it back.
+            driver.spawn(self._give_back(token))
+            raise
+        assert isinstance(got, Busy)
+        raise AcquireTimeout(self._name, got.waited_s, got.holder)
+
+    def __enter__(self) -> Lease:
+        lease = self._acquire(None, None, sys._getframe(1))
+        self._stack().append(lease)
+        return lease
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack().pop().__exit__(kind, error, trace)
+
+    def _stack(self) -> list[Lease]:
+        leases: list[Lease]
+        try:
+            leases = self._entered.leases
+        except AttributeError:
+            leases = self._entered.leases = []
+        return leases
+
+
+class Lock(Leasable):
+    """An exclusive lock: one holder at a time, first come first served.
+
+    Made by `Client.lock`. Not itself held: `acquire` returns a `Lease`, and one `Lock` object may serve any number of
+    threads. As a context manager it acquires without a limit, and raises `LeaseLost` at the end of the block when
+    the lease was lost meanwhile (unless the block raises something itself).
+    """
+
+    def __init__(self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
+        super().__init__(client, name, ttl_ms, renew, max_hold_ms)
+        self._keys = lock_keys(client.namespace, name)
+
+    def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
+        driver = self._client._driver
+        return mutex.acquire(
+            self._keys,
+            token,
+            self._ttl_ms,
+            timeout_s,
+            listening=driver.listening(self._keys.lock),
+            settings=driver.settings,
+        )
+
+    def _make_hold(self, token: str, grant: Grant) -> Hold:
+        keys, ttl_ms, settings = self._keys, self._ttl_ms, self._client._driver.settings
+        return Hold(
+            self._name,
+            token,
+            grant.fence,
+            ttl_ms,
+            grant.sent_at,
+            lambda ttl_ms: mutex.renew(keys, token, mutex.patience_for(ttl_ms, settings), ttl_ms),
+            lambda: mutex.release(keys, token, ttl_ms, settings),
+            self._renew,
+            self._max_hold_ms,
+        )
+
+    def _give_back(self, token: str) -> Protocol[None]:
+        return mutex.give_back(self._keys, token, self._ttl_ms, self._client._driver.settings)
+
+    def locked(self) -> bool:
+        """Whether anybody holds it at this moment. Only good for reporting: the answer may be old when it comes."""
+        return self._inspect()[0] != ""
+
+    def holder(self) -> Holder | None:
+        """Who holds it, since when, where, and for how long still; None when it is free."""
+        client = self._client
+        token, remaining_ms, fence, _ = self._inspect()
+        if not token:
+            return None
+        client_id = client_id_of(token)
+        fields = client._run(look_up(client_key(client.namespace, client_id))) if client_id else []
+        return holder_of(token, remaining_ms, fence, fields)
+
+    def waiters(self) -> int:
+        """How many are queued for it, including those whose process died since."""
+        return self._inspect()[3]
+
+    def _inspect(self) -> tuple[str, int, int, int]:
+        return self._client._run(mutex.inspect(self._keys, self._client._driver.settings.patience_s))
+
+    def __repr__(self) -> str:
+        held = self._client._owners.get((f"{self._kind}:{self._name}", threading.get_ident()))
+        lease = held() if held is not None else None
+        state = f"{lease.state.name} by this thread" if lease is not None else "not held by this thread"
+        return f"<Lock {self._name!r}: {state}, ttl {self.ttl:g} s>"
+
+
+class Client:
+    """Makes locks on one server (or Sentinel, Cluster, quorum), and looks after its leases.
+
+        locks = holdfast.Client(redis.Redis(host="db1"))
+        with locks.lock("orders:42") as lease:
+            ...
+
+    `redis_client`: a redis-py or valkey-py client; its settings for connecting (TLS, users, Sentinel, …) are used,
+    and its connections are left alone. `namespace`: what keys begin with; None makes the lock's name the key itself,
+    as other lock libraries do, so that they exclude ours and the reverse. `ttl`, `renew`, `max_hold`: defaults of its
+    locks.
+
+    Talks to no server before the first use. Safe to share between threads, and to keep over a fork: the child holds
+    nothing and starts afresh. As a context manager it closes itself, which releases what is still held.
+    """
+
+    def __init__(
+        self,
+        redis_client: Any,
+        *,
+        namespace: str | None = "holdfast",
+        ttl: Duration = 30,
+        renew: bool = True,
+        max_hold: Duration | None = None,
+        _settings: Settings = DEFAULT,
+    ) -> None:
+        self._namespace = check_namespace(namespace)
+        self._ttl_ms = ttl_ms_of(ttl)
+        self._renew = check_bool("renew", renew)
+        self._max_hold_ms = max_hold_of(max_hold)
+        topology = _topology_of(redis_client)
+        self._driver = ThreadDriver(topology, os.urandom(12).hex(), inbox_prefix(namespace), _settings)
+        self._sequence = itertools.count(1)
+        self._owners: dict[tuple[str, int], weakref.ref[Lease]] = {}
+        self._introduce_at = float("-inf")
+        self._finalizer = weakref.finalize(self, self._driver.close)
+        self._finalizer.atexit = False  # ours runs earlier, for all clients
+        _clients.add(self)
+
+    @property
+    def namespace(self) -> str | None:
+        """What its keys begin with."""
+        return self._namespace
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: Duration | None = None,
+        renew: bool | None = None,
+        max_hold: Duration | None = None,
+    ) -> Lock:
+        """An exclusive lock called `name`.
+
+        `ttl`: lease duration in seconds (0.01 up to a year; default: the client's, 30): a holder that dies blocks
+        others for so long at most. `renew`: extend it in the background while it is held. `max_hold`: stop renewing so
+        that it ends by itself after so many seconds, as a guard against a holder that hangs.
+
+        Sends nothing. Raises `ConfigurationError` for what is not allowed.
+        """
+        return Lock(
+            self,
+            check_name(name),
+            self._ttl_ms if ttl is None else ttl_ms_of(ttl),
+            self._renew if renew is None else check_bool("renew", renew),
+            self._max_hold_ms if max_hold is None else max_hold_of(max_hold),
+        )
+
+    def close(self) -> None:
+        """Release what is held, end the background, close the connections. Twice is once."""
+        self._finalizer.detach()
+        self._driver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        nodes = ", ".join(node.name for node in self._driver.topology.nodes())
+        state = "closed" if self._driver.closed else f"{len(self._driver.schedule)} leases"
+        return f"<Client of {nodes}: {state}, namespace {self._namespace!r}>"
+
+    # For locks and leases.
+
+    def _new_token(self, owner: int) -> str:
+        driver = self._driver
+        if driver.closed:
+            raise ClientClosed()
+        return make_token(driver.client_id, owner, next(self._sequence))
+
+    def _run(self, protocol: Protocol[R]) -> R:
+        try:
+            return self._driver.run(protocol)
+        except Trouble as trouble:
+            raise self._public(trouble) from None
+
+    def _public(self, trouble: Trouble) -> Exception:
+        if trouble.kind == "closed" and self._driver.closed:
+            return ClientClosed()
+        return trouble.public()
+
+    def _extend(self, lease: Lease, ttl_ms: int) -> None:
+        hold = lease._hold
+        driver = self._driver
+        if hold.over(clock()):
+            raise lease._ended("extend()")
+        asked_at = clock()
+        held = self._run(hold.extension(ttl_ms))
+        with driver.lock:
+            if held and hold.extended(ttl_ms, asked_at, clock()):
+                hold.ttl_ms = ttl_ms
+                driver.look_no_later_than(driver.schedule.replan(hold, 0.5))
+                return
+            if not held:
+                hold.lose("taken")
+            driver.schedule.remove(hold)
+        if held and hold.state is LeaseState.LOST:
+            driver.spawn_release(hold)  # extended on the server, but too late to be trusted
+        raise lease._ended("extend()")
+
+    def _unwatch(self, lease: Lease) -> None:
+        self._driver.unwatch(lease._hold)
+        self._disown(lease)
+
+    def _disown(self, lease: Lease) -> None:
+        owner = lease._owner
+        if owner is not None:
+            held = self._owners.get(owner)
+            if held is not None and held() in (lease, None):
+                self._owners.pop(owner, None)
+
+    def _introduce(self, now: float) -> None:
+        self._introduce_at = now + CLIENT_INFO_MS / 2000
+        key = client_key(self._namespace, self._driver.client_id)
+        self._driver.spawn(introduce(key, introduction(time.time()), CLIENT_INFO_MS))
+
+
+def connect(
+    url: str | None = None,
+    *,
+    namespace: str | None = "holdfast",
+    ttl: Duration = 30,
+    renew: bool = True,
+    max_hold: Duration | None = None,
+) -> Client:
+    """A client for the server at `url`: `redis://`, `rediss://` (TLS) or `unix://`.
+
+    None takes the environment's HOLDFAST_URL, or `redis://localhost:6379`. The other arguments are those of `Client`.
+    Talks to no server before the first use. Raises `ConfigurationError` for a URL that cannot be read.
+    """
+    given = url if url is not None else os.environ.get("HOLDFAST_URL") or _DEFAULT_URL
+    return Client(_client_of_url(given), namespace=namespace, ttl=ttl, renew=renew, max_hold=max_hold)
+
+
+def _client_of_url(url: object) -> Any:
+    import redis
+
+    if not isinstance(url, str):
+        raise ConfigurationError("url", url, "a str, as redis://localhost:6379")
+    try:
+        return redis.Redis.from_url(url)
+    except ValueError as error:
+        raise ConfigurationError("url", url, f"redis://, rediss:// or unix:// ({error})") from None
+
+
+def _topology_of(redis_client: Any) -> Any:
+    from holdfast._transport.threads import SingleTopology, node_of_client
+
+    wanted = "a redis-py client (redis.Redis), or holdfast.connect(url)"
+    if type(redis_client).__module__.split(".")[1:2] == ["asyncio"]:
+        raise ConfigurationError(
+            "redis_client", redis_client, f"{wanted}; an asyncio client belongs to holdfast.asyncio.Client"
+        )
+    pool = getattr(redis_client, "connection_pool", None)
+    if not hasattr(pool, "connection_class") or not hasattr(pool, "connection_kwargs"):
+        raise ConfigurationError("redis_client", redis_client, wanted)
+    return SingleTopology(node_of_client(redis_client))
+
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """At the interpreter's end: release what is held, so that nobody has to wait for a ttl."""
+    for client in tuple(_clients):
+        client.close()

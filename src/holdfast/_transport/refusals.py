@@ -1,0 +1,44 @@
+"""What a client library's exception, raised while connecting, says as `Trouble`."""
+
+from __future__ import annotations
+
+from redis import exceptions
+
+from holdfast._core.trouble import Trouble, refusal
+
+__all__ = ["connecting_trouble"]
+
+#: redis-py cuts the error word off for these, and gives a class instead. The first that fits counts.
+_WORDS: tuple[tuple[str, str], ...] = (
+    ("BusyLoadingError", "LOADING"),
+    ("MaxClientsError", "ERR max number of clients reached:"),
+    ("AuthenticationWrongNumberOfArgsError", "WRONGPASS"),
+    ("NoPermissionError", "NOPERM"),
+    ("AuthorizationError", "NOPERM"),
+    ("ReadOnlyError", "READONLY"),
+    ("MasterDownError", "MASTERDOWN"),
+)
+
+
+def connecting_trouble(error: BaseException, node: str) -> Trouble:
+    """Nothing of ours was sent: the connection did not come about."""
+    said = str(error) or type(error).__name__
+    for name, word in _WORDS:
+        kind = getattr(exceptions, name, None)
+        if kind is not None and isinstance(error, kind):
+            return _unsent(refusal(said if said.startswith(word) else f"{word} {said}", node))
+    if isinstance(error, exceptions.AuthenticationError):
+        needs = "required" in said.lower() or "without any password" in said.lower() or "before auth" in said.lower()
+        word = said.split(" ", 1)[0]
+        known = word in ("NOAUTH", "WRONGPASS")
+        return _unsent(refusal(said if known else f"{'NOAUTH' if needs else 'WRONGPASS'} {said}", node))
+    if "max number of clients" in said:
+        return Trouble("MAXCLIENTS", said, node, sent=False, passing=True)
+    if isinstance(error, exceptions.ResponseError):
+        return _unsent(refusal(said, node))
+    return Trouble("refused", said, node, sent=False, passing=True)
+
+
+def _unsent(trouble: Trouble) -> Trouble:
+    trouble.sent = False
+    return trouble

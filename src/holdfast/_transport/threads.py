@@ -1,0 +1,383 @@
+"""Blocking connections to servers, for threads.
+
+Laws: nothing is repeated here but a script that the server does not know yet; a connection on which something
+went wrong is closed, never used again; what a thread has not finished reading nobody else reads.
+
+Theory: the user's redis-py client says how to connect (TLS, users, Sentinel, sockets, database), and its connection
+class does that; after the handshake we write packed bytes to its socket and parse the replies ourselves. Idle
+connections lie on a stack, which is a list: append and pop are atomic.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import hiredis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from holdfast._core.effects import Call, Command, Reply
+from holdfast._core.trouble import Trouble, refusal
+from holdfast._lua import SCRIPTS, Script
+from holdfast._transport.pack import pack_command, pack_script
+from holdfast._transport.refusals import connecting_trouble
+
+__all__ = ["Node", "SingleTopology", "Wire", "node_of_client"]
+
+_ASKING = pack_command(("ASKING",))
+#: Errors of a server that has changed its role: its connections lead to the wrong place.
+_MISPLACED = frozenset({"READONLY", "MASTERDOWN"})
+
+
+class Wire:
+    """One connection: bytes out, parsed replies in."""
+
+    __slots__ = ("_connection", "_patience_s", "_reader", "_recv", "sendall", "sock")
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.sock: socket.socket = connection._sock
+        self.sendall = self.sock.sendall
+        self._recv = self.sock.recv
+        self._reader = hiredis.Reader()
+        self._patience_s = -1.0
+
+    def patience(self, seconds: float) -> None:
+        """The longest wait for one read."""
+        if seconds != self._patience_s:
+            self.sock.settimeout(seconds)
+            self._patience_s = seconds
+
+    def read(self) -> Reply:
+        """The next reply; server errors are returned as `hiredis.ReplyError`."""
+        reader = self._reader
+        reply = reader.gets()
+        while reply is False:
+            data = self._recv(65536)
+            if not data:
+                raise ConnectionResetError("the server closed the connection")
+            reader.feed(data)
+            reply = reader.gets()
+        return reply
+
+    def read_ready(self) -> list[Reply]:
+        """All replies that can be had without waiting. The socket does not block."""
+        replies: list[Reply] = []
+        try:
+            while True:
+                data = self._recv(65536)
+                if not data:
+                    raise ConnectionResetError("the server closed the connection")
+                self._reader.feed(data)
+                if len(data) < 65536 and not _is_tls(self.sock):
+                    break
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            if not _would_block(error):
+                raise
+        while (reply := self._reader.gets()) is not False:
+            replies.append(reply)
+        return replies
+
+    def close(self) -> None:
+        """End the connection; never fails."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.disconnect()
+            except Exception:  # nothing can be done, and nothing depends on it
+                pass
+
+    def abort(self) -> None:
+        """Wake a thread that is reading from it; the reader closes it."""
+        try:
+            self.sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def forget(self) -> None:
+        """After fork, in the child: close our copy of the descriptor, leaving the parent's connection alone."""
+        self._connection = None
+        try:
+            os.close(self.sock.detach())
+        except OSError:
+            pass
+
+
+def _is_tls(sock: socket.socket) -> bool:
+    return hasattr(sock, "pending")
+
+
+def _would_block(error: OSError) -> bool:
+    return type(error).__name__ in ("SSLWantReadError", "SSLWantWriteError")
+
+
+def _wait(call: Call) -> bytes:
+    return b"" if call.sync is None else pack_command(("WAIT", *call.sync))
+
+
+class Node:
+    """One server: a stack of idle connections and how to make more."""
+
+    __slots__ = ("_idle", "_make", "closed", "name")
+
+    def __init__(self, name: str, make: Callable[[], Any]) -> None:
+        self.name = name
+        self._make = make
+        self._idle: list[Wire] = []
+        self.closed = False
+
+    def connect(self, patience_s: float) -> Wire:
+        """A new connection. Raises `Trouble`."""
+        if self.closed:
+            raise Trouble("closed", "the client is closed", self.name, sent=False, passing=False)
+        connection = None
+        try:
+            connection = self._make()
+            connection.retry = Retry(NoBackoff(), 0)
+            for limit in ("socket_connect_timeout", "socket_timeout"):
+                if hasattr(connection, limit):
+                    given = getattr(connection, limit)
+                    setattr(connection, limit, patience_s if given is None else min(given, patience_s))
+            connection.connect()
+            return Wire(connection)
+        except Exception as error:
+            if connection is not None:
+                connection.disconnect()
+            raise connecting_trouble(error, self.name) from error
+        except BaseException:
+            if connection is not None:
+                connection.disconnect()
+            raise
+
+    def take(self, patience_s: float) -> Wire:
+        """An idle connection, or a new one."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self.connect(patience_s)
+
+    def put(self, wire: Wire) -> None:
+        """A connection on which every reply was read."""
+        self._idle.append(wire)
+        if self.closed:
+            self.close()
+
+    def drop_idle(self) -> None:
+        """Close what lies on the stack."""
+        while self._idle:
+            try:
+                self._idle.pop().close()
+            except IndexError:
+                return
+
+    def close(self) -> None:
+        """No new connections; those in use are closed when they come back."""
+        self.closed = True
+        self.drop_idle()
+
+    def forget(self) -> None:
+        """After fork, in the child."""
+        idle, self._idle = self._idle, []
+        for wire in idle:
+            wire.forget()
+
+    def call(self, call: Call, on_wire: Callable[[Wire | None], None] | None = None, asking: bool = False) -> Reply:
+        """Run a script. `on_wire` is told which connection is in use, so that it can be aborted."""
+        script = SCRIPTS[call.script]
+        packed = pack_script(script, call.keys, call.args)
+        if call.sync is None and not asking:
+            reply = self._exchange(packed, 1, call.patience_s, on_wire, script)[0]
+            if type(reply) is hiredis.ReplyError:
+                raise self._refused(reply)
+            return reply
+        return self._call_with(call, script, packed, on_wire, asking)
+
+    def _call_with(
+        self,
+        call: Call,
+        script: Script,
+        packed: bytes,
+        on_wire: Callable[[Wire | None], None] | None,
+        asking: bool,
+    ) -> Reply:
+        """With ASKING before it or WAIT behind it."""
+        count = 1
+        patience_s = call.patience_s
+        if asking:
+            packed = _ASKING + packed
+            count += 1
+        if call.sync is not None:
+            packed += _wait(call)
+            count += 1
+            patience_s += call.sync[1] / 1000
+        replies = self._exchange(packed, count, patience_s, on_wire, script)
+        if asking:
+            replies = replies[1:]
+        for reply in replies:
+            if type(reply) is hiredis.ReplyError:
+                refused = self._refused(reply)
+                refused.sent = refused.sent or reply is not replies[0]
+                raise refused
+        return replies[0] if call.sync is None else tuple(replies)
+
+    def command(self, command: Command, on_wire: Callable[[Wire | None], None] | None = None) -> Reply:
+        """Run a plain command."""
+        reply = self._exchange(pack_command(command.args), 1, command.patience_s, on_wire, None)[0]
+        if isinstance(reply, hiredis.ReplyError):
+            raise self._refused(reply)
+        return reply
+
+    def command_on(self, wire: Wire, command: Command) -> Reply:
+        """Run a plain command on a connection that the caller took; it is closed when anything goes wrong."""
+        reply = self._exchange_on(wire, pack_command(command.args), 1, command.patience_s, None)[0]
+        if isinstance(reply, hiredis.ReplyError):
+            wire.close()
+            raise self._refused(reply)
+        return reply
+
+    def call_all(self, calls: Sequence[Call], patience_s: float) -> list[Reply | Trouble]:
+        """Run many scripts in one pipeline. What could not be asked or answered is a `Trouble` in its place."""
+        packed = b"".join(pack_script(SCRIPTS[call.script], call.keys, call.args) + _wait(call) for call in calls)
+        counts = [1 if call.sync is None else 2 for call in calls]
+        patience_s += sum(call.sync[1] / 1000 for call in calls if call.sync is not None)
+        try:
+            replies = self._exchange(packed, sum(counts), patience_s, None, None)
+            if any(isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT") for reply in replies):
+                names = sorted({call.script for call in calls})
+                loads = b"".join(pack_command(("SCRIPT", "LOAD", SCRIPTS[name].text)) for name in names)
+                self._exchange(loads, len(names), patience_s, None, None)
+                replies = self._exchange(packed, sum(counts), patience_s, None, None)
+        except Trouble as trouble:
+            return [trouble] * len(calls)
+        answers: list[Reply | Trouble] = []
+        at = 0
+        for count in counts:
+            own = replies[at : at + count]
+            at += count
+            errors = [reply for reply in own if isinstance(reply, hiredis.ReplyError)]
+            answers.append(self._refused(errors[0]) if errors else own[0] if count == 1 else tuple(own))
+        return answers
+
+    def _exchange(
+        self,
+        packed: bytes,
+        count: int,
+        patience_s: float,
+        on_wire: Callable[[Wire | None], None] | None,
+        script: Script | None,
+    ) -> list[Reply]:
+        """Send, and read `count` replies, on a connection from the stack."""
+        wire = self.take(patience_s)
+        if on_wire is None:
+            replies = self._exchange_on(wire, packed, count, patience_s, script)
+        else:
+            on_wire(wire)
+            try:
+                replies = self._exchange_on(wire, packed, count, patience_s, script)
+            finally:
+                on_wire(None)
+        self.put(wire)
+        return replies
+
+    def _exchange_on(
+        self, wire: Wire, packed: bytes, count: int, patience_s: float, script: Script | None
+    ) -> list[Reply]:
+        """The same on a given connection, which is closed when anything goes wrong."""
+        try:
+            wire.patience(patience_s)
+            wire.sendall(packed)
+            replies = [wire.read() for _ in range(count)] if count > 1 else [wire.read()]
+            if script is not None and any(
+                type(reply) is hiredis.ReplyError and str(reply).startswith("NOSCRIPT") for reply in replies
+            ):
+                wire.sendall(pack_command(("SCRIPT", "LOAD", script.text)) + packed)
+                loaded = wire.read()
+                replies = [wire.read() for _ in range(count)]
+                if isinstance(loaded, hiredis.ReplyError):
+                    replies = [loaded] * count
+            return replies
+        except TimeoutError:
+            wire.close()
+            raise Trouble(
+                "silent", f"no answer within {patience_s:.3g} s", self.name, sent=True, passing=True
+            ) from None
+        except (OSError, hiredis.ProtocolError) as error:
+            wire.close()
+            self.drop_idle()  # the others were most likely closed with it
+            raise Trouble("broken", str(error), self.name, sent=True, passing=True) from error
+        except BaseException:
+            wire.close()
+            raise
+
+    def _refused(self, reply: Any) -> Trouble:
+        trouble = refusal(str(reply), self.name)
+        if trouble.kind in _MISPLACED:
+            self.drop_idle()
+        return trouble
+
+    def subscribe(self, channel: str, patience_s: float) -> Wire:
+        """A connection that is subscribed to `channel`, confirmed."""
+        wire = self.connect(patience_s)
+        try:
+            wire.patience(patience_s)
+            wire.sendall(pack_command(("SUBSCRIBE", channel)))
+            reply = wire.read()
+        except TimeoutError:
+            wire.close()
+            raise Trouble("silent", "no answer to SUBSCRIBE", self.name, sent=False, passing=True) from None
+        except OSError as error:
+            wire.close()
+            raise Trouble("broken", str(error), self.name, sent=False, passing=True) from error
+        except BaseException:
+            wire.close()
+            raise
+        if isinstance(reply, hiredis.ReplyError):
+            wire.close()
+            raise self._refused(reply)
+        wire.sock.setblocking(False)
+        return wire
+
+
+def node_of_client(client: Any, name: str | None = None) -> Node:
+    """The node behind a redis-py client (single server, or a Sentinel's master)."""
+    pool = client.connection_pool
+
+    def make() -> Any:
+        # Not pool.make_connection(): that counts against max_connections, and never counts down.
+        return pool.connection_class(**pool.connection_kwargs)
+
+    return Node(name or describe(pool), make)
+
+
+def describe(pool: Any) -> str:
+    """host:port, or the socket's path, or the Sentinel's service, for messages."""
+    kwargs = pool.connection_kwargs
+    service = getattr(pool, "service_name", None)
+    if service is not None:
+        return f"{service} (through Sentinel)"
+    if "path" in kwargs:
+        return str(kwargs["path"])
+    return f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+
+
+class SingleTopology:
+    """One node for everything."""
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def node_for(self, key: str | None, index: int | None) -> Node:
+        return self._node
+
+    def nodes(self) -> Sequence[Node]:
+        return (self._node,)
+
+    def redirect(self, node: Node, trouble: Trouble) -> tuple[Node, bool] | None:
+        return None
