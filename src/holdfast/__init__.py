@@ -7,10 +7,8 @@ with locks.lock("orders:42", ttl=30) as lease:
     write(row, fence=lease.fencing_token)
 """
 
-from holdfast._core.hold import LeaseState
-from holdfast._drivers.cancel import Cancel
 from holdfast._faces.holder import Holder
-from holdfast._faces.threads import Client, Lease, Lock, Loss, connect
+from holdfast._faces.threads import Cancel, Client, Lease, LeaseState, Lock, Loss, connect
 from holdfast.errors import (
     AcquireCancelled,
     AcquireTimeout,

@@ -22,8 +22,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import hiredis
-
 from holdfast._core.effects import (
     Answer,
     AwaitWake,
@@ -564,7 +562,7 @@ class _Agent(_Background):
             for reply in wire.read_ready():
                 if isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message":
                     self.driver.deliver(reply[2])
-        except (OSError, ValueError, hiredis.ProtocolError):
+        except (OSError, ValueError):
             selector.unregister(wire.sock)
             self.driver.inbox_broken(node)
 

@@ -49,7 +49,7 @@ from holdfast.errors import (
     LeaseReleased,
 )
 
-__all__ = ["Client", "Leasable", "Lease", "Lock", "Loss", "connect"]
+__all__ = ["Cancel", "Client", "Leasable", "Lease", "LeaseState", "Lock", "Loss", "connect"]
 
 R = TypeVar("R")
 

@@ -79,8 +79,11 @@ class Wire:
         except OSError as error:
             if not _would_block(error):
                 raise
-        while (reply := self._reader.gets()) is not False:
-            replies.append(reply)
+        try:
+            while (reply := self._reader.gets()) is not False:
+                replies.append(reply)
+        except hiredis.ProtocolError as error:
+            raise ConnectionAbortedError(str(error)) from error
         return replies
 
     def close(self) -> None:
