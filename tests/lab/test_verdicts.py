@@ -1,0 +1,323 @@
+"""The checker on hand-made histories: it fires on each kind of evil, and on nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.lab.history import History
+from holdfast.lab.verdicts import KINDS, MARKS, judge, sections, worst
+
+MS = 1_000_000
+Line = tuple[int, str, str] | tuple[int, str, str, dict[str, Any]]
+
+
+def history(*lines: Line, exclusive: bool = True, lock_keys: tuple[str, ...] = ("lock",)) -> History:
+    """Lines of (ms, lane, kind, particulars)."""
+    made = History("hand-made", "none", exclusive=exclusive, lock_keys=lock_keys)
+    made.clients, made.servers = ["A", "B", "C"], ["server"]
+    for line in lines:
+        made.add(line[0] * MS, line[1], line[2], **(line[3] if len(line) == 4 else {}))
+    return made
+
+
+def kinds(made: History) -> list[str]:
+    return [verdict.kind for verdict in judge(made)]
+
+
+def turn(client: str, start: int, end: int, base: int | None = None) -> list[Line]:
+    """A whole turn: ask, enter, count, leave, give back."""
+    lines: list[Line] = [
+        (start - 2, client, "asks", {"ttl_ms": 1000}),
+        (start - 1, client, "acquired"),
+        (start, client, "entered"),
+    ]
+    if base is not None:
+        lines.append((start, client, "read", {"value": base}))
+        lines.append((end - 1, client, "wrote", {"base": base, "value": base + 1, "accepted": True}))
+    return [*lines, (end, client, "left"), (end, client, "releases"), (end + 1, client, "released")]
+
+
+def key(at: int, by: str, was: str | None, now: str | None, name: str = "lock", **more: Any) -> Line:
+    return (at, "server", "key", {"key": name, "by": by, "was": was, "now": now, **more})
+
+
+# ---- good ----
+
+
+def test_turns_one_after_the_other_are_safe() -> None:
+    good = history(*turn("A", 10, 20, 0), *turn("B", 30, 40, 1), *turn("C", 50, 60, 2))
+    (verdict,) = judge(good)
+    assert verdict.kind == "safe"
+    assert "A 1×, B 1×, C 1×" in verdict.sentence
+
+
+def test_entering_at_the_very_moment_of_leaving_is_safe() -> None:
+    assert kinds(history(*turn("A", 10, 20), *turn("B", 20, 30))) == ["safe"]
+
+
+def test_nothing_at_all_is_safe() -> None:
+    assert kinds(history()) == ["safe"]
+
+
+def test_the_same_client_twice_is_no_overlap() -> None:
+    assert kinds(history(*turn("A", 10, 20), *turn("A", 30, 40))) == ["safe"]
+
+
+# ---- excluded badly ----
+
+
+def test_two_inside_at_once() -> None:
+    found = judge(history(*turn("A", 10, 30), *turn("B", 20, 40)))
+    assert found[0].kind == "excluded badly"
+    assert found[0].who == ("A", "B")
+    assert "from 12 ms to 22 ms" in found[0].sentence  # counted from the first event, at 8 ms
+
+
+def test_order_of_the_lines_does_not_matter_the_stamps_do() -> None:
+    lines = [*turn("A", 10, 30), *turn("B", 20, 40)]
+    assert kinds(history(*reversed(lines))) == ["excluded badly"]
+
+
+def test_one_who_never_left_is_inside_to_the_end() -> None:
+    assert kinds(history((1, "A", "entered"), *turn("B", 50, 60))) == ["excluded badly"]
+
+
+def test_the_dead_are_not_inside() -> None:
+    assert kinds(history((1, "A", "entered"), (5, "A", "killed"), *turn("B", 50, 60))) == ["safe"]
+
+
+def test_the_stopped_are_inside() -> None:
+    bad = history(
+        (1, "A", "entered"),
+        (5, "A", "stopped"),
+        *turn("B", 50, 60),
+        (70, "A", "continued"),
+        (71, "A", "left"),
+    )
+    assert kinds(bad) == ["excluded badly"]
+
+
+def lost(since: int, noticed: int, *acts: Line) -> History:
+    return history(
+        (1, "A", "entered"),
+        *acts,
+        (noticed, "A", "lost", {"since_ns": since * MS}),
+        *turn("B", 50, 60),
+    )
+
+
+def test_who_relied_on_its_lease_only_until_before_the_other_came_is_outside() -> None:
+    good = lost(40, 70)
+    assert kinds(good) == ["safe"]
+    assert "A noticed by itself" in judge(good)[0].sentence
+
+
+def test_but_not_if_it_acted_later_than_it_says() -> None:
+    assert kinds(lost(40, 70, (55, "A", "read", {"value": 0}))) == ["excluded badly"]
+
+
+def test_nor_if_it_noticed_too_late() -> None:
+    assert kinds(lost(55, 70)) == ["excluded badly"]
+
+
+def test_a_loss_cannot_be_dated_after_it_was_noticed() -> None:
+    assert sections(lost(65, 45))[0].end_ns == 45 * MS
+
+
+def test_optimistic_ones_may_be_inside_together() -> None:
+    lines = [*turn("A", 10, 30), *turn("B", 20, 40)]
+    assert kinds(history(*lines, exclusive=False)) == ["safe"]
+
+
+# ---- lost update ----
+
+
+def test_two_writes_from_the_same_value() -> None:
+    bad = history(*turn("A", 10, 20, 0), *turn("B", 30, 40, 0))
+    (verdict,) = judge(bad)
+    assert verdict.kind == "lost update"
+    assert verdict.who == ("B", "A")
+
+
+def test_lost_updates_count_for_optimistic_ones_too() -> None:
+    assert kinds(history(*turn("A", 10, 20, 0), *turn("B", 30, 40, 0), exclusive=False)) == ["lost update"]
+
+
+def test_a_refused_write_loses_nothing() -> None:
+    good = history(
+        *turn("A", 10, 20, 0),
+        *turn("B", 30, 40),
+        (35, "B", "wrote", {"base": 0, "value": 1, "accepted": False}),
+    )
+    (verdict,) = judge(good)
+    assert verdict.kind == "safe"
+    assert "refused by its fencing token" in verdict.sentence
+
+
+# ---- foreign release ----
+
+
+def test_removing_the_lock_of_another() -> None:
+    bad = history(
+        key(5, "A", None, "a"),
+        *turn("A", 10, 20),
+        key(24, "expiry", "a", None),
+        key(28, "B", None, "b"),
+        *turn("B", 30, 60),
+        key(40, "A", "b", None),
+    )
+    (verdict,) = judge(bad)
+    assert verdict.kind == "foreign release"
+    assert verdict.who == ("A", "B")
+    assert verdict.at_ns == 40 * MS
+
+
+def test_removing_ones_own_lock_is_fine() -> None:
+    assert kinds(history(key(5, "A", None, "a"), *turn("A", 10, 20), key(21, "A", "a", None))) == ["safe"]
+
+
+def test_expiry_is_nobodys_deed_and_neither_is_the_lab_s() -> None:
+    for by in ("expiry", "lab"):
+        good = history(key(5, "A", None, "a"), *turn("A", 10, 20), key(30, by, "a", None))
+        assert kinds(good) == ["safe"]
+
+
+def test_tidying_up_what_nobody_was_told_to_have_is_fine() -> None:
+    assert kinds(history(key(5, "A", None, "a"), key(6, "B", "a", None))) == ["safe"]
+
+
+def test_after_a_takeover_the_old_holder_removes_a_foreign_lock() -> None:
+    bad = history(
+        key(5, "A", None, "a"),
+        *turn("A", 10, 20),
+        key(28, "B", "a", "b"),
+        *turn("B", 30, 60),
+        key(40, "A", "b", None),
+    )
+    assert kinds(bad) == ["foreign release"]
+
+
+def test_a_handed_over_lock_belongs_to_nobody_until_the_next_one_knows() -> None:
+    good = history(
+        key(5, "A", None, "a"), *turn("A", 10, 20), key(20, "A", "a", "b"), key(25, "B", "b", None)
+    )
+    assert kinds(good) == ["safe"]
+
+
+def test_the_key_of_something_else_is_no_lock() -> None:
+    good = history(
+        key(5, "A", None, "x", "queue"),
+        *turn("A", 10, 20),
+        key(15, "B", "x", None, "queue"),
+        lock_keys=("lock",),
+    )
+    assert kinds(good) == ["safe"]
+
+
+def test_where_the_lock_s_key_is_unknown_every_string_counts() -> None:
+    def made(kind: str) -> History:
+        return history(
+            key(5, "A", None, "x", "k", type=kind),
+            *turn("A", 10, 20),
+            key(15, "B", "x", None, "k", type=kind),
+            lock_keys=(),
+        )
+
+    assert kinds(made("string")) == ["foreign release"]
+    assert kinds(made("zset")) == ["safe"]
+
+
+# ---- stuck, unavailable ----
+
+
+def waiting(until: int, ttl_ms: int, *more: Line) -> History:
+    return history(
+        (1, "A", "asks", {"ttl_ms": 1000}),
+        (2, "A", "acquired"),
+        (3, "A", "entered"),
+        (10, "A", "killed"),
+        (20, "B", "asks", {"ttl_ms": 30_000}),
+        (until - 1, "B", "refused"),
+        (until, "B", "gave up"),
+        (until, "server", "left over", {"key": "lock", "value": "1", "ttl_ms": ttl_ms}),
+        *more,
+    )
+
+
+def test_nobody_can_ever_acquire_again() -> None:
+    (verdict,) = judge(waiting(5000, -1))
+    assert verdict.kind == "stuck"
+    assert "lock = 1" in verdict.sentence
+    assert verdict.who == ("B",)
+
+
+def test_a_key_that_will_go_is_not_stuck() -> None:
+    assert kinds(waiting(5000, 800)) == ["safe"]
+
+
+def test_nor_one_that_was_not_waited_for() -> None:
+    assert kinds(waiting(1500, -1)) == ["safe"]
+
+
+def test_nor_while_another_may_be_holding() -> None:
+    assert kinds(waiting(5000, -1, (15, "C", "asks", {"ttl_ms": 9}), (16, "C", "acquired"))) == ["safe"]
+
+
+def test_nor_if_the_waiter_got_in() -> None:
+    assert kinds(waiting(5000, -1, (5001, "B", "acquired"))) == ["safe"]
+
+
+def fault(*more: Line) -> History:
+    return history(
+        (1, "lab", "fault", {"text": "stopped", "lasting": True}),
+        (10, "A", "asks", {"ttl_ms": 1000}),
+        (50, "A", "refused"),
+        *more,
+        (900, "lab", "healed"),
+        *turn("B", 1000, 1010),
+    )
+
+
+def test_nobody_acquired_while_the_fault_lasted() -> None:
+    (verdict,) = judge(fault())
+    assert verdict.kind == "unavailable"
+    assert verdict.who == ("A",)
+
+
+def test_one_acquisition_is_enough() -> None:
+    assert kinds(fault((60, "A", "acquired"), (61, "A", "entered"), (70, "A", "left"))) == ["safe"]
+
+
+def test_waiting_for_a_holder_is_not_unavailability() -> None:
+    assert kinds(fault((0, "C", "entered"))) != ["unavailable"]
+    assert "unavailable" not in kinds(fault((0, "C", "entered"), (950, "C", "left")))
+
+
+def test_a_momentary_fault_makes_nothing_unavailable() -> None:
+    made = fault()
+    made.events[0] = type(made.events[0])(1 * MS, "lab", "fault", {"text": "x", "lasting": False})
+    assert kinds(made) == ["safe"]
+
+
+# ---- the rest ----
+
+
+def test_the_worst_comes_first() -> None:
+    bad = history(*turn("A", 10, 30, 0), *turn("B", 20, 40, 0))
+    assert kinds(bad) == ["excluded badly", "lost update"]
+    assert worst(judge(bad)) == "excluded badly"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_a_sign_of_its_own(kind: str) -> None:
+    assert MARKS[kind]
+    assert len(set(MARKS.values())) == len(MARKS)
+
+
+def test_a_history_survives_json() -> None:
+    bad = waiting(5000, -1)
+    again = History.from_json(bad.to_json())
+    assert again.as_json() == bad.as_json()
+    assert kinds(again) == ["stuck"]
