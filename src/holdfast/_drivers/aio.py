@@ -1,0 +1,576 @@
+"""Performs protocols in tasks of one event loop, and does in the background what happens by itself.
+
+Laws: a protocol is always driven to its end; a cancellation is thrown into it at the effect that it interrupted;
+a loss is announced at its deadline even while every server hangs; what is spawned has sent its first request
+before `Spawn` returns, so that it is under way even when the event loop ends next.
+
+Theory: `run` sends each effect's result into the coroutine. What can be done at once is done without a turn of the
+loop, and a `Call` is one future of a shared connection. Everything here belongs to one event loop and runs in its
+thread: there are no locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from holdfast._core.effects import (
+    Answer,
+    AwaitWake,
+    Call,
+    CallMany,
+    Command,
+    Effect,
+    Listen,
+    Now,
+    Protocol,
+    Random,
+    Sleep,
+    Spawn,
+    Unlisten,
+    Wake,
+)
+from holdfast._core.hold import Hold, LeaseState, Schedule
+from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.trouble import Trouble
+from holdfast._lua import SCRIPTS
+from holdfast._transport.aio import Inbox, Server, spelled_out
+from holdfast._transport.clock import clock
+from holdfast._transport.pack import pack_command, pack_script
+from holdfast._transport.port import Topology
+
+__all__ = ["AioDriver"]
+
+R = TypeVar("R")
+
+#: How long `close` waits for give-backs that are under way, s.
+CLOSE_PATIENCE_S = 1.0
+#: How long a reply that was not waited for is still looked at, s.
+LATE_PATIENCE_S = 30.0
+#: A slot of a Cluster can move while we follow it, but not for ever.
+REDIRECTS_MAX = 5
+
+_ASKING = pack_command(("ASKING",))
+#: Commands after which a session needs its connection no more.
+_SESSION_ENDS = frozenset({"EXEC", "DISCARD", "UNWATCH"})
+#: Commands that would hold up everybody else on a shared connection.
+_BLOCKING = frozenset(
+    {
+        "BLPOP",
+        "BRPOP",
+        "BLMOVE",
+        "BRPOPLPUSH",
+        "BLMPOP",
+        "BZPOPMIN",
+        "BZPOPMAX",
+        "BZMPOP",
+        "XREAD",
+        "XREADGROUP",
+        "WAIT",
+    }
+)
+#: The session of calls that wait for replicas: they hold up each other, but nobody else.
+_SYNC_SESSION = "sync"
+
+
+class _Waiter:
+    """Somebody who may be woken: a wake-up that finds nobody waiting is kept."""
+
+    __slots__ = ("future", "kept")
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Wake | None] | None = None
+        self.kept: Wake | None = None
+
+    def wake(self, wake: Wake) -> None:
+        """Hand it over, or keep it: a grant rather than a hint to ask."""
+        if self.future is not None and not self.future.done():
+            self.future.set_result(wake)
+        elif self.kept is None or wake.kind == Wake.GRANT:
+            self.kept = wake
+
+
+_drivers: weakref.WeakSet[AioDriver] = weakref.WeakSet()
+
+
+class AioDriver:
+    """Runs protocols for one client in one event loop."""
+
+    def __init__(
+        self,
+        topology: Topology[Server],
+        client_id: str,
+        inboxes: str,
+        settings: Settings = DEFAULT,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.topology = topology
+        self.client_id = client_id
+        self.channel = inboxes + client_id
+        self.settings = settings
+        self.closed = False
+        self.schedule = Schedule(settings)
+        self.random = random.Random().random
+        self._node_for = topology.node_for
+        self._moves: bool = getattr(topology, "moves", True)  # whether MOVED and ASK can come
+        self._waiters: dict[str, _Waiter] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = float("inf")
+        self._numbers = 0
+        self._at_once: dict[type[Effect[Any]], Callable[[Any], Any]] = {
+            Now: lambda _: clock(),
+            Random: lambda _: self.random(),
+            Unlisten: self._unlisten,
+            Spawn: self._spawn,
+        }
+        self._in_time: dict[type[Effect[Any]], Callable[[Any], Awaitable[Any]]] = {
+            Call: self.call,
+            Listen: self._listen,
+            AwaitWake: self._await_wake,
+            Sleep: self._sleep,
+            Command: self._command,
+            CallMany: self._call_many,
+        }
+        _drivers.add(self)
+
+    # ------------------------------------------------------------------ running
+
+    async def run(self, protocol: Protocol[R]) -> R:
+        """Drive a protocol to its end in this task."""
+        try:
+            return await self._drive(protocol, protocol.send(None), None)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    async def _drive(self, protocol: Protocol[R], effect: Effect[Any], begun: Awaitable[Any] | None) -> R:
+        """Drive it on from `effect`, which was `begun` already or not."""
+        send = protocol.send
+        at_once = self._at_once
+        result: Any
+        try:
+            while True:
+                kind = type(effect)
+                try:
+                    if begun is not None:
+                        doing, begun = begun, None
+                        result = await doing
+                    elif kind is Now:
+                        result = clock()
+                    elif kind is Call:
+                        result = await self.call(effect)  # type: ignore[arg-type]
+                    elif kind in at_once:
+                        result = at_once[kind](effect)
+                    else:
+                        result = await self._in_time[kind](effect)
+                except GeneratorExit:
+                    self._abandon(protocol)
+                    raise
+                except BaseException as error:
+                    # Trouble; or a cancellation, which the protocol cleans up after.
+                    effect = protocol.throw(error)
+                else:
+                    effect = send(result)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    def _abandon(self, protocol: Protocol[Any]) -> None:
+        """Its task is thrown away, most likely with its event loop: let it clean up as far as that takes no time."""
+        try:
+            effect = protocol.throw(GeneratorExit)
+            while True:
+                effect = protocol.send(self._at_once[type(effect)](effect))
+        except BaseException:
+            protocol.close()
+
+    def start(self, protocol: Protocol[Any]) -> None:
+        """Run it in the background, up to its first wait at once. Its trouble is its own."""
+        if self.loop.is_closed():
+            protocol.close()
+            return
+        try:
+            effect = protocol.send(None)
+            while type(effect) in self._at_once:
+                effect = protocol.send(self._at_once[type(effect)](effect))
+        except (StopIteration, Trouble):
+            return
+        begun: Awaitable[Any] | None = None
+        if type(effect) is Call and effect.sync is None:
+            try:
+                begun = self.call(effect)
+            except Trouble as trouble:
+                begun = self.loop.create_future()
+                begun.set_exception(trouble)
+        self._background(self._drive(protocol, effect, begun))
+
+    def _background(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = self.loop.create_task(_ignoring_trouble(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _spawn(self, spawn: Spawn) -> None:
+        self.start(spawn.protocol)
+
+    # ------------------------------------------------------------------ requests
+
+    def call(self, call: Call) -> Awaitable[Any]:
+        """Send it; the awaitable has the reply."""
+        if call.sync is not None:
+            return self._call_synced(call)
+        server = self._node_for(call.keys[0], call.node)
+        script = SCRIPTS[call.script]
+        future = server.submit(pack_script(script, call.keys, call.args), call.patience_s, script)
+        return self._following(server, call, future) if self._moves else future
+
+    async def _following(self, server: Server, call: Call, future: asyncio.Future[Any]) -> Any:
+        """The reply, wherever MOVED and ASK lead."""
+        for _ in range(REDIRECTS_MAX):
+            try:
+                return await future
+            except Trouble as trouble:
+                elsewhere = self.topology.redirect(server, trouble) if trouble.kind in ("MOVED", "ASK") else None
+                if elsewhere is None:
+                    raise
+            server, asking = elsewhere
+            script = SCRIPTS[call.script]
+            packed = pack_script(script, call.keys, call.args)
+            if asking:
+                # Spelled out, since a script that had to be loaded first would come after ASKING's one command.
+                _heed(server.submit(_ASKING, call.patience_s))
+                future = server.submit(spelled_out(packed, script), call.patience_s)
+            else:
+                future = server.submit(packed, call.patience_s, script)
+        return await future
+
+    async def _call_synced(self, call: Call) -> Any:
+        """The script, and WAIT right behind it on the same connection."""
+        assert call.sync is not None
+        script = SCRIPTS[call.script]
+        packed = pack_script(script, call.keys, call.args)
+        wait = pack_command(("WAIT", *call.sync))
+        patience_s = call.patience_s + call.sync[1] / 1000
+        server = self._node_for(call.keys[0], call.node)
+        asking = False
+        for _ in range(REDIRECTS_MAX):
+            link = server.session(_SYNC_SESSION)
+            if asking:
+                _heed(link.submit(_ASKING, patience_s))
+            replied, acked = link.submit(packed, patience_s), link.submit(wait, patience_s)
+            try:
+                reply = await replied
+            except BaseException as error:
+                _heed(acked)
+                if not isinstance(error, Trouble):
+                    raise
+                if error.kind == "NOSCRIPT":
+                    packed = spelled_out(packed, script)
+                    continue
+                elsewhere = self.topology.redirect(server, error) if error.kind in ("MOVED", "ASK") else None
+                if elsewhere is None:
+                    raise
+                server, asking = elsewhere
+                continue
+            try:
+                return reply, await acked
+            except Trouble as trouble:
+                trouble.sent = True
+                raise
+        raise Trouble("MOVED", "the slot keeps moving", server.name, sent=False, passing=True)
+
+    async def _command(self, command: Command) -> Any:
+        server = self._node_for(command.key, command.node)
+        word = str(command.args[0]).upper()
+        packed = pack_command(command.args)
+        if command.session is None and word not in _BLOCKING:
+            return await server.submit(packed, command.patience_s)
+        session = command.session
+        if session is None:
+            self._numbers += 1
+            session = f"alone-{self._numbers}"
+        link = server.session(session)
+        try:
+            reply = await link.submit(packed, command.patience_s)
+        except BaseException:
+            server.end_session(session)
+            link.abort()  # what it owes or has watched is nobody's business any more
+            raise
+        if command.session is None or word in _SESSION_ENDS:
+            server.end_session(session)
+        return reply
+
+    async def _call_many(self, many: CallMany) -> list[Answer]:
+        """Send all, then take the answers as they come."""
+        answers: list[Answer] = [None] * len(many.calls)
+        enough = many.enough
+        finished: asyncio.Future[None] = self.loop.create_future()
+        missing = len(answers)
+
+        def answered(index: int, future: asyncio.Future[Any]) -> None:
+            nonlocal missing
+            if future.cancelled():
+                answer: Answer = Trouble("closed", "given up", "", sent=True, passing=True)
+            else:
+                error = future.exception()
+                answer = future.result() if error is None else error
+            if finished.done():
+                if many.late is not None and not isinstance(answer, BaseException):
+                    protocol = many.late(index, answer)
+                    if protocol is not None:
+                        self.start(protocol)
+                return
+            if isinstance(answer, BaseException) and not isinstance(answer, Trouble):
+                finished.set_exception(answer)
+                return
+            answers[index] = answer
+            missing -= 1
+            if missing == 0 or (enough is not None and enough(answers)):
+                finished.set_result(None)
+
+        def time_is_up() -> None:
+            if not finished.done():
+                finished.set_result(None)
+
+        for index, call in enumerate(many.calls):
+            patient = Call(
+                call.script, call.keys, call.args, max(LATE_PATIENCE_S, many.patience_s), call.node, call.sync
+            )
+            future: asyncio.Future[Any]
+            try:
+                future = asyncio.ensure_future(self.call(patient))
+            except Trouble as trouble:
+                future = self.loop.create_future()
+                future.set_exception(trouble)
+            future.add_done_callback(lambda future, index=index: answered(index, future))  # type: ignore[misc]
+        alarm = self.loop.call_later(many.patience_s, time_is_up)
+        try:
+            if answers:
+                await finished
+        finally:
+            alarm.cancel()
+            if not finished.done():
+                finished.cancel()
+        return answers
+
+    # ------------------------------------------------------------------ waiting
+
+    def _sleep(self, sleep: Sleep) -> Awaitable[None]:
+        return asyncio.sleep(sleep.seconds)
+
+    def _unlisten(self, unlisten: Unlisten) -> None:
+        self._waiters.pop(unlisten.token, None)
+
+    async def _listen(self, listen: Listen) -> None:
+        server = self._node_for(listen.key, listen.node)
+        if listen.token not in self._waiters:
+            self._waiters[listen.token] = _Waiter()
+        inbox = server.inbox
+        if inbox is not None and inbox.open:
+            inbox.check()
+            return
+        task = server.opening
+        if task is None:
+            if self.closed or server.closed:
+                raise Trouble("closed", "the client is closed", server.name, sent=False, passing=False)
+            task = server.opening = self.loop.create_task(self._open_inbox(server))
+        await asyncio.wait((task,), timeout=listen.patience_s)
+        if not task.done():
+            raise Trouble("silent", "no subscription in time", server.name, sent=False, passing=True)
+        if task.cancelled():
+            raise Trouble("closed", "the client is closed", server.name, sent=False, passing=False)
+        failure = task.exception()
+        if isinstance(failure, Trouble):
+            raise Trouble(failure.kind, failure.said, failure.node, sent=False, passing=failure.passing)
+        if failure is not None:
+            raise failure
+
+    async def _open_inbox(self, server: Server) -> Inbox:
+        try:
+            inbox = Inbox(server, self.channel, self._deliver, self._inbox_broken, self.loop)
+            await inbox.subscribe()
+            server.inbox = inbox
+            return inbox
+        finally:
+            server.opening = None
+
+    def _inbox_broken(self, inbox: Inbox) -> None:
+        """Those who wait look for themselves, and open it anew."""
+        for waiter in tuple(self._waiters.values()):
+            waiter.wake(Wake(Wake.ASK))
+
+    def _deliver(self, payload: bytes) -> None:
+        """`grant TOKEN FENCE` or `ask TOKEN`. One for nobody: whoever left has sent the give-back."""
+        kind, _, rest = payload.decode("utf-8", "replace").partition(" ")
+        token, _, fence = rest.partition(" ")
+        waiter = self._waiters.get(token)
+        if waiter is not None:
+            waiter.wake(Wake(Wake.GRANT, int(fence)) if kind == "grant" and fence.isdigit() else Wake(Wake.ASK))
+
+    def listening(self, key: str) -> bool:
+        """Whether the inbox at the key's server is open, so that a first request may queue."""
+        inbox = self._node_for(key, None).inbox
+        return inbox is not None and inbox.open
+
+    async def _await_wake(self, wait: AwaitWake) -> Wake | None:
+        waiter = self._waiters.get(wait.token)
+        if waiter is None:
+            waiter = self._waiters[wait.token] = _Waiter()
+        if waiter.kept is not None:
+            kept, waiter.kept = waiter.kept, None
+            return kept
+        future: asyncio.Future[Wake | None] = self.loop.create_future()
+        waiter.future = future
+        alarm = self.loop.call_later(wait.timeout_s, _time_is_up, future)
+        try:
+            return await future
+        finally:
+            alarm.cancel()
+            waiter.future = None
+
+    # ------------------------------------------------------------------ holds
+
+    def watch(self, hold: Hold) -> None:
+        """Renew it and look after its deadline, until `unwatch`."""
+        at = self.schedule.add(hold, self.random())
+        if at < self._alarm_at:
+            self._arm(at)
+
+    def unwatch(self, hold: Hold) -> None:
+        """It was released."""
+        self.schedule.remove(hold)
+
+    def replan(self, hold: Hold) -> None:
+        """Its deadline changed."""
+        at = self.schedule.replan(hold, self.random())
+        if at < self._alarm_at:
+            self._arm(at)
+
+    def _arm(self, at: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = at
+        self._alarm = self.loop.call_later(max(0.0, at - clock()), self._on_time)
+
+    def _rearm(self) -> None:
+        at = self.schedule.next_at()
+        if at is not None and at < self._alarm_at:
+            self._arm(at)
+
+    def _on_time(self) -> None:
+        self._alarm = None
+        self._alarm_at = float("inf")
+        if self.closed:
+            return
+        now = clock()
+        for hold in self.schedule.due(now):
+            ttl_ms = hold.renewal_ttl_ms(now)
+            assert ttl_ms is not None and hold.renewal is not None
+            self._background(self._renew(hold, hold.renewal(ttl_ms), ttl_ms))
+        self._rearm()
+
+    async def _renew(self, hold: Hold, renewal: Protocol[bool], ttl_ms: int) -> None:
+        sent_at = clock()
+        try:
+            held = await self.run(renewal)
+        except Trouble:
+            self.schedule.failed(hold, clock(), self.random())
+        else:
+            kept = self.schedule.answered(hold, held, ttl_ms, sent_at, clock(), self.random())
+            if held and not kept and hold.state is LeaseState.LOST:
+                self.start(hold.release())  # extended, but too late to be trusted
+        self._rearm()
+
+    # ------------------------------------------------------------------ ends
+
+    async def settle(self, patience_s: float) -> bool:
+        """Wait until all that was spawned has ended; False when it has not in time."""
+        until = self.loop.time() + patience_s
+        current = asyncio.current_task()
+        while tasks := [task for task in self._tasks if task is not current]:
+            left_s = until - self.loop.time()
+            if left_s <= 0:
+                return False
+            await asyncio.wait(tasks, timeout=left_s)
+        return True
+
+    async def close(self) -> None:
+        """Release what is held, give the background a moment, end it."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for hold in self.schedule:
+            self.schedule.remove(hold)
+            if hold.released():
+                self.start(hold.release())
+        await self.settle(CLOSE_PATIENCE_S)
+        tasks = tuple(self._tasks)
+        servers = self.topology.nodes()
+        opening = [server.opening for server in servers if server.opening is not None]
+        for task in (*tasks, *opening):
+            task.cancel()
+        for server in servers:
+            server.close()
+        for waiter in tuple(self._waiters.values()):
+            waiter.wake(Wake(Wake.ASK))
+        if tasks or opening:
+            await asyncio.wait((*tasks, *opening), timeout=CLOSE_PATIENCE_S)
+        await self._until_gone(servers)
+
+    async def _until_gone(self, servers: Any) -> None:
+        """Connections say goodbye in their own time; those that do not in ours are cut."""
+        until = self.loop.time() + CLOSE_PATIENCE_S
+        aborted = False
+        while not all(server.gone for server in servers):
+            if not aborted and self.loop.time() >= until:
+                aborted = True
+                for server in servers:
+                    server.abort()
+            elif aborted and self.loop.time() >= until + CLOSE_PATIENCE_S:
+                return
+            await asyncio.sleep(0.001)
+
+    def forget(self, reason: str) -> None:
+        """Let go without a word: after fork in the child, or after the end of the event loop."""
+        self.closed = True
+        for hold in self.schedule:
+            self.schedule.remove(hold)
+            hold.on_loss = None
+            hold.lose(reason)
+        self._waiters.clear()
+        for server in self.topology.nodes():
+            server.forget()
+
+
+async def _ignoring_trouble(work: Awaitable[Any]) -> None:
+    try:
+        await work
+    except Trouble:
+        pass  # the ttl ends it
+
+
+def _heed(future: asyncio.Future[Any]) -> None:
+    """Nobody waits for it, and nobody minds how it ends."""
+    future.add_done_callback(_retrieve)
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
+
+
+def _time_is_up(future: asyncio.Future[Wake | None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _after_fork_in_child() -> None:
+    for driver in tuple(_drivers):
+        driver.forget("forked")
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,585 @@
+"""Multiplexed connections to servers, for asyncio.
+
+Laws: nothing is repeated here but a script that the server does not know yet; replies are matched to requests in
+order, also those that nobody waits for any more; a connection that has been silent for too long gets no new
+requests.
+
+Theory: one connection per server carries the commands of all tasks. What is submitted within one turn of the
+event loop leaves in one write; a request that finds the connection idle leaves at once, since waiting for the
+turn's end would only cost it a turn. The user's redis-py client says how to connect (TLS, users, Sentinel, database),
+and its connection class does that; after the handshake we put our own protocol on its transport.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import hiredis
+from redis.backoff import NoBackoff
+
+from holdfast._core.trouble import Trouble, refusal
+from holdfast._lua import Script
+from holdfast._transport.pack import pack_command
+from holdfast._transport.refusals import connecting_trouble
+
+__all__ = ["Inbox", "Link", "Server", "SingleTopology", "server_of_client", "spelled_out"]
+
+#: A connection attempt, handshake and discovery included, is given up after this, s.
+CONNECT_PATIENCE_S = 5.0
+#: A connection that owes replies and says nothing gets no new requests after this, s: they may do better on a new one.
+SILENCE_S = 1.0
+#: And it is closed after this much more, s: until then, late replies are still matched.
+LINGER_S = 10.0
+#: An inbox that was not heard of for so long is asked for a sign of life when somebody relies on it, s.
+INBOX_QUIET_S = 10.0
+#: So long may the sign take, s.
+INBOX_PATIENCE_S = 5.0
+#: Dedicated connections that are kept for the next user.
+IDLE_LINKS_MAX = 8
+
+_MORE = object()
+#: Errors of a server that has changed its role: its connections lead to the wrong place.
+_MISPLACED = frozenset({"READONLY", "MASTERDOWN"})
+_PING = pack_command(("PING",))
+_Push: type = getattr(hiredis, "PushNotification", type(None))
+
+#: Future, deadline on the loop's clock, bytes, and the script that may have to be loaded.
+_Request: TypeAlias = "tuple[asyncio.Future[Any], float, bytes, Script | None]"
+
+
+async def _connect(make: Callable[[], Any], node: str) -> Any:
+    """A connection of the client library, handshake done. Raises `Trouble`."""
+    connection: Any = None
+    try:
+        connection = make()
+        # Nothing is repeated behind our back; and nobody would listen to notices of maintenance.
+        connection.retry = type(connection.retry)(NoBackoff(), 0)
+        connection.maint_notifications_config = None
+        async with asyncio.timeout(CONNECT_PATIENCE_S):
+            await connection.connect()
+    except TimeoutError as error:
+        _drop(connection)
+        said = str(error) or f"no connection within {CONNECT_PATIENCE_S:.3g} s"
+        raise Trouble("refused", said, node, sent=False, passing=True) from error
+    except Exception as error:
+        _drop(connection)
+        raise connecting_trouble(error, node) from error
+    except BaseException:
+        _drop(connection)
+        raise
+    return connection
+
+
+def _drop(connection: Any) -> None:
+    if connection is not None and getattr(connection, "_writer", None) is not None:
+        connection._writer.transport.abort()
+        connection._writer = connection._reader = None
+
+
+def _take_over(connection: Any, protocol: asyncio.Protocol) -> tuple[asyncio.Transport, Any, bytes]:
+    """Put our protocol on the connection: (transport, what must be kept alive, what was read ahead)."""
+    writer, reader = connection._writer, connection._reader
+    connection._writer = connection._reader = None  # else its finalizer would close ours
+    transport: asyncio.Transport = writer.transport
+    transport.set_protocol(protocol)
+    return transport, writer, bytes(getattr(reader, "_buffer", b""))
+
+
+class Link(asyncio.Protocol):
+    """One connection for the commands of many tasks. It may be used before it is connected."""
+
+    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+        self.server = server
+        self._loop = loop
+        self._time = loop.time
+        self._reader = hiredis.Reader(notEnoughData=_MORE)
+        self._pending: deque[_Request] = deque()
+        self._out: list[bytes] = []  # the last of `_pending`, not written yet
+        self._transport: asyncio.Transport | None = None
+        self._kept: Any = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = math.inf
+        self._heard_at = 0.0
+        self._loading: set[str] = set()
+        self._retired = False
+        self.ended = False
+        self._opening: asyncio.Task[None] | None = loop.create_task(self._open())
+
+    # ------------------------------------------------------------------ requests
+
+    def submit(self, packed: bytes, patience_s: float, script: Script | None = None) -> asyncio.Future[Any]:
+        """Send it; the future ends with the reply, or with `Trouble`."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        now = self._time()
+        deadline = now + patience_s
+        pending = self._pending
+        pending.append((future, deadline, packed, script))
+        transport = self._transport
+        if transport is not None:
+            if self._out:
+                self._out.append(packed)
+            elif len(pending) == 1:
+                self._heard_at = now  # it owed nothing until now
+                transport.write(packed)
+            else:
+                self._out.append(packed)
+                self._loop.call_soon(self._flush)
+        if deadline < self._alarm_at:
+            self._arm(deadline)
+        return future
+
+    def _flush(self) -> None:
+        out = self._out
+        if out and self._transport is not None:
+            self._out = []
+            self._transport.write(b"".join(out))
+
+    def _put(self, future: asyncio.Future[Any], deadline: float, packed: bytes, script: Script | None) -> None:
+        self._pending.append((future, deadline, packed, script))
+        self._out.append(packed)
+        if len(self._out) == 1:
+            self._loop.call_soon(self._flush)
+
+    # ------------------------------------------------------------------ replies
+
+    def data_received(self, data: bytes) -> None:
+        """Match replies with requests."""
+        self._heard_at = self._time()
+        reader = self._reader
+        pending = self._pending
+        try:
+            reader.feed(data)
+            gets = reader.gets
+            while (reply := gets()) is not _MORE:
+                kind = reply.__class__
+                if kind is _Push:
+                    continue
+                request = pending.popleft()
+                future = request[0]
+                if kind is hiredis.ReplyError:
+                    self._refused(reply, request)
+                elif not future.done():
+                    future.set_result(reply)
+        except (hiredis.ProtocolError, IndexError) as error:
+            self._end(f"the server's answer makes no sense: {error}")
+            return
+        if self._retired and not pending:
+            self.close()
+
+    def _refused(self, reply: Any, request: _Request) -> None:
+        future, deadline, packed, script = request
+        said = str(reply)
+        if said.startswith("NOSCRIPT") and script is not None:
+            if not future.done():
+                self._load(script, future, deadline, packed)
+            return
+        trouble = refusal(said, self.server.name)
+        if trouble.kind in _MISPLACED:
+            self.retire()
+        if not future.done():
+            future.set_exception(trouble)
+
+    def _load(self, script: Script, future: asyncio.Future[Any], deadline: float, packed: bytes) -> None:
+        """Say the script in full. Others that wait for the same find it loaded: they come later on this connection."""
+        if script.sha in self._loading:
+            self._put(future, deadline, packed, script)
+            return
+        self._loading.add(script.sha)
+
+        def loaded(_: asyncio.Future[Any]) -> None:
+            self._loading.discard(script.sha)
+
+        # SCRIPT LOAD is what the server keeps; EVAL works also for users who may not LOAD.
+        nobody = self._loop.create_future()
+        nobody.cancel()
+        self._put(nobody, math.inf, pack_command(("SCRIPT", "LOAD", script.text)), None)
+        future.add_done_callback(loaded)
+        self._put(future, deadline, spelled_out(packed, script), None)
+
+    # ------------------------------------------------------------------ times
+
+    def _arm(self, at: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = at
+        self._alarm = self._loop.call_at(at, self._expire)
+
+    def _expire(self) -> None:
+        """End what has waited long enough."""
+        now = self._time()
+        self._alarm = None
+        self._alarm_at = next_at = math.inf
+        connected = self._transport is not None
+        expired = False
+        for future, deadline, _, _ in self._pending:
+            if future.done():
+                continue
+            if deadline <= now:
+                expired = True
+                future.set_exception(self._silent(connected))
+            elif deadline < next_at:
+                next_at = deadline
+        if next_at < math.inf:
+            self._arm(next_at)
+        if connected and expired and now - self._heard_at >= SILENCE_S:
+            self.retire()
+
+    def _silent(self, connected: bool) -> Trouble:
+        if connected:
+            return Trouble("silent", "no answer in time", self.server.name, sent=True, passing=True)
+        return Trouble("refused", "no connection in time", self.server.name, sent=False, passing=True)
+
+    # ------------------------------------------------------------------ beginning and end
+
+    async def _open(self) -> None:
+        try:
+            connection = await _connect(self.server.make, self.server.name)
+        except Trouble as trouble:
+            self._fail(trouble)
+            return
+        except BaseException:
+            self._fail(Trouble("closed", "the client was closed", self.server.name, sent=False, passing=False))
+            raise
+        finally:
+            self._opening = None
+        if self.ended:
+            _drop(connection)
+            return
+        transport, self._kept, ahead = _take_over(connection, self)
+        if transport.is_closing():
+            self.connection_lost(None)
+            return
+        # Those whose asker has gone meanwhile need not be sent at all.
+        self._pending = deque(request for request in self._pending if not request[0].done())
+        self._transport = transport
+        self._heard_at = self._time()
+        if self._pending:
+            transport.write(b"".join(request[2] for request in self._pending))
+        if ahead:
+            self.data_received(ahead)
+
+    def _fail(self, trouble: Trouble, unsent: int | None = None) -> None:
+        """End everything that is pending: the last `unsent` requests (None: all) have certainly not left."""
+        self.ended = True
+        self.server.forget_link(self)
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        pending, self._pending = self._pending, deque()
+        first_unsent = 0 if unsent is None else len(pending) - unsent
+        for index, request in enumerate(pending):
+            if not request[0].done():
+                sent = index < first_unsent
+                request[0].set_exception(
+                    Trouble(trouble.kind, trouble.said, trouble.node, sent=sent, passing=trouble.passing)
+                )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended: what was written may have been done."""
+        unsent, self._out = len(self._out), []
+        self._transport = self._kept = None
+        if not self.ended:
+            said = str(exc) if exc is not None and str(exc) else "the connection was closed"
+            self._fail(Trouble("broken", said, self.server.name, sent=True, passing=True), unsent)
+
+    def _end(self, said: str) -> None:
+        transport = self._transport
+        self.connection_lost(ConnectionError(said))
+        if transport is not None:
+            transport.abort()
+
+    def retire(self) -> None:
+        """No new requests; closed when it owes nothing any more, or has lingered long enough."""
+        if self._retired or self.ended:
+            return
+        self._retired = True
+        self.server.forget_link(self)
+        self._flush()
+        self._loop.call_later(LINGER_S, self.abort)
+        if not self._pending:
+            self._loop.call_soon(self.close)
+
+    def close(self) -> None:
+        """Write what is to be written, and end."""
+        if self._opening is not None:
+            self._opening.cancel()
+        elif self._transport is not None:
+            self._flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End at once."""
+        if self._opening is not None:
+            self._opening.cancel()
+        elif self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def gone(self) -> bool:
+        """Nothing is left of it, neither a connection nor an attempt."""
+        return self._transport is None and self._opening is None
+
+    @property
+    def owes(self) -> int:
+        """Replies that have not come yet."""
+        return len(self._pending)
+
+    def forget(self) -> None:
+        """In another process, or after its event loop: let go of the descriptor without a word on it."""
+        transport, self._transport, self._kept = self._transport, None, None
+        _forget_transport(transport)
+
+
+def spelled_out(packed: bytes, script: Script) -> bytes:
+    """EVALSHA made into EVAL."""
+    count, _, rest = packed.partition(script.head)
+    text = script.text.encode()
+    return b"%b$4\r\nEVAL\r\n$%d\r\n%b\r\n%b" % (count, len(text), text, rest)
+
+
+def _forget_transport(transport: Any) -> None:
+    """Close our copy of the descriptor only; the event loop that it belonged to is not ours any more."""
+    while hasattr(transport, "_ssl_protocol"):
+        transport = getattr(transport._ssl_protocol, "_transport", None)
+    sock = getattr(transport, "_sock", None)
+    if sock is not None:
+        try:
+            sock.close()
+            transport._sock = None  # else its finalizer complains
+        except (OSError, AttributeError):
+            pass
+
+
+class Inbox(asyncio.Protocol):
+    """A connection that is subscribed to one channel."""
+
+    def __init__(
+        self,
+        server: Server,
+        channel: str,
+        on_message: Callable[[bytes], None],
+        on_broken: Callable[[Inbox], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._server = server
+        self._channel = channel
+        self._on_message = on_message
+        self._on_broken = on_broken
+        self._loop = loop
+        self._reader = hiredis.Reader(notEnoughData=_MORE)
+        self._transport: asyncio.Transport | None = None
+        self._kept: Any = None
+        self._confirmed: asyncio.Future[None] = loop.create_future()
+        self._heard_at = 0.0
+        self._asked: asyncio.TimerHandle | None = None
+        self.open = False
+
+    async def subscribe(self) -> None:
+        """Connect, and wait for the confirmation. Raises `Trouble`."""
+        connection = await _connect(self._server.make, self._server.name)
+        self._transport, self._kept, ahead = _take_over(connection, self)
+        if ahead:
+            self.data_received(ahead)
+        self._transport.write(pack_command(("SUBSCRIBE", self._channel)))
+        try:
+            async with asyncio.timeout(INBOX_PATIENCE_S):
+                await self._confirmed
+        except TimeoutError:
+            self.abort()
+            raise Trouble("silent", "no answer to SUBSCRIBE", self._server.name, sent=False, passing=True) from None
+        except BaseException:
+            self.abort()
+            raise
+
+    def data_received(self, data: bytes) -> None:
+        """Messages, and the confirmation."""
+        self._heard_at = self._loop.time()
+        try:
+            self._reader.feed(data)
+            while (reply := self._reader.gets()) is not _MORE:
+                if isinstance(reply, list):
+                    if reply[0] == b"message":
+                        self._on_message(reply[2])
+                    elif reply[0] == b"subscribe" and not self._confirmed.done():
+                        self.open = True
+                        self._confirmed.set_result(None)
+                elif isinstance(reply, hiredis.ReplyError) and not self._confirmed.done():
+                    self._confirmed.set_exception(refusal(str(reply), self._server.name))
+        except hiredis.ProtocolError:
+            self.abort()
+
+    def check(self) -> None:
+        """Somebody relies on it: ask for a sign of life when it has been quiet for long."""
+        now = self._loop.time()
+        if self._asked is None and self._transport is not None and now - self._heard_at > INBOX_QUIET_S:
+            self._transport.write(_PING)
+            self._asked = self._loop.call_later(INBOX_PATIENCE_S, self._judge, now)
+
+    def _judge(self, asked_at: float) -> None:
+        self._asked = None
+        if self._heard_at < asked_at:
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It will not tell anything any more."""
+        was_open, self.open = self.open, False
+        self._transport = self._kept = None
+        if self._asked is not None:
+            self._asked.cancel()
+            self._asked = None
+        if not self._confirmed.done():
+            said = str(exc) if exc is not None and str(exc) else "the connection was closed"
+            self._confirmed.set_exception(Trouble("broken", said, self._server.name, sent=False, passing=True))
+            self._confirmed.exception()  # retrieved: nobody may be waiting any more
+        if was_open:
+            self._on_broken(self)
+
+    def abort(self) -> None:
+        """End at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def gone(self) -> bool:
+        """Nothing is left of the connection."""
+        return self._transport is None
+
+    def forget(self) -> None:
+        """As for `Link`."""
+        transport, self._transport, self._kept = self._transport, None, None
+        self.open = False
+        _forget_transport(transport)
+
+
+class Server:
+    """One server: its connections, made when first needed. Belongs to one event loop."""
+
+    def __init__(self, name: str, make: Callable[[], Any]) -> None:
+        self.name = name
+        self.make = make
+        self.closed = False
+        self.inbox: Inbox | None = None
+        self.opening: asyncio.Task[Inbox] | None = None
+        self._link: Link | None = None
+        self._all: set[Link] = set()
+        self._in_session: dict[str, Link] = {}
+        self._idle: list[Link] = []
+
+    def submit(self, packed: bytes, patience_s: float, script: Script | None = None) -> asyncio.Future[Any]:
+        """Send it on the connection that everybody shares. Raises `Trouble` when closed."""
+        link = self._link
+        if link is None:
+            link = self._link = self._new_link()
+        return link.submit(packed, patience_s, script)
+
+    def session(self, name: str) -> Link:
+        """The connection of that session alone."""
+        link = self._in_session.get(name)
+        if link is None or link.ended:
+            link = self._take()
+            self._in_session[name] = link
+        return link
+
+    def end_session(self, name: str) -> None:
+        """Others may have its connection now, when it owes nothing."""
+        link = self._in_session.pop(name, None)
+        if link is None or link.ended:
+            return
+        if link.owes or len(self._idle) >= IDLE_LINKS_MAX or self.closed:
+            link.abort()
+        else:
+            self._idle.append(link)
+
+    def _take(self) -> Link:
+        while self._idle:
+            link = self._idle.pop()
+            if not link.ended:
+                return link
+        return self._new_link()
+
+    def _new_link(self) -> Link:
+        if self.closed:
+            raise Trouble("closed", "the client is closed", self.name, sent=False, passing=False)
+        self._all = {link for link in self._all if not link.gone}
+        link = Link(self, asyncio.get_running_loop())
+        self._all.add(link)
+        return link
+
+    def forget_link(self, link: Link) -> None:
+        """It takes no more requests."""
+        if self._link is link:
+            self._link = None
+
+    def close(self) -> None:
+        """End every connection; what is buffered is written."""
+        self.closed = True
+        for link in tuple(self._all):
+            link.close()
+        if self.opening is not None:
+            self.opening.cancel()
+        if self.inbox is not None:
+            self.inbox.abort()
+
+    def abort(self) -> None:
+        """End every connection at once."""
+        for link in tuple(self._all):
+            link.abort()
+        if self.inbox is not None:
+            self.inbox.abort()
+
+    @property
+    def gone(self) -> bool:
+        """Nothing is left of its connections."""
+        return all(link.gone for link in self._all) and (self.inbox is None or self.inbox.gone)
+
+    def forget(self) -> None:
+        """After fork in the child, or after the end of the event loop."""
+        for link in self._all:
+            link.forget()
+        if self.inbox is not None:
+            self.inbox.forget()
+
+
+def server_of_client(client: Any, name: str | None = None) -> Server:
+    """The server behind a redis-py asyncio client (single, or a Sentinel's master)."""
+    pool = client.connection_pool
+
+    def make() -> Any:
+        # Not pool.make_connection(): some pools count what they made, and never learn that ours has ended.
+        return pool.connection_class(**pool.connection_kwargs)
+
+    return Server(name or _describe(pool), make)
+
+
+def _describe(pool: Any) -> str:
+    kwargs = pool.connection_kwargs
+    service = getattr(pool, "service_name", None)
+    if service is not None:
+        return f"{service} (through Sentinel)"
+    if "path" in kwargs:
+        return str(kwargs["path"])
+    return f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+
+
+class SingleTopology:
+    """One server for everything."""
+
+    __slots__ = ("_server",)
+    #: Whether MOVED and ASK can come.
+    moves = False
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def node_for(self, key: str | None, index: int | None) -> Server:
+        return self._server
+
+    def nodes(self) -> Sequence[Server]:
+        return (self._server,)
+
+    def redirect(self, node: Server, trouble: Trouble) -> tuple[Server, bool] | None:
+        return None
