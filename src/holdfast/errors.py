@@ -21,11 +21,13 @@ __all__ = [
     "NotHeld",
     "OptimisticConflict",
     "OutcomeUnknown",
+    "PermitsMismatch",
     "QuorumUnreachable",
     "ReplicasMissing",
     "ScriptRefused",
     "ServerError",
     "ServerUnreachable",
+    "TooManyPermits",
     "UpgradeRefused",
 ]
 
@@ -235,6 +237,41 @@ class UpgradeRefused(HoldfastError):
         super().__init__(
             f"another reader of {name!r} is waiting to become the writer; release the read lease first",
             name=name,
+        )
+
+
+class PermitsMismatch(HoldfastError):
+    """Another client declared this semaphore with another limit: `name`, `declared` (0: none), `stored` (0: none)."""
+
+    name: str
+    declared: int
+    stored: int
+
+    def __init__(self, name: str, declared: int, stored: int) -> None:
+        if stored:
+            message = (
+                f"semaphore {name!r} has {stored} permits and not {declared}; declare it alike everywhere, "
+                "or change it with resize()"
+            )
+        else:
+            message = f"semaphore {name!r} is not known yet: say how many permits it has (permits=n)"
+        super().__init__(message, name=name, declared=declared, stored=stored)
+
+
+class TooManyPermits(HoldfastError):
+    """More permits were asked for than the semaphore has: `name`, `asked`, `limit`."""
+
+    name: str
+    asked: int
+    limit: int
+
+    def __init__(self, name: str, asked: int, limit: int) -> None:
+        super().__init__(
+            f"{asked} permits of semaphore {name!r} can never be granted: it has {limit}; ask for fewer, "
+            "or resize() it",
+            name=name,
+            asked=asked,
+            limit=limit,
         )
 
 

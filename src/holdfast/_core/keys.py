@@ -22,17 +22,29 @@ _EMPTY_TAG = re.compile(r"%*\}")
 class LockKeys:
     """The keys of one lock: `all` in the order of the scripts, `base` to derive further ones from."""
 
-    __slots__ = ("all", "base", "fence", "gone", "inboxes", "lock", "name", "queue")
+    __slots__ = ("all", "base", "fence", "gone", "inboxes", "lock", "name", "queue", "tag")
 
     def __init__(self, name: str, lock: str, base: str, inboxes: str) -> None:
         self.name = name
         self.lock = lock
         self.base = base
+        self.tag = base
         self.fence = f"{base}:fence"
         self.queue = f"{base}:queue"
         self.gone = f"{base}:gone"
         self.inboxes = inboxes
         self.all = (self.lock, self.fence, self.queue, self.gone)
+
+    def part(self, kind: str) -> LockKeys:
+        """The keys of something else with the same name, as its semaphore: apart from the lock, in its slot."""
+        base = f"{self.tag}:{kind}"
+        keys = LockKeys(self.name, base, base, self.inboxes)
+        keys.tag = self.tag
+        return keys
+
+    def more(self, *kinds: str) -> tuple[str, ...]:
+        """`all`, and further keys behind them."""
+        return (*self.all, *(f"{self.base}:{kind}" for kind in kinds))
 
 
 def inbox_prefix(namespace: str | None) -> str:

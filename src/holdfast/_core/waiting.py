@@ -38,7 +38,7 @@ from holdfast._core.tokens import is_ours
 from holdfast._core.trouble import Trouble
 from holdfast._core.validity import deadline
 
-__all__ = ["Busy", "Grant", "Turn", "patience_for", "wait_for"]
+__all__ = ["Busy", "Grant", "Turn", "give_back", "patience_for", "release", "wait_for"]
 
 
 class Grant:
@@ -89,9 +89,22 @@ class Turn:
         """Extend a pushed grant from its claim window to the ttl: 1, or anything else when it is ours no more."""
         raise NotImplementedError
 
+    def undo(self, bury_ms: int, patience_s: float) -> Call:
+        """Release: 0 when it was not held. `bury_ms` > 0 leaves the queue too and refuses the token for so long."""
+        raise NotImplementedError
+
     def give_back(self) -> Protocol[None]:
         """Undo whatever an ask with this token has done or may still do."""
-        raise NotImplementedError
+        return give_back(self)
+
+    def release(self) -> Protocol[bool]:
+        """Release what is held; False when it was not held any more."""
+        return release(self)
+
+    async def renew(self, ttl_ms: int) -> bool:
+        """Extend to `ttl_ms` from now: False when it is not held any more. Raises `Trouble`."""
+        self.ttl_ms = ttl_ms
+        return bool(await self.confirm(patience_for(ttl_ms, self.settings)) == 1)
 
     def refused(self, reply: Reply) -> Exception:
         """The error behind a reply that is neither granted nor busy."""
@@ -233,3 +246,54 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
             await Unlisten(token)
         if doubtful or queued or stray:
             await Spawn(turn.give_back())
+
+
+async def release(turn: Turn) -> bool:
+    """Release; False when it was not held any more.
+
+    Repeated for a short while when the server is in trouble; then left to the background, and `Trouble` raised.
+    """
+    settings = turn.settings
+    doubtful = False  # an earlier try may have done it
+    until: float | None = None
+    pause_s = 0.0
+    while True:
+        try:
+            reply: Reply = await turn.undo(0, patience_for(turn.ttl_ms, settings))
+            return bool(reply > 0) or doubtful
+        except Trouble as trouble:
+            doubtful = doubtful or trouble.sent
+            now = await Now()
+            if until is None:
+                until = now + settings.brief_s
+            if not trouble.passing or now + pause_s >= until:
+                await Spawn(turn.give_back())
+                raise
+            first_break = not pause_s and trouble.kind == "broken"
+        except BaseException:
+            await Spawn(turn.give_back())
+            raise
+        try:
+            if not first_break:
+                await Sleep(max(pause_s, settings.trouble_pause_s) * (0.5 + await Random()))
+        except BaseException:
+            await Spawn(turn.give_back())
+            raise
+        pause_s = min(max(pause_s * 2, settings.trouble_pause_s), settings.trouble_pause_max_s)
+
+
+async def give_back(turn: Turn) -> None:
+    """Undo whatever an acquire with this token has done or may still do; tried until the ttl has passed."""
+    settings = turn.settings
+    until = await Now() + turn.ttl_ms / 1000 + 1.0
+    pause_s = settings.trouble_pause_s
+    while True:
+        try:
+            await turn.undo(settings.bury_ms, patience_for(turn.ttl_ms, settings))
+        except Trouble as trouble:
+            if not trouble.passing or await Now() + pause_s > until:
+                return  # the ttl ends it
+            await Sleep(pause_s * (0.5 + await Random()))
+            pause_s = min(pause_s * 2, settings.trouble_pause_max_s)
+        else:
+            return

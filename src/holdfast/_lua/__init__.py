@@ -13,7 +13,7 @@ from importlib.resources import files
 __all__ = ["PARTS", "SCRIPTS", "Script", "load"]
 
 #: Files that are only ever included.
-PARTS = frozenset({"fence", "queue"})
+PARTS = frozenset({"fence", "permits", "queue", "readers"})
 
 _INCLUDE = re.compile(r"^-- #include (\w+)\n", re.MULTILINE)
 

@@ -1,0 +1,135 @@
+"""The shared lock: any number of readers or one writer.
+
+Laws: no writer beside a reader, whoever wrote the lock's key; arrival order, readers that follow each other
+together, so that neither side starves; every reader's time is its own; at most one upgrade waits.
+
+Theory: the writer is the holder of the plain lock of that name (`holdfast:{NAME}`), in the same queue, so the two
+exclude each other. Readers stand in a sorted set, each with its own expiry on the server's clock; while there are
+any, the lock's key says so. What a token is for stands in it: `r.` reads, `w.` writes, `u<n>.` is an upgrade
+of the reader that has the same token otherwise. An upgrade leaves the reader in place beneath it, so that both
+its release and its failure end with a reader that never lost its turn.
+"""
+
+from __future__ import annotations
+
+import re
+
+from holdfast._core.effects import Call, Now, Random, Reply, Sleep, Spawn
+from holdfast._core.keys import LockKeys
+from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.trouble import Trouble
+from holdfast._core.waiting import Grant, Turn, patience_for
+from holdfast.errors import LeaseLost, UpgradeRefused
+
+__all__ = ["READER", "WRITER", "RWTurn", "downgrade", "inspect", "upgrade_token"]
+
+#: What the owner in a token begins with.
+READER = "r."
+WRITER = "w."
+
+_READER_TOKEN = re.compile(r"([^:]*:)r(\..*)")
+
+
+def upgrade_token(reader: str, number: int) -> str:
+    """The token of the `number`-th upgrade of a reader."""
+    found = _READER_TOKEN.fullmatch(reader)
+    if found is None:
+        raise ValueError(f"{reader!r} is not a reader's token")
+    return f"{found[1]}u{number}{found[2]}"
+
+
+class RWTurn(Turn):
+    """The turn to read, to write or to upgrade: the token says which."""
+
+    __slots__ = ("keys",)
+
+    def __init__(self, keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT) -> None:
+        super().__init__(token, ttl_ms, keys.lock, settings)
+        self.keys = keys
+
+    def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
+        settings, ttl_ms = self.settings, self.ttl_ms
+        return Call(
+            "rw_acquire",
+            self.keys.more("readers"),
+            (
+                self.token,
+                ttl_ms,
+                "wait" if queueing else "try",
+                arrival,
+                settings.fence_ms,
+                min(settings.claim_ms, ttl_ms),
+                self.keys.inboxes,
+            ),
+            patience_s,
+        )
+
+    def confirm(self, patience_s: float) -> Call:
+        settings = self.settings
+        return Call(
+            "rw_renew",
+            self.keys.more("readers"),
+            (self.token, self.ttl_ms, settings.fence_ms, settings.claim_ms, self.keys.inboxes),
+            patience_s,
+        )
+
+    def undo(self, bury_ms: int, patience_s: float) -> Call:
+        settings = self.settings
+        return Call(
+            "rw_release",
+            self.keys.more("readers"),
+            (self.token, settings.fence_ms, settings.claim_ms, self.keys.inboxes, bury_ms),
+            patience_s,
+        )
+
+    def refused(self, reply: Reply) -> Exception:
+        if reply[0] == -2:
+            return LeaseLost(self.keys.name, "taken")
+        if reply[0] == -3:
+            return UpgradeRefused(self.keys.name)
+        return super().refused(reply)
+
+
+async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
+    """Turn the writer into the reader in one step: None when it was not the writer any more.
+
+    When it cannot be learned what came of it, both are given back and `Trouble` is raised.
+    """
+    settings = reader.settings
+    patience_s = patience_for(reader.ttl_ms, settings)
+    try:
+        until = await Now() + settings.brief_s
+        while True:
+            asked_at = await Now()
+            try:
+                reply = await Call(
+                    "rw_downgrade",
+                    reader.keys.more("readers"),
+                    (
+                        writer.token,
+                        reader.token,
+                        reader.ttl_ms,
+                        settings.fence_ms,
+                        settings.claim_ms,
+                        reader.keys.inboxes,
+                    ),
+                    patience_s,
+                )
+            except Trouble as trouble:
+                if not trouble.passing or await Now() >= until:
+                    raise
+                await Sleep(settings.trouble_pause_s * (0.5 + await Random()))
+            else:
+                return Grant(reply[1], asked_at) if reply[0] == 1 else None
+    except BaseException:
+        await Spawn(reader.give_back())
+        await Spawn(writer.give_back())
+        raise
+
+
+async def inspect(keys: LockKeys, patience_s: float) -> tuple[str, int, int, int, int]:
+    """(exclusive holder's token or "", its remaining ms (-1 for ever, -2 none), readers, waiters, last fence)."""
+    holder, remaining_ms, readers, waiters, fence = await Call(
+        "rw_inspect", keys.more("readers"), (), patience_s
+    )
+    return holder.decode("utf-8", "replace"), remaining_ms, readers, waiters, fence

@@ -1,0 +1,96 @@
+"""The semaphore: permits, leased.
+
+Laws: never more permits out than the limit of now allows for new ones; first come first served, whatever the size
+of a request; every holder's time is its own; a limit is declared by everybody alike or changed on purpose.
+
+Theory: holders stand in a sorted set, each with its own expiry on the server's clock; how many permits a token is
+about stands in it (`<k>.`), so that nothing has to be kept beside it. Released permits go to the head of the queue
+while they suffice for it; who asks for more than is free holds up whoever came later, and so is not starved.
+"""
+
+from __future__ import annotations
+
+from holdfast._core.effects import Call, Reply
+from holdfast._core.keys import LockKeys
+from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.waiting import Turn
+from holdfast.errors import PermitsMismatch, TooManyPermits
+
+__all__ = ["SemaphoreTurn", "inspect", "resize", "semaphore_keys"]
+
+
+def semaphore_keys(keys: LockKeys) -> LockKeys:
+    """The keys of the semaphore whose name the lock's `keys` are made from."""
+    return keys.part("sem")
+
+
+class SemaphoreTurn(Turn):
+    """The turn to hold the permits that the token says. `declared`: the limit, or 0 for whatever is stored."""
+
+    __slots__ = ("declared", "keys")
+
+    def __init__(
+        self, keys: LockKeys, token: str, ttl_ms: int, declared: int, settings: Settings = DEFAULT
+    ) -> None:
+        super().__init__(token, ttl_ms, keys.lock, settings)
+        self.keys = keys
+        self.declared = declared
+
+    def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
+        settings, ttl_ms = self.settings, self.ttl_ms
+        return Call(
+            "sem_acquire",
+            self.keys.more("holders"),
+            (
+                self.token,
+                ttl_ms,
+                "wait" if queueing else "try",
+                arrival,
+                settings.fence_ms,
+                min(settings.claim_ms, ttl_ms),
+                self.keys.inboxes,
+                self.declared,
+            ),
+            patience_s,
+        )
+
+    def confirm(self, patience_s: float) -> Call:
+        return Call(
+            "sem_renew",
+            self.keys.more("holders"),
+            (self.token, self.ttl_ms, self.settings.fence_ms),
+            patience_s,
+        )
+
+    def undo(self, bury_ms: int, patience_s: float) -> Call:
+        settings = self.settings
+        return Call(
+            "sem_release",
+            self.keys.more("holders"),
+            (self.token, settings.fence_ms, settings.claim_ms, self.keys.inboxes, bury_ms),
+            patience_s,
+        )
+
+    def refused(self, reply: Reply) -> Exception:
+        if reply[0] == -2:
+            return PermitsMismatch(self.keys.name, self.declared, reply[1])
+        if reply[0] == -3:
+            return TooManyPermits(self.keys.name, int(self.token.split(":")[1].partition(".")[0]), reply[1])
+        return super().refused(reply)
+
+
+async def resize(keys: LockKeys, limit: int, patience_s: float, settings: Settings = DEFAULT) -> int:
+    """Change the limit; returns the one before, or 0. May be repeated. Raises `Trouble`."""
+    reply = await Call(
+        "sem_resize",
+        keys.more("holders"),
+        (limit, settings.fence_ms, settings.claim_ms, keys.inboxes),
+        patience_s,
+    )
+    return int(reply)
+
+
+async def inspect(keys: LockKeys, patience_s: float) -> tuple[int, int, int, int, int, int]:
+    """(limit or 0, declared limit, permits in use, waiters, holders, last fencing token)."""
+    reply = await Call("sem_inspect", keys.more("holders"), (), patience_s)
+    return tuple(reply)

@@ -1,0 +1,112 @@
+-- Part: readers beside the lock. Needs fence; KEYS 1 lock 2 fence 3 queue 4 gone 5 readers.
+-- Readers stand in a sorted set, each scored with the ms at which its own time is over. While there are any, the
+-- lock's key holds SHARED until the last of them is due, so that whoever knows only the lock is kept out as well.
+-- What a token asks for is in its middle: `r.…` reads, `u<n>.…` is the upgrade of that reader, all else is exclusive.
+local SHARED = '000000000000000000000000:shared:0'
+local lock, fence_key, queue, gone, readers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now_ms = math.floor(now_us / 1000)
+
+local function plain(number)
+  return string.format('%.0f', number)
+end
+
+local function is_reader(token)
+  return string.find(token, '^[^:]*:r%.') ~= nil
+end
+
+-- The reader beneath an upgrade, or nil.
+local function reader_of(token)
+  local client, rest = string.match(token, '^([^:]*:)u%d+(%..*)$')
+  return client and client .. 'r' .. rest
+end
+
+local function living_readers()
+  return redis.call('ZCOUNT', readers, '(' .. plain(now_ms), '+inf')
+end
+
+-- Whether the token reads now. Not when somebody else got the lock because its key was lost.
+local function reads(token, holder)
+  local over_ms = redis.call('ZSCORE', readers, token)
+  return over_ms and tonumber(over_ms) > now_ms
+    and (not holder or holder == SHARED or reader_of(holder) == token)
+end
+
+-- Let the lock's key say what the set of readers says. Only while nobody holds it exclusively.
+local function mirror()
+  local last = redis.call('ZRANGE', readers, -1, -1, 'WITHSCORES')
+  local left_ms = last[2] and tonumber(last[2]) - now_ms or 0
+  if left_ms > 0 then
+    redis.call('SET', lock, SHARED, 'PX', plain(left_ms + 1))
+    redis.call('PEXPIRE', readers, plain(left_ms + 60000))
+  else
+    redis.call('DEL', lock)
+  end
+end
+
+local function tell(token, message, inboxes)
+  return redis.call('PUBLISH', inboxes .. string.match(token, '^[^:]*'), message)
+end
+
+local function is_there(token, inboxes)
+  local inbox = inboxes .. string.match(token, '^[^:]*')
+  return tonumber(redis.call('PUBSUB', 'NUMSUB', inbox)[2]) > 0
+end
+
+-- Grant from the head of the queue as far as it goes: readers that follow each other together, a writer alone.
+-- `me` is the caller's own token in the queue, if any: it gets its whole ttl and no message.
+-- Returns the caller's fencing token or nil, and how many others were granted.
+local function advance(me, ttl_ms, claim_ms, fence_ms, inboxes)
+  local holder = redis.call('GET', lock)
+  local mine, others, read = nil, 0, false
+  for _ = 1, 1000 do
+    if holder and holder ~= SHARED then
+      break
+    end
+    local head = redis.call('ZRANGE', queue, 0, 0)[1]
+    if not head then
+      break
+    end
+    local window_ms = head == me and ttl_ms or claim_ms
+    local beneath = reader_of(head)
+    local granted = false
+    if head ~= me and not is_there(head, inboxes) then
+      redis.call('ZREM', queue, head)
+    elseif beneath and not reads(beneath, holder) then
+      redis.call('ZREM', queue, head)
+      tell(head, 'ask ' .. head, inboxes)
+    elseif is_reader(head) then
+      redis.call('ZREM', queue, head)
+      redis.call('ZADD', readers, plain(now_ms + window_ms), head)
+      holder, read, granted = SHARED, true, true
+    elseif living_readers() > (beneath and 1 or 0) then
+      break
+    else
+      redis.call('ZREM', queue, head)
+      redis.call('SET', lock, head, 'PX', plain(window_ms))
+      holder, read, granted = head, false, true
+    end
+    if granted then
+      local fence = next_fence(fence_key, fence_ms)
+      if head == me then
+        mine = fence
+      else
+        others = others + 1
+        tell(head, 'grant ' .. head .. ' ' .. plain(fence), inboxes)
+      end
+    end
+  end
+  if read then
+    mirror()
+  end
+  return mine, others
+end
+
+-- A reader that was handed the lock's own key (by a release that knows no readers) joins the readers.
+local function settle(token, ttl_ms, claim_ms, fence_ms, inboxes)
+  redis.call('DEL', lock)
+  redis.call('ZADD', readers, plain(now_ms + ttl_ms), token)
+  mirror()
+  advance(nil, 0, claim_ms, fence_ms, inboxes)
+end

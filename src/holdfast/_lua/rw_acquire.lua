@@ -1,0 +1,97 @@
+-- Acquire a lock for reading or writing, or upgrade a reader; or take a place in the queue.
+-- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers
+-- ARGV    1 token  2 ttl_ms  3 "try" or "wait"  4 arrival_us as an earlier reply gave it, or 0
+--         5 fence_ms  6 claim_ms  7 prefix of inboxes
+-- Returns {1, fencing token}                                            granted (also to a repeat)
+--         {0, ms until a look is worth it (-1: for ever), a holder, place (-1: not queued), arrival_us}
+--         {-1}                                                          this token was given back before
+--         {-2}                                                          upgrade: not a reader any more
+--         {-3}                                                          upgrade: another reader is upgrading
+-- #include fence
+-- #include readers
+local token, ttl_ms, waits = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'wait'
+local arrival, fence_ms, claim_ms, inboxes = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6]), ARGV[7]
+local reader, beneath = is_reader(token), reader_of(token)
+local holder = redis.call('GET', lock)
+
+if redis.call('SISMEMBER', gone, token) == 1 then
+  return {-1}
+end
+if holder == token then
+  if reader then
+    settle(token, ttl_ms, claim_ms, fence_ms, inboxes)
+  else
+    redis.call('PEXPIRE', lock, ttl_ms)
+  end
+  return {1, next_fence(fence_key, fence_ms)}
+end
+if reader and reads(token, holder) then
+  redis.call('ZADD', readers, plain(now_ms + ttl_ms), token)
+  if not holder or holder == SHARED then
+    mirror()
+  end
+  return {1, next_fence(fence_key, fence_ms)}
+end
+if beneath then
+  if not reads(beneath, holder) then
+    return {-2}
+  end
+  local head = redis.call('ZRANGE', queue, 0, 0)[1]
+  if head and head ~= token and reader_of(head) and is_there(head, inboxes) then
+    return {-3}
+  end
+end
+
+-- Nobody before us (an upgrade goes before all), and nothing in the way.
+local function grant()
+  if holder and holder ~= SHARED or not beneath and redis.call('EXISTS', queue) == 1 then
+    return nil
+  end
+  if reader then
+    redis.call('ZADD', readers, plain(now_ms + ttl_ms), token)
+    mirror()
+  elseif living_readers() > (beneath and 1 or 0) then
+    return nil
+  else
+    redis.call('SET', lock, token, 'PX', plain(ttl_ms))
+    redis.call('ZREM', queue, token)
+  end
+  return next_fence(fence_key, fence_ms)
+end
+
+local fence = grant()
+if not fence and waits then
+  if beneath then
+    arrival = 0
+  elseif arrival == 0 then
+    arrival = now_us
+  end
+  redis.call('ZADD', queue, 'NX', plain(arrival), token)
+  fence = advance(token, ttl_ms, claim_ms, fence_ms, inboxes)
+elseif not fence then
+  advance(nil, 0, claim_ms, fence_ms, inboxes)
+  holder = redis.call('GET', lock)
+  fence = grant()
+end
+if fence then
+  return {1, fence}
+end
+
+holder = redis.call('GET', lock)
+local remaining_ms
+if holder and holder ~= SHARED then
+  remaining_ms = redis.call('PTTL', lock)
+else
+  -- The first reader whose time may be over, but for the one that upgrades.
+  local due = redis.call('ZRANGEBYSCORE', readers, '(' .. plain(now_ms), '+inf', 'WITHSCORES', 'LIMIT', 0, 2)
+  local first = due[1] == beneath and 3 or 1
+  holder = due[first] or ''
+  remaining_ms = due[first] and tonumber(due[first + 1]) - now_ms or 1
+end
+local place = -1
+if waits then
+  place = redis.call('ZRANK', queue, token) or -1
+  -- Waiters ask again when a holder's time is over, and so keep the queue alive.
+  redis.call('PEXPIRE', queue, plain(math.max(remaining_ms, 0) + 60000))
+end
+return {0, remaining_ms, holder, place, arrival}

@@ -1,0 +1,19 @@
+-- Turn a writer into a reader, and let in the readers that are next.
+-- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers
+-- ARGV    1 token of the writer  2 token of the reader  3 ttl_ms  4 fence_ms  5 claim_ms  6 prefix of inboxes
+-- Returns {1, fencing token} now a reader (also to a repeat), {0} not the writer
+-- #include fence
+-- #include readers
+local writer, reader, ttl_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local holder = redis.call('GET', lock)
+if redis.call('SISMEMBER', gone, reader) == 1 or holder ~= writer and not reads(reader, holder) then
+  return {0}
+end
+redis.call('ZREMRANGEBYSCORE', readers, '-inf', plain(now_ms))
+redis.call('ZADD', readers, plain(now_ms + ttl_ms), reader)
+if not holder or holder == writer or holder == SHARED then
+  mirror()
+end
+local fence = next_fence(fence_key, ARGV[4])
+advance(nil, 0, tonumber(ARGV[5]), ARGV[4], ARGV[6])
+return {1, fence}

@@ -1,0 +1,13 @@
+-- Look at a shared lock without changing anything.
+-- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers
+-- Returns {exclusive holder or "", its remaining ms, living readers, waiters, last fencing token}
+-- #include fence
+-- #include readers
+local holder = redis.call('GET', lock) or ''
+return {
+  holder == SHARED and '' or holder,
+  holder == SHARED and -2 or redis.call('PTTL', lock),
+  living_readers(),
+  redis.call('ZCARD', queue),
+  tonumber(redis.call('GET', fence_key) or 0)
+}

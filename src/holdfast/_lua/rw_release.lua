@@ -1,0 +1,31 @@
+-- Release a reader, writer or upgrade and let in who is next; also leaves the queue, and gives back what may be held.
+-- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers
+-- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
+--         5 bury_ms: > 0 leaves the queue too, and refuses this token for so long (a delayed acquire may follow)
+-- Returns 2 released and others let in, 1 released, 0 was not a holder
+-- #include fence
+-- #include readers
+local token, bury_ms = ARGV[1], tonumber(ARGV[5])
+local holder = redis.call('GET', lock)
+local result = reads(token, holder) and 1 or 0
+redis.call('ZREMRANGEBYSCORE', readers, '-inf', plain(now_ms))
+redis.call('ZREM', readers, token)
+if bury_ms > 0 then
+  redis.call('ZREM', queue, token)
+end
+if holder == token then
+  result = 1
+  holder = nil
+end
+if not holder or holder == SHARED then
+  mirror()
+  local _, others = advance(nil, 0, tonumber(ARGV[3]), ARGV[2], ARGV[4])
+  if result == 1 and others > 0 then
+    result = 2
+  end
+end
+if bury_ms > 0 then
+  redis.call('SADD', gone, token)
+  redis.call('PEXPIRE', gone, bury_ms)
+end
+return result

@@ -1,0 +1,14 @@
+-- Look at a semaphore without changing anything.
+-- KEYS    1 limit  2 fence  3 queue  4 gone  5 holders
+-- Returns {limit (0: none is stored), declared limit, permits in use, waiters, holders, last fencing token}
+-- #include fence
+-- #include permits
+local limit, declared = stored_limit()
+return {
+  limit or 0,
+  declared or 0,
+  used(),
+  redis.call('ZCARD', queue),
+  redis.call('ZCOUNT', holders, '(' .. plain(now_ms), '+inf'),
+  tonumber(redis.call('GET', fence_key) or 0)
+}

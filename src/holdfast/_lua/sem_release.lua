@@ -1,0 +1,27 @@
+-- Give permits back and let in who is next; also leaves the queue, and gives back what may be held.
+-- KEYS    1 limit  2 fence  3 queue  4 gone  5 holders
+-- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
+--         5 bury_ms: > 0 leaves the queue too, and refuses this token for so long (a delayed acquire may follow)
+-- Returns 2 released and others let in, 1 released, 0 was not a holder
+-- #include fence
+-- #include permits
+local token, bury_ms = ARGV[1], tonumber(ARGV[5])
+local result = is_held(token) and 1 or 0
+redis.call('ZREMRANGEBYSCORE', holders, '-inf', plain(now_ms))
+redis.call('ZREM', holders, token)
+if bury_ms > 0 then
+  redis.call('ZREM', queue, token)
+end
+local limit, declared = stored_limit()
+if limit then
+  local _, others = advance(nil, 0, limit, tonumber(ARGV[3]), ARGV[2], ARGV[4])
+  if others > 0 then
+    keep(limit, declared, ARGV[2])
+    result = result * 2
+  end
+end
+if bury_ms > 0 then
+  redis.call('SADD', gone, token)
+  redis.call('PEXPIRE', gone, bury_ms)
+end
+return result

@@ -1,0 +1,12 @@
+-- Change the limit of a semaphore, and let in who fits now. Who holds more than the new limit keeps it.
+-- KEYS    1 limit  2 fence  3 queue  4 gone  5 holders
+-- ARGV    1 new limit  2 fence_ms  3 claim_ms  4 prefix of inboxes
+-- Returns the limit before, or 0 where there was none
+-- #include fence
+-- #include permits
+local limit, declared = stored_limit()
+local wanted = tonumber(ARGV[1])
+keep(wanted, declared or wanted, ARGV[2])
+advance(nil, 0, wanted, tonumber(ARGV[3]), ARGV[2], ARGV[4])
+keep(wanted, declared or wanted, ARGV[2])
+return limit or 0
