@@ -49,6 +49,9 @@ _POLL_FIRST_S, _POLL_MOST_S = 0.002, 0.05
 _LONGEST_SOCKET_PATH = 100
 """Unix socket paths end at 104 bytes on macOS, 108 on Linux."""
 
+_HIGHEST_CLUSTER_PORT = 55535
+"""A member of a Cluster also listens at its port + 10000."""
+
 # Reads the server's pid, then blocks until the pipe closes: then its parent has ended, however it ended.
 _GUARD = 'read pid && { read never; kill -KILL "$pid" 2>/dev/null; rm -rf "$1"; }'
 
@@ -221,7 +224,8 @@ class Server:
             raise ServerStartError("this server was closed: make a new one")
         for attempt in range(_START_TRIES):
             if self._port == 0:
-                self._port = _free_port(self.host)
+                most = _HIGHEST_CLUSTER_PORT if self._config.get("cluster-enabled") == "yes" else 65535
+                self._port = _free_port(self.host, most)
             try:
                 self._launch()
                 return
@@ -402,12 +406,16 @@ def _private_directory() -> Path:
     return made
 
 
-def _free_port(host: str) -> int:
+def _free_port(host: str, most: int) -> int:
+    """A port that was free a moment ago, and not above ``most``."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-    return port
+    with contextlib.ExitStack() as taken:  # those too high are kept, so that another one comes
+        while True:
+            probe = taken.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            probe.bind((host, 0))
+            port: int = probe.getsockname()[1]
+            if port <= most:
+                return port
 
 
 def _answers(path: Path) -> bool:

@@ -150,10 +150,18 @@ def test_a_taken_port_is_named(private_server: Factory) -> None:
 def test_a_port_taken_in_between_is_replaced(private_server: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = private_server()
     real, offered = embedded._free_port, [taken.port]
-    monkeypatch.setattr(embedded, "_free_port", lambda host: offered.pop() if offered else real(host))
+    monkeypatch.setattr(
+        embedded, "_free_port", lambda host, most: offered.pop() if offered else real(host, most)
+    )
     server = private_server()
     assert server.port != taken.port
     assert ping(server.url)
+
+
+def test_a_member_of_a_cluster_finds_a_port_for_its_bus(private_server: Factory) -> None:
+    for _ in range(3):
+        server = private_server(config={"cluster-enabled": "yes"})
+        assert server.port <= 55535
 
 
 def test_a_directive_it_does_not_know_is_in_the_error() -> None:
