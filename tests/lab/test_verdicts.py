@@ -200,9 +200,7 @@ def test_after_a_takeover_the_old_holder_removes_a_foreign_lock() -> None:
 
 
 def test_a_handed_over_lock_belongs_to_nobody_until_the_next_one_knows() -> None:
-    good = history(
-        key(5, "A", None, "a"), *turn("A", 10, 20), key(20, "A", "a", "b"), key(25, "B", "b", None)
-    )
+    good = history(key(5, "A", None, "a"), *turn("A", 10, 20), key(20, "A", "a", "b"), key(25, "B", "b", None))
     assert kinds(good) == ["safe"]
 
 

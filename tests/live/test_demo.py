@@ -23,6 +23,7 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_oversells_without_and_sells_exactly_with_a_lock() -> None:
     done = demo("--units", "80", "--workers", "4", "--ttl", "1")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
     oversold = re.search(r"oversold by (\d+)", done.stdout)
     assert oversold is not None
     assert int(oversold[1]) > 0

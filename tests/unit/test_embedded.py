@@ -150,9 +150,7 @@ def test_a_taken_port_is_named(private_server: Factory) -> None:
 def test_a_port_taken_in_between_is_replaced(private_server: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = private_server()
     real, offered = embedded._free_port, [taken.port]
-    monkeypatch.setattr(
-        embedded, "_free_port", lambda host, most: offered.pop() if offered else real(host, most)
-    )
+    monkeypatch.setattr(embedded, "_free_port", lambda host, most: offered.pop() if offered else real(host, most))
     server = private_server()
     assert server.port != taken.port
     assert ping(server.url)

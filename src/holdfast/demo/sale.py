@@ -24,8 +24,7 @@ from typing import Any, Self
 import holdfast
 from holdfast import embedded
 from holdfast.demo.screen import Screen, open_screen
-from holdfast.demo.shop import Shop
-from holdfast.demo.worker import LOCK_NAME
+from holdfast.demo.shop import LOCK_NAME, Shop
 from holdfast.errors import HoldfastError
 
 __all__ = ["Report", "main", "run"]
@@ -288,12 +287,8 @@ def run(
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 0 if all invariants held, 1 if not, 69 if there is no server."""
     parser = argparse.ArgumentParser(prog="python -m holdfast.demo", description="The flash sale.")
-    parser.add_argument(
-        "--units", type=int, default=500, help="units in stock, 40 or more (default %(default)s)"
-    )
-    parser.add_argument(
-        "--workers", type=int, default=8, help="worker processes, 4 … 64 (default %(default)s)"
-    )
+    parser.add_argument("--units", type=int, default=500, help="units in stock, 40 or more (default %(default)s)")
+    parser.add_argument("--workers", type=int, default=8, help="worker processes, 4 … 64 (default %(default)s)")
     parser.add_argument("--ttl", type=float, default=2.0, help="seconds a lease lasts (default %(default)s)")
     parser.add_argument("--url", help="a server to use (default: a private one, started for the demo)")
     parser.add_argument("--plain", action="store_true", help="no live drawing")
@@ -303,9 +298,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began_at = time.monotonic()
     with open_screen(plain=options.plain) as screen:
         try:
-            before, after = run(
-                screen, units=options.units, workers=options.workers, ttl=options.ttl, url=options.url
-            )
+            before, after = run(screen, units=options.units, workers=options.workers, ttl=options.ttl, url=options.url)
         except HoldfastError as error:
             print(f"holdfast demo: {error}", file=sys.stderr)
             return os.EX_UNAVAILABLE

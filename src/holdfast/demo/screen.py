@@ -89,7 +89,7 @@ class _Rich(_Base):
         self._task: Any = None
 
     def say(self, text: str = "") -> None:
-        self._console.print(text, markup=False)
+        self._console.print(text, markup=False, soft_wrap=True)
 
     def begin(self, title: str, total: int) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

@@ -11,7 +11,9 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["Shop", "Stale"]
+__all__ = ["LOCK_NAME", "Shop", "Stale"]
+
+LOCK_NAME = "flash-sale"
 
 _BUSY_S = 60.0
 """How long SQLite waits for another process's transaction: those take well under a millisecond."""

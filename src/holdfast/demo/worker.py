@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.demo.shop import Shop, Stale
+from holdfast.demo.shop import LOCK_NAME, Shop, Stale
 from holdfast.errors import LeaseLost
 
-__all__ = ["LOCK_NAME", "main"]
-
-LOCK_NAME = "flash-sale"
+__all__ = ["main"]
 
 _THINK_S = 0.002
 """Between reading the stock and writing it back: asking the customer's bank, say."""

@@ -222,11 +222,7 @@ def _stuck(history: History) -> list[Verdict]:
     others = [client for client in history.clients if client != last.lane]
     if not all(_is_idle(history, client, history.end_ns) for client in others):
         return []
-    ends = [
-        event.at_ns
-        for event in history.of("released", "failed", "lost", "killed", "left")
-        if event.lane in others
-    ]
+    ends = [event.at_ns for event in history.of("released", "failed", "lost", "killed", "left") if event.lane in others]
     since_ns = max([last.at_ns, *ends])
     ended = next((e.at_ns for e in history.of("gave up", lane=last.lane)), history.end_ns)
     ttl_ms = max((event.get("ttl_ms", 0) for event in history.of("asks") if event.lane in others), default=0)
@@ -258,9 +254,7 @@ def _unavailable(history: History) -> list[Verdict]:
     for fault in history.of("fault"):
         if not fault.get("lasting"):
             continue
-        until = next(
-            (event.at_ns for event in history.of("healed") if event.at_ns > fault.at_ns), history.end_ns
-        )
+        until = next((event.at_ns for event in history.of("healed") if event.at_ns > fault.at_ns), history.end_ns)
         during = [e for e in history.events if fault.at_ns <= e.at_ns <= until]
         asked = [e for e in during if e.kind == "asks"]
         held = any(s.start_ns <= until and s.end_ns > fault.at_ns for s in sections(history))
