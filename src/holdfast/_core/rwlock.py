@@ -129,7 +129,5 @@ async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
 
 async def inspect(keys: LockKeys, patience_s: float) -> tuple[str, int, int, int, int]:
     """(exclusive holder's token or "", its remaining ms (-1 for ever, -2 none), readers, waiters, last fence)."""
-    holder, remaining_ms, readers, waiters, fence = await Call(
-        "rw_inspect", keys.more("readers"), (), patience_s
-    )
+    holder, remaining_ms, readers, waiters, fence = await Call("rw_inspect", keys.more("readers"), (), patience_s)
     return holder.decode("utf-8", "replace"), remaining_ms, readers, waiters, fence

@@ -29,9 +29,7 @@ class SemaphoreTurn(Turn):
 
     __slots__ = ("declared", "keys")
 
-    def __init__(
-        self, keys: LockKeys, token: str, ttl_ms: int, declared: int, settings: Settings = DEFAULT
-    ) -> None:
+    def __init__(self, keys: LockKeys, token: str, ttl_ms: int, declared: int, settings: Settings = DEFAULT) -> None:
         super().__init__(token, ttl_ms, keys.lock, settings)
         self.keys = keys
         self.declared = declared
