@@ -1,0 +1,40 @@
+"""One contract for both faces on every kind of server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from holdfast import embedded
+from tests.support.faces import FACES, Face
+
+
+@pytest.fixture(params=sorted(FACES))
+def face(request: pytest.FixtureRequest) -> Iterator[Face]:
+    """Threads, then asyncio."""
+    face = FACES[request.param]()
+    yield face
+    face.close()
+
+
+@pytest.fixture
+def locks(face: Face, url: str) -> Any:
+    """A client for the shared server."""
+    return face.connect(url)
+
+
+@pytest.fixture
+def others(face: Face, url: str) -> Any:
+    """A second client, as another process would have."""
+    return face.connect(url)
+
+
+@pytest.fixture
+def raw(server: embedded.Server) -> Iterator[Any]:
+    """A plain redis-py client, to look at the server and to play the stranger."""
+    client = redis.Redis.from_url(server.url, decode_responses=True)
+    yield client
+    client.close()
