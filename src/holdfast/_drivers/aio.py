@@ -95,6 +95,7 @@ class _Waiter:
 
 
 _drivers: weakref.WeakSet[AioDriver] = weakref.WeakSet()
+_closing: set[asyncio.Task[None]] = set()
 
 
 class AioDriver:
@@ -115,6 +116,8 @@ class AioDriver:
         self.closed = False
         self.schedule = Schedule(settings)
         self.random = random.Random().random
+        #: When the client shall say again who it is.
+        self.introduce_at = float("-inf")
         self._node_for = topology.node_for
         self._moves: bool = getattr(topology, "moves", True)  # whether MOVED and ASK can come
         self._waiters: dict[str, _Waiter] = {}
@@ -211,6 +214,12 @@ class AioDriver:
         task = self.loop.create_task(_ignoring_trouble(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def call_back(self, callback: Callable[[Any], Any], argument: Any) -> None:
+        """Call a stranger's function; what it returns is awaited in the background."""
+        result = callback(argument)
+        if asyncio.iscoroutine(result):
+            self._background(result)
 
     def _spawn(self, spawn: Spawn) -> None:
         self.start(spawn.protocol)
@@ -533,6 +542,12 @@ class AioDriver:
             elif aborted and self.loop.time() >= until + CLOSE_PATIENCE_S:
                 return
             await asyncio.sleep(0.001)
+
+    def close_soon(self) -> None:
+        """Close in the background, called by our own event loop."""
+        closing = self.loop.create_task(self.close())
+        _closing.add(closing)
+        closing.add_done_callback(_closing.discard)
 
     def forget(self, reason: str) -> None:
         """Let go without a word: after fork in the child, or after the end of the event loop."""

@@ -1,0 +1,753 @@
+"""The face for asyncio: the same clients, locks and leases as for threads, with `await`.
+
+Laws: no decision of the protocol is taken here; the body of an `async with` is cancelled when its lease is lost, and a
+cancellation from elsewhere is never mistaken for that one, nor swallowed.
+
+Theory: a client may meet several event loops (a test suite's, one after the other), so what it does in each of them
+is a driver of its own; a lease belongs to the driver that acquired it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import os
+import sys
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from types import CodeType, TracebackType
+from typing import Any, Self, TypeVar
+
+from holdfast._core import mutex
+from holdfast._core.describe import introduce, look_up
+from holdfast._core.effects import Protocol
+from holdfast._core.hold import Hold, LeaseState
+from holdfast._core.keys import inbox_prefix, lock_keys
+from holdfast._core.mutex import Busy, Grant
+from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.tokens import make_token
+from holdfast._core.trouble import Trouble
+from holdfast._drivers.aio import AioDriver
+from holdfast._faces.holder import CLIENT_INFO_MS, Holder, client_id_of, client_key, holder_of, introduction
+from holdfast._faces.options import (
+    Duration,
+    check_bool,
+    check_name,
+    check_namespace,
+    max_hold_of,
+    timeout_of,
+    ttl_ms_of,
+)
+from holdfast._transport.aio import Server, SingleTopology, server_of_client
+from holdfast._transport.clock import clock
+from holdfast._transport.port import Topology
+from holdfast.errors import (
+    AcquireTimeout,
+    AlreadyHeld,
+    ClientClosed,
+    ConfigurationError,
+    LeaseLost,
+    LeaseReleased,
+)
+
+__all__ = ["Client", "Leasable", "Lease", "LeaseState", "Lock", "Loss", "connect"]
+
+R = TypeVar("R")
+
+_DEFAULT_URL = "redis://localhost:6379"
+
+
+class Loss:
+    """Set when a lease is lost; `lease.lost` is one. Can be waited for, like an `asyncio.Event`."""
+
+    __slots__ = ("_callbacks", "_driver", "_event", "_name", "reason")
+
+    def __init__(self, name: str, driver: AioDriver) -> None:
+        self._name = name
+        self._driver = driver
+        self._event = asyncio.Event()
+        self._callbacks: list[Callable[[LeaseLost], object]] = []
+        #: Why it was lost, or None.
+        self.reason: str | None = None
+
+    def is_set(self) -> bool:
+        """Whether the lease is known to be lost."""
+        return self._event.is_set()
+
+    async def wait(self, timeout: Duration | None = None) -> bool:
+        """Wait for the loss, `timeout` seconds at most; returns whether it came."""
+        try:
+            async with asyncio.timeout(timeout_of(timeout)):
+                return await self._event.wait()
+        except TimeoutError:
+            return False
+
+    def _fire(self, reason: str) -> None:
+        if self.reason is None:
+            self.reason = reason
+            callbacks, self._callbacks = self._callbacks, []
+            self._event.set()
+            for callback in callbacks:
+                self._call(callback, reason)
+
+    def _add(self, callback: Callable[[LeaseLost], object]) -> None:
+        if self.reason is None:
+            self._callbacks.append(callback)
+        else:
+            self._call(callback, self.reason)
+
+    def _call(self, callback: Callable[[LeaseLost], object], reason: str) -> None:
+        # Not at once: whoever finds the loss must not be hurt by a stranger's exception.
+        self._driver.loop.call_soon(self._driver.call_back, callback, LeaseLost(self._name, reason))
+
+    def __repr__(self) -> str:
+        return f"<Loss of {self._name!r}: {self.reason or 'not lost'}>"
+
+
+class _Body:
+    """A block that runs under a lease, in a task that is cancelled when the lease is lost."""
+
+    __slots__ = ("_cancelled", "_cancelling", "_open", "_task")
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._cancelled = False
+        self._open = True
+
+    def cancel(self, reason: str) -> None:
+        """The lease is lost."""
+        if self._open and not self._cancelled:
+            if asyncio.current_task() is self._task:
+                # It found the loss itself, and may be told when it waits next.
+                self._task.get_loop().call_soon(self.cancel, reason)
+            else:
+                self._cancelled = True
+                self._task.cancel("the lease is lost")
+
+    def leave(self) -> bool:
+        """The block has ended; returns whether a cancellation that comes out of it is ours alone."""
+        self._open = False
+        return self._cancelled and self._task.uncancel() <= self._cancelling
+
+
+class Lease:
+    """The right to hold something for a time; what `acquire` returns.
+
+    A handle: it may be used and released from another task than the one that acquired it. As a context
+    manager it releases at the end of the block, and cancels the block when it is lost: `LeaseLost` then comes out.
+
+        lease = await locks.lock("orders:42").acquire(timeout=5)
+        async with lease:
+            await write(row, fence=lease.fencing_token)
+            lease.ensure_held()
+
+    It does not promise that nobody else holds the lock at this moment: a process can be stopped between a look at the
+    clock and the deed. That is what `fencing_token` is for.
+    """
+
+    __slots__ = ("__weakref__", "_bodies", "_client", "_driver", "_hold", "_loss", "_owner", "_task", "_where")
+
+    def __init__(
+        self,
+        client: Client,
+        driver: AioDriver,
+        hold: Hold,
+        owner: tuple[str, int] | None,
+        task: asyncio.Task[Any] | None,
+        where: tuple[CodeType, int] | None,
+    ) -> None:
+        self._client = client
+        self._driver = driver
+        self._hold = hold
+        self._loss: Loss | None = None
+        self._bodies: list[_Body] | None = None
+        self._owner = owner
+        self._task = task  # kept, so that its id is nobody else's while the lease lives
+        self._where = where
+
+    @property
+    def name(self) -> str:
+        """The name of the lock."""
+        return self._hold.name
+
+    @property
+    def fencing_token(self) -> int:
+        """Greater than that of every earlier lease of this lock: for the protected resource to check."""
+        return self._hold.fence
+
+    @property
+    def token(self) -> str:
+        """The random identity of this acquisition, as it stands on the server."""
+        return self._hold.token
+
+    @property
+    def state(self) -> LeaseState:
+        """HELD, SUSPECT (a renewal failed, validity lasts), LOST or RELEASED."""
+        self._hold.over(clock())
+        return self._hold.state
+
+    def remaining(self) -> float:
+        """Seconds for which it may still be trusted without another renewal; 0.0 after its end."""
+        hold = self._hold
+        now = clock()
+        return 0.0 if hold.over(now) else hold.deadline - now
+
+    @property
+    def lost(self) -> Loss:
+        """Set when the lease is lost, at its deadline at the latest; `await lost.wait(timeout)` waits for that."""
+        loss = self._loss
+        if loss is None:
+            hold = self._hold
+            loss = self._loss = Loss(hold.name, self._driver)
+            if hold.state is LeaseState.LOST:
+                loss._fire(hold.reason or "expired")
+            else:
+                _tell(hold, loss._fire)
+        return loss
+
+    def on_lost(self, callback: Callable[[LeaseLost], object]) -> None:
+        """Call `callback(error)` once when the lease is lost (soon, if it is). What it returns is awaited.
+
+        It is called by the event loop: it must not block. What it raises goes to the loop's exception handler.
+        """
+        if not callable(callback):
+            raise ConfigurationError("callback", callback, "something that can be called with a LeaseLost")
+        self.lost._add(callback)
+
+    def ensure_held(self) -> None:
+        """Raise `LeaseLost` (or `LeaseReleased`) unless the lease may still be trusted. Sends nothing."""
+        hold = self._hold
+        if hold.over(clock()):
+            raise self._ended("ensure_held()")
+
+    async def extend(self, ttl: Duration) -> None:
+        """Make it last `ttl` seconds from now, and renew it for so long from now on.
+
+        Raises `LeaseLost` when it had ended, `LeaseReleased` after a release, and the server's trouble otherwise (the
+        lease then lasts as long as it did before). Never adds: calling it twice is calling it once.
+        """
+        ttl_ms = ttl_ms_of(ttl)
+        await self._client._extend(self, ttl_ms)
+
+    async def release(self) -> None:
+        """Give it back; the next waiter gets the lock in the same moment.
+
+        Raises `LeaseLost` when it had ended before, `LeaseReleased` the second time, and the server's trouble when
+        the release could not be confirmed (it is then repeated in the background until the ttl ends it; the same
+        when it is cancelled).
+        """
+        if not await self._release():
+            raise self._ended("release()")
+
+    async def _release(self) -> bool:
+        hold = self._hold
+        client = self._client
+        if hold.over(clock()):
+            client._unwatch(self)
+            return False
+        hold.released()
+        client._unwatch(self)
+        if not await client._run(hold.release()):
+            hold.state = LeaseState.LOST
+            hold.reason = "taken"
+            if self._loss is not None:
+                self._loss._fire("taken")
+            return False
+        return True
+
+    def _ended(self, operation: str) -> LeaseLost | LeaseReleased:
+        if self._hold.state is LeaseState.LOST:
+            return LeaseLost(self._hold.name, self._hold.reason or "expired")
+        return LeaseReleased(self._hold.name, operation)
+
+    async def __aenter__(self) -> Self:
+        self._enter()
+        return self
+
+    def _enter(self) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a lease can be entered in a task only")
+        body = _Body(task)
+        if self._bodies is None:
+            self._bodies = []
+        self._bodies.append(body)
+        hold = self._hold
+        if hold.state is LeaseState.LOST:
+            body.cancel("")
+        else:
+            _tell(hold, body.cancel)  # not through the lease, which must be free to go
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        ours = self._bodies.pop().leave() if self._bodies else False
+        hold = self._hold
+        if error is None:
+            if hold.state is not LeaseState.RELEASED:
+                await self.release()
+        elif ours and hold.state is LeaseState.LOST and isinstance(error, asyncio.CancelledError):
+            self._client._unwatch(self)
+            raise self._ended("async with") from error
+        elif hold.state is not LeaseState.RELEASED:
+            try:
+                await self._release()
+            except Exception:
+                # What went wrong in the body is what the caller has to see; the give-back goes on by itself.
+                pass
+
+    def __repr__(self) -> str:
+        return (
+            f"<Lease of {self._hold.name!r}: {self.state.name}, fencing token {self._hold.fence}, "
+            f"{self.remaining():.3f} s left>"
+        )
+
+    def _acquired_at(self) -> str:
+        if self._where is None:
+            return "an unknown place"
+        code, offset = self._where
+        if code.co_filename == asyncio.events.__file__ and self._task is not None:
+            return f"the start of {self._task!r}"  # acquire() is itself what the task runs
+        line = next((line for start, end, line in code.co_lines() if start <= offset < end), None)
+        return f"{code.co_filename}:{line or code.co_firstlineno}"
+
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
+        hold = getattr(self, "_hold", None)
+        if hold is None or not hold.alive:
+            return
+        try:
+            # This may be any thread: from here on nobody renews it, and its end is found at its deadline.
+            hold.renewal = None
+            self._client._disown(self)
+            if not sys.is_finalizing():
+                _warn(
+                    f"the lease of lock {hold.name!r} was dropped without release(); acquired at "
+                    f"{self._acquired_at()}; it is not renewed any more",
+                    ResourceWarning,
+                    source=self,
+                    stacklevel=2,
+                )
+        except AttributeError:
+            pass  # half-made
+
+
+def _tell(hold: Hold, listener: Callable[[str], None]) -> None:
+    """Let it be told of a loss, too."""
+    earlier = hold.on_loss
+    if earlier is None:
+        hold.on_loss = listener
+        return
+
+    def both(reason: str) -> None:
+        earlier(reason)
+        listener(reason)
+
+    hold.on_loss = both
+
+
+class Leasable:
+    """What can be acquired: the part that all locks share."""
+
+    _kind = "lock"
+
+    def __init__(self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
+        self._client = client
+        self._name = name
+        self._ttl_ms = ttl_ms
+        self._renew = renew
+        self._max_hold_ms = max_hold_ms
+        self._owned_as = f"{self._kind}:{name}"
+        self._entered: dict[asyncio.Task[Any] | None, list[Lease]] = {}
+
+    # What a kind of lock has to say.
+
+    def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
+        """The protocol that acquires."""
+        raise NotImplementedError
+
+    def _make_hold(self, token: str, grant: Grant) -> Hold:
+        """What the lease stands on."""
+        raise NotImplementedError
+
+    def _give_back(self, token: str) -> Protocol[None]:
+        """Undo what an interrupted acquire may have done."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._name
+
+    @property
+    def ttl(self) -> float:
+        """Lease duration, s."""
+        return self._ttl_ms / 1000
+
+    async def acquire(self, timeout: Duration | None = None) -> Lease:
+        """Wait for the turn, and take it.
+
+        `timeout`: the budget for waiting in seconds; None waits as long as it takes (a server that stays in trouble for
+        30 s ends it all the same). Cancelling the task ends the waiting at once.
+
+        Returns the `Lease`. Raises `AcquireTimeout`, `AlreadyHeld` when this task holds it, and the server's trouble
+        (`ServerUnreachable`, `ServerError`, `OutcomeUnknown`, …). Whatever it raises, CancelledError included, what
+        the server may have granted is given back in the background.
+        """
+        return await self._acquire(timeout_of(timeout), sys._getframe(1))
+
+    async def try_acquire(self) -> Lease | None:
+        """Take it if it is free and nobody waits for it; None otherwise, at once."""
+        try:
+            return await self._acquire(0.0, sys._getframe(1))
+        except (AcquireTimeout, AlreadyHeld):
+            return None
+
+    async def _acquire(self, timeout_s: float | None, frame: Any) -> Lease:
+        client = self._client
+        driver = client._driver
+        task = asyncio.current_task()
+        where = (frame.f_code, frame.f_lasti)
+        del frame
+        owner = (self._owned_as, id(task))
+        held = client._owners.get(owner)
+        if held is not None and (lease := held()) is not None and not lease._hold.over(clock()):
+            raise AlreadyHeld(self._name)
+        token = make_token(driver.client_id, owner[1], next(client._sequence))
+        got: Grant | Busy | None = None
+        try:
+            got = await driver.run(self._ask(token, timeout_s))
+            if type(got) is Grant:
+                hold = self._make_hold(token, got)
+                lease = Lease(client, driver, hold, owner, task, where)
+                client._owners[owner] = weakref.ref(lease)
+                driver.watch(hold)
+                if got.sent_at >= driver.introduce_at:
+                    client._introduce(driver, got.sent_at)
+                return lease
+        except Trouble as trouble:
+            raise client._public(trouble) from None
+        except BaseException:
+            if got is not None:
+                # Between the grant and its lease: nobody else would give it back.
+                driver.start(self._give_back(token))
+            raise
+        assert isinstance(got, Busy)
+        raise AcquireTimeout(self._name, got.waited_s, got.holder)
+
+    async def __aenter__(self) -> Lease:
+        lease = await self._acquire(None, sys._getframe(1))
+        self._entered.setdefault(lease._task, []).append(lease)
+        lease._enter()
+        return lease
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task = asyncio.current_task()
+        leases = self._entered[task]
+        lease = leases.pop()
+        if not leases:
+            del self._entered[task]
+        await lease.__aexit__(kind, error, trace)
+
+
+class Lock(Leasable):
+    """An exclusive lock: one holder at a time, first come first served.
+
+    Made by `Client.lock`. Not itself held: `acquire` returns a `Lease`, and one `Lock` object may serve any number of
+    tasks. As a context manager it acquires without a limit; when the lease is lost meanwhile, the block is
+    cancelled and `LeaseLost` comes out of the `async with` (unless the block raises something itself).
+    """
+
+    def __init__(self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
+        super().__init__(client, name, ttl_ms, renew, max_hold_ms)
+        self._keys = lock_keys(client.namespace, name)
+
+    def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
+        driver = self._client._driver
+        return mutex.acquire(
+            self._keys,
+            token,
+            self._ttl_ms,
+            timeout_s,
+            listening=driver.listening(self._keys.lock),
+            settings=driver.settings,
+        )
+
+    def _make_hold(self, token: str, grant: Grant) -> Hold:
+        keys, ttl_ms, settings = self._keys, self._ttl_ms, self._client._settings
+        return Hold(
+            self._name,
+            token,
+            grant.fence,
+            ttl_ms,
+            grant.sent_at,
+            lambda ttl_ms: mutex.renew(keys, token, mutex.patience_for(ttl_ms, settings), ttl_ms),
+            lambda: mutex.release(keys, token, ttl_ms, settings),
+            self._renew,
+            self._max_hold_ms,
+        )
+
+    def _give_back(self, token: str) -> Protocol[None]:
+        return mutex.give_back(self._keys, token, self._ttl_ms, self._client._settings)
+
+    async def locked(self) -> bool:
+        """Whether anybody holds it at this moment. Only good for reporting: the answer may be old when it comes."""
+        return (await self._inspect())[0] != ""
+
+    async def holder(self) -> Holder | None:
+        """Who holds it, since when, where, and for how long still; None when it is free."""
+        client = self._client
+        token, remaining_ms, fence, _ = await self._inspect()
+        if not token:
+            return None
+        client_id = client_id_of(token)
+        fields = await client._run(look_up(client_key(client.namespace, client_id))) if client_id else []
+        return holder_of(token, remaining_ms, fence, fields)
+
+    async def waiters(self) -> int:
+        """How many are queued for it, including those whose process died since."""
+        return (await self._inspect())[3]
+
+    async def _inspect(self) -> tuple[str, int, int, int]:
+        return await self._client._run(mutex.inspect(self._keys, self._client._settings.patience_s))
+
+    def __repr__(self) -> str:
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:
+            task = None  # no event loop is running here
+        held = self._client._owners.get((self._owned_as, id(task))) if task is not None else None
+        lease = held() if held is not None else None
+        state = f"{lease.state.name} by this task" if lease is not None else "not held by this task"
+        return f"<Lock {self._name!r}: {state}, ttl {self.ttl:g} s>"
+
+
+class Client:
+    """Makes locks on one server (or Sentinel, Cluster, quorum), and looks after its leases.
+
+        locks = holdfast.asyncio.Client(redis.asyncio.Redis(host="db1"))
+        async with locks.lock("orders:42") as lease:
+            ...
+
+    `redis_client`: a redis-py or valkey-py asyncio client; its settings for connecting (TLS, users, Sentinel, …) are
+    used, and its connections are left alone. `namespace`: what keys begin with; None makes the lock's name the key
+    itself, as other lock libraries do, so that they exclude ours and the reverse. `ttl`, `renew`, `max_hold`: defaults
+    of its locks.
+
+    Made anywhere, also outside of an event loop; talks to no server before the first use. In another event loop than
+    before it starts afresh, and leases stay with the loop that acquired them. After a fork the child holds nothing. As
+    an async context manager it closes itself, which releases what is still held. Not for several threads at once.
+    """
+
+    def __init__(
+        self,
+        redis_client: Any,
+        *,
+        namespace: str | None = "holdfast",
+        ttl: Duration = 30,
+        renew: bool = True,
+        max_hold: Duration | None = None,
+        _settings: Settings = DEFAULT,
+    ) -> None:
+        self._namespace = check_namespace(namespace)
+        self._ttl_ms = ttl_ms_of(ttl)
+        self._renew = check_bool("renew", renew)
+        self._max_hold_ms = max_hold_of(max_hold)
+        self._settings = _settings
+        self._make_topology = _topology_maker(redis_client)
+        self._nodes = ", ".join(node.name for node in self._make_topology().nodes())
+        self._sequence = itertools.count(1)
+        self._owners: dict[tuple[str, int], weakref.ref[Lease]] = {}
+        self._closed = False
+        self._here: AioDriver | None = None
+        self._drivers: list[AioDriver] = []
+        self._finalizer = weakref.finalize(self, _let_go, self._drivers)
+        self._finalizer.atexit = False
+
+    @property
+    def namespace(self) -> str | None:
+        """What its keys begin with."""
+        return self._namespace
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: Duration | None = None,
+        renew: bool | None = None,
+        max_hold: Duration | None = None,
+    ) -> Lock:
+        """An exclusive lock called `name`.
+
+        `ttl`: lease duration in seconds (0.01 up to a year; default: the client's, 30): a holder that dies blocks
+        others for so long at most. `renew`: extend it in the background while it is held. `max_hold`: stop renewing so
+        that it ends by itself after so many seconds, as a guard against a holder that hangs.
+
+        Sends nothing. Raises `ConfigurationError` for what is not allowed.
+        """
+        return Lock(
+            self,
+            check_name(name),
+            self._ttl_ms if ttl is None else ttl_ms_of(ttl),
+            self._renew if renew is None else check_bool("renew", renew),
+            self._max_hold_ms if max_hold is None else max_hold_of(max_hold),
+        )
+
+    async def close(self) -> None:
+        """Release what is held, end the background, close the connections. Twice is once."""
+        self._closed = True
+        drivers, self._here = tuple(self._drivers), None
+        self._drivers.clear()
+        loop = asyncio.get_running_loop()
+        for driver in drivers:
+            if driver.loop is loop:
+                await driver.close()
+        _let_go([driver for driver in drivers if driver.loop is not loop])
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        leases = sum(len(driver.schedule) for driver in self._drivers)
+        state = "closed" if self._closed else f"{leases} leases"
+        return f"<Client of {self._nodes}: {state}, namespace {self._namespace!r}>"
+
+    # For locks and leases.
+
+    @property
+    def _driver(self) -> AioDriver:
+        """The driver of the running event loop."""
+        driver = self._here
+        if driver is None or driver.closed or driver.loop is not asyncio.get_running_loop():
+            driver = self._begin()
+        return driver
+
+    def _begin(self) -> AioDriver:
+        if self._closed:
+            raise ClientClosed()
+        loop = asyncio.get_running_loop()
+        ended = [driver for driver in self._drivers if driver.closed or driver.loop.is_closed()]
+        for driver in ended:
+            self._drivers.remove(driver)
+        _let_go(ended)
+        for driver in self._drivers:
+            if driver.loop is loop:
+                break
+        else:
+            driver = AioDriver(
+                self._make_topology(), os.urandom(12).hex(), inbox_prefix(self._namespace), self._settings
+            )
+            self._drivers.append(driver)
+        self._here = driver
+        return driver
+
+    async def _run(self, protocol: Protocol[R]) -> R:
+        try:
+            driver = self._driver
+        except BaseException:
+            protocol.close()
+            raise
+        try:
+            return await driver.run(protocol)
+        except Trouble as trouble:
+            raise self._public(trouble) from None
+
+    def _public(self, trouble: Trouble) -> Exception:
+        if trouble.kind == "closed" and self._closed:
+            return ClientClosed()
+        return trouble.public()
+
+    async def _extend(self, lease: Lease, ttl_ms: int) -> None:
+        hold = lease._hold
+        driver = lease._driver
+        if hold.over(clock()):
+            raise lease._ended("extend()")
+        asked_at = clock()
+        held = await self._run(hold.extension(ttl_ms))
+        if held and hold.extended(ttl_ms, asked_at, clock()):
+            hold.ttl_ms = ttl_ms
+            driver.replan(hold)
+            return
+        if not held:
+            hold.lose("taken")
+        driver.unwatch(hold)
+        if held and hold.state is LeaseState.LOST:
+            driver.start(hold.release())  # extended on the server, but too late to be trusted
+        raise lease._ended("extend()")
+
+    def _unwatch(self, lease: Lease) -> None:
+        lease._driver.unwatch(lease._hold)
+        self._disown(lease)
+
+    def _disown(self, lease: Lease) -> None:
+        owner = lease._owner
+        if owner is not None:
+            held = self._owners.get(owner)
+            if held is not None and held() in (lease, None):
+                self._owners.pop(owner, None)
+
+    def _introduce(self, driver: AioDriver, now: float) -> None:
+        driver.introduce_at = now + CLIENT_INFO_MS / 2000
+        key = client_key(self._namespace, driver.client_id)
+        driver.start(introduce(key, introduction(time.time()), CLIENT_INFO_MS))
+
+
+def connect(
+    url: str | None = None,
+    *,
+    namespace: str | None = "holdfast",
+    ttl: Duration = 30,
+    renew: bool = True,
+    max_hold: Duration | None = None,
+) -> Client:
+    """A client for the server at `url`: `redis://`, `rediss://` (TLS) or `unix://`.
+
+    None takes the environment's HOLDFAST_URL, or `redis://localhost:6379`. The other arguments are those of `Client`.
+    A plain call, as in `holdfast`: talks to no server before the first use. Raises `ConfigurationError` for a URL that
+    cannot be read.
+    """
+    given = url if url is not None else os.environ.get("HOLDFAST_URL") or _DEFAULT_URL
+    return Client(_client_of_url(given), namespace=namespace, ttl=ttl, renew=renew, max_hold=max_hold)
+
+
+def _client_of_url(url: object) -> Any:
+    import redis.asyncio
+
+    if not isinstance(url, str):
+        raise ConfigurationError("url", url, "a str, as redis://localhost:6379")
+    try:
+        return redis.asyncio.Redis.from_url(url)
+    except ValueError as error:
+        raise ConfigurationError("url", url, f"redis://, rediss:// or unix:// ({error})") from None
+
+
+def _topology_maker(redis_client: Any) -> Callable[[], Topology[Server]]:
+    """What makes the servers behind a client, anew for every event loop."""
+    wanted = "an asyncio client of redis-py (redis.asyncio.Redis), or holdfast.asyncio.connect(url)"
+    pool = getattr(redis_client, "connection_pool", None)
+    if pool is None or not hasattr(pool, "connection_class") or not hasattr(pool, "connection_kwargs"):
+        raise ConfigurationError("redis_client", redis_client, wanted)
+    if not inspect.iscoroutinefunction(getattr(pool.connection_class, "connect", None)):
+        raise ConfigurationError(
+            "redis_client", redis_client, f"{wanted}; a client that blocks belongs to holdfast.Client"
+        )
+    return lambda: SingleTopology(server_of_client(redis_client))
+
+
+def _let_go(drivers: list[AioDriver]) -> None:
+    """End drivers of other event loops, which may be over, or running in other threads."""
+    for driver in tuple(drivers):
+        if driver.closed:
+            continue
+        try:
+            driver.loop.call_soon_threadsafe(driver.close_soon)
+        except RuntimeError:  # the loop is closed
+            driver.forget("closed")
