@@ -10,6 +10,7 @@ renew in pipelines and may hang with their server, the *chores* are spawned prot
 
 from __future__ import annotations
 
+import collections
 import heapq
 import os
 import queue
@@ -96,6 +97,8 @@ class ThreadDriver:
         self._inbox_lock = threading.Lock()
         self._inbox_of: dict[Node, Wire] = {}
         self._sessions: dict[str, Wire] = {}
+        self._dropped: collections.deque[Hold] = collections.deque()
+        self._abandoned: list[Hold] = []
         self._agent = _Agent(self)
         self._chores = _Chores(self)
         self._renewers: dict[Node, _Renewer] = {}
@@ -291,6 +294,21 @@ class ThreadDriver:
         with self.lock:
             self.schedule.remove(hold)
 
+    def drop(self, hold: Hold) -> None:
+        """Its lease was garbage-collected: renew it no more. Takes no lock, since a collection may come anywhere."""
+        self._dropped.append(hold)
+        self._agent.poke()
+
+    def sweep(self) -> None:
+        """Do what `drop` asked for. What was dropped is still released at the end, if its time is not over by then."""
+        now = clock()
+        while self._dropped:
+            hold = self._dropped.popleft()
+            with self.lock:
+                self.schedule.remove(hold)
+                self._abandoned = [other for other in self._abandoned if not other.over(now)]
+                self._abandoned.append(hold)
+
     def look_no_later_than(self, at: float) -> None:
         """Something in the schedule has moved to `at`."""
         self._agent.no_later_than(at)
@@ -386,7 +404,9 @@ class ThreadDriver:
             if self.closed:
                 return
             self.closed = True
-            holds = [hold for hold in self.schedule if hold.alive]
+        self.sweep()
+        with self.lock:
+            holds = [hold for hold in (*self.schedule, *self._abandoned) if hold.alive]
         for hold in holds:
             self.unwatch(hold)
             if hold.released():
@@ -530,6 +550,7 @@ class _Agent(_Background):
 
     def _turn(self, selector: selectors.BaseSelector, waker: socket.socket) -> None:
         driver = self.driver
+        driver.sweep()
         while self._new:
             node, wire = self._new.pop()
             selector.register(wire.sock, selectors.EVENT_READ, (node, wire))

@@ -253,7 +253,8 @@ class Lease:
         if hold is None or not hold.alive:
             return
         try:
-            self._client._unwatch(self)
+            self._client._driver.drop(hold)
+            self._client._disown(self)
             if not sys.is_finalizing():
                 _warn(
                     f"the lease of lock {hold.name!r} was dropped without release(); acquired at {self._where}; "
