@@ -22,7 +22,8 @@ if mine then
     result = 2
   end
 end
-if bury_ms > 0 and not redis.pcall('SADD', gone, token).err then
+-- SADD answers with a number, or with a table when memory is refused: then nothing is buried.
+if bury_ms > 0 and type(redis.pcall('SADD', gone, token)) == 'number' then
   redis.call('PEXPIRE', gone, bury_ms)
 end
 return result
