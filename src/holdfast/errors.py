@@ -15,13 +15,13 @@ __all__ = [
     "BrokenBarrier",
     "ClientClosed",
     "ConfigurationError",
+    "DeclaredDifferently",
     "HoldfastError",
     "LeaseLost",
     "LeaseReleased",
     "NotHeld",
     "OptimisticConflict",
     "OutcomeUnknown",
-    "PermitsMismatch",
     "QuorumUnreachable",
     "ReplicasMissing",
     "ScriptRefused",
@@ -240,22 +240,22 @@ class UpgradeRefused(HoldfastError):
         )
 
 
-class PermitsMismatch(HoldfastError):
-    """Another client declared this semaphore with another limit: `name`, `declared` (0: none), `stored` (0: none)."""
+class DeclaredDifferently(HoldfastError):
+    """Another client declared it with another number: `kind`, `name`, `declared` and `stored` (0: none was given)."""
 
+    kind: str
     name: str
     declared: int
     stored: int
 
-    def __init__(self, name: str, declared: int, stored: int) -> None:
+    def __init__(self, kind: str, name: str, declared: int, stored: int) -> None:
+        unit = {"semaphore": "permits", "barrier": "parties"}.get(kind, "count")
         if stored:
-            message = (
-                f"semaphore {name!r} has {stored} permits and not {declared}; declare it alike everywhere, "
-                "or change it with resize()"
-            )
+            out = ", or change it with resize()" if kind == "semaphore" else ""
+            message = f"{kind} {name!r} has {unit}={stored} and not {declared}; declare it alike everywhere{out}"
         else:
-            message = f"semaphore {name!r} is not known yet: say how many permits it has (permits=n)"
-        super().__init__(message, name=name, declared=declared, stored=stored)
+            message = f"{kind} {name!r} is not known yet: say how many ({unit}=n)"
+        super().__init__(message, kind=kind, name=name, declared=declared, stored=stored)
 
 
 class TooManyPermits(HoldfastError):

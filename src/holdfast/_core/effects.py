@@ -52,7 +52,7 @@ class Effect(Generic[R]):
 
 
 class Call(Effect[Reply]):
-    """Run a shipped script: `script` is its file's stem, `keys` share a slot, `args` are str or int.
+    """Run a shipped script: `script` is its file's stem, `keys` (a tuple) share a slot, `args` are str, int or bytes.
 
     `node`: the member of a quorum to ask; None where keys[0] decides. `patience_s`: how long to wait for the
     answer. `sync`: (replicas, timeout_ms) to send WAIT behind it, and the result is then (reply, acked).
@@ -65,7 +65,7 @@ class Call(Effect[Reply]):
         self,
         script: str,
         keys: Sequence[str],
-        args: Sequence[str | int],
+        args: Sequence[str | int | bytes],
         patience_s: float,
         node: int | None = None,
         sync: tuple[int, int] | None = None,

@@ -14,7 +14,7 @@ from holdfast._core.effects import Call, Reply
 from holdfast._core.keys import LockKeys
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Turn
-from holdfast.errors import PermitsMismatch, TooManyPermits
+from holdfast.errors import DeclaredDifferently, TooManyPermits
 
 __all__ = ["SemaphoreTurn", "inspect", "resize", "semaphore_keys"]
 
@@ -71,7 +71,7 @@ class SemaphoreTurn(Turn):
 
     def refused(self, reply: Reply) -> Exception:
         if reply[0] == -2:
-            return PermitsMismatch(self.keys.name, self.declared, reply[1])
+            return DeclaredDifferently("semaphore", self.keys.name, self.declared, reply[1])
         if reply[0] == -3:
             return TooManyPermits(self.keys.name, int(self.token.split(":")[1].partition(".")[0]), reply[1])
         return super().refused(reply)

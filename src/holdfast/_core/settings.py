@@ -35,6 +35,8 @@ class Settings:
     #: A holder that is not ours sends no wake-up: ask this often, growing, with jitter.
     foreign_poll_s: float = 0.05
     foreign_poll_max_s: float = 0.25
+    #: Who waits for a signal (a condition, an event, …) looks for itself this often, should the message be lost.
+    signal_recheck_ms: int = 5_000
     #: No waiter sleeps longer than this between two looks, whatever the holder's ttl.
     recheck_max_s: float = 60.0
     #: Renew when this part of the ttl has passed, earlier by up to the jitter's part of it.

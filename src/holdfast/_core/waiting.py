@@ -67,6 +67,11 @@ class Turn:
 
     __slots__ = ("key", "settings", "sync", "token", "ttl_ms")
 
+    #: Whether a pushed grant, confirmed, is all that was asked for. Else it is only a reason to ask again.
+    grant_is_all = True
+    #: `meanwhile` is awaited before every ask, and at least this often; None: never.
+    look_every_s: float | None = None
+
     def __init__(
         self,
         token: str,
@@ -110,6 +115,12 @@ class Turn:
         """The error behind a reply that is neither granted nor busy."""
         return Trouble("closed", "this acquisition was given back", "", sent=False, passing=False)
 
+    async def meanwhile(self) -> None:
+        """What has to go on while this turn is waited for."""
+
+    def heard(self, reply: Reply) -> None:
+        """A reply to `ask` has come."""
+
     def time_is_up(self) -> bool:
         """The caller's time is over: True when the turn goes on all the same, without a limit."""
         return False
@@ -149,6 +160,9 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
                     heard = True
                     await Listen(token, turn.key, patience_s)
                     now = await Now()
+                if turn.look_every_s is not None:
+                    await turn.meanwhile()
+                    now = await Now()
                 asked_at = now
                 if give_up_at is not None:
                     # A server that hangs is not waited for far beyond what the caller gave.
@@ -164,6 +178,7 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
                     reply = await turn.ask(queueing, arrival, patience_s)
                     if sync is not None:
                         reply = reply[0]
+                    turn.heard(reply)
             except Trouble as trouble:
                 now = await Now()
                 stray = stray or trouble.sent
@@ -228,13 +243,15 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
                 wait_s = min(wait_s, min(settings.foreign_poll_max_s, settings.foreign_poll_s * 2 ** min(polls, 10)))
                 wait_s *= 0.5 + await Random()
                 polls += 1
+            if turn.look_every_s is not None:
+                wait_s = min(wait_s, turn.look_every_s)
             if give_up_at is not None:
                 wait_s = min(wait_s, give_up_at - now)
             wake = await AwaitWake(token, wait_s)
             now = await Now()
             if wake is not None and wake.kind == Wake.GRANT:
                 doubtful = True
-                confirming = wake
+                confirming = wake if turn.grant_is_all else None
             elif wake is not None:
                 heard = False  # the inbox may be broken: look after it before asking
             elif give_up_at is not None and now >= give_up_at:

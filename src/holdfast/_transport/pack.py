@@ -26,12 +26,12 @@ def _bulk(data: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
-def pack_script(script: Script, keys: Sequence[str], args: Sequence[str | int]) -> bytes:
+def pack_script(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> bytes:
     """EVALSHA of a script."""
     packed_keys = _packed_keys.get(keys) or _pack_keys(keys)
     parts = [b"*%d\r\n" % (3 + len(keys) + len(args)), script.head, packed_keys]
     for arg in args:
-        data = arg.encode() if isinstance(arg, str) else b"%d" % arg
+        data = arg.encode() if isinstance(arg, str) else b"%d" % arg if isinstance(arg, int) else arg
         parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
     return b"".join(parts)
 

@@ -1,0 +1,96 @@
+"""The barrier: parties wait for each other.
+
+Laws: all of a generation go on together or are told that it is broken; a party whose process has gone does not
+count as arrived; asking again after going on gives the same answer.
+
+Theory: parties stand in a set until there are enough; the last one to come moves all into the set of the released,
+where they find themselves when they look again, and tells them to look. A party that was taken for gone arrives
+once more, unless its generation is over.
+"""
+
+from __future__ import annotations
+
+from holdfast._core.effects import Call, Now, Random, Reply, Sleep
+from holdfast._core.keys import LockKeys
+from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.trouble import Trouble
+from holdfast._core.waiting import Turn
+from holdfast.errors import BrokenBarrier, DeclaredDifferently
+
+__all__ = ["BarrierTurn", "move"]
+
+_FOR_EVER_MS = 86_400_000
+
+
+class BarrierTurn(Turn):
+    """The turn to go on."""
+
+    __slots__ = ("breaking", "keep_ms", "keys", "parties")
+
+    def __init__(self, keys: LockKeys, token: str, parties: int, keep_ms: int, settings: Settings = DEFAULT) -> None:
+        super().__init__(token, _FOR_EVER_MS, keys.lock, settings)
+        self.keys = keys
+        self.parties = parties
+        self.keep_ms = keep_ms
+        self.breaking = False
+
+    def _call(self, what: str, arrival: int, patience_s: float) -> Call:
+        settings = self.settings
+        return Call(
+            "barrier_wait",
+            (self.keys.lock, f"{self.keys.base}:arrived", f"{self.keys.base}:released"),
+            (
+                self.token,
+                what,
+                arrival,
+                self.parties,
+                self.keep_ms,
+                self.keys.inboxes,
+                settings.signal_recheck_ms,
+            ),
+            patience_s,
+        )
+
+    def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
+        return self._call("break" if self.breaking else "wait", arrival, patience_s)
+
+    def confirm(self, patience_s: float) -> Call:
+        return self._call("wait", 1, patience_s)
+
+    def undo(self, bury_ms: int, patience_s: float) -> Call:
+        return self._call("leave", 0, patience_s)
+
+    def refused(self, reply: Reply) -> Exception:
+        if reply[0] == -2:
+            return BrokenBarrier(self.keys.name)
+        if reply[0] == -3:
+            return DeclaredDifferently("barrier", self.keys.name, self.parties, reply[1])
+        return super().refused(reply)
+
+    def time_is_up(self) -> bool:
+        # Who does not wait any longer breaks the barrier for all, unless all have come in this very moment.
+        self.breaking = True
+        return True
+
+
+async def move(
+    keys: LockKeys, what: str, parties: int, keep_ms: int, settings: Settings = DEFAULT
+) -> tuple[int, int, bool]:
+    """ "look", "abort" or "reset": (generation, parties waiting, broken?). Raises `Trouble`."""
+    until = await Now() + settings.brief_s
+    while True:
+        try:
+            reply: Reply = await Call(
+                "barrier_move",
+                (keys.lock, f"{keys.base}:arrived"),
+                (what, parties, keep_ms, keys.inboxes),
+                settings.patience_s,
+            )
+        except Trouble as trouble:
+            if not trouble.passing or await Now() >= until:
+                raise
+        else:
+            if reply[0] != 1:
+                raise DeclaredDifferently("barrier", keys.name, parties, reply[1])
+            return int(reply[1]), int(reply[2]), reply[3] == 1
+        await Sleep(settings.trouble_pause_s * (0.5 + await Random()))

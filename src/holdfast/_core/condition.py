@@ -1,0 +1,120 @@
+"""The condition of a lock: wait until somebody who holds the lock says that something has changed.
+
+Laws: waiting releases the lock and queues in one step; a notification moves waiters into the lock's queue in one
+step, in the order of their coming, and is not spent on a process that has gone; a waiter that leaves passes on what it
+was told; only the holder may wait or notify.
+
+Theory: a waiter has a token of its own from the start, the one with which it will hold the lock again. It stands
+first among the condition's waiters, then (notified, or out of time) in the lock's queue, then in the lock's key:
+one script looks where it is and does what is next, so that asking again is always right.
+"""
+
+from __future__ import annotations
+
+from holdfast._core.effects import Call, Now, Random, Reply, Sleep
+from holdfast._core.keys import LockKeys
+from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.trouble import Trouble
+from holdfast._core.waiting import Turn, patience_for
+from holdfast.errors import NotHeld
+
+__all__ = ["ConditionTurn", "condition_key", "notify"]
+
+
+def condition_key(keys: LockKeys, name: str) -> str:
+    """Where the condition's waiters stand."""
+    return f"{keys.base}:cond:{name}"
+
+
+class ConditionTurn(Turn):
+    """The turn of a waiter to hold the lock again. `notified`: whether a notification brought it."""
+
+    __slots__ = ("cond", "holder", "keys", "leaving", "notified")
+
+    def __init__(
+        self,
+        keys: LockKeys,
+        cond: str,
+        holder: str,
+        token: str,
+        ttl_ms: int,
+        settings: Settings = DEFAULT,
+    ) -> None:
+        super().__init__(token, ttl_ms, keys.lock, settings)
+        self.keys = keys
+        self.cond = cond
+        self.holder = holder
+        self.leaving = False
+        self.notified = True
+
+    def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
+        settings, ttl_ms = self.settings, self.ttl_ms
+        return Call(
+            "cond_wait",
+            (*self.keys.all, self.cond),
+            (
+                self.token,
+                ttl_ms,
+                "leave" if self.leaving else "wait",
+                arrival,
+                settings.fence_ms,
+                min(settings.claim_ms, ttl_ms),
+                self.keys.inboxes,
+                self.holder,
+                settings.signal_recheck_ms,
+            ),
+            patience_s,
+        )
+
+    def heard(self, reply: Reply) -> None:
+        if reply[-1] == 0 and (reply[0] == 1 or len(reply) == 6):
+            self.notified = False
+
+    def confirm(self, patience_s: float) -> Call:
+        return Call("renew", (self.keys.lock,), (self.token, self.ttl_ms), patience_s)
+
+    def undo(self, bury_ms: int, patience_s: float) -> Call:
+        settings = self.settings
+        return Call(
+            "cond_leave",
+            (*self.keys.all, self.cond),
+            (
+                self.token,
+                settings.fence_ms,
+                settings.claim_ms,
+                self.keys.inboxes,
+                bury_ms,
+                1 if self.notified and not self.leaving else 0,
+            ),
+            patience_s,
+        )
+
+    def refused(self, reply: Reply) -> Exception:
+        if reply[0] == -2:
+            return NotHeld(self.keys.name, "wait()")
+        return super().refused(reply)
+
+    def time_is_up(self) -> bool:
+        # Whatever happens, the caller holds the lock again when it goes on.
+        self.leaving = True
+        return True
+
+
+async def notify(
+    keys: LockKeys, cond: str, holder: str, number: int, count: int, ttl_ms: int, settings: Settings = DEFAULT
+) -> int:
+    """Let `count` waiters on to the lock's queue: how many, or -1 when the lock is not held. Raises `Trouble`."""
+    until = await Now() + settings.brief_s
+    while True:
+        try:
+            reply: Reply = await Call(
+                "cond_notify",
+                (keys.lock, keys.queue, cond, f"{cond}:last"),
+                (holder, count, keys.inboxes, number),
+                patience_for(ttl_ms, settings),
+            )
+            return int(reply)
+        except Trouble as trouble:
+            if not trouble.passing or await Now() >= until:
+                raise
+        await Sleep(settings.trouble_pause_s * (0.5 + await Random()))

@@ -1,0 +1,83 @@
+"""Gates: what stays shut until something has happened, for all who wait. Events and latches.
+
+Laws: whoever waits goes on once it is open, also when every message is lost; a deed counts once, however often it
+is sent; everybody declares a latch alike.
+
+Theory: a gate is a number of things still missing; open means none. An event is missing one thing until it is set.
+Waiters are told when it opens, and look for themselves now and then.
+"""
+
+from __future__ import annotations
+
+from holdfast._core.effects import Call, Now, Random, Reply, Sleep
+from holdfast._core.keys import LockKeys
+from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.trouble import Trouble
+from holdfast._core.waiting import Turn
+from holdfast.errors import DeclaredDifferently
+
+__all__ = ["GateTurn", "move"]
+
+#: A gate grants nothing that could end; the time limit of an answer's worth.
+_FOR_EVER_MS = 86_400_000
+
+
+class GateTurn(Turn):
+    """The turn to go through. `kind` names it in errors; `keep_ms`: how long its state is kept after the last use."""
+
+    __slots__ = ("declared", "keep_ms", "keys", "kind")
+
+    def __init__(
+        self, kind: str, keys: LockKeys, token: str, declared: int, keep_ms: int, settings: Settings = DEFAULT
+    ) -> None:
+        super().__init__(token, _FOR_EVER_MS, keys.lock, settings)
+        self.kind = kind
+        self.keys = keys
+        self.declared = declared
+        self.keep_ms = keep_ms
+
+    def _call(self, what: str, patience_s: float) -> Call:
+        keys, settings = self.keys, self.settings
+        return Call(
+            "gate_wait",
+            (keys.lock, keys.queue, keys.gone),
+            (self.token, what, self.keep_ms, self.declared, settings.signal_recheck_ms, settings.bury_ms),
+            patience_s,
+        )
+
+    def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
+        return self._call("wait" if queueing else "try", patience_s)
+
+    def confirm(self, patience_s: float) -> Call:
+        return self._call("try", patience_s)
+
+    def undo(self, bury_ms: int, patience_s: float) -> Call:
+        return self._call("leave", patience_s)
+
+    def refused(self, reply: Reply) -> Exception:
+        if reply[0] == -2:
+            return DeclaredDifferently(self.kind, self.keys.name, self.declared, reply[1])
+        return super().refused(reply)
+
+
+async def move(
+    kind: str, keys: LockKeys, token: str, what: str | int, declared: int, keep_ms: int, settings: Settings = DEFAULT
+) -> int:
+    """Take `what` off what is missing, or "open", "shut" or "look": how much is missing then. Raises `Trouble`."""
+    until = await Now() + settings.brief_s
+    while True:
+        try:
+            reply: Reply = await Call(
+                "gate_move",
+                (keys.lock, keys.queue, keys.gone),
+                (token, what, keep_ms, declared, keys.inboxes, settings.bury_ms),
+                settings.patience_s,
+            )
+        except Trouble as trouble:
+            if not trouble.passing or await Now() >= until:
+                raise
+        else:
+            if reply[0] != 1:
+                raise DeclaredDifferently(kind, keys.name, declared, reply[1])
+            return int(reply[1])
+        await Sleep(settings.trouble_pause_s * (0.5 + await Random()))

@@ -1,0 +1,217 @@
+"""Several locks at once, under one lease.
+
+Laws: all or none reaches the caller; whatever order callers name them in, nobody waits for somebody who waits for
+him; one fencing token, greater than every earlier one of each lock.
+
+Theory: everybody takes locks in the same order (by slot, then by name), so that a circle of waiting cannot close.
+Where all keys share a slot, or there is one server, that is one script: it takes what is free up to the first
+busy one and queues there, so that a wake-up is all it waits for. Over several slots the same is done slot by slot, and
+what is held already is extended while waiting for the rest; at the end all are extended together and told of the
+common fencing token, and only then does it count.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Sequence
+
+from holdfast._core.effects import Answer, Call, CallMany, Now, Reply, Spawn
+from holdfast._core.keys import LockKeys
+from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.trouble import Trouble
+from holdfast._core.validity import deadline
+from holdfast._core.waiting import Busy, Grant, Turn, patience_for, wait_for
+from holdfast.errors import LeaseLost
+
+__all__ = ["MultiTurn", "acquire", "give_back", "group", "release", "renew", "slot_of", "turns_for"]
+
+#: Slots of a Cluster.
+_SLOTS = 16_384
+
+
+def slot_of(key: str) -> int:
+    """The slot of a Cluster that a key belongs to."""
+    opened = key.find("{")
+    closed = key.find("}", opened + 1) if opened >= 0 else -1
+    hashed = key[opened + 1 : closed] if closed > opened + 1 else key
+    return binascii.crc_hqx(hashed.encode(), 0) % _SLOTS
+
+
+def group(all_keys: Sequence[LockKeys], together: bool) -> list[list[LockKeys]]:
+    """In the order of taking: one group where one script may name all, else one for each slot."""
+    if together:
+        return [sorted(all_keys, key=lambda keys: keys.lock)]
+    groups: dict[int, list[LockKeys]] = {}
+    for keys in sorted(all_keys, key=lambda keys: (slot_of(keys.lock), keys.lock)):
+        groups.setdefault(slot_of(keys.lock), []).append(keys)
+    return list(groups.values())
+
+
+class MultiTurn(Turn):
+    """The turn to hold all locks of one slot."""
+
+    __slots__ = ("inboxes", "keys")
+
+    grant_is_all = False
+
+    def __init__(
+        self,
+        all_keys: Sequence[LockKeys],
+        token: str,
+        ttl_ms: int,
+        settings: Settings = DEFAULT,
+    ) -> None:
+        super().__init__(token, ttl_ms, all_keys[0].lock, settings)
+        self.keys = tuple(key for keys in all_keys for key in keys.all)
+        self.inboxes = all_keys[0].inboxes
+
+    def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
+        settings, ttl_ms = self.settings, self.ttl_ms
+        return Call(
+            "multi_acquire",
+            self.keys,
+            (
+                self.token,
+                ttl_ms,
+                "wait" if queueing else "try",
+                arrival,
+                settings.fence_ms,
+                min(settings.claim_ms, ttl_ms),
+                self.inboxes,
+            ),
+            patience_s,
+        )
+
+    def extend(self, ttl_ms: int, fence: int = 0) -> Call:
+        """Extend all, and let all know the fencing token."""
+        settings = self.settings
+        return Call(
+            "multi_renew", self.keys, (self.token, ttl_ms, fence, settings.fence_ms), patience_for(ttl_ms, settings)
+        )
+
+    def confirm(self, patience_s: float) -> Call:
+        return self.extend(self.ttl_ms)
+
+    def undo(self, bury_ms: int, patience_s: float) -> Call:
+        settings = self.settings
+        return Call(
+            "multi_release",
+            self.keys,
+            (self.token, settings.fence_ms, settings.claim_ms, self.inboxes, bury_ms),
+            patience_s,
+        )
+
+
+class _LaterTurn(MultiTurn):
+    """The turn of a later slot: what is held of the earlier ones is extended while it is waited for."""
+
+    __slots__ = ("earlier",)
+
+    earlier: list[MultiTurn]
+
+    @property
+    def look_every_s(self) -> float | None:  # type: ignore[override]
+        return self.ttl_ms / 3000
+
+    async def meanwhile(self) -> None:
+        if not await _all_extended(self.earlier, self.ttl_ms, 0):
+            raise LeaseLost(self.keys[0], "expired")
+
+
+def turns_for(
+    all_keys: Sequence[LockKeys], together: bool, token: str, ttl_ms: int, settings: Settings = DEFAULT
+) -> list[MultiTurn]:
+    """The turns to take, in their order."""
+    turns: list[MultiTurn] = []
+    for keys in group(all_keys, together):
+        if turns:
+            later = _LaterTurn(keys, token, ttl_ms, settings)
+            later.earlier = turns[:]
+            turns.append(later)
+        else:
+            turns.append(MultiTurn(keys, token, ttl_ms, settings))
+    return turns
+
+
+async def acquire(turns: Sequence[MultiTurn], timeout_s: float | None, *, listening: bool = False) -> Grant | Busy:
+    """Take all turns in their order, waiting `timeout_s` in all.
+
+    Raises `LeaseLost` when we were held up for so long that one was lost while waiting for another.
+    """
+    if len(turns) == 1:
+        return await wait_for(turns[0], timeout_s, listening=listening)
+    began_at = await Now()
+    held: list[MultiTurn] = []
+    complete = False
+    try:
+        fence = 0
+        for turn in turns:
+            left_s = timeout_s
+            if held and timeout_s:
+                left_s = max(0.0, began_at + timeout_s - await Now())
+            got = await wait_for(turn, left_s)
+            if isinstance(got, Busy):
+                return Busy(got.holder, await Now() - began_at)
+            held.append(turn)
+            fence = max(fence, got.fence)
+        ttl_ms = turns[0].ttl_ms
+        asked_at = await Now()
+        if not await _all_extended(held, ttl_ms, fence) or await Now() >= deadline(asked_at, ttl_ms):
+            raise LeaseLost(turns[0].keys[0], "expired")
+        complete = True
+        return Grant(fence, asked_at)
+    finally:
+        if not complete:
+            for turn in held:
+                await Spawn(turn.give_back())
+
+
+async def _all_extended(turns: Sequence[MultiTurn], ttl_ms: int, fence: int) -> bool:
+    """Extend all at once; False when one is not held any more. Raises the first `Trouble`."""
+    if not turns:
+        return True
+    answers: list[Answer] = await CallMany(
+        [turn.extend(ttl_ms, fence) for turn in turns], patience_for(ttl_ms, turns[0].settings)
+    )
+    if any(not isinstance(answer, Trouble) and answer is not None and answer != 1 for answer in answers):
+        return False
+    for answer in answers:
+        if answer is None:
+            raise Trouble("silent", "no answer in time", "", sent=True, passing=True)
+        if isinstance(answer, Trouble):
+            raise answer
+    return True
+
+
+async def renew(turns: Sequence[MultiTurn], ttl_ms: int) -> bool:
+    """Extend all: False when one is not held any more."""
+    if len(turns) == 1:
+        reply: Reply = await turns[0].extend(ttl_ms)
+        return bool(reply == 1)
+    return await _all_extended(turns, ttl_ms, 0)
+
+
+async def release(turns: Sequence[MultiTurn]) -> bool:
+    """Release all: False when one was not held any more. Raises the last `Trouble`, after having tried all."""
+    held = True
+    trouble: Trouble | None = None
+    left = list(turns)
+    try:
+        while left:
+            turn = left.pop()
+            try:
+                held = await turn.release() and held
+            except Trouble as problem:
+                trouble = problem
+    finally:
+        for turn in left:
+            await Spawn(turn.give_back())
+    if trouble is not None:
+        raise trouble
+    return held
+
+
+async def give_back(turns: Sequence[MultiTurn]) -> None:
+    """Undo whatever an acquire has done or may still do."""
+    for turn in turns:
+        await Spawn(turn.give_back())

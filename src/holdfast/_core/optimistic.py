@@ -1,0 +1,110 @@
+"""Change keys without a lock: read, decide, and write only if nothing has changed meanwhile.
+
+Laws: what was written was decided on what was read; no connection is left watching; a write whose answer is
+missing is reported as unknown, never repeated.
+
+Theory: WATCH, reads and EXEC share one connection, a session. Before EXEC nothing has happened on the server, so up to
+there any trouble that passes is only another attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from holdfast._core.effects import Call, Command, Random, Reply, Sleep
+from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.trouble import Trouble
+
+__all__ = ["CONFLICT", "Value", "compare_and_set", "fenced_set", "finish", "leave", "pause", "read", "watch"]
+
+Value: TypeAlias = "str | int | float | bytes"
+
+#: What `finish` gives when a watched key had changed.
+CONFLICT = None
+
+#: Pauses between attempts: random, up to the first, doubling up to the second, s.
+_PAUSE_S = 0.002
+_PAUSE_MAX_S = 0.2
+
+
+async def watch(session: str, keys: Sequence[str], patience_s: float) -> None:
+    """Begin an attempt."""
+    await Command(("WATCH", *keys), patience_s, keys[0], session=session)
+
+
+async def read(session: str, key: str, args: Sequence[Value], patience_s: float) -> Reply:
+    """A command that is carried out at once."""
+    return await Command(args, patience_s, key, session=session)
+
+
+async def finish(session: str, key: str, commands: Sequence[Sequence[Value]], patience_s: float) -> list[Reply] | None:
+    """Write: the replies, or CONFLICT. Without commands there is nothing to write, nor to conflict."""
+    if not commands:
+        await Command(("UNWATCH",), patience_s, key, session=session)
+        return []
+    await Command(("MULTI",), patience_s, key, session=session)
+    for args in commands:
+        await Command(args, patience_s, key, session=session)
+    replies: list[Reply] | None = await Command(("EXEC",), patience_s, key, session=session)
+    return replies
+
+
+async def leave(session: str, key: str, patience_s: float) -> None:
+    """End an attempt from outside: the session watches nothing any more."""
+    try:
+        await Command(("DISCARD",), patience_s, key, session=session)
+    except Trouble:
+        pass  # no MULTI was open, or the connection has gone, and with it what it watched
+    try:
+        await Command(("UNWATCH",), patience_s, key, session=session)
+    except Trouble:
+        pass
+
+
+async def pause(attempt: int) -> None:
+    """Let the others finish, for longer and longer."""
+    await Sleep(min(_PAUSE_MAX_S, _PAUSE_S * 2 ** min(attempt, 10)) * await Random())
+
+
+async def compare_and_set(
+    key: str,
+    expected: Value | None,
+    new: Value,
+    ttl_ms: int | None,
+    native: Callable[[bool | None], bool | None],
+    settings: Settings = DEFAULT,
+) -> bool:
+    """Set the key to `new` if it holds `expected` (None: nothing). `ttl_ms`: None without, -1 keep.
+
+    `native(None)` says whether the server knows SET … IFEQ (None: not known yet); `native(x)` remembers it.
+    """
+    patience_s = settings.patience_s
+    options: tuple[Value, ...] = ()
+    if ttl_ms is not None:
+        options = ("KEEPTTL",) if ttl_ms < 0 else ("PX", ttl_ms)
+    if expected is None:
+        return await Command(("SET", key, new, "NX", *options), patience_s, key) is not None
+    if native(None) is not False:
+        try:
+            reply = await Command(("SET", key, new, "IFEQ", expected, *options), patience_s, key)
+        except Trouble as trouble:
+            if trouble.kind != "ERR" or "syntax" not in trouble.said:
+                raise
+            native(False)
+        else:
+            native(True)
+            return reply is not None
+    return bool(await Call("set_if", (key,), (_bytes(expected), _bytes(new), ttl_ms or 0), patience_s) == 1)
+
+
+def _bytes(value: Value) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+async def fenced_set(
+    key: str, seen_key: str, fence: int, value: Value, ttl_ms: int | None, remember_ms: int, patience_s: float
+) -> int | None:
+    """Write unless a newer fencing token has been seen: None, or that token."""
+    reply = await Call("fenced_set", (key, seen_key), (fence, _bytes(value), ttl_ms or 0, remember_ms), patience_s)
+    return int(reply) or None

@@ -1,0 +1,22 @@
+-- Look at a barrier, break it, or make it usable again.
+-- KEYS    1 state (hash: generation, parties, broken)  2 arrived
+-- ARGV    1 "look", "abort" or "reset"  2 parties  3 keep_ms  4 prefix of inboxes
+-- Returns {1, generation, parties waiting, broken}, or {-3, parties stored}
+local state, arrived = KEYS[1], KEYS[2]
+local kept = redis.call('HMGET', state, 'generation', 'parties', 'broken')
+if kept[2] and kept[2] ~= ARGV[2] then
+  return {-3, tonumber(kept[2])}
+end
+local generation, broken = tonumber(kept[1] or 0), tonumber(kept[3] or 0)
+if ARGV[1] ~= 'look' then
+  broken = ARGV[1] == 'abort' and 1 or 0
+  generation = generation + 1 - broken
+  redis.call('HSET', state, 'generation', generation, 'parties', ARGV[2], 'broken', broken)
+  redis.call('PEXPIRE', state, ARGV[3])
+  -- Whoever waits is told that this generation is over for it.
+  for _, token in ipairs(redis.call('ZRANGE', arrived, 0, -1)) do
+    redis.call('PUBLISH', ARGV[4] .. string.match(token, '^[^:]*'), 'ask ' .. token)
+  end
+  redis.call('DEL', arrived)
+end
+return {1, generation, redis.call('ZCARD', arrived), broken}

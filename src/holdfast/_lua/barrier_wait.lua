@@ -1,0 +1,76 @@
+-- Arrive at a barrier; the last party to arrive lets all go on.
+-- KEYS    1 state (hash: generation, parties, broken)  2 arrived  3 released parties of late
+-- ARGV    1 token  2 "wait"; "break": its time is over, break the barrier; "leave": go away from it
+--         3 1 + generation at arrival as an earlier reply gave it, or 0  4 parties  5 keep_ms  6 prefix of inboxes
+--         7 ms after which a party looks for itself
+-- Returns {1, index of this party, generation}          all have arrived (also to a repeat)
+--         {0, ms, "", place, 1 + generation}            others are missing
+--         {-2}                                          broken
+--         {-3, parties stored}                          declared otherwise
+local state, arrived, released = KEYS[1], KEYS[2], KEYS[3]
+local token, parties = ARGV[1], tonumber(ARGV[4])
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local kept = redis.call('HMGET', state, 'generation', 'parties', 'broken')
+local generation = tonumber(kept[1] or 0)
+
+local mark = redis.call('ZSCORE', released, token)
+if mark then
+  return {1, tonumber(mark) % 1000, generation}
+end
+if ARGV[2] == 'leave' then
+  redis.call('ZREM', arrived, token)
+  return {0, 0, '', -1, 0}
+end
+if kept[2] and tonumber(kept[2]) ~= parties then
+  return {-3, tonumber(kept[2])}
+end
+local here = redis.call('ZSCORE', arrived, token)
+if kept[3] == '1' or (ARGV[3] ~= '0' and tonumber(ARGV[3]) ~= generation + 1) then
+  return {-2}
+end
+if ARGV[2] == 'break' then
+  redis.call('HSET', state, 'generation', generation, 'parties', parties, 'broken', '1')
+  redis.call('PEXPIRE', state, ARGV[5])
+  for _, other in ipairs(redis.call('ZRANGE', arrived, 0, -1)) do
+    redis.call('PUBLISH', ARGV[6] .. string.match(other, '^[^:]*'), 'ask ' .. other)
+  end
+  redis.call('DEL', arrived)
+  return {-2}
+end
+if not here then
+  redis.call('ZADD', arrived, string.format('%.0f', now_us), token)
+  redis.call('HSET', state, 'generation', generation, 'parties', parties)
+end
+redis.call('PEXPIRE', arrived, ARGV[5])
+redis.call('PEXPIRE', state, ARGV[5])
+local waiting = redis.call('ZRANGE', arrived, 0, -1)
+if #waiting >= parties then
+  -- A party whose process has gone is not there.
+  for place, other in ipairs(waiting) do
+    local inbox = ARGV[6] .. string.match(other, '^[^:]*')
+    if other ~= token and tonumber(redis.call('PUBSUB', 'NUMSUB', inbox)[2]) == 0 then
+      redis.call('ZREM', arrived, other)
+    end
+  end
+  waiting = redis.call('ZRANGE', arrived, 0, -1)
+end
+if #waiting < parties then
+  return {0, tonumber(ARGV[7]), '', redis.call('ZRANK', arrived, token), generation + 1}
+end
+generation = generation + 1
+redis.call('HSET', state, 'generation', generation)
+local now_ms = math.floor(now_us / 1000)
+redis.call('ZREMRANGEBYSCORE', released, '-inf', string.format('%.0f', (now_ms - 600000) * 1000))
+local index = 0
+for place, other in ipairs(waiting) do
+  redis.call('ZADD', released, string.format('%.0f', now_ms * 1000 + place - 1), other)
+  if other == token then
+    index = place - 1
+  else
+    redis.call('PUBLISH', ARGV[6] .. string.match(other, '^[^:]*'), 'ask ' .. other)
+  end
+end
+redis.call('PEXPIRE', released, 600000)
+redis.call('DEL', arrived)
+return {1, index, generation}

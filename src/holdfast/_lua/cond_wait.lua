@@ -1,0 +1,61 @@
+-- Release a lock and wait on its condition in one step; then, asked again, take part in the lock's queue once notified.
+-- KEYS    1 lock  2 fence  3 queue  4 gone  5 condition's waiters
+-- ARGV    1 token of the waiting  2 ttl_ms  3 "wait", or "leave": the time is over, queue for the lock
+--         4 arrival_us as an earlier reply gave it, or 0: this begins  5 fence_ms  6 claim_ms  7 prefix of inboxes
+--         8 token of the holder that begins to wait  9 ms after which a waiter looks for itself
+-- Returns {1, fencing token, notified}                                  the lock is held again, by the waiting token
+--         {0, ms until a look is worth it (-1: for ever), holder, place, arrival_us, notified}
+--         {-1}                                                          this token was given back before
+--         {-2}                                                          the lock is not held by the holder's token
+-- #include fence
+-- #include queue
+local lock, fence_key, queue, gone, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local token, ttl_ms, arrival, fence_ms = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5]
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+
+if redis.call('SISMEMBER', gone, token) == 1 then
+  return {-1}
+end
+local holder = redis.call('GET', lock)
+if holder == token then
+  redis.call('PEXPIRE', lock, ttl_ms)
+  return {1, tonumber(redis.call('GET', fence_key) or next_fence(fence_key, fence_ms)), 1}
+end
+local notified = 1
+if redis.call('ZSCORE', waiters, token) then
+  if ARGV[3] == 'wait' then
+    redis.call('PEXPIRE', waiters, tonumber(ARGV[9]) + 60000)
+    return {0, tonumber(ARGV[9]), '', 0, math.max(arrival, 1)}
+  end
+  redis.call('ZREM', waiters, token)
+  notified = 0
+elseif arrival == 0 and not redis.call('ZSCORE', queue, token) then
+  if holder ~= ARGV[8] then
+    return {-2}
+  end
+  redis.call('ZADD', waiters, string.format('%.0f', now_us), token)
+  redis.call('PEXPIRE', waiters, tonumber(ARGV[9]) + 60000)
+  local heir = next_waiter(queue, ARGV[7])
+  if not heir then
+    redis.call('DEL', lock)
+  else
+    hand_over(lock, fence_key, heir, ARGV[6], fence_ms, ARGV[7])
+  end
+  return {0, tonumber(ARGV[9]), '', 0, now_us}
+end
+
+-- Notified, out of time, or forgotten by the server (which counts as notified): on to the lock.
+redis.call('ZADD', queue, 'NX', string.format('%.0f', now_us), token)
+if not holder then
+  holder = next_waiter(queue, ARGV[7], token)
+  if not holder or holder == token then
+    redis.call('ZREM', queue, token)
+    redis.call('SET', lock, token, 'PX', ttl_ms)
+    return {1, next_fence(fence_key, fence_ms), notified}
+  end
+  hand_over(lock, fence_key, holder, ARGV[6], fence_ms, ARGV[7])
+end
+local remaining_ms = redis.call('PTTL', lock)
+redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + 60000)
+return {0, remaining_ms, holder, redis.call('ZRANK', queue, token) or -1, math.max(arrival, 1), notified}

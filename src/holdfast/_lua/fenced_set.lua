@@ -1,0 +1,15 @@
+-- Write a key unless a newer fencing token has written it before.
+-- KEYS    1 key  2 where the newest token seen is kept
+-- ARGV    1 fencing token  2 new value  3 ttl_ms of the value, 0: without  4 how long the token is remembered, ms
+-- Returns 0 written, or the newer token that has been seen
+local seen = redis.call('GET', KEYS[2])
+if seen and tonumber(seen) > tonumber(ARGV[1]) then
+  return seen
+end
+redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[4])
+if ARGV[3] == '0' then
+  redis.call('SET', KEYS[1], ARGV[2])
+else
+  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+end
+return 0

@@ -1,0 +1,33 @@
+-- Change what a gate is waiting for, and tell its waiters when it opens.
+-- KEYS    1 state: "<still missing> <declared>"  2 waiters  3 gone, which also remembers what was done
+-- ARGV    1 token of this deed  2 how many fewer are missing, or "open", "shut", "look"  3 keep_ms
+--         4 declared count (an event's is 1)  5 prefix of inboxes  6 how long to remember the deed, ms
+-- Returns {1, still missing}, or {-2, declared count stored}
+local state, waiters, gone = KEYS[1], KEYS[2], KEYS[3]
+local missing, declared = string.match(redis.call('GET', state) or '', '^(%d+) (%d+)$')
+if declared and declared ~= ARGV[4] then
+  return {-2, tonumber(declared)}
+end
+local before = tonumber(missing or ARGV[4])
+local after = before
+if ARGV[2] == 'look' then
+  return {1, before}
+elseif ARGV[2] == 'open' then
+  after = 0
+elseif ARGV[2] == 'shut' then
+  after = tonumber(ARGV[4])
+elseif redis.call('SISMEMBER', gone, ARGV[1]) == 0 then
+  after = math.max(before - tonumber(ARGV[2]), 0)
+end
+redis.call('SET', state, string.format('%.0f %s', after, ARGV[4]), 'PX', ARGV[3])
+if after ~= before then
+  redis.call('SADD', gone, ARGV[1])
+  redis.call('PEXPIRE', gone, ARGV[6])
+end
+if after == 0 then
+  for _, token in ipairs(redis.call('ZRANGE', waiters, 0, -1)) do
+    redis.call('PUBLISH', ARGV[5] .. string.match(token, '^[^:]*'), 'ask ' .. token)
+  end
+  redis.call('DEL', waiters)
+end
+return {1, after}

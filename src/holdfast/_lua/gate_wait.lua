@@ -1,0 +1,39 @@
+-- Wait for a gate to open: an event to be set, a latch to come to 0.
+-- KEYS    1 state: "<still missing> <declared>"  2 waiters  3 gone
+-- ARGV    1 token  2 "try", "wait" or "leave"  3 keep_ms  4 declared count (an event's is 1)
+--         5 ms after which a waiter looks for itself  6 bury_ms of "leave"
+-- Returns {1, 0}                                open
+--         {0, ms, "", place (-1: not queued), arrival_us}   not yet
+--         {-1}                                  this token left before
+--         {-2, declared count stored}           declared otherwise
+local state, waiters, gone = KEYS[1], KEYS[2], KEYS[3]
+local token = ARGV[1]
+if ARGV[2] == 'leave' then
+  redis.call('ZREM', waiters, token)
+  redis.call('SADD', gone, token)
+  redis.call('PEXPIRE', gone, ARGV[6])
+  return {0, 0, '', -1, 0}
+end
+local missing, declared = string.match(redis.call('GET', state) or '', '^(%d+) (%d+)$')
+if declared and declared ~= ARGV[4] then
+  return {-2, tonumber(declared)}
+end
+if missing == '0' then
+  redis.call('ZREM', waiters, token)
+  return {1, 0}
+end
+if redis.call('SISMEMBER', gone, token) == 1 then
+  return {-1}
+end
+if ARGV[2] == 'try' then
+  return {0, tonumber(ARGV[5]), '', -1, 0}
+end
+local time = redis.call('TIME')
+redis.call('ZADD', waiters, 'NX', string.format('%.0f', time[1] * 1000000 + time[2]), token)
+redis.call('PEXPIRE', waiters, tonumber(ARGV[5]) + 60000)
+if missing then
+  redis.call('PEXPIRE', state, ARGV[3])
+else
+  redis.call('SET', state, ARGV[4] .. ' ' .. ARGV[4], 'PX', ARGV[3])
+end
+return {0, tonumber(ARGV[5]), '', 0, 1}

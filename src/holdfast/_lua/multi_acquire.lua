@@ -1,0 +1,101 @@
+-- Acquire several locks with one token: all at once, or waiting, one after the other in the order of the keys.
+-- KEYS    for each lock: lock, fence, queue, gone
+-- ARGV    1 token  2 ttl_ms  3 "try": all or none; "wait": take up to the first that is busy, and queue there
+--         4 arrival_us as an earlier reply gave it, or 0  5 fence_ms  6 claim_ms  7 prefix of inboxes
+-- Returns {1, fencing token, the same for all}                          all granted (also to a repeat)
+--         {0, ms until a look is worth it (-1: for ever), holder, place (-1: not queued), arrival_us}
+--         {-1}                                                          this token was given back before
+-- #include fence
+-- #include queue
+local token, ttl_ms, fence_ms = ARGV[1], tonumber(ARGV[2]), ARGV[5]
+local waits = ARGV[3] == 'wait'
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local arrival = tonumber(ARGV[4])
+if arrival == 0 then
+  arrival = now_us
+end
+
+-- What stands in the way of taking the lock whose keys begin at `at`: nothing, or its holder.
+local function busy(at)
+  local holder = redis.call('GET', KEYS[at])
+  if holder == token then
+    return nil
+  end
+  if not holder and redis.call('EXISTS', KEYS[at + 2]) == 1 then
+    return redis.call('ZRANGE', KEYS[at + 2], 0, 0)[1]
+  end
+  return holder
+end
+
+for at = 1, #KEYS, 4 do
+  if redis.call('SISMEMBER', KEYS[at + 3], token) == 1 then
+    return {-1}
+  end
+end
+local blocked_at, holder
+for at = 1, #KEYS, 4 do
+  holder = busy(at)
+  if holder then
+    blocked_at = at
+    break
+  end
+end
+
+if blocked_at and not waits then
+  return {0, redis.call('PTTL', KEYS[blocked_at]), holder, -1, 0}
+end
+local last = blocked_at or #KEYS + 1
+while true do
+  for at = 1, last - 1, 4 do
+    redis.call('SET', KEYS[at], token, 'PX', ttl_ms)
+    redis.call('ZREM', KEYS[at + 2], token)
+  end
+  if last > #KEYS then
+    break
+  end
+  -- Queue at the busy one. When its holder's time ran out, its queue goes first, and we may be the head of that.
+  local lock, fence_key, queue = KEYS[last], KEYS[last + 1], KEYS[last + 2]
+  redis.call('ZADD', queue, 'NX', string.format('%.0f', arrival), token)
+  holder = redis.call('GET', lock)
+  if not holder then
+    holder = next_waiter(queue, ARGV[7], token)
+    if holder and holder ~= token then
+      hand_over(lock, fence_key, holder, ARGV[6], fence_ms, ARGV[7])
+    end
+  end
+  if holder and holder ~= token then
+    local remaining_ms = redis.call('PTTL', lock)
+    redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + 60000)
+    local place = redis.call('ZRANK', queue, token) or -1
+    if last > 1 and (remaining_ms < 0 or remaining_ms > ttl_ms / 3) then
+      remaining_ms = math.floor(ttl_ms / 3) -- what we hold already has to be extended meanwhile
+    end
+    return {0, remaining_ms, holder, place, arrival}
+  end
+  -- It was ours to take: on to the next busy one.
+  redis.call('SET', lock, token, 'PX', ttl_ms)
+  redis.call('ZREM', queue, token)
+  local from = last + 4
+  last = #KEYS + 1
+  for at = from, #KEYS, 4 do
+    holder = busy(at)
+    if holder then
+      last = at
+      break
+    end
+  end
+end
+
+-- One fencing token for all: greater than each of theirs.
+local fence = now_us
+for at = 1, #KEYS, 4 do
+  local seen = tonumber(redis.call('GET', KEYS[at + 1]) or 0)
+  if seen >= fence then
+    fence = seen + 1
+  end
+end
+for at = 1, #KEYS, 4 do
+  redis.call('SET', KEYS[at + 1], string.format('%.0f', fence), 'PX', fence_ms)
+end
+return {1, fence}

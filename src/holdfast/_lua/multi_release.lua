@@ -1,0 +1,30 @@
+-- Release several locks and hand each to the head of its queue; also leaves the queues, and gives back.
+-- KEYS    for each lock: lock, fence, queue, gone
+-- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
+--         5 bury_ms: > 0 leaves the queues too, and refuses this token for so long (a delayed acquire may follow)
+-- Returns 1 all were held, 0 not all
+-- #include fence
+-- #include queue
+local token, bury_ms = ARGV[1], tonumber(ARGV[5])
+local result = 1
+for at = 1, #KEYS, 4 do
+  local lock, queue, gone = KEYS[at], KEYS[at + 2], KEYS[at + 3]
+  if bury_ms > 0 then
+    redis.call('ZREM', queue, token)
+  end
+  if redis.call('GET', lock) == token then
+    local heir = next_waiter(queue, ARGV[4])
+    if not heir then
+      redis.call('DEL', lock)
+    else
+      hand_over(lock, KEYS[at + 1], heir, ARGV[3], ARGV[2], ARGV[4])
+    end
+  else
+    result = 0
+  end
+  if bury_ms > 0 then
+    redis.call('SADD', gone, token)
+  redis.call('PEXPIRE', gone, bury_ms)
+  end
+end
+return result
