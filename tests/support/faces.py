@@ -131,6 +131,7 @@ class _Blocking:
     def __init__(self, face: AsyncioFace, target: Any) -> None:
         self._face = face
         self._target = target
+        self._inside: list[tuple[Any, Future[None]]] = []
 
     def __getattr__(self, name: str) -> Any:
         value = self._face.call(getattr, self._target, name)
@@ -146,10 +147,38 @@ class _Blocking:
         return repr(self._target)
 
     def __enter__(self) -> Any:
-        return self._face.wrap(self._face.call(self._target.__aenter__))
+        """Enter in a task of its own, which leaves when told to: `async with` belongs to one task."""
+        entered: Future[Any] = Future()
+        leave = self._face.loop.create_future()
 
-    def __exit__(self, *error: Any) -> Any:
-        return self._face.call(self._target.__aexit__, *error)
+        async def body() -> None:
+            async with self._target as value:
+                entered.set_result(value)
+                await leave
+
+        left = asyncio.run_coroutine_threadsafe(body(), self._face.loop)
+        left.add_done_callback(
+            lambda done: None if entered.done() else entered.set_exception(done.exception() or RuntimeError())
+        )
+        self._inside.append((leave, left))
+        return self._face.wrap(entered.result(PATIENCE_S * 2))
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        leave, left = self._inside.pop()
+
+        def end() -> None:
+            if not leave.done():
+                if error is None:
+                    leave.set_result(None)
+                else:
+                    leave.set_exception(error)
+
+        self._face.loop.call_soon_threadsafe(end)
+        try:
+            left.result(PATIENCE_S * 2)
+        except BaseException as raised:
+            if raised is not error:
+                raise
 
 
 FACES: dict[str, type[Face]] = {"threads": ThreadsFace, "asyncio": AsyncioFace}
