@@ -27,6 +27,7 @@ __all__ = [
     "ScriptRefused",
     "ServerError",
     "ServerUnreachable",
+    "StaleFencingToken",
     "TooManyPermits",
     "UpgradeRefused",
 ]
@@ -295,4 +296,21 @@ class OptimisticConflict(HoldfastError):
             f"{', '.join(keys)} changed during each of {attempts} attempts; try more often, or take a lock",
             keys=keys,
             attempts=attempts,
+        )
+
+
+class StaleFencingToken(HoldfastError):
+    """A newer holder has been here: `resource`, `token` (refused), `seen` (the newest so far)."""
+
+    resource: str
+    token: int
+    seen: int
+
+    def __init__(self, resource: str, token: int, seen: int) -> None:
+        super().__init__(
+            f"fencing token {token} is not accepted by {resource!r}, which has seen {seen}: the lease it belongs to "
+            "is over",
+            resource=resource,
+            token=token,
+            seen=seen,
         )

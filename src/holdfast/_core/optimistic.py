@@ -43,23 +43,32 @@ async def finish(session: str, key: str, commands: Sequence[Sequence[Value]], pa
     if not commands:
         await Command(("UNWATCH",), patience_s, key, session=session)
         return []
-    await Command(("MULTI",), patience_s, key, session=session)
-    for args in commands:
-        await Command(args, patience_s, key, session=session)
-    replies: list[Reply] | None = await Command(("EXEC",), patience_s, key, session=session)
+    begun = False
+    try:
+        await Command(("MULTI",), patience_s, key, session=session)
+        begun = True
+        for args in commands:
+            await Command(args, patience_s, key, session=session)
+        replies: list[Reply] | None = await Command(("EXEC",), patience_s, key, session=session)
+    except Trouble:
+        raise  # the connection went with it
+    except BaseException:
+        if begun:
+            await _quietly(Command(("DISCARD",), patience_s, key, session=session))
+        raise
     return replies
 
 
 async def leave(session: str, key: str, patience_s: float) -> None:
-    """End an attempt from outside: the session watches nothing any more."""
+    """End an attempt before `finish`: the session watches nothing any more."""
+    await _quietly(Command(("UNWATCH",), patience_s, key, session=session))
+
+
+async def _quietly(command: Command) -> None:
     try:
-        await Command(("DISCARD",), patience_s, key, session=session)
+        await command
     except Trouble:
-        pass  # no MULTI was open, or the connection has gone, and with it what it watched
-    try:
-        await Command(("UNWATCH",), patience_s, key, session=session)
-    except Trouble:
-        pass
+        pass  # the connection has gone, and with it what it watched
 
 
 async def pause(attempt: int) -> None:

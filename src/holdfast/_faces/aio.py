@@ -149,14 +149,25 @@ class Lease:
     clock and the deed. That is what `fencing_token` is for.
     """
 
-    __slots__ = ("__weakref__", "_bodies", "_client", "_driver", "_hold", "_loss", "_owner", "_task", "_where")
+    __slots__ = (
+        "__weakref__",
+        "_bodies",
+        "_client",
+        "_driver",
+        "_entries",
+        "_hold",
+        "_loss",
+        "_owners",
+        "_task",
+        "_where",
+    )
 
     def __init__(
         self,
         client: Client,
         driver: AioDriver,
         hold: Hold,
-        owner: tuple[str, int] | None,
+        owners: tuple[tuple[str, int], ...],
         task: asyncio.Task[Any] | None,
         where: tuple[CodeType, int] | None,
     ) -> None:
@@ -165,7 +176,8 @@ class Lease:
         self._hold = hold
         self._loss: Loss | None = None
         self._bodies: list[_Body] | None = None
-        self._owner = owner
+        self._owners = owners
+        self._entries = 1  # how often its owner has acquired it (a reentrant lock)
         self._task = task  # kept, so that its id is nobody else's while the lease lives
         self._where = where
 
@@ -249,6 +261,9 @@ class Lease:
         if hold.over(clock()):
             client._unwatch(self)
             return False
+        if self._entries > 1:
+            self._entries -= 1
+            return True
         hold.released()
         client._unwatch(self)
         if not await client._run(hold.release()):
@@ -353,6 +368,10 @@ class Leasable:
     """What can be acquired: the part that all locks share."""
 
     _kind = "lock"
+    _lease_class: type[Lease] = Lease
+    #: What the owner in its tokens begins with.
+    _mark = ""
+    _reentrant = False
 
     def __init__(self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
         self._client = client
@@ -360,7 +379,7 @@ class Leasable:
         self._ttl_ms = ttl_ms
         self._renew = renew
         self._max_hold_ms = max_hold_ms
-        self._owned_as = f"{self._kind}:{name}"
+        self._owned_as: tuple[str, ...] = (f"{self._kind}:{name}",)
         self._entered: dict[asyncio.Task[Any] | None, list[Lease]] = {}
 
     # What a kind of lock has to say.
@@ -406,24 +425,30 @@ class Leasable:
         except (AcquireTimeout, AlreadyHeld):
             return None
 
-    async def _acquire(self, timeout_s: float | None, frame: Any) -> Lease:
+    async def _acquire(self, timeout_s: float | None, frame: Any, mark: str | None = None) -> Lease:
         client = self._client
         driver = client._driver
         task = asyncio.current_task()
         where = (frame.f_code, frame.f_lasti)
         del frame
-        owner = (self._owned_as, id(task))
-        held = client._owners.get(owner)
-        if held is not None and (lease := held()) is not None and not lease._hold.over(clock()):
-            raise AlreadyHeld(self._name)
-        token = make_token(driver.client_id, owner[1], next(client._sequence))
+        owners = tuple([(kind, id(task)) for kind in self._owned_as])
+        for owner in owners:
+            held = client._owners.get(owner)
+            if held is not None and (lease := held()) is not None and not lease._hold.over(clock()):
+                if not self._reentrant:
+                    raise AlreadyHeld(lease.name)
+                lease._entries += 1
+                return lease
+        owner_part = f"{self._mark if mark is None else mark}{id(task)}"
+        token = make_token(driver.client_id, owner_part, next(client._sequence))
         got: Grant | Busy | None = None
         try:
             got = await driver.run(self._ask(token, timeout_s))
             if type(got) is Grant:
                 hold = self._make_hold(token, got)
-                lease = Lease(client, driver, hold, owner, task, where)
-                client._owners[owner] = weakref.ref(lease)
+                lease = self._lease_class(client, driver, hold, owners, task, where)
+                for owner in owners:
+                    client._owners[owner] = weakref.ref(lease)
                 driver.watch(hold)
                 if got.sent_at >= driver.introduce_at:
                     client._introduce(driver, got.sent_at)
@@ -463,9 +488,18 @@ class Lock(Leasable):
     cancelled and `LeaseLost` comes out of the `async with` (unless the block raises something itself).
     """
 
-    def __init__(self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        ttl_ms: int,
+        renew: bool,
+        max_hold_ms: int | None,
+        reentrant: bool = False,
+    ) -> None:
         super().__init__(client, name, ttl_ms, renew, max_hold_ms)
         self._keys = lock_keys(client.namespace, name)
+        self._reentrant = reentrant
 
     def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
         driver = self._client._driver
@@ -521,7 +555,7 @@ class Lock(Leasable):
             task = asyncio.current_task()
         except RuntimeError:
             task = None  # no event loop is running here
-        held = self._client._owners.get((self._owned_as, id(task))) if task is not None else None
+        held = self._client._owners.get((self._owned_as[0], id(task))) if task is not None else None
         lease = held() if held is not None else None
         state = f"{lease.state.name} by this task" if lease is not None else "not held by this task"
         return f"<Lock {self._name!r}: {state}, ttl {self.ttl:g} s>"
@@ -581,12 +615,15 @@ class Client:
         ttl: Duration | None = None,
         renew: bool | None = None,
         max_hold: Duration | None = None,
+        reentrant: bool = False,
     ) -> Lock:
         """An exclusive lock called `name`.
 
         `ttl`: lease duration in seconds (0.01 up to a year; default: the client's, 30): a holder that dies blocks
         others for so long at most. `renew`: extend it in the background while it is held. `max_hold`: stop renewing so
         that it ends by itself after so many seconds, as a guard against a holder that hangs.
+        `reentrant`: the task that holds it may acquire it again, and gets the same lease, which ends when it has
+        been released as often. Without it a second acquire by the holder raises `AlreadyHeld`.
 
         Sends nothing. Raises `ConfigurationError` for what is not allowed.
         """
@@ -596,6 +633,7 @@ class Client:
             self._ttl_ms if ttl is None else ttl_ms_of(ttl),
             self._renew if renew is None else check_bool("renew", renew),
             self._max_hold_ms if max_hold is None else max_hold_of(max_hold),
+            check_bool("reentrant", reentrant),
         )
 
     async def close(self) -> None:
@@ -688,8 +726,7 @@ class Client:
         self._disown(lease)
 
     def _disown(self, lease: Lease) -> None:
-        owner = lease._owner
-        if owner is not None:
+        for owner in lease._owners:
             held = self._owners.get(owner)
             if held is not None and held() in (lease, None):
                 self._owners.pop(owner, None)

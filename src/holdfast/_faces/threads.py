@@ -120,13 +120,14 @@ class Lease:
     clock and the deed. That is what `fencing_token` is for.
     """
 
-    __slots__ = ("__weakref__", "_client", "_hold", "_loss", "_owner", "_where")
+    __slots__ = ("__weakref__", "_client", "_entries", "_hold", "_loss", "_owners", "_where")
 
-    def __init__(self, client: Client, hold: Hold, owner: tuple[str, int] | None, where: str) -> None:
+    def __init__(self, client: Client, hold: Hold, owners: tuple[tuple[str, int], ...], where: str) -> None:
         self._client = client
         self._hold = hold
         self._loss: Loss | None = None
-        self._owner = owner
+        self._owners = owners
+        self._entries = 1  # how often its owner has acquired it (a reentrant lock)
         self._where = where
 
     @property
@@ -207,6 +208,9 @@ class Lease:
         if hold.over(clock()):
             client._unwatch(self)
             return False
+        if self._entries > 1:
+            self._entries -= 1
+            return True
         with client._driver.lock:
             if not hold.released():
                 return False
@@ -271,10 +275,15 @@ class Leasable:
     """What can be acquired: the part that all locks share."""
 
     _kind = "lock"
+    _lease_class: type[Lease] = Lease
+    #: What the owner in its tokens begins with.
+    _mark = ""
+    _reentrant = False
 
     def __init__(self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
         self._client = client
         self._name = name
+        self._owned_as: tuple[str, ...] = (f"{self._kind}:{name}",)
         self._ttl_ms = ttl_ms
         self._renew = renew
         self._max_hold_ms = max_hold_ms
@@ -323,24 +332,29 @@ class Leasable:
         except (AcquireTimeout, AlreadyHeld):
             return None
 
-    def _acquire(self, timeout_s: float | None, cancel: Cancel | None, frame: Any) -> Lease:
+    def _acquire(self, timeout_s: float | None, cancel: Cancel | None, frame: Any, mark: str | None = None) -> Lease:
         if cancel is not None and not isinstance(cancel, Cancel):
             raise ConfigurationError("cancel", cancel, "a holdfast.Cancel, or None")
         client = self._client
         thread = threading.get_ident()
-        owner = (f"{self._kind}:{self._name}", thread)
-        held = client._owners.get(owner)
-        if held is not None and (lease := held()) is not None and not lease._hold.over(clock()):
-            raise AlreadyHeld(self._name)
-        token = client._new_token(thread)
+        owners = tuple([(kind, thread) for kind in self._owned_as])
+        for owner in owners:
+            held = client._owners.get(owner)
+            if held is not None and (lease := held()) is not None and not lease._hold.over(clock()):
+                if not self._reentrant:
+                    raise AlreadyHeld(lease.name)
+                lease._entries += 1
+                return lease
+        token = client._new_token(f"{self._mark if mark is None else mark}{thread}")
         driver = client._driver
         try:
             got = driver.run(self._ask(token, timeout_s), cancel)
             if type(got) is Grant:
                 hold = self._make_hold(token, got)
                 code = frame.f_code
-                lease = Lease(client, hold, owner, f"{code.co_filename}:{frame.f_lineno}")
-                client._owners[owner] = weakref.ref(lease)
+                lease = self._lease_class(client, hold, owners, f"{code.co_filename}:{frame.f_lineno}")
+                for owner in owners:
+                    client._owners[owner] = weakref.ref(lease)
                 driver.watch(hold)
                 if got.sent_at >= client._introduce_at:
                     client._introduce(got.sent_at)
@@ -383,9 +397,18 @@ class Lock(Leasable):
     the lease was lost meanwhile (unless the block raises something itself).
     """
 
-    def __init__(self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        ttl_ms: int,
+        renew: bool,
+        max_hold_ms: int | None,
+        reentrant: bool = False,
+    ) -> None:
         super().__init__(client, name, ttl_ms, renew, max_hold_ms)
         self._keys = lock_keys(client.namespace, name)
+        self._reentrant = reentrant
 
     def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
         driver = self._client._driver
@@ -437,7 +460,7 @@ class Lock(Leasable):
         return self._client._run(mutex.inspect(self._keys, self._client._driver.settings.patience_s))
 
     def __repr__(self) -> str:
-        held = self._client._owners.get((f"{self._kind}:{self._name}", threading.get_ident()))
+        held = self._client._owners.get((self._owned_as[0], threading.get_ident()))
         lease = held() if held is not None else None
         state = f"{lease.state.name} by this thread" if lease is not None else "not held by this thread"
         return f"<Lock {self._name!r}: {state}, ttl {self.ttl:g} s>"
@@ -494,12 +517,15 @@ class Client:
         ttl: Duration | None = None,
         renew: bool | None = None,
         max_hold: Duration | None = None,
+        reentrant: bool = False,
     ) -> Lock:
         """An exclusive lock called `name`.
 
         `ttl`: lease duration in seconds (0.01 up to a year; default: the client's, 30): a holder that dies blocks
         others for so long at most. `renew`: extend it in the background while it is held. `max_hold`: stop renewing so
         that it ends by itself after so many seconds, as a guard against a holder that hangs.
+        `reentrant`: the thread that holds it may acquire it again, and gets the same lease, which ends when it has
+        been released as often. Without it a second acquire by the holder raises `AlreadyHeld`.
 
         Sends nothing. Raises `ConfigurationError` for what is not allowed.
         """
@@ -509,6 +535,7 @@ class Client:
             self._ttl_ms if ttl is None else ttl_ms_of(ttl),
             self._renew if renew is None else check_bool("renew", renew),
             self._max_hold_ms if max_hold is None else max_hold_of(max_hold),
+            check_bool("reentrant", reentrant),
         )
 
     def close(self) -> None:
@@ -529,7 +556,7 @@ class Client:
 
     # For locks and leases.
 
-    def _new_token(self, owner: int) -> str:
+    def _new_token(self, owner: str) -> str:
         driver = self._driver
         if driver.closed:
             raise ClientClosed()
@@ -570,8 +597,7 @@ class Client:
         self._disown(lease)
 
     def _disown(self, lease: Lease) -> None:
-        owner = lease._owner
-        if owner is not None:
+        for owner in lease._owners:
             held = self._owners.get(owner)
             if held is not None and held() in (lease, None):
                 self._owners.pop(owner, None)
