@@ -140,7 +140,8 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
     token, ttl_ms, settings, sync = turn.token, turn.ttl_ms, turn.settings, turn.sync
     doubtful = False  # a request of ours may have changed something on the server
     queued = False
-    heard = False  # the token is registered for wake-ups
+    registered = False  # the token is known to the inbox
+    heard = False  # and the inbox is believed to be open
     stray = False  # a request without an answer may still be carried out, after everything else
     try:
         began_at = now = await Now()
@@ -151,13 +152,14 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
         arrival = 0
         polls = 0
         troubled_at: float | None = None
+        late_at: float | None = None
         tries = 0
         confirming: Wake | None = None
         holder: str | None = None
         while True:
             try:
                 if queueing and not heard:
-                    heard = True
+                    registered = heard = True
                     await Listen(token, turn.key, patience_s)
                     now = await Now()
                 if turn.look_every_s is not None:
@@ -182,7 +184,6 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
             except Trouble as trouble:
                 now = await Now()
                 stray = stray or trouble.sent
-                heard = heard and trouble.kind != "closed"
                 if not trouble.passing:
                     raise
                 if troubled_at is None:
@@ -203,8 +204,7 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
                     pause_s = 0.0  # an idle connection that was closed meanwhile: a fresh one may do
                 if now + pause_s >= allowed_until:
                     raise
-                if heard:
-                    heard = False  # listen anew: the inbox may have gone with the server
+                heard = False  # listen anew: the inbox may have gone with the server
                 if pause_s:
                     await Sleep(pause_s)
                     now = await Now()
@@ -217,7 +217,17 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
                 if now < deadline(asked_at, ttl_ms):
                     doubtful = queued = stray = False
                     return Grant(reply[1], asked_at, reply[2:])
-                continue  # the answer came too late to be worth anything: repeat
+                # The answer came too late to be worth anything: repeat, but not for ever.
+                stray = True
+                if late_at is None:
+                    late_at = asked_at
+                if now >= (late_at + settings.stubborn_s if waits else began_at + settings.brief_s):
+                    raise Trouble(
+                        "silent", f"answers take longer than the ttl of {ttl_ms} ms", "", sent=True, passing=False
+                    )
+                if waits and give_up_at is not None and now >= give_up_at and not turn.time_is_up():
+                    return Busy(None, now - began_at)
+                continue
             if reply[0] < 0:
                 if reply[0] < -1:
                     doubtful = False  # refused before anything was written
@@ -259,7 +269,7 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
                     return Busy(holder, now - began_at)
                 give_up_at = None
     finally:
-        if heard:
+        if registered:
             await Unlisten(token)
         if doubtful or queued or stray:
             await Spawn(turn.give_back())

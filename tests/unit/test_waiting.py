@@ -1,0 +1,221 @@
+"""The waiting loop against scripted answers: no server, no clock but the test's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast._core import mutex
+from holdfast._core.effects import (
+    AwaitWake,
+    Call,
+    Effect,
+    Listen,
+    Now,
+    Protocol,
+    Random,
+    Sleep,
+    Spawn,
+    Unlisten,
+    Wake,
+)
+from holdfast._core.keys import lock_keys
+from holdfast._core.mutex import Busy, Grant
+from holdfast._core.settings import DEFAULT
+from holdfast._core.trouble import Trouble
+
+KEYS = lock_keys("holdfast", "a")
+TOKEN = "0" * 24 + ":1:1"
+OTHER = ("1" * 24 + ":1:1").encode()
+
+
+class Script:
+    """A driver whose server answers as told: each answer is a reply, or an exception, with the time it took."""
+
+    def __init__(self, *answers: tuple[float, Any], wakes: tuple[Wake | None, ...] = ()) -> None:
+        self.answers = list(answers)
+        self.wakes = list(wakes)
+        self.now = 1000.0
+        self.seen: list[Effect[Any]] = []
+
+    def run(self, protocol: Protocol[Any], interrupt_at: Callable[[Effect[Any]], bool] | None = None) -> Any:
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            for _ in range(10_000):
+                effect = protocol.send(result) if error is None else protocol.throw(error)
+                result, error = None, None
+                self.seen.append(effect)
+                if interrupt_at is not None and interrupt_at(effect):
+                    interrupt_at, error = None, KeyboardInterrupt()
+                    continue
+                try:
+                    result = self.perform(effect)
+                except Exception as raised:
+                    error = raised
+            raise AssertionError("the protocol does not end")
+        except StopIteration as end:
+            return end.value
+
+    def perform(self, effect: Effect[Any]) -> Any:
+        if isinstance(effect, Now):
+            return self.now
+        if isinstance(effect, Random):
+            return 0.5
+        if isinstance(effect, Sleep):
+            self.now += effect.seconds
+        elif isinstance(effect, AwaitWake):
+            wake = self.wakes.pop(0) if self.wakes else None
+            if wake is None:
+                self.now += effect.timeout_s
+            return wake
+        elif isinstance(effect, Spawn):
+            effect.protocol.close()
+        elif isinstance(effect, Call):
+            took_s, answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+            self.now += took_s
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        return None
+
+    def count(self, kind: type[Effect[Any]]) -> int:
+        return sum(isinstance(effect, kind) for effect in self.seen)
+
+    def scripts(self) -> list[str]:
+        return [effect.script for effect in self.seen if isinstance(effect, Call)]
+
+
+def acquire(timeout_s: float | None, ttl_ms: int = 1000, listening: bool = False) -> Protocol[Grant | Busy]:
+    return mutex.acquire(KEYS, TOKEN, ttl_ms, timeout_s, listening=listening)
+
+
+def busy(remaining_ms: int = 500, place: int = 0) -> list[Any]:
+    return [0, remaining_ms, OTHER, place, 77]
+
+
+def passing(sent: bool = True) -> Trouble:
+    return Trouble("broken", "gone", "n", sent=sent, passing=True)
+
+
+def test_a_grant_leaves_nothing_behind() -> None:
+    driver = Script((0.001, [1, 5]))
+    grant = driver.run(acquire(None))
+    assert (grant.fence, grant.sent_at) == (5, 1000.0)
+    assert [type(effect) for effect in driver.seen] == [Now, Call, Now]
+
+
+def test_a_late_grant_is_asked_for_again() -> None:
+    driver = Script((1.2, [1, 5]), (0.1, [1, 5]))
+    grant = driver.run(acquire(None))
+    assert grant.sent_at == 1001.2
+
+
+@pytest.mark.parametrize("timeout_s", [None, 0.0, 5.0, 1000.0])
+def test_a_server_that_is_always_too_late_ends_it(timeout_s: float | None) -> None:
+    driver = Script((1.2, [1, 5]))
+    if timeout_s == 5.0:
+        assert isinstance(driver.run(acquire(timeout_s)), Busy)
+    else:
+        with pytest.raises(Trouble, match="longer than the ttl"):
+            driver.run(acquire(timeout_s))
+    assert driver.now <= 1000 + DEFAULT.stubborn_s + 2
+    assert driver.count(Spawn) == 1, "what the server granted is given back"
+
+
+def test_time_is_up() -> None:
+    driver = Script((0.01, busy()))
+    end = driver.run(acquire(2.0, listening=True))
+    assert isinstance(end, Busy)
+    assert end.holder == OTHER.decode()
+    assert end.waited_s == pytest.approx(2.0, abs=0.1)
+    assert driver.count(Spawn) == 1, "the place in the queue is given back"
+    assert driver.count(Unlisten) == 1
+
+
+def test_trying_does_not_queue() -> None:
+    driver = Script((0.01, busy(place=-1)))
+    assert isinstance(driver.run(acquire(0.0)), Busy)
+    assert [call.args[2] for call in driver.seen if isinstance(call, Call)] == ["try"]
+    assert driver.count(Spawn) == 0 and driver.count(Listen) == 0
+
+
+def test_a_pushed_grant_is_confirmed_and_counts_from_before_that() -> None:
+    driver = Script((0.01, busy()), (0.01, 1), wakes=(Wake(Wake.GRANT, 9),))
+    grant = driver.run(acquire(None, listening=True))
+    assert driver.scripts() == ["acquire", "renew"]
+    assert grant.fence == 9
+    assert grant.sent_at == pytest.approx(1000.01)
+
+
+def test_a_claim_that_is_over_keeps_its_place() -> None:
+    driver = Script(
+        (0.01, busy()), (0.01, 0), (0.01, busy()), (0.01, 1), wakes=(Wake(Wake.GRANT, 9), Wake(Wake.GRANT, 11))
+    )
+    assert driver.run(acquire(None, listening=True)).fence == 11
+    arrivals = [call.args[3] for call in driver.seen if isinstance(call, Call) and call.script == "acquire"]
+    assert arrivals == [0, 77]
+
+
+def test_it_looks_for_itself_when_the_holders_time_is_over() -> None:
+    driver = Script((0.0, busy(remaining_ms=500)), (0.0, [1, 5]))
+    driver.run(acquire(None, listening=True))
+    assert 1000.5 <= driver.now <= 1000.5 + 2 * DEFAULT.recheck_late_s
+
+
+def test_a_foreign_holder_is_polled() -> None:
+    foreign = [0, -1, b"somebody", 0, 77]
+    driver = Script(*[(0.0, foreign)] * 20, (0.0, [1, 5]))
+    driver.run(acquire(None, listening=True))
+    assert driver.now <= 1000 + 20 * DEFAULT.foreign_poll_max_s * 1.5
+
+
+@pytest.mark.parametrize("timeout_s", [None, 0.0, 3.0])
+def test_lasting_trouble_ends_it(timeout_s: float | None) -> None:
+    driver = Script((0.01, passing()))
+    with pytest.raises(Trouble):
+        driver.run(acquire(timeout_s))
+    allowed_s = {None: DEFAULT.stubborn_s, 0.0: DEFAULT.brief_s, 3.0: 3.0}[timeout_s]
+    assert driver.now <= 1000 + allowed_s + 0.5
+    assert driver.count(Spawn) == 1, "a request without an answer may have been carried out"
+
+
+def test_passing_trouble_is_waited_out_with_the_same_token() -> None:
+    driver = Script((0.01, passing()), (0.01, passing()), (0.01, [1, 5]))
+    assert driver.run(acquire(3.0)).fence == 5
+    assert {call.args[0] for call in driver.seen if isinstance(call, Call)} == {TOKEN}
+    assert driver.count(Spawn) == 0
+
+
+def test_trouble_after_queueing_leaves_no_registration() -> None:
+    driver = Script((0.01, busy()), (0.01, passing()), wakes=(Wake(Wake.ASK),) * 50)
+    with pytest.raises(Trouble):
+        driver.run(acquire(1.0, listening=True))
+    assert driver.count(Unlisten) == 1
+
+
+def test_lasting_refusal_ends_it_at_once() -> None:
+    driver = Script((0.01, Trouble("NOAUTH", "NOAUTH no", "n", sent=False, passing=False)))
+    with pytest.raises(Trouble, match="NOAUTH"):
+        driver.run(acquire(None))
+    assert driver.now == pytest.approx(1000.01)
+
+
+@pytest.mark.parametrize(
+    "kind, number, gives_back",
+    [(Listen, 1, False), (Call, 1, True), (AwaitWake, 1, True), (Call, 2, True), (AwaitWake, 2, True), (Now, 3, True)],
+)
+def test_an_interruption_anywhere_gives_back(kind: type[Effect[Any]], number: int, gives_back: bool) -> None:
+    left = [number]
+
+    def at(effect: Effect[Any]) -> bool:
+        left[0] -= isinstance(effect, kind)
+        return left[0] == 0
+
+    driver = Script((0.01, busy()), wakes=(Wake(Wake.ASK), None, Wake(Wake.ASK)))
+    with pytest.raises(KeyboardInterrupt):
+        driver.run(acquire(None, listening=True), at)
+    assert driver.count(Spawn) == gives_back
+    assert driver.count(Unlisten) == 1
