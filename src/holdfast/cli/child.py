@@ -1,0 +1,152 @@
+"""The command as a process group of its own: made, started, signalled, waited for.
+
+Laws: the command runs as if it had been started by a shell (arguments, environment, open files, signals,
+output: all untouched); it dies with us where the kernel can see to that.
+
+Theory: the process is forked before the lock is asked for, while there is one thread only, since forking is safe
+then; it waits on a pipe, and becomes the command when it gets its environment there. End of the pipe means that
+there is nothing to run. That the command could not be executed comes back on a second pipe, which closes by
+itself when it could.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import struct
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from holdfast.cli import exits
+
+__all__ = ["Command"]
+
+_LENGTH = struct.Struct("=I")
+#: From linux/prctl.h: the signal to get when the parent dies.
+_PR_SET_PDEATHSIG = 1
+
+
+class Command:
+    """Made before there are threads; runs nothing before `start`."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        go, self._go = os.pipe()
+        self._failed, failed = os.pipe()
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.close(self._go)
+                os.close(self._failed)
+                _become_command(list(argv), go, failed, parent)
+            finally:
+                os._exit(exits.INTERNAL)
+        os.close(go)
+        os.close(failed)
+        # Both sides do it, so that the group is there for either of them. It cannot have become the command yet.
+        try:
+            os.setpgid(self.pid, self.pid)
+        except OSError:
+            pass  # it was faster, or has died: then waiting for it says so
+        #: The process group.
+        self.group = self.pid
+        #: Exit status as a shell would say it, once the command has ended.
+        self.status: int | None = None
+        #: The signal that stopped it, while it is stopped.
+        self.stopped_by: int | None = None
+
+    def start(self, environment: Mapping[str, str]) -> None:
+        """Become the command, with these variables in addition."""
+        told = b"\0".join(os.fsencode(f"{name}={value}") for name, value in environment.items())
+        message = memoryview(_LENGTH.pack(len(told)) + told)
+        try:
+            while message:
+                message = message[os.write(self._go, message) :]
+            os.close(self._go)
+        except BrokenPipeError:
+            pass  # it was killed already; waiting for it says how
+
+    def dismiss(self) -> None:
+        """There is nothing to run after all."""
+        os.close(self._go)
+        try:
+            os.waitpid(self.pid, 0)
+        except ChildProcessError:
+            pass
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the whole group; it may have ended."""
+        try:
+            os.killpg(self.group, number)
+        except OSError:
+            pass
+
+    def look(self) -> None:
+        """Note what has become of it; does not wait."""
+        while self.status is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            except ChildProcessError:  # somebody ignores SIGCHLD for us, so that nobody can know
+                self.status = exits.INTERNAL
+                return
+            if pid == 0:
+                return
+            if os.WIFSTOPPED(status):
+                self.stopped_by = os.WSTOPSIG(status)
+            elif os.WIFCONTINUED(status):
+                self.stopped_by = None
+            elif os.WIFSIGNALED(status):
+                self.status = exits.SIGNALLED + os.WTERMSIG(status)
+            else:
+                self.status = os.WEXITSTATUS(status)
+
+    def why_not_executed(self) -> str | None:
+        """Once it has ended: why it did not become the command; None when it did."""
+        said = os.read(self._failed, _LENGTH.size)
+        return os.strerror(_LENGTH.unpack(said)[0]) if len(said) == _LENGTH.size else None
+
+
+def _become_command(argv: list[str], go: int, failed: int, parent: int) -> NoReturn:
+    os.setpgid(0, 0)
+    # Python ignores these two; the command shall find what a shell would give it.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    if hasattr(signal, "SIGXFSZ"):
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    _die_with(parent)
+    told = _read(go, _LENGTH.unpack(_read(go, _LENGTH.size))[0])
+    environment = dict(os.environb)
+    for pair in told.split(b"\0"):
+        name, _, value = pair.partition(b"=")
+        environment[name] = value
+    try:
+        os.execvpe(argv[0], argv, environment)
+    except OSError as error:
+        os.write(failed, _LENGTH.pack(error.errno or errno.EIO))
+        missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
+    except ValueError:  # an empty word as the command
+        os.write(failed, _LENGTH.pack(errno.ENOENT))
+        missing = True
+    os._exit(exits.NOT_FOUND if missing else exits.CANNOT_EXECUTE)
+
+
+def _die_with(parent: int) -> None:
+    """Get SIGKILL when the parent dies: a second net below the guard, for when both are killed at once."""
+    try:
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    except (ImportError, OSError, AttributeError):
+        pass  # no Linux, or a Python without ctypes
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _read(go: int, size: int) -> bytes:
+    read = b""
+    while len(read) < size:
+        some = os.read(go, size - len(read))
+        if not some:
+            os._exit(0)  # nothing to run
+        read += some
+    return read

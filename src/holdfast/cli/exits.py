@@ -1,0 +1,88 @@
+"""What the exit statuses mean. All of them, in this one place; docs/cli.md has the same table.
+
+Statuses 64 to 78 are those of sysexits.h as far as it has a fitting one. `holdfast run` otherwise ends with the
+status of its command; a command that uses the same numbers can be told apart by the message only.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CANNOT_EXECUTE",
+    "INTERNAL",
+    "LEASE_LOST",
+    "NOT_ACQUIRED",
+    "NOT_FOUND",
+    "OK",
+    "REFUSED",
+    "SIGNALLED",
+    "UNAVAILABLE",
+    "UNUSABLE",
+    "USAGE",
+    "UsageError",
+    "sentence",
+    "status_of",
+]
+
+#: Done (for `run`: the command ended with 0).
+OK = 0
+#: The arguments are wrong (EX_USAGE).
+USAGE = 64
+#: The server cannot be reached, does not answer, or is in trouble (EX_UNAVAILABLE).
+UNAVAILABLE = 69
+#: A mistake in holdfast itself (EX_SOFTWARE).
+INTERNAL = 70
+#: The lock is held by somebody else; try again later (EX_TEMPFAIL).
+NOT_ACQUIRED = 75
+#: The lease was lost, or was about to be, and the command was ended for that.
+LEASE_LOST = 76
+#: The server does not let this user in, or not do what is needed (EX_NOPERM).
+REFUSED = 77
+#: `doctor`: the server can be reached, but locks must not be kept there (EX_CONFIG).
+UNUSABLE = 78
+#: The command is there and cannot be executed (as shells say).
+CANNOT_EXECUTE = 126
+#: There is no such command (as shells say).
+NOT_FOUND = 127
+#: Plus the signal's number: ended by a signal (as shells say).
+SIGNALLED = 128
+
+_NO_ENTRY = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
+
+
+class UsageError(Exception):
+    """The arguments of `command` are wrong."""
+
+    def __init__(self, message: str, command: str = "") -> None:
+        super().__init__(message)
+        self.command = command
+
+
+def status_of(error: BaseException) -> int:
+    """The exit status for an error of the library."""
+    from holdfast import errors
+
+    if isinstance(error, (UsageError, errors.ConfigurationError)):
+        return USAGE
+    if isinstance(error, (errors.AcquireTimeout, errors.AcquireCancelled, errors.AlreadyHeld)):
+        return NOT_ACQUIRED
+    if isinstance(error, (errors.LeaseLost, errors.NotHeld)):
+        return LEASE_LOST
+    if isinstance(error, errors.ScriptRefused) or getattr(error, "kind", None) in _NO_ENTRY:
+        return REFUSED
+    if isinstance(error, errors.HoldfastError):
+        return UNAVAILABLE
+    return INTERNAL
+
+
+def sentence(error: BaseException) -> str:
+    """What to tell people about an error. Never shows what a URL says about users and passwords."""
+    from holdfast import errors
+
+    if isinstance(error, errors.ConfigurationError) and error.argument == "url":
+        said = error.allowed.replace(str(error.value), "…")
+        return f"this URL cannot be used: {said}"
+    if isinstance(error, errors.ServerUnreachable):
+        return f"{error} (the server is named with --url or HOLDFAST_URL)"
+    if isinstance(error, (errors.HoldfastError, UsageError)):
+        return str(error)
+    return f"internal error: {type(error).__name__}: {error} (HOLDFAST_TRACEBACK=1 shows where)"

@@ -1,0 +1,77 @@
+"""Reading arguments: durations, the options that commands share, and an argparse that exits as we do."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any, NoReturn
+
+from holdfast.cli.exits import UsageError
+
+__all__ = ["Parser", "add_server_options", "client_options", "duration", "split_command"]
+
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|s|m|h|d)?")
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises `UsageError` where argparse would exit with 2."""
+
+    def __init__(self, command: str, **settings: Any) -> None:
+        super().__init__(
+            prog=f"holdfast {command}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            **settings,
+        )
+        self.command = command
+
+    def error(self, message: str) -> NoReturn:
+        """Wrong arguments."""
+        raise UsageError(message, self.command)
+
+
+def duration(text: str) -> float:
+    """Seconds of `30`, `30s`, `500ms`, `1.5m`, `2h`, `1d`."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration: a number with ms, s, m, h or d, as in 500ms or 2m")
+    return float(found[1]) * _UNIT_S[found[2] or "s"]
+
+
+def add_server_options(parser: Parser, *, embedded: bool = True) -> None:
+    """`--url`, `--embedded`, `--namespace`."""
+    group = parser.add_argument_group("server")
+    which = group.add_mutually_exclusive_group()
+    which.add_argument(
+        "--url",
+        metavar="URL",
+        help="redis://, rediss:// (TLS) or unix://; default: HOLDFAST_URL, which also keeps a password out of `ps`",
+    )
+    if embedded:
+        which.add_argument(
+            "--embedded", action="store_true", help="start a private Valkey for this command alone, to try things out"
+        )
+    group.add_argument(
+        "--namespace",
+        metavar="N",
+        default="holdfast",
+        help="what keys begin with (default: holdfast); '' makes NAME itself the key, as other lock libraries do",
+    )
+
+
+def client_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Arguments for `holdfast.connect`."""
+    return {"url": options.url, "namespace": options.namespace or None}
+
+
+def split_command(words: list[str], command: str) -> tuple[list[str], list[str]]:
+    """What stands before and after the first `--`."""
+    if "--" not in words:
+        if any(word in ("-h", "--help") for word in words):
+            return words, []
+        raise UsageError("put the command after --, as in: NAME -- CMD …", command)
+    at = words.index("--")
+    if at + 1 == len(words) and not any(word in ("-h", "--help") for word in words):
+        raise UsageError("there is no command after --", command)
+    return words[:at], words[at + 1 :]

@@ -1,0 +1,240 @@
+"""`holdfast run NAME -- CMD …`: a command under a lock.
+
+The lock is asked for in a second thread, so that this one can mind the signals meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from holdfast.cli import exits
+from holdfast.cli.guard import clock
+from holdfast.cli.options import Parser, add_server_options, client_options, duration, split_command
+from holdfast.cli.report import say
+from holdfast.cli.signals import ENDING
+from holdfast.cli.supervise import TTL_MIN_S, Supervisor
+
+if TYPE_CHECKING:
+    from holdfast import Cancel, Lease, Lock
+
+__all__ = ["main"]
+
+#: After a signal, the time for an acquire that is under way to take itself back, s.
+_TAKE_BACK_S = 2.0
+#: Less than this is not worth a request (and no ttl): --at-least is over, s.
+_MOMENT_S = 0.01
+
+_DESCRIPTION = """\
+Run a command while holding a lock. On any number of hosts, one at a time.
+
+The command is not run by a shell. It finds HOLDFAST_NAME and HOLDFAST_FENCING_TOKEN in its environment; its input
+and output are left alone, signals are passed on to its process group, and its exit status is ours. It is
+ended (SIGTERM, then SIGKILL) before a lease that cannot be renewed runs out."""
+
+_EPILOG = """\
+examples:
+  holdfast run nightly-report -- /usr/local/bin/report --all
+  holdfast run --no-wait backup -- restic backup /srv            skip it while another host does it
+  holdfast run --no-wait --at-least 55s minutely -- ./job.sh     cron on many hosts: once a minute, not once a host
+  holdfast run --wait 10m deploy -- sh -c 'make && make deploy'  a shell, if you want one
+  holdfast run --embedded demo -- env                            just look: needs no server
+
+durations: 30 or 30s, 500ms, 2m, 1h, 1d
+
+exit status: that of CMD; 128+N when signal N ended it; 126, 127 when it cannot be executed, is not there;
+  64 usage  69 server not available  75 held by somebody else  76 lease lost  77 server refuses us"""
+
+
+def main(words: list[str]) -> int:
+    """The command."""
+    before, command = split_command(words, "run")
+    parser = _parser()
+    options = parser.parse_args(before)
+    _check(options, parser)
+    if not options.embedded:
+        return _run(options, command, {})
+    from holdfast import embedded
+
+    with embedded.server() as server:
+        options.url = server.unix_url
+        return _run(options, command, {"HOLDFAST_URL": server.unix_url})
+
+
+def _parser() -> Parser:
+    parser = Parser("run", usage="holdfast run [OPTIONS] NAME -- CMD …", description=_DESCRIPTION, epilog=_EPILOG)
+    parser.add_argument("name", metavar="NAME", help="the lock")
+    waiting = parser.add_mutually_exclusive_group()
+    waiting.add_argument("--wait", metavar="D", type=duration, help="wait this long at most (default: without limit)")
+    waiting.add_argument("--no-wait", action="store_const", const=0.0, dest="wait", help="not at all")
+    parser.add_argument(
+        "--ttl",
+        metavar="D",
+        type=duration,
+        default=30.0,
+        help="lease duration (default: 30s); it is renewed while the command runs, "
+        "and blocks others for so long when this host dies",
+    )
+    parser.add_argument(
+        "--at-least",
+        metavar="D",
+        type=duration,
+        default=0.0,
+        help="keep the lock this long even if the command ends sooner: "
+        "hosts whose clocks differ by less do not run a job twice",
+    )
+    parser.add_argument("--max-hold", metavar="D", type=duration, help="end a command that takes longer than this")
+    add_server_options(parser)
+    return parser
+
+
+def _check(options: argparse.Namespace, parser: Parser) -> None:
+    if options.ttl < TTL_MIN_S:
+        parser.error(f"--ttl: at least {TTL_MIN_S:g}s, or there is no time to end the command when renewal fails")
+    if options.max_hold is not None:
+        if options.max_hold < TTL_MIN_S:
+            parser.error(f"--max-hold: at least {TTL_MIN_S:g}s")
+        if options.at_least > options.max_hold:
+            parser.error("--at-least is more than --max-hold")
+
+
+def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, str]) -> int:
+    import holdfast
+
+    # What others see of us on the server: not the URL, and not the command's arguments, which may hold secrets.
+    sys.argv = ["holdfast", "run", options.name, "--", os.path.basename(argv[0])]
+    client = holdfast.connect(
+        **client_options(options), ttl=options.ttl, max_hold=options.max_hold
+    )  # talks to nobody yet
+    lock = client.lock(options.name)
+    supervisor = Supervisor(argv)
+    asked = _Asked(lock, options.wait, supervisor)
+    interrupted = asked.wait()
+    if asked.lease is None or interrupted is not None:
+        supervisor.dismiss()
+        status = _not_run(asked, interrupted, options)
+        client.close()
+        return status
+    return _run_under(asked.lease, argv[0], supervisor, options, environment)
+
+
+class _Asked:
+    """Asking for the lock, in a thread of its own."""
+
+    def __init__(self, lock: Lock, timeout_s: float | None, supervisor: Supervisor) -> None:
+        from holdfast import Cancel
+
+        self.lock = lock
+        self.lease: Lease | None = None
+        self.error: BaseException | None = None
+        self._cancel: Cancel = Cancel()
+        self._signals = supervisor.signals
+        self._thread = threading.Thread(target=self._acquire, args=(timeout_s,), name="holdfast-acquire", daemon=True)
+        self._thread.start()
+
+    def _acquire(self, timeout_s: float | None) -> None:
+        try:
+            self.lease = self.lock.acquire(timeout_s, self._cancel)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._signals.poke()
+
+    def wait(self) -> int | None:
+        """Until there is an answer, or a signal that ends us: then its number, and what was asked for is taken back."""
+        while self.lease is None and self.error is None:
+            for number in self._signals.wait(None):
+                if number in ENDING:
+                    self._cancel.set()
+                    self._thread.join(_TAKE_BACK_S)
+                    return number
+        return None
+
+
+def _not_run(asked: _Asked, interrupted: int | None, options: argparse.Namespace) -> int:
+    import holdfast
+
+    if interrupted is not None:
+        say(f"interrupted while waiting for lock {options.name!r}")
+        return exits.SIGNALLED + interrupted
+    error = asked.error
+    assert error is not None
+    if not isinstance(error, holdfast.AcquireTimeout):
+        raise error
+    waited = f"; waited {error.waited_s:.1f} s" if options.wait else ""
+    say(f"lock {options.name!r} is {_held_by(asked.lock)}{waited}")
+    return exits.NOT_ACQUIRED
+
+
+def _held_by(lock: Lock) -> str:
+    import holdfast
+
+    try:
+        holder = lock.holder()
+    except holdfast.HoldfastError:
+        holder = None
+    return f"held by {holder}" if holder is not None else "wanted by others, who came first (it was free just now)"
+
+
+def _run_under(
+    lease: Lease, argv0: str, supervisor: Supervisor, options: argparse.Namespace, environment: dict[str, str]
+) -> int:
+    started_at = clock()
+    environment = {
+        **environment,
+        "HOLDFAST_NAME": options.name,
+        "HOLDFAST_FENCING_TOKEN": str(lease.fencing_token),
+    }
+    span_s = options.ttl if options.max_hold is None else min(options.ttl, options.max_hold)
+    status = supervisor.run(lease, environment, span_s, max_hold_s=options.max_hold)
+    if supervisor.why_not_executed is not None:
+        say(f"{argv0}: {supervisor.why_not_executed}")
+        left_s = 0.0  # nothing was done, so that others may try
+    else:
+        left_s = options.at_least - (clock() - started_at)
+    in_order = _keep(lease, left_s) if left_s > _MOMENT_S and not supervisor.ended_for else _release(lease)
+    return _leave(status if in_order and not supervisor.ended_for else exits.LEASE_LOST, options)
+
+
+def _release(lease: Lease) -> bool:
+    """Give it back; False when it was lost before."""
+    import holdfast
+
+    try:
+        lease.release()
+    except (holdfast.LeaseLost, holdfast.LeaseReleased) as error:
+        return _lost(lease, error)
+    except holdfast.HoldfastError as error:
+        say(f"lock {lease.name!r} could not be released, and ends by itself within its ttl: {error}")
+    return True
+
+
+def _keep(lease: Lease, seconds: float) -> bool:
+    """Let it end by itself after so many seconds, with nobody there; False when it was lost before."""
+    import holdfast
+
+    try:
+        lease.extend(seconds)
+    except (holdfast.LeaseLost, holdfast.LeaseReleased) as error:
+        return _lost(lease, error)
+    except holdfast.HoldfastError as error:
+        say(f"lock {lease.name!r} may end up to {seconds:.1f} s before --at-least is over: {error}")
+    return True
+
+
+def _lost(lease: Lease, error: Exception) -> bool:
+    if not lease.lost.is_set() or lease.lost.reason == "taken":
+        say(f"{error}; it was lost while the command ran")
+    return False
+
+
+def _leave(status: int, options: argparse.Namespace) -> int:
+    """End at once: nothing is held any more that an orderly end of Python would have to release (and that takes its
+    time, in a program that is started before every command)."""
+    if options.embedded:
+        return status
+    sys.stdout.flush()
+    os._exit(status)

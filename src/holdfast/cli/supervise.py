@@ -1,0 +1,166 @@
+"""A command that runs while a lease is held, and not a moment longer.
+
+Laws: the command has gone before anybody else can hold the lock; while it runs, the signals that we get it gets.
+
+Theory: a lease may be trusted up to its local deadline, which lies before the moment at which the server lets
+go (it counts from before the request was sent, and allows for clocks of different speed). The command is told to end
+(SIGTERM) `term_lead_s` before that deadline, and killed `kill_lead_s` before it. In normal life renewal moves the
+deadline long before either. The kill is given to the guard as well, which does it even when we are stopped or dead.
+
+What the leads are made of: a lease of T is renewed at T/3, and again every T/12 when that failed, so that at 3/4 of
+T, when the command is told to end, it has been tried for 5/12 of T in vain. Then it has T/5 to clean up. The last T/20
+(50 ms at the shortest T that is allowed, 1 s) is for the signal to be delivered, the processes to be taken
+apart, and a machine that is slow to do so.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+from holdfast.cli.child import Command
+from holdfast.cli.guard import Guard, clock
+from holdfast.cli.report import say
+from holdfast.cli.signals import ENDING, JOBS, PASSED_ON, Signals
+from holdfast.cli.terminal import JOB_CONTROL, Terminal
+
+if TYPE_CHECKING:
+    from holdfast import Lease
+
+__all__ = ["TTL_MIN_S", "Supervisor"]
+
+#: A command cannot be ended reliably in the time that a shorter lease leaves.
+TTL_MIN_S = 1.0
+#: Told to end when this part of the lease is left, but not more than the second (s): enough for anybody.
+_TERM_PART, _TERM_MOST_S = 1 / 4, 15.0
+#: Killed when this part of the lease is left, but not more than the second (s): no machine is that slow.
+_KILL_PART, _KILL_MOST_S = 1 / 20, 2.0
+#: How often the deadline is looked at, as a part of the lease and in s: often enough that the guard hears of a renewal
+#: (due after a third) long before it would act.
+_LOOK_PART, _LOOK_MOST_S = 1 / 8, 5.0
+
+
+class Supervisor:
+    """One run of one command. Made while there is one thread only, since it forks."""
+
+    def __init__(self, argv: list[str]) -> None:
+        for number in (signal.SIGINT, signal.SIGCHLD):
+            # Not Python's KeyboardInterrupt, and the command shall inherit neither that nor a SIGCHLD that is ignored.
+            if number == signal.SIGCHLD or signal.getsignal(number) is signal.default_int_handler:
+                signal.signal(number, signal.SIG_DFL)
+        self._guard = Guard()
+        self._command = Command(argv)
+        self.signals = Signals()
+        self.signals.catch((*ENDING, *PASSED_ON, signal.SIGCHLD))
+        self._terminal = Terminal()
+        #: Why the command was ended by us, or None.
+        self.ended_for: str | None = None
+        self._killed = False
+        self._told_guard = 0.0
+
+    def dismiss(self) -> None:
+        """There will be no run."""
+        self._command.dismiss()
+        self._guard.dismiss()
+
+    def run(self, lease: Lease, environment: dict[str, str], span_s: float, *, max_hold_s: float | None = None) -> int:
+        """Run the command under the lease, to its end; returns its exit status as a shell would say it.
+
+        `span_s` is how long the lease lasts without renewal. `max_hold_s`: when it ends in any case. `ended_for`
+        says afterwards whether the command ended for our sake, `why_not_executed` whether it never began.
+        """
+        self._lease = lease
+        self._max_hold_s = max_hold_s
+        self._started_at = clock()
+        self._term_lead_s = min(span_s * _TERM_PART, _TERM_MOST_S)
+        self._kill_lead_s = min(span_s * _KILL_PART, _KILL_MOST_S)
+        self._look_s = min(span_s * _LOOK_PART, _LOOK_MOST_S)
+        lease.on_lost(self.signals.poke)
+        command = self._command
+        if not self._tell_guard(clock(), lease.remaining()):
+            raise RuntimeError("the guard process has died")
+        if self._terminal.interactive():
+            self._terminal.give(command.group)
+        self.signals.catch(JOBS)
+        command.start(environment)
+        try:
+            while True:
+                command.look()
+                if command.status is not None:
+                    break
+                self._stop_with_it()
+                wait_s = self._look_after_lease()
+                for number in self.signals.wait(wait_s):
+                    self._pass_on(number)
+        finally:
+            if self.ended_for is not None or command.status is None:
+                command.signal(signal.SIGKILL)  # what is left of its group
+            self._guard.dismiss()
+            self._terminal.take_back()
+        self.why_not_executed = command.why_not_executed()
+        return command.status
+
+    def _pass_on(self, number: int) -> None:
+        if number == signal.SIGCHLD:
+            return
+        if number == signal.SIGCONT and self._terminal.interactive():
+            self._terminal.give(self._command.group)
+        self._command.signal(number)
+
+    def _look_after_lease(self) -> float:
+        """Do what the lease asks for now; returns when to look again, in s."""
+        now = clock()
+        left_s = self._lease.remaining()
+        if left_s <= 0.0 or self._lease.lost.is_set():
+            self._end(f"the lease is lost ({self._lease.lost.reason or 'expired'}); the command is killed", kill=True)
+        elif left_s <= self._kill_lead_s and self.ended_for is not None:
+            self._end("the command did not end in time; it is killed", kill=True)
+        elif left_s <= self._term_lead_s and self.ended_for is None:
+            limit_s = self._max_hold_s
+            limited = limit_s is not None and now + left_s - self._started_at > limit_s * 0.95
+            why = "--max-hold is over" if limited else "the lease could not be renewed, and ends"
+            self._end(f"{why} in {left_s:.1f} s; the command is told to end", kill=False)
+        self._tell_guard(now, left_s)
+        until = left_s - (self._term_lead_s if self.ended_for is None else self._kill_lead_s)
+        return min(max(until, 0.0), self._look_s) if not self._killed else self._look_s
+
+    def _end(self, why: str, *, kill: bool) -> None:
+        if kill and self._killed:
+            return
+        if kill:
+            self._killed = True
+            self._command.signal(signal.SIGKILL)
+        else:
+            self._command.signal(signal.SIGTERM)
+            self._command.signal(signal.SIGCONT)  # one that is stopped would not see it
+        self.ended_for = why
+        say(f"lock {self._lease.name!r}: {why}")
+
+    def _tell_guard(self, now: float, left_s: float) -> bool:
+        kill_at = now + left_s - self._kill_lead_s
+        if abs(kill_at - self._told_guard) < 0.001:
+            return True
+        self._told_guard = kill_at
+        return self._guard.protect(self._command.group, kill_at)
+
+    def _stop_with_it(self) -> None:
+        """The command was stopped by the terminal: so that the shell sees it, we stop too, and go on together."""
+        command, terminal = self._command, self._terminal
+        if command.stopped_by not in JOB_CONTROL or not terminal.there:
+            return
+        wants_terminal = command.stopped_by != signal.SIGTSTP
+        if not (wants_terminal and terminal.give(command.group)):
+            own = os.getpgrp()
+            if terminal.take_back():
+                # Ctrl-Z went to the command's group alone; others in ours (a script that called us) shall stop as well.
+                os.killpg(own, signal.SIGTSTP)
+                self.signals.wait(0.0)
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+            signal.pthread_kill(threading.get_ident(), signal.SIGTSTP)
+            # Here we have been told to go on (or were not stopped, if there is no shell that could do that).
+            self.signals.catch(JOBS)
+            terminal.give(command.group)
+        command.stopped_by = None
+        command.signal(signal.SIGCONT)
