@@ -153,31 +153,45 @@ def _lost_updates(history: History) -> list[Verdict]:
     return found
 
 
+@dataclass(slots=True)
+class _Tenancy:
+    """Whose lock a key stands for: `tenant`, once a client was told so; `writer` and `written_ns` of its value."""
+
+    writer: str
+    written_ns: int
+    tenant: str | None = None
+
+
 def _foreign_releases(history: History) -> list[Verdict]:
     """A command of one client removed the lock's key while it stood for the lock of another.
 
-    The tenant of a key is the client that was last told "acquired" since the key appeared. A release that
-    writes a new value hands the key on: the tenant is then unknown until somebody is told.
+    A key becomes the lock of the client that wrote it when that client is told "acquired". One that somebody
+    else wrote meanwhile (a release that hands the lock on, a look that promotes the head of a queue) becomes the
+    lock of whoever is told next. Keys that were there before one asked are not one's own.
     """
     found = []
-    tenants: dict[tuple[str, str], str | None] = {}
-    phases: dict[str, str] = {}
+    keys: dict[tuple[str, str], _Tenancy] = {}
+    asked_ns: dict[str, int] = {}
+    releasing: set[str] = set()
     for event in history.events:
-        if event.kind in ("asks", "releases", "released", "acquired") and event.lane in history.clients:
-            phases[event.lane] = event.kind
-        if event.kind == "acquired":
-            for where in tenants:
-                tenants[where] = event.lane
-        if event.kind != "key" or (history.lock_keys and event.get("key") not in history.lock_keys):
+        client = event.lane
+        if event.kind == "asks":
+            asked_ns[client] = event.at_ns
+            releasing.discard(client)
+        elif event.kind == "releases":
+            releasing.add(client)
+        elif event.kind == "acquired":
+            for key in keys.values():
+                meanwhile = key.tenant is None and key.written_ns >= asked_ns.get(client, 0)
+                if key.writer == client or meanwhile:
+                    key.tenant = client
+        if event.kind != "key" or not _is_lock_key(history, event.get("key"), event.get("type", "string")):
             continue
-        if not history.lock_keys and event.get("type", "string") != "string":
-            continue
-        where = (event.lane, event.get("key"))
-        by, now = event.get("by"), event.get("now")
-        if event.get("was") is None:
-            tenants[where] = None
-        elif now is None:
-            tenant = tenants.pop(where, None)
+        where, by = (event.lane, event.get("key")), event.get("by")
+        key_now = keys.get(where)
+        if event.get("now") is None:
+            keys.pop(where, None)
+            tenant = key_now.tenant if key_now is not None else None
             if tenant is not None and by in history.clients and by != tenant:
                 found.append(
                     Verdict(
@@ -188,8 +202,12 @@ def _foreign_releases(history: History) -> list[Verdict]:
                         (by, tenant),
                     )
                 )
-        elif by == tenants.get(where) and phases.get(by) == "releases":
-            tenants[where] = None
+        elif key_now is None or event.get("was") is None:
+            keys[where] = _Tenancy(by, event.at_ns)
+        else:
+            key_now.writer, key_now.written_ns = by, event.at_ns
+            if by == key_now.tenant and by in releasing:
+                key_now.tenant = None  # handed on
     return found
 
 
@@ -240,8 +258,9 @@ def _stuck(history: History) -> list[Verdict]:
     ]
 
 
-def _is_lock_key(history: History, key: str) -> bool:
-    return not history.lock_keys or key in history.lock_keys
+def _is_lock_key(history: History, key: str, kind: str = "string") -> bool:
+    """Whether that key is the lock; where that is not known, any string may be."""
+    return key in history.lock_keys if history.lock_keys else kind == "string"
 
 
 def _got_it(history: History, asked: Event) -> bool:

@@ -1,0 +1,397 @@
+"""Every lock the lab can run, behind one face for its worker processes.
+
+A handle is one client's view of one lock. Schemes run on the lab's own driver; libraries and locks that users
+bring run as they are, over the addresses they are given.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import holdfast
+from holdfast.lab import schemes
+from holdfast.lab.driver import Address, BlockingDriver
+
+__all__ = ["ENTRIES", "Entry", "Handle", "Setup", "entry_for_factory", "first_line", "load_factory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a handle is made of: the lock's name, its ttl, one address per server, the client's clock."""
+
+    name: str
+    ttl_ms: int
+    addresses: Sequence[Address]
+    clock_offset_s: float = 0.0
+    interrupt: Callable[[], None] | None = None
+
+    @property
+    def url(self) -> str:
+        host, port = self.addresses[0]
+        return f"redis://{host}:{port}/0"
+
+
+class Handle:
+    """One client's lock. `try_acquire` is one attempt; it may wait for half a second, if that is its way."""
+
+    def try_acquire(self) -> bool:
+        raise NotImplementedError
+
+    def release(self) -> None:
+        raise NotImplementedError
+
+    def fence(self) -> int | None:
+        """The fencing token of what was acquired, where there is one."""
+        return None
+
+    def valid_until_ns(self) -> int | None:
+        """Until when it relies on what was acquired, as it stands now; None: it has no such notion."""
+        return None
+
+    def is_lost(self) -> bool:
+        """Whether it knows by itself that it does not hold any more."""
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+class _SchemeHandle(Handle):
+    def __init__(self, kind: type[schemes.Scheme], setup: Setup) -> None:
+        self._scheme = kind(setup.name, setup.ttl_ms)
+        self._driver = BlockingDriver(setup.addresses, setup.clock_offset_s, setup.interrupt)
+
+    def try_acquire(self) -> bool:
+        return self._driver.run(self._scheme.try_lock())
+
+    def release(self) -> None:
+        self._driver.run(self._scheme.unlock())
+
+    def close(self) -> None:
+        self._driver.close()
+
+
+class _Target:
+    """Something to lock: an order, known by its id."""
+
+    def __init__(self, identity: str) -> None:
+        self.id = identity
+
+
+class _ObjectHandle(Handle):
+    def __init__(self, setup: Setup) -> None:
+        self._locks = schemes.ObjectLocks(setup.ttl_ms)
+        self._target = _Target(setup.name)
+        self._driver = BlockingDriver(setup.addresses, setup.clock_offset_s, setup.interrupt)
+
+    def try_acquire(self) -> bool:
+        return self._driver.run(self._locks.try_lock(self._target))
+
+    def release(self) -> None:
+        self._driver.run(self._locks.unlock(self._target))
+
+    def close(self) -> None:
+        self._driver.close()
+
+
+class WatchHandle(Handle):
+    """Acquiring is to begin (WATCH and read), releasing to commit, again and again until it went through.
+
+    The counter that the others keep elsewhere is the watched key itself.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self._watch = schemes.Watch(f"counter:{setup.name}")
+        self._driver = BlockingDriver(setup.addresses, setup.clock_offset_s, setup.interrupt)
+        self.base = 0
+
+    def try_acquire(self) -> bool:
+        self.base = self._driver.run(self._watch.begin())
+        return True
+
+    def commit(self) -> bool:
+        return self._driver.run(self._watch.commit(self.base + 1))
+
+    def release(self) -> None:
+        self._driver.run(self._watch.abandon())
+
+    def close(self) -> None:
+        self._driver.close()
+
+
+class _HoldfastHandle(Handle):
+    """The public API for threads, its waiting queue included."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._client = holdfast.connect(setup.url)
+        self._lock = self._client.lock(setup.name, ttl=setup.ttl_ms / 1000)
+        self._lease: holdfast.Lease | None = None
+
+    def try_acquire(self) -> bool:
+        try:
+            self._lease = self._lock.acquire(timeout=0.5)
+        except holdfast.AcquireTimeout:
+            return False
+        return True
+
+    def release(self) -> None:
+        if self._lease is not None:
+            self._lease.release()
+
+    def fence(self) -> int | None:
+        return self._lease.fencing_token if self._lease is not None else None
+
+    def valid_until_ns(self) -> int | None:
+        if self._lease is None:
+            return None
+        return time.monotonic_ns() + int(self._lease.remaining() * 1e9)
+
+    def is_lost(self) -> bool:
+        return self._lease is not None and self._lease.state is holdfast.LeaseState.LOST
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class _RedisPyHandle(Handle):
+    """`redis.Redis(...).lock()` with its defaults, the client's retries included."""
+
+    def __init__(self, setup: Setup) -> None:
+        import redis
+
+        client = redis.Redis.from_url(setup.url, socket_timeout=1)
+        self._lock: Any = client.lock(setup.name, timeout=setup.ttl_ms / 1000)
+
+    def try_acquire(self) -> bool:
+        return bool(self._lock.acquire(blocking=False))
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+class _PythonRedisLockHandle(Handle):
+    """`redis_lock.Lock` of python-redis-lock, without automatic renewal (its default)."""
+
+    def __init__(self, setup: Setup) -> None:
+        import redis
+
+        client = redis.Redis.from_url(setup.url, socket_timeout=1)
+        library = importlib.import_module("redis_lock")
+        self._lock: Any = library.Lock(client, setup.name, expire=max(1, -(-setup.ttl_ms // 1000)))
+
+    def try_acquire(self) -> bool:
+        return bool(self._lock.acquire(blocking=False))
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+class _UserHandle(Handle):
+    """Anything with acquire and release, or a context manager, made by a user's factory."""
+
+    def __init__(self, factory: Callable[..., Any], setup: Setup) -> None:
+        self._lock = _call_factory(factory, setup)
+        self._lease: Any = None
+
+    def try_acquire(self) -> bool:
+        lock = self._lock
+        acquire = getattr(lock, "acquire", None)
+        if callable(getattr(lock, "try_acquire", None)):
+            got = lock.try_acquire()
+        elif acquire is None:
+            got = lock.__enter__()
+            got = True if got is None else got
+        elif "blocking" in _parameters(acquire):
+            got = acquire(blocking=False)
+        else:
+            got = acquire()
+            got = True if got is None else got
+        self._lease = got if callable(getattr(got, "release", None)) else None
+        return got is not None and got is not False
+
+    def release(self) -> None:
+        if self._lease is not None:
+            self._lease.release()
+        elif hasattr(self._lock, "release"):
+            self._lock.release()
+        else:
+            self._lock.__exit__(None, None, None)
+
+    def fence(self) -> int | None:
+        token = getattr(self._lease if self._lease is not None else self._lock, "fencing_token", None)
+        return token if isinstance(token, int) else None
+
+    def is_lost(self) -> bool:
+        check = getattr(self._lease if self._lease is not None else self._lock, "ensure_held", None)
+        if check is None:
+            return False
+        try:
+            check()
+        except Exception:
+            return True
+        return False
+
+
+def _parameters(function: Callable[..., Any]) -> set[str]:
+    try:
+        return set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return set()
+
+
+def _call_factory(factory: Callable[..., Any], setup: Setup) -> Any:
+    offered = {"url": setup.url, "name": setup.name, "ttl": setup.ttl_ms / 1000}
+    taken = _parameters(factory)
+    if taken & offered.keys():
+        return factory(**{name: value for name, value in offered.items() if name in taken})
+    return factory(*offered.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A lock the lab can run: its name, what it needs, what it says of itself, how to make a handle."""
+
+    name: str
+    doc: str
+    make: Callable[[Setup], Handle]
+    lock_key: Callable[[str], str] | None = None
+    servers: int = 1
+    exclusive: bool = True
+    needs: str | None = None
+    factory: str | None = None
+    summary: str = field(default="")
+
+    @property
+    def missing(self) -> str | None:
+        """A sentence on what has to be installed first; None: nothing."""
+        if self.needs is None or importlib.util.find_spec(self.needs) is not None:
+            return None
+        return f"the package that has {self.needs} is not installed"
+
+    def lock_keys(self, name: str) -> tuple[str, ...]:
+        return (self.lock_key(name),) if self.lock_key is not None else ()
+
+
+def first_line(doc: str) -> str:
+    """A docstring's first sentence, without markup."""
+    return doc.strip().split("\n\n")[0].replace("\n", " ").replace("`", "").strip()
+
+
+def _of_scheme(kind: type[schemes.Scheme]) -> Entry:
+    return Entry(
+        kind.NAME,
+        inspect.getdoc(kind) or "",
+        lambda setup: _SchemeHandle(kind, setup),
+        lock_key=lambda name: kind(name, 1).key,
+        servers=kind.SERVERS,
+        exclusive=kind.EXCLUSIVE,
+    )
+
+
+_HOLDFAST = """This library's own lock: renewed while it is held, queued, fenced; it says when it is lost.
+
+Source: `holdfast.connect(url).lock(name, ttl=…)`.
+Claim: two leases never overlap on one server that keeps its data and whose clock does not jump; a loss reaches the
+holder before anybody else can enter; a fencing token shows the resource who is late.
+Weak: a server that loses its data or jumps in time grants again before the holder can know; then only the fencing
+token helps, if the resource checks it.
+"""
+
+_REDIS_PY = """The Lock of redis-py, as `redis.Redis(...).lock(name, timeout=…)` makes it.
+
+Source: the redis package.
+Claim: a shared, distributed lock; SET NX PX with a token, released by a script.
+Weak: those of `set-nx-token`. The client's own retries repeat a SET whose answer was lost, and then say that the
+lock was not acquired while the server holds our token.
+"""
+
+_PYTHON_REDIS_LOCK = """The Lock of python-redis-lock (`redis_lock.Lock`), with `expire` and without automatic renewal.
+
+Source: the python-redis-lock package.
+Claim: a lock with SET NX and BLPOP; waiters are woken by a list.
+Weak: those of `set-nx-token`; `reset()` and `reset_all()` delete the locks of others on purpose.
+"""
+
+ENTRIES: dict[str, Entry] = {
+    entry.name: entry
+    for entry in (
+        *map(
+            _of_scheme,
+            (
+                schemes.Incr,
+                schemes.Setnx,
+                schemes.SetnxExpire,
+                schemes.SetnxTimestamp,
+                schemes.SetnxTimestampInverted,
+                schemes.LuaSetnxExpire,
+                schemes.SetNxEx,
+                schemes.SetNxTokenGetDel,
+                schemes.SetNxToken,
+                schemes.RedlockNaive,
+                schemes.Redlock,
+            ),
+        ),
+        Entry(
+            "watch",
+            inspect.getdoc(schemes.Watch) or "",
+            WatchHandle,
+            lock_key=lambda name: f"counter:{name}",
+            exclusive=False,
+        ),
+        Entry(
+            "object",
+            inspect.getdoc(schemes.ObjectLocks) or "",
+            _ObjectHandle,
+            lock_key=lambda name: f"lock:{_Target.__module__}.{_Target.__qualname__}:{name}",
+        ),
+        Entry("holdfast", _HOLDFAST, _HoldfastHandle, lock_key=lambda name: f"holdfast:{{{name}}}"),
+        Entry("redis-py", _REDIS_PY, _RedisPyHandle, lock_key=lambda name: name, needs="redis"),
+        Entry(
+            "python-redis-lock",
+            _PYTHON_REDIS_LOCK,
+            _PythonRedisLockHandle,
+            lock_key=lambda name: f"lock:{name}",
+            needs="redis_lock",
+        ),
+    )
+}
+
+
+def load_factory(spec: str) -> Callable[..., Any]:
+    """The callable behind ``MODULE:FACTORY``.
+
+    Raises:
+        ValueError: it has another form, or there is no such module or name in it, or it cannot be called.
+    """
+    module_name, colon, attribute = spec.partition(":")
+    if not colon or not module_name or not attribute:
+        raise ValueError(f"{spec!r} is not MODULE:FACTORY, as in mypackage.locks:make_lock")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ValueError(f"{spec!r}: module {module_name!r} cannot be imported: {error}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            names = ", ".join(sorted(name for name in vars(found) if not name.startswith("_"))[:20])
+            raise ValueError(f"{spec!r}: {module_name} has no {part!r} (it has: {names})")
+        found = getattr(found, part)
+    if not callable(found):
+        raise ValueError(f"{spec!r} is not callable: a factory takes (url, name, ttl) and returns a lock")
+    factory: Callable[..., Any] = found
+    return factory
+
+
+def entry_for_factory(spec: str) -> Entry:
+    """An entry for a user's lock; the factory itself is loaded in the worker processes."""
+    return Entry(
+        spec,
+        f"A lock made by {spec}.",
+        lambda setup: _UserHandle(load_factory(spec), setup),
+        factory=spec,
+    )

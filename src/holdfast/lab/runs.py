@@ -1,0 +1,229 @@
+"""Cells of the matrix: one scheme under one fault, played in all its variants, and judged."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import difflib
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.lab.faults import FAULTS, Fault
+from holdfast.lab.handles import ENTRIES, Entry
+from holdfast.lab.history import History
+from holdfast.lab.stage import CannotRun, Forks, Stage, TooSlow
+from holdfast.lab.verdicts import KINDS, SAFE, Verdict, judge, worst
+
+__all__ = ["NOT_RUN", "Cell", "Lab", "Run", "UnknownName", "find_entry", "find_fault", "pairs"]
+
+NOT_RUN = "not run"
+#: A play that the machine was too slow for is repeated with twice the time, so often.
+_TRIES = 4
+#: More commands than any sane acquire has.
+_MOST_STEPS = 16
+
+
+class UnknownName(LookupError):
+    """There is no scheme or fault of that name; the message has the nearest one and all of them."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        known = list(known)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"there is no {what} {name!r}.{hint} Known: {', '.join(known)}")
+        self.nearest = near[0] if near else None
+
+
+def find_entry(name: str) -> Entry:
+    """The scheme of that name. Raises UnknownName."""
+    if name not in ENTRIES:
+        raise UnknownName("scheme", name, ENTRIES)
+    return ENTRIES[name]
+
+
+def find_fault(name: str) -> Fault:
+    """The fault of that name. Raises UnknownName."""
+    if name not in FAULTS:
+        raise UnknownName("fault", name, FAULTS)
+    return FAULTS[name]
+
+
+def pairs(entries: Iterable[Entry] | None = None) -> list[tuple[Entry, Fault]]:
+    """All cells that make sense, scheme by scheme."""
+    chosen = list(ENTRIES.values()) if entries is None else list(entries)
+    return [(entry, fault) for entry in chosen for fault in FAULTS.values() if fault.applies_to(entry)]
+
+
+@dataclass(slots=True)
+class Run:
+    """One play, its history, and what follows from it."""
+
+    variant: str
+    history: History
+    verdicts: list[Verdict]
+
+    @property
+    def verdict(self) -> str:
+        return worst(self.verdicts)
+
+    def as_json(self, events: bool = True) -> dict[str, Any]:
+        start_ns = self.history.start_ns
+        made: dict[str, Any] = {
+            "variant": self.variant,
+            "verdict": self.verdict,
+            "findings": [verdict.as_json(start_ns) for verdict in self.verdicts],
+        }
+        if events:
+            made["history"] = self.history.as_json()
+        return made
+
+
+@dataclass(slots=True)
+class Cell:
+    """One scheme under one fault: the worst of its runs decides."""
+
+    scheme: str
+    fault: str
+    runs: list[Run] = field(default_factory=list)
+    not_run: str = ""
+    seconds: float = 0.0
+
+    @property
+    def worst_run(self) -> Run | None:
+        return min(self.runs, key=lambda run: KINDS.index(run.verdict), default=None)
+
+    @property
+    def verdict(self) -> str:
+        run = self.worst_run
+        return run.verdict if run is not None else NOT_RUN
+
+    @property
+    def kinds(self) -> list[str]:
+        """Every kind of finding in any of its runs, the worst first."""
+        found = {verdict.kind for run in self.runs for verdict in run.verdicts}
+        if len(found) > 1:
+            found.discard(SAFE)
+        return sorted(found, key=KINDS.index)
+
+    @property
+    def is_safe(self) -> bool:
+        return self.verdict == SAFE
+
+    def as_json(self, events: bool = True) -> dict[str, Any]:
+        return {
+            "scheme": self.scheme,
+            "fault": self.fault,
+            "verdict": self.verdict,
+            "findings": self.kinds,
+            "safe": self.is_safe,
+            "seconds": round(self.seconds, 2),
+            **({"not_run": self.not_run} if self.not_run else {}),
+            "runs": [run.as_json(events) for run in self.runs],
+        }
+
+
+class Lab:
+    """Plays cells. Close it: it owns a process. An async context manager."""
+
+    def __init__(self, path: Iterable[str] = ()) -> None:
+        self._path = tuple(path)
+        self._forks: Forks | None = None
+
+    async def __aenter__(self) -> Lab:
+        self._forks = Forks()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._forks is not None:
+            self._forks.close()
+
+    async def cell(self, entry: Entry, fault: Fault) -> Cell:
+        """One scheme under one fault, in all variants."""
+        cell = Cell(entry.name, fault.name)
+        began = time.monotonic()
+        cell.not_run = entry.missing or fault.missing() or ""
+        if not cell.not_run and not fault.applies_to(entry):
+            needs = "five servers" if fault.on == "quorum" else "one server"
+            has = "five" if entry.servers > 1 else "one"
+            cell.not_run = f"{fault.name} is a fault of schemes on {needs}; {entry.name} runs on {has}"
+        if not cell.not_run:
+            try:
+                await self._play_all(entry, fault, cell)
+            except CannotRun as error:
+                cell.not_run = str(error)
+        cell.seconds = time.monotonic() - began
+        return cell
+
+    async def _play_all(self, entry: Entry, fault: Fault, cell: Cell) -> None:
+        variants = fault.plays or [str(n) for n in range(1, _MOST_STEPS + 1)]
+        for variant in variants:
+            history = await self._play(entry, fault, variant)
+            if history is None:
+                return
+            cell.runs.append(Run(variant, history, judge(history)))
+
+    async def _play(self, entry: Entry, fault: Fault, variant: str) -> History | None:
+        assert self._forks is not None, "a lab is used inside `async with`"
+        stretch = 1.0
+        for _ in range(_TRIES):
+            stage = Stage(entry, fault.name, variant, self._forks, stretch, self._path)
+            try:
+                await stage.open(own_clock=fault.own_clock, replica=fault.replica)
+                if not await fault.play(stage, variant):
+                    return None
+                return await stage.wind_up()
+            except TooSlow:
+                stretch *= 2
+            finally:
+                await stage.close()
+        raise CannotRun("this machine is too slow for the choreography")
+
+    async def cells(self, chosen: Iterable[tuple[Entry, Fault]], jobs: int | None = None) -> AsyncIterator[Cell]:
+        """Many cells, a few at a time (they mostly wait), in the order in which they end."""
+        limit = asyncio.Semaphore(jobs or 2 * (os.cpu_count() or 2))
+
+        async def one(entry: Entry, fault: Fault) -> Cell:
+            async with limit:
+                return await self.cell(entry, fault)
+
+        tasks = [asyncio.ensure_future(one(entry, fault)) for entry, fault in chosen]
+        try:
+            for ended in asyncio.as_completed(tasks):
+                yield await ended
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def run(entry: Entry, fault: Fault, path: Iterable[str] = ()) -> Cell:
+    """Play one cell from ordinary code."""
+
+    async def play() -> Cell:
+        async with Lab(path) as lab:
+            return await lab.cell(entry, fault)
+
+    return asyncio.run(play())
+
+
+Progress = Callable[[int, int, Cell], None]
+
+
+def run_many(
+    chosen: list[tuple[Entry, Fault]], progress: Progress, jobs: int | None = None, path: Iterable[str] = ()
+) -> list[Cell]:
+    """Play many cells from ordinary code; `progress(done, all, cell)` after each."""
+
+    async def play() -> list[Cell]:
+        done = []
+        async with Lab(path) as lab:
+            async with contextlib.aclosing(lab.cells(chosen, jobs)) as ending:  # type: ignore[type-var]
+                async for cell in ending:
+                    done.append(cell)
+                    progress(len(done), len(chosen), cell)
+        return done
+
+    return asyncio.run(play())

@@ -1,0 +1,97 @@
+"""What all schemes share: the five methods of a lock, written on the effects of the core.
+
+Laws: a scheme awaits effects and nothing else, so that one text runs on real servers and in a simulator; it does
+what its article says, mistakes included, and its docstring says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from holdfast._core.effects import Command, Now, Random, Reply, Sleep
+from holdfast._core.trouble import Trouble
+
+__all__ = ["PATIENCE_S", "RETRY_PAUSE_S", "Interrupted", "Scheme", "Trouble", "command", "fresh_token", "text"]
+
+#: How long a client waits for an answer, s. The articles' client libraries wait 2 s.
+PATIENCE_S = 1.0
+#: Between two attempts, s; as in the articles.
+RETRY_PAUSE_S = 0.05
+
+
+class Interrupted(Exception):
+    """Raised by `lock_interruptibly` when its caller wants to stop waiting."""
+
+
+class Scheme:
+    """One client's handle of one lock.
+
+    A rung of the ladder defines `try_lock` and `unlock`; waiting is the same for all: try, pause 50 ms, again.
+
+    Args:
+        name: of the lock; the key follows from it.
+        ttl_ms: for how long the lock is asked for, where the scheme has such a thing.
+    """
+
+    #: What it is called on the command line.
+    NAME: ClassVar[str]
+    #: Servers it works on.
+    SERVERS: ClassVar[int] = 1
+    #: Whether at most one may be inside; an optimistic scheme promises only that no update is lost.
+    EXCLUSIVE: ClassVar[bool] = True
+
+    def __init__(self, name: str, ttl_ms: int) -> None:
+        self.name = name
+        self.ttl_ms = ttl_ms
+
+    @property
+    def key(self) -> str:
+        """The key that is the lock."""
+        return f"lock:{self.name}"
+
+    async def try_lock(self) -> bool:
+        """One attempt; True: the lock is ours."""
+        raise NotImplementedError
+
+    async def unlock(self) -> None:
+        """Give it back, the way the article does."""
+        raise NotImplementedError
+
+    async def lock(self) -> None:
+        """Wait for as long as it takes."""
+        while not await self.try_lock():
+            await Sleep(RETRY_PAUSE_S)
+
+    async def lock_interruptibly(self, interrupted: Callable[[], bool]) -> None:
+        """Wait until the lock is ours, or until `interrupted()` is true: then raise `Interrupted`."""
+        while True:
+            if interrupted():
+                raise Interrupted(self.name)
+            if await self.try_lock():
+                return
+            await Sleep(RETRY_PAUSE_S)
+
+    async def try_lock_for(self, timeout_s: float) -> bool:
+        """Wait, but not longer than `timeout_s`."""
+        deadline = await Now() + timeout_s
+        while not await self.try_lock():
+            if await Now() + RETRY_PAUSE_S > deadline:
+                return False
+            await Sleep(RETRY_PAUSE_S)
+        return True
+
+
+def command(*args: str | int | float, key: str | None = None, node: int | None = None) -> Command:
+    """A plain command with the usual patience."""
+    return Command(args, PATIENCE_S, key=key, node=node)
+
+
+async def fresh_token() -> str:
+    """A random value nobody else has."""
+    return f"{int(await Random() * 2**48):012x}{int(await Random() * 2**48):012x}"
+
+
+def text(reply: Reply) -> str | None:
+    """A bulk reply as text."""
+    return reply.decode() if isinstance(reply, bytes) else reply

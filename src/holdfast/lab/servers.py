@@ -1,0 +1,261 @@
+"""The private servers of a run, and what the lab sees and does beside the clients' wires."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mmap
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast import embedded
+from holdfast.lab.resp import Frames, Refusal, pack
+
+__all__ = ["Clock", "LabServer", "no_compiler"]
+
+_LOOK = """
+local found = {}
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', key).ok
+  local value = kind == 'string' and redis.call('GET', key) or kind
+  found[#found + 1] = {key, kind, value, redis.call('PTTL', key)}
+end
+return found
+"""
+
+_SHIM = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The wall clock runs ahead by as many seconds as the mapped file says; other clocks are left alone. */
+static volatile long *offset;
+
+__attribute__((constructor)) static void start(void) {
+    const char *path = getenv("HOLDFAST_LAB_CLOCK");
+    int fd = path ? open(path, O_RDONLY) : -1;
+    if (fd >= 0) {
+        void *at = mmap(0, sizeof(long), PROT_READ, MAP_SHARED, fd, 0);
+        if (at != MAP_FAILED) offset = at;
+        close(fd);
+    }
+}
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int failed = syscall(SYS_clock_gettime, clock, now);
+    if (!failed && offset && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) now->tv_sec += *offset;
+    return failed;
+}
+
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+    struct timespec exact;
+    (void)zone;
+    if (clock_gettime(CLOCK_REALTIME, &exact)) return -1;
+    now->tv_sec = exact.tv_sec;
+    now->tv_usec = exact.tv_nsec / 1000;
+    return 0;
+}
+
+time_t time(time_t *where) {
+    struct timespec exact;
+    clock_gettime(CLOCK_REALTIME, &exact);
+    if (where) *where = exact.tv_sec;
+    return exact.tv_sec;
+}
+"""
+
+
+def no_compiler() -> str | None:
+    """Why server clocks cannot be made to jump here; None: they can."""
+    if shutil.which("gcc") is None:
+        return "making a server's clock jump needs gcc, which is not installed"
+    return None
+
+
+class Clock:
+    """A wall clock for servers that can be made to jump: a preloaded shim reads the offset from a mapped file."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-lab-"))
+        try:
+            source, shim = self._folder / "clock.c", self._folder / "clock.so"
+            source.write_text(_SHIM)
+            built = subprocess.run(
+                ["gcc", "-shared", "-fPIC", "-O1", "-o", str(shim), str(source)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if built.returncode:
+                raise RuntimeError(f"gcc could not build the clock shim: {built.stderr.strip()}")
+            offset = self._folder / "offset"
+            offset.write_bytes(bytes(8))
+            self._file = offset.open("r+b")
+            self._memory = mmap.mmap(self._file.fileno(), 8)
+            #: A program that starts the server with the shim in front of the C library.
+            self.program = self._folder / "server"
+            self.program.write_text(
+                "#!/bin/sh\n"
+                f"HOLDFAST_LAB_CLOCK='{offset}' LD_PRELOAD='{shim}' exec '{embedded.valkey_executable()}' \"$@\"\n"
+            )
+            self.program.chmod(0o755)
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    def jump(self, seconds: int) -> None:
+        self._memory[:8] = struct.pack("l", seconds)
+
+    def close(self) -> None:
+        self._memory.close()
+        self._file.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class LabServer:
+    """One server of a run: its process, a connection of the lab's own, and what its keys were at the last look.
+
+    Args:
+        name: its lane.
+        report: called with (kind, particulars) for each thing that happens to it.
+        clock: starts it on this clock.
+    """
+
+    def __init__(self, name: str, report: Callable[..., None], clock: Clock | None = None) -> None:
+        self.name = name
+        self.turn = asyncio.Lock()
+        self._report = report
+        self._clock = clock
+        self._process: embedded.Server | None = None
+        self._keys: dict[str, tuple[str, str, int]] = {}
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._frames = Frames()
+        self._asking = asyncio.Lock()
+        self.paused = False
+
+    @property
+    def process(self) -> embedded.Server:
+        assert self._process is not None
+        return self._process
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.process.host, self.process.port
+
+    async def start(self) -> None:
+        executable = self._clock.program if self._clock is not None else None
+        config = {"repl-diskless-sync": "yes", "repl-diskless-sync-delay": "0", "enable-debug-command": "yes"}
+        self._process = await asyncio.to_thread(embedded.server, executable=executable, config=config)
+
+    async def close(self) -> None:
+        self._disconnect()
+        if self._process is not None:
+            self._process.close()
+
+    def _disconnect(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+            self._frames = Frames()
+
+    # ---- asking ----
+
+    async def ask(self, *words: str | int) -> Any:
+        """A command of the lab's own. Raises OSError when the server is not there."""
+        async with self._asking:
+            try:
+                if self._streams is None:
+                    self._streams = await asyncio.open_connection(*self.address)
+                reader, writer = self._streams
+                writer.write(pack(*words))
+                while (frame := self._frames.next()) is None:
+                    data = await reader.read(65536)
+                    if not data:
+                        raise ConnectionResetError(f"{self.name} closed the connection")
+                    self._frames.feed(data)
+            except BaseException:
+                self._disconnect()  # an answer that comes later would be taken for that of the next question
+                raise
+        if isinstance(frame[1], Refusal):
+            raise OSError(f"{self.name} said {frame[1]}")
+        return frame[1]
+
+    async def keys(self) -> dict[str, tuple[str, str, int]]:
+        """Key → (type, value, ttl in ms or -1)."""
+        found = {}
+        for key, kind, value, ttl_ms in await self.ask("EVAL", _LOOK, 0):
+            found[_text(key)] = (_text(kind), _text(value), int(ttl_ms))
+        return found
+
+    async def look(self, by: str | None) -> list[str]:
+        """Report what changed since the last look: by a client, or, if by nobody, by expiry. Returns the keys."""
+        if self.paused:
+            return []  # it would not answer
+        try:
+            now = await self.keys()
+        except OSError:
+            return []  # it is down
+        was, self._keys = self._keys, now
+        changed = []
+        for key in [*was, *(key for key in now if key not in was)]:
+            before, after = was.get(key), now.get(key)
+            same = before is not None and after is not None and before[:2] == after[:2]
+            if same and before is not None and after is not None and (before[2] < 0) == (after[2] < 0):
+                continue
+            changed.append(key)
+            self._report(
+                "key",
+                key=key,
+                by=by or ("expiry" if after is None else "lab"),
+                was=before[1] if before else None,
+                now=after[1] if after else None,
+                type=(after or before or ("string",))[0],
+                ttl_ms=after[2] if after else None,
+            )
+        return changed
+
+    async def forget(self) -> None:
+        """Take what lies there now as given."""
+        with contextlib.suppress(OSError):
+            self._keys = await self.keys()
+
+    # ---- what is done to it ----
+
+    def pause(self) -> None:
+        self.paused = True
+        self.process.pause()
+        self._report("stopped")
+
+    def resume(self) -> None:
+        self.process.resume()
+        self.paused = False
+        self._report("continued")
+
+    async def kill(self) -> None:
+        self._report("killed")
+        self._disconnect()
+        await asyncio.to_thread(self.process.kill)
+
+    async def start_again(self) -> None:
+        await asyncio.to_thread(self.process.start)
+        self._report("started")
+        await self.look(by="lab")
+
+    def jump(self, seconds: int) -> None:
+        assert self._clock is not None
+        self._clock.jump(seconds)
+        self._report("clock", offset_s=seconds)
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,519 @@
+"""One run: real clients, real servers, the wires between them, and everything that happens written down.
+
+The stage does what a scenario says and waits for facts, never for time alone, save where the fact is "this did
+not happen": then the waiting is long, and ends only after the client in question has tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast.lab.handles import Entry
+from holdfast.lab.history import LAB, Event, History
+from holdfast.lab.proxy import Link, Request
+from holdfast.lab.resp import show
+from holdfast.lab.servers import Clock, LabServer
+
+__all__ = ["LOCK_NAME", "Actor", "CannotRun", "Forks", "Stage", "TooSlow"]
+
+LOCK_NAME = "orders:42"
+_WARM_NAME = "warm-up"
+#: For a lock that nobody's slowness should expire, ms.
+LONG_MS = 30_000
+#: For a lock that is meant to expire, ms.
+SHORT_MS = 1_000
+#: A condition that does not come true in this time never will, s.
+_CEILING_S = 60.0
+
+
+class CannotRun(Exception):
+    """This cell cannot be played here; the text says why."""
+
+
+class TooSlow(Exception):
+    """The machine was too slow for the choreography: again, with more time."""
+
+
+class Forks:
+    """The process that forks clients. One for many runs; ends with this process, however that ends."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._channel = ours
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", "from holdfast.lab.worker import main; main()", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for us: we end it
+            )
+
+    def fork(self) -> tuple[int, socket.socket]:
+        """A new client process: its pid and our end of its channel."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._channel, [b"fork"], [theirs.fileno()])
+        return self._answer(), ours
+
+    def reap(self, pid: int) -> None:
+        """End the process if it runs, and forget it: the pid may be another's from now on."""
+        self._channel.sendall(pid.to_bytes(8, "big"))
+        self._answer()
+
+    def _answer(self) -> int:
+        data = b""
+        while len(data) < 8:
+            more = self._channel.recv(8 - len(data))
+            if not more:
+                raise CannotRun("the process that forks clients has ended")
+            data += more
+        return int.from_bytes(data, "big")
+
+    def close(self) -> None:
+        self._channel.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+        self._process.kill()
+        self._process.wait()
+
+
+class Actor:
+    """A client of the run, as the scenario moves it."""
+
+    def __init__(self, stage: Stage, name: str, ttl_ms: int) -> None:
+        self.stage = stage
+        self.name = name
+        self.ttl_ms = ttl_ms
+        self.phase = "idle"
+        self.links: list[Link] = []
+        self.pid = 0
+        self.alive = True
+        self.stopped = False
+        self.broken: str | None = None
+        self._done: set[int] = set()
+        self._channel: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._listening: asyncio.Task[None] | None = None
+
+    async def open(self, clock_offset_s: float) -> None:
+        for server in self.stage.servers:
+            link = Link(self.name, server, self.stage.note)
+            await link.open()
+            self.links.append(link)
+        self.pid, channel = self.stage.forks.fork()
+        self._channel = await asyncio.open_connection(sock=channel)
+        self._listening = asyncio.ensure_future(self._listen())
+        self._order(
+            "set up",
+            scheme=self.stage.entry.name,
+            name=LOCK_NAME,
+            ttl_ms=self.ttl_ms,
+            addresses=[["127.0.0.1", link.port] for link in self.links],
+            clock_offset_s=clock_offset_s,
+            path=self.stage.path,
+        )
+        self.phase = "warm-up"
+        await self.do("warm up", name=_WARM_NAME)
+        self.phase = "idle"
+        if self.broken:
+            raise CannotRun(f"the lock does not work even without a fault: {self.broken}")
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            self._channel[1].close()
+        if self.pid:
+            self.stage.forks.reap(self.pid)
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+        for link in self.links:
+            await link.close()
+
+    # ---- orders ----
+
+    def _order(self, what: str, **more: Any) -> None:
+        assert self._channel is not None
+        if self.alive:
+            self._channel[1].write(json.dumps({"do": what, **more}).encode() + b"\n")
+
+    async def do(self, what: str, **more: Any) -> None:
+        """Give an order and wait until it is carried out (or the client is dead)."""
+        number = next(self.stage.numbers)
+        self._order(what, reply=number, **more)
+        await self.stage.until(lambda: number in self._done or not self.alive, f"{self.name} to {what}")
+
+    def start_acquire(self, once: bool = False) -> None:
+        self.phase = "acquire"
+        self._order("acquire", ttl_ms=self.ttl_ms, once=once)
+
+    def start_release(self) -> None:
+        if self.holds:
+            self.phase = "release"
+        self._order("release")
+
+    async def release(self) -> None:
+        if self.holds:
+            self.phase = "release"
+        await self.do("release")
+
+    async def count(self) -> None:
+        """Read the counter and write it back plus one."""
+        await self.do("read")
+        await self.do("write")
+
+    async def finish(self) -> None:
+        """Write what is due, leave, give back."""
+        await self.do("write")
+        await self.do("leave")
+        await self.release()
+
+    async def turn(self) -> None:
+        await self.do("read")
+        await self.finish()
+
+    async def give_up(self) -> None:
+        """Let it stop trying; one that cannot stop is ended, as its user would."""
+        self._order("stop")
+        try:
+            await self.stage.until(lambda: self.ended_asking, "giving up", timeout_s=3.0, patient=False)
+        except TimeoutError:
+            self.stage.history.add(time.monotonic_ns(), self.name, "gave up", forced=True)
+            await self.kill(quietly=True)
+
+    async def kill(self, quietly: bool = False) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if not self.alive:
+            return
+        if not quietly:
+            # Stamped before: until now it was certainly alive.
+            self.stage.history.add(time.monotonic_ns(), self.name, "killed")
+        os.kill(self.pid, signal.SIGKILL)
+        await self.stage.until(lambda: not self.alive, f"{self.name} to be gone")
+
+    async def stop(self) -> None:
+        """SIGSTOP, and wait until it stands still."""
+        os.kill(self.pid, signal.SIGSTOP)
+        await self.stage.until(lambda: _is_stopped(self.pid), f"{self.name} to stand still", poll_s=0.005)
+        self.stopped = True
+        self.stage.history.add(time.monotonic_ns(), self.name, "stopped")
+        self.stage.changed()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.stopped = False
+        self.stage.history.add(time.monotonic_ns(), self.name, "continued")
+        os.kill(self.pid, signal.SIGCONT)
+
+    # ---- what is known of it ----
+
+    def events(self, *kinds: str) -> list[Event]:
+        return list(self.stage.history.of(*kinds, lane=self.name))
+
+    @property
+    def inside(self) -> bool:
+        found = self.events("entered", "left", "lost", "killed")
+        return bool(found) and max(found, key=lambda e: e.at_ns).kind == "entered"
+
+    @property
+    def entered(self) -> bool:
+        return bool(self.events("entered"))
+
+    @property
+    def holds(self) -> bool:
+        return self.entered and not self.events("releases")
+
+    @property
+    def ended_asking(self) -> bool:
+        return self.entered or bool(self.events("gave up")) or not self.alive
+
+    @property
+    def tries(self) -> int:
+        """Attempts that came back without the lock."""
+        failures = [event for event in self.events("failed") if event.get("doing") == "acquire"]
+        return len(self.events("refused")) + len(failures)
+
+    @property
+    def answered(self) -> int:
+        """Its commands that a server has answered while it asked."""
+        commands = self.stage.history.of("command")
+        return sum(1 for e in commands if e.get("client") == self.name and e.get("phase") == "acquire")
+
+    def links_hook(
+        self, *, before: Callable[[Request], Any] | None = None, after: Callable[[Request], Any] | None = None
+    ) -> None:
+        for link in self.links:
+            link.before, link.after = before, after
+
+    # ---- listening ----
+
+    async def _listen(self) -> None:
+        assert self._channel is not None
+        reader, writer = self._channel
+        with contextlib.suppress(OSError):
+            while line := await reader.readline():
+                message = json.loads(line)
+                if "ask" in message:
+                    answer = self.stage.resource(self.name, message)
+                    writer.write(json.dumps({"answer": answer}).encode() + b"\n")
+                elif "done" in message:
+                    self._done.add(message["done"])
+                elif "broken" in message:
+                    self.broken = message["broken"]
+                else:
+                    kind, at_ns = message.pop("kind"), message.pop("at_ns")
+                    if kind == "acquired":
+                        self.phase = "holding"
+                    self.stage.history.add(at_ns, self.name, kind, **message)
+                self.stage.changed()
+        self.alive = False
+        self.stage.changed()
+
+
+class Stage:
+    """A run of one scheme under one fault.
+
+    Args:
+        entry: the lock.
+        fault, variant: for the record.
+        forks: where clients come from.
+        stretch: multiplies the short ttl; grows when the machine was too slow.
+        path: folders for the clients' `sys.path`.
+    """
+
+    def __init__(
+        self, entry: Entry, fault: str, variant: str, forks: Forks, stretch: float = 1.0, path: tuple[str, ...] = ()
+    ) -> None:
+        self.entry = entry
+        self.forks = forks
+        self.path = list(path)
+        self.stretch = stretch
+        self.short_ms = int(SHORT_MS * stretch)
+        self.servers: list[LabServer] = []
+        self.actors: dict[str, Actor] = {}
+        self.clock: Clock | None = None
+        self.numbers = itertools.count(1)
+        self.counter = 0
+        self.highest_fence = 0
+        self.history = History(
+            entry.name, fault, variant, exclusive=entry.exclusive, lock_keys=entry.lock_keys(LOCK_NAME)
+        )
+        #: Set by a hook on a wire that found the play impossible.
+        self.failure: Exception | None = None
+        self._changed = asyncio.Event()
+        self._others: list[Any] = []
+
+    # ---- up and down ----
+
+    async def open(self, *, own_clock: bool = False, replica: bool = False) -> None:
+        """Start the servers the scheme needs: one or five, or a master and a replica."""
+        if own_clock:
+            self.clock = Clock()
+        count = self.entry.servers
+        names = ["master"] if replica else ["server"] if count == 1 else [f"server {n + 1}" for n in range(count)]
+        for name in names:
+            self.servers.append(await self._start(name))
+        self.history.servers = list(names)
+
+    async def another_server(self, name: str) -> LabServer:
+        """One that no client is sent to yet."""
+        server = await self._start(name)
+        self._others.append(server)
+        self.history.servers.append(name)
+        return server
+
+    async def _start(self, name: str) -> LabServer:
+        def report(kind: str, **data: Any) -> None:
+            if not str(data.get("key", "")).endswith(_WARM_NAME) and f"{{{_WARM_NAME}}}" not in str(data.get("key")):
+                self.history.add(time.monotonic_ns(), name, kind, **data)
+            self.changed()
+
+        server = LabServer(name, report, self.clock)
+        try:
+            await server.start()
+        except BaseException:
+            await server.close()
+            raise
+        return server
+
+    async def client(self, name: str, ttl_ms: int | None = None, clock_offset_s: float = 0.0) -> Actor:
+        """A new client, warmed up: its code works and its scripts are loaded."""
+        actor = Actor(self, name, ttl_ms if ttl_ms is not None else LONG_MS)
+        self.actors[name] = actor
+        self.history.clients.append(name)
+        await actor.open(clock_offset_s)
+        for server in self.servers:
+            await server.forget()
+        if clock_offset_s:
+            self.history.add(time.monotonic_ns(), name, "clock", offset_s=clock_offset_s)
+        return actor
+
+    def also_close(self, thing: Any) -> None:
+        """Something with an async close()."""
+        self._others.append(thing)
+
+    async def close(self) -> None:
+        for closing in [*self.actors.values(), *self._others, *self.servers]:
+            with contextlib.suppress(OSError):
+                await closing.close()
+        if self.clock is not None:
+            self.clock.close()
+
+    async def wind_up(self) -> History:
+        """Note what is left on the servers; the finished history."""
+        for server in [*self.servers, *(s for s in self._others if isinstance(s, LabServer))]:
+            if server.paused:
+                continue
+            with contextlib.suppress(OSError):
+                await server.look(by=None)
+                for key, (_, value, ttl_ms) in (await server.keys()).items():
+                    if _WARM_NAME not in key:
+                        self.history.add(
+                            time.monotonic_ns(), server.name, "left over", key=key, value=value, ttl_ms=ttl_ms
+                        )
+        self.history.sort()
+        return self.history
+
+    # ---- what happens ----
+
+    def changed(self) -> None:
+        self._changed.set()
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def note(self, request: Request) -> None:
+        """A request has passed a wire."""
+        actor = self.actors[request.client]
+        if actor.phase == "warm-up":
+            return
+        self.history.add(
+            request.at_ns,
+            request.server,
+            "command",
+            client=request.client,
+            phase=actor.phase,
+            text=_short(request.words),
+            reply=show(request.reply) if request.answered_ns is not None else None,
+            answered_ns=request.answered_ns,
+            **({"fate": request.fate} if request.fate else {}),
+        )
+        self.changed()
+
+    def fault(self, text: str, lasting: bool = False) -> None:
+        self.history.add(time.monotonic_ns(), LAB, "fault", text=text, lasting=lasting)
+
+    def healed(self, text: str = "the fault is over") -> None:
+        self.history.add(time.monotonic_ns(), LAB, "healed", text=text)
+
+    def resource(self, client: str, question: dict[str, Any]) -> Any:
+        """The thing the lock protects: a counter that refuses fencing tokens lower than it has seen."""
+        now_ns = time.monotonic_ns()
+        if question["ask"] == "read":
+            self.history.add(now_ns, client, "read", value=self.counter)
+            return self.counter
+        fence = question.get("fence")
+        accepted = fence is None or fence >= self.highest_fence
+        if accepted:
+            self.counter = question["value"]
+            self.highest_fence = fence or self.highest_fence
+        more = {} if fence is None else {"fence": fence}
+        self.history.add(
+            now_ns, client, "wrote", base=question["base"], value=question["value"], accepted=accepted, **more
+        )
+        return accepted
+
+    # ---- waiting ----
+
+    async def until(
+        self,
+        condition: Callable[[], bool],
+        what: str,
+        timeout_s: float = _CEILING_S,
+        poll_s: float = 0.05,
+        patient: bool = True,
+    ) -> None:
+        """Wait for a fact. Raises CannotRun (or TimeoutError, if not `patient`) when it does not come true."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                if not patient:
+                    raise TimeoutError(what)
+                raise CannotRun(f"waited {timeout_s:.0f} s for {what}, in vain")
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), poll_s)
+
+    async def settled(self, actor: Actor) -> bool:
+        """Whether the asking actor is inside, once that can be told: it entered, or two more attempts came to nothing.
+
+        A lock that only blocks does not say "no": it is given 0.7 s after its commands were answered.
+        """
+        tries, answered, since = actor.tries, actor.answered, time.monotonic()
+
+        def told() -> bool:
+            if actor.ended_asking or actor.tries >= tries + 2:
+                return True
+            waited = time.monotonic() - since
+            return actor.tries == 0 and waited > 0.7 and (actor.answered > answered or waited > 5)
+
+        await self.until(told, f"{actor.name} to get in, or to be refused")
+        return actor.entered
+
+    async def through_expiry(self, actor: Actor, ttl_ms: int) -> bool:
+        """Whether the asking actor gets in by itself, given twice the ttl of whoever was before, and two tries more."""
+        grace_s = 2 * ttl_ms / 1000 + 0.5
+        began = time.monotonic()
+        while not actor.ended_asking and time.monotonic() < began + grace_s:
+            with contextlib.suppress(TimeoutError):
+                left = max(0.01, began + grace_s - time.monotonic())
+                await self.until(lambda: actor.ended_asking, "", timeout_s=min(left, 0.1), patient=False)
+            for server in self.servers:
+                if not server.turn.locked():
+                    async with server.turn:
+                        await server.look(by=None)
+        return actor.entered or await self.settled(actor)
+
+    async def enters(self, actor: Actor) -> bool:
+        """Whether the asking actor gets in within about 8 s and a dozen attempts."""
+        began = time.monotonic()
+
+        def decided() -> bool:
+            waited = time.monotonic() - began
+            return actor.ended_asking or (actor.tries >= 12 and waited > 2) or waited > 8
+
+        await self.until(decided, f"{actor.name} to get in")
+        return actor.entered
+
+    def no_early_expiry(self) -> None:
+        """Raises TooSlow if a lock ran out that was not meant to, yet."""
+        for event in self.history.of("key"):
+            if event.get("by") == "expiry" and event.get("key") in self.history.lock_keys:
+                raise TooSlow
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether all threads of the process stand still; where there is no /proc, the signal has to do."""
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            if stat.read_text(errors="replace").rpartition(")")[2].split()[0] not in "Tt":
+                return False
+    return True
+
+
+def _short(words: list[str]) -> str:
+    """A command for people: scripts by their verb, long values cut."""
+    shown = [words[0].upper(), *words[1:]]
+    if shown[0] in ("EVAL", "EVALSHA", "FCALL") and len(shown) > 1:
+        shown[1] = "script" if shown[0] == "EVAL" else shown[1][:6]
+    return " ".join(word if len(word) <= 28 else word[:12] + "…" + word[-6:] for word in shown)

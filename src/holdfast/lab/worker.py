@@ -1,0 +1,308 @@
+"""The processes that play the clients, and the one that forks them.
+
+A client obeys lines of JSON on a socket pair and reports what happens to it, stamped in its own process. The
+forking process (`main`) has everything imported, so that a new client costs
+milliseconds; it does not reap a child before it is told to, so that a pid means the same process until then. When
+its socket closes, for whatever reason, it kills all that it made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from holdfast.lab.handles import ENTRIES, Handle, Setup, WatchHandle, entry_for_factory
+
+__all__ = ["Client", "main", "serve_forks"]
+
+_PAUSE_S = 0.05
+_TICK_S = 0.02
+
+
+class _Stop(BaseException):
+    """The director wants no more attempts."""
+
+
+class Client:
+    """One client: its lock, its commands, its reports."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._buffer = b""
+        self._lines: list[dict[str, Any]] = []
+        self._handle: Handle | None = None
+        self._inside = False
+        self._holding = False
+        self._valid_until_ns: int | None = None
+        self._base: int | None = None
+        self._quiet = False
+        self._clock_offset_s = 0.0
+
+    def run(self) -> None:
+        """Obey until the other side closes."""
+        while True:
+            order = self._next(_TICK_S)
+            self._notice_loss()
+            if order is not None:
+                self._obey(order)
+
+    # ---- talking to the director ----
+
+    def _report(self, kind: str, **data: Any) -> None:
+        if not self._quiet:
+            self._send({"kind": kind, "at_ns": time.monotonic_ns(), **data})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._channel.sendall(json.dumps(message).encode() + b"\n")
+
+    def _next(self, timeout_s: float | None) -> dict[str, Any] | None:
+        """The next order, or None after the time."""
+        while not self._lines:
+            readable, _, _ = select.select([self._channel], [], [], timeout_s)
+            if not readable:
+                return None
+            data = self._channel.recv(65536)
+            if not data:
+                os._exit(0)
+            *whole, self._buffer = (self._buffer + data).split(b"\n")
+            self._lines.extend(json.loads(line) for line in whole)
+        return self._lines.pop(0)
+
+    def _ask(self, question: str, **data: Any) -> dict[str, Any]:
+        """Something of the shared resource; the director answers at once, other orders wait."""
+        self._send({"ask": question, **data})
+        waiting: list[dict[str, Any]] = []
+        while True:
+            answer = self._next(None)
+            assert answer is not None
+            if "answer" in answer:
+                self._lines[:0] = waiting
+                return answer
+            waiting.append(answer)
+
+    # ---- orders ----
+
+    def _obey(self, order: dict[str, Any]) -> None:
+        orders: dict[str, Callable[[dict[str, Any]], None]] = {
+            "set up": self._set_up,
+            "warm up": self._warm_up,
+            "acquire": self._acquire,
+            "read": self._read,
+            "write": self._write,
+            "leave": self._leave,
+            "release": self._release,
+            "stop": lambda _: None,
+        }
+        orders[order["do"]](order)
+        if "reply" in order:
+            self._send({"done": order["reply"]})
+
+    def _set_up(self, order: dict[str, Any]) -> None:
+        for folder in order.get("path", ()):
+            if folder not in sys.path:
+                sys.path.insert(0, folder)
+        self._clock_offset_s = order["clock_offset_s"]
+        if self._clock_offset_s:
+            _shift_wall_clock(self._clock_offset_s)
+        entry = ENTRIES.get(order["scheme"]) or entry_for_factory(order["scheme"])
+        self._make = entry.make
+        self._addresses = [(host, port) for host, port in order["addresses"]]
+        self._handle = self._make(self._of(order["name"], order["ttl_ms"]))
+
+    def _of(self, name: str, ttl_ms: int) -> Setup:
+        return Setup(name, ttl_ms, self._addresses, self._clock_offset_s, self._interrupt)
+
+    def _warm_up(self, order: dict[str, Any]) -> None:
+        """Acquire and release another lock: connections open, scripts load, and a lock that never works shows."""
+        self._quiet = True
+        try:
+            handle = self._make(self._of(order["name"], 30_000))
+            deadline = time.monotonic() + 10
+            while not handle.try_acquire():
+                if time.monotonic() > deadline:
+                    raise TimeoutError("could not be acquired without any fault")
+                time.sleep(_PAUSE_S)
+            if isinstance(handle, WatchHandle):
+                handle.commit()
+            else:
+                handle.release()
+            handle.close()
+        except Exception as error:
+            self._send({"broken": f"{type(error).__name__}: {error}"})
+        finally:
+            self._quiet = False
+
+    def _interrupt(self) -> None:
+        if self._wants_stop():
+            raise _Stop
+
+    def _wants_stop(self) -> bool:
+        """Whether "stop" has come; other orders stay in their place."""
+        order = self._next(0)
+        if order is None:
+            return False
+        if order["do"] == "stop":
+            return True
+        self._lines.insert(0, order)
+        return False
+
+    def _acquire(self, order: dict[str, Any]) -> None:
+        handle = self._handle
+        assert handle is not None
+        self._report("asks", ttl_ms=order["ttl_ms"])
+        try:
+            while True:
+                self._interrupt()
+                try:
+                    got = handle.try_acquire()
+                except Exception as error:
+                    self._report("failed", doing="acquire", error=f"{type(error).__name__}: {error}")
+                    got = False
+                    if order.get("once"):
+                        return
+                else:
+                    if not got:
+                        self._report("refused")
+                        if order.get("once"):
+                            return
+                if got:
+                    break
+                time.sleep(_PAUSE_S)
+        except _Stop:
+            self._report("gave up")
+            return
+        self._valid_until_ns = handle.valid_until_ns()
+        self._inside = self._holding = True
+        more: dict[str, Any] = {}
+        if handle.fence() is not None:
+            more["fence"] = handle.fence()
+        if self._valid_until_ns is not None:
+            more["valid_until_ns"] = self._valid_until_ns
+        self._report("acquired", **more)
+        self._report("entered")
+        if isinstance(handle, WatchHandle):
+            self._report("read", value=handle.base)
+
+    def _notice_loss(self) -> None:
+        handle = self._handle
+        if not self._inside or handle is None:
+            return
+        if handle.is_lost():
+            self._inside = False
+            since_ns = self._valid_until_ns
+            self._report("lost", **({} if since_ns is None else {"since_ns": since_ns}))
+        else:
+            self._valid_until_ns = handle.valid_until_ns()
+
+    def _read(self, order: dict[str, Any]) -> None:
+        if self._inside and not isinstance(self._handle, WatchHandle):
+            self._base = self._ask("read")["answer"]
+
+    def _write(self, order: dict[str, Any]) -> None:
+        if not self._inside or isinstance(self._handle, WatchHandle) or self._base is None:
+            return
+        assert self._handle is not None
+        base, self._base = self._base, None
+        self._ask("write", base=base, value=base + 1, fence=self._handle.fence())
+
+    def _leave(self, order: dict[str, Any]) -> None:
+        if self._inside:
+            self._inside = False
+            self._report("left")
+
+    def _release(self, order: dict[str, Any]) -> None:
+        handle = self._handle
+        if not self._holding or handle is None:
+            return
+        self._holding = False
+        self._report("releases")
+        try:
+            if isinstance(handle, WatchHandle):
+                self._commit(handle)
+            else:
+                handle.release()
+        except Exception as error:
+            self._report("failed", doing="release", error=f"{type(error).__name__}: {error}")
+        else:
+            self._report("released")
+
+    def _commit(self, handle: WatchHandle) -> None:
+        while not handle.commit():
+            self._report("conflict", base=handle.base)
+            time.sleep(_PAUSE_S)
+            handle.try_acquire()
+            self._report("read", value=handle.base)
+        self._report("wrote", base=handle.base, value=handle.base + 1, accepted=True)
+
+
+def _shift_wall_clock(offset_s: float) -> None:
+    """This process's `time.time` runs ahead; locks of libraries see it as well."""
+    real, real_ns = time.time, time.time_ns
+    time.time = lambda: real() + offset_s
+    time.time_ns = lambda: real_ns() + int(offset_s * 1e9)
+
+
+def serve_forks(control: socket.socket) -> NoReturn:
+    """Fork a client for every message with a descriptor; reap and end when told to."""
+    children: set[int] = set()
+    try:
+        while True:
+            message, fds, _, _ = socket.recv_fds(control, 64, 1)
+            if not message:
+                break
+            if fds:
+                pid = os.fork()
+                if pid == 0:
+                    control.close()
+                    _become_client(fds[0])
+                os.close(fds[0])
+                children.add(pid)
+                control.sendall(pid.to_bytes(8, "big"))
+            else:
+                pid = int.from_bytes(message, "big")
+                if pid in children:
+                    children.discard(pid)
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+                control.sendall(pid.to_bytes(8, "big"))
+    except (OSError, KeyboardInterrupt):
+        pass
+    for pid in children:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    os._exit(0)
+
+
+def _become_client(fd: int) -> NoReturn:
+    try:
+        Client(socket.socket(fileno=fd)).run()
+    except BaseException as error:
+        if not isinstance(error, (BrokenPipeError, ConnectionResetError, KeyboardInterrupt)):
+            import traceback
+
+            traceback.print_exc()
+    os._exit(1)
+
+
+def _preload() -> None:
+    """What clients will need, once for all of them. Libraries' warnings are no output of the lab."""
+    logging.lastResort = None
+    for module in ("redis", "redis.lock", "redis_lock"):
+        with contextlib.suppress(ImportError):
+            __import__(module)
+
+
+def main() -> NoReturn:
+    """Fork clients until the socket, whose descriptor is the only argument, closes."""
+    _preload()
+    serve_forks(socket.socket(fileno=int(sys.argv[1])))
