@@ -52,7 +52,7 @@ ROOMS: dict[str, Room] = {
     "asyncio": Room(_FACTS | {"", "_faces"}),
     "embedded": Room(_FACTS),
     "testing": Room(_PUBLIC | {"_sim", "_core"}, frozenset({"pytest"})),
-    "lab": Room(_PUBLIC | {"_core.effects"}, _CLIENTS | _TERMINAL),
+    "lab": Room(_PUBLIC | {"_core.effects", "_core.trouble"}, _CLIENTS | _TERMINAL),
     "cli": Room(_PUBLIC, _CLIENTS | _TERMINAL),
     "demo": Room(_PUBLIC, _TERMINAL),
     "__main__": Room(frozenset({"cli"})),

@@ -9,14 +9,20 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from holdfast import embedded
 from holdfast.lab.resp import Frames, Refusal, pack
 
 __all__ = ["Clock", "LabServer", "no_compiler"]
+
+#: Type, value, ttl in ms or -1.
+_Found: TypeAlias = tuple[str, str, int]
+#: Servers count a key's time in whole milliseconds.
+_ROUNDING_MS = 2.0
 
 _LOOK = """
 local found = {}
@@ -137,7 +143,8 @@ class LabServer:
         self._report = report
         self._clock = clock
         self._process: embedded.Server | None = None
-        self._keys: dict[str, tuple[str, str, int]] = {}
+        self._keys: dict[str, _Found] = {}
+        self._looked_ns = 0
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._frames = Frames()
         self._asking = asyncio.Lock()
@@ -190,8 +197,7 @@ class LabServer:
             raise OSError(f"{self.name} said {frame[1]}")
         return frame[1]
 
-    async def keys(self) -> dict[str, tuple[str, str, int]]:
-        """Key → (type, value, ttl in ms or -1)."""
+    async def keys(self) -> dict[str, _Found]:
         found = {}
         for key, kind, value, ttl_ms in await self.ask("EVAL", _LOOK, 0):
             found[_text(key)] = (_text(kind), _text(value), int(ttl_ms))
@@ -206,6 +212,8 @@ class LabServer:
         except OSError:
             return []  # it is down
         was, self._keys = self._keys, now
+        looked_ns, self._looked_ns = self._looked_ns, time.monotonic_ns()
+        passed_ms = (self._looked_ns - looked_ns) / 1e6 + _ROUNDING_MS
         changed = []
         for key in [*was, *(key for key in now if key not in was)]:
             before, after = was.get(key), now.get(key)
@@ -213,21 +221,30 @@ class LabServer:
             if same and before is not None and after is not None and (before[2] < 0) == (after[2] < 0):
                 continue
             changed.append(key)
-            self._report(
-                "key",
-                key=key,
-                by=by or ("expiry" if after is None else "lab"),
-                was=before[1] if before else None,
-                now=after[1] if after else None,
-                type=(after or before or ("string",))[0],
-                ttl_ms=after[2] if after else None,
-            )
+            if before is not None and 0 <= before[2] <= passed_ms:
+                # It ran out by itself since; whatever a client did, it did to a key that was free.
+                self._say_key(key, "expiry", before, None)
+                before = None
+            if before is not None or after is not None:
+                self._say_key(key, by or ("expiry" if after is None else "unseen"), before, after)
         return changed
+
+    def _say_key(self, key: str, by: str, before: _Found | None, after: _Found | None) -> None:
+        self._report(
+            "key",
+            key=key,
+            by=by,
+            was=before[1] if before else None,
+            now=after[1] if after else None,
+            type=(after or before or ("string",))[0],
+            ttl_ms=after[2] if after else None,
+        )
 
     async def forget(self) -> None:
         """Take what lies there now as given."""
         with contextlib.suppress(OSError):
             self._keys = await self.keys()
+            self._looked_ns = time.monotonic_ns()
 
     # ---- what is done to it ----
 

@@ -296,7 +296,7 @@ def _become_client(fd: int) -> NoReturn:
 
 def _preload() -> None:
     """What clients will need, once for all of them. Libraries' warnings are no output of the lab."""
-    logging.lastResort = None
+    logging.getLogger().addHandler(logging.NullHandler())
     for module in ("redis", "redis.lock", "redis_lock"):
         with contextlib.suppress(ImportError):
             __import__(module)
