@@ -31,6 +31,7 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tokens import make_token
 from holdfast._core.trouble import Trouble
 from holdfast._drivers.aio import AioDriver
+from holdfast._faces.aio_makers import Makers
 from holdfast._faces.holder import CLIENT_INFO_MS, Holder, client_id_of, client_key, holder_of, introduction
 from holdfast._faces.options import (
     Duration,
@@ -561,7 +562,7 @@ class Lock(Leasable):
         return f"<Lock {self._name!r}: {state}, ttl {self.ttl:g} s>"
 
 
-class Client:
+class Client(Makers):
     """Makes locks on one server (or Sentinel, Cluster, quorum), and looks after its leases.
 
         locks = holdfast.asyncio.Client(redis.asyncio.Redis(host="db1"))
@@ -598,6 +599,7 @@ class Client:
         self._sequence = itertools.count(1)
         self._owners: dict[tuple[str, int], weakref.ref[Lease]] = {}
         self._closed = False
+        self._ifeq: bool | None = None
         self._here: AioDriver | None = None
         self._drivers: list[AioDriver] = []
         self._finalizer = weakref.finalize(self, _let_go, self._drivers)
@@ -659,6 +661,15 @@ class Client:
         return f"<Client of {self._nodes}: {state}, namespace {self._namespace!r}>"
 
     # For locks and leases.
+
+    def _knows_ifeq(self, known: bool | None) -> bool | None:
+        """Whether the server knows SET … IFEQ; a truth value is remembered."""
+        if known is not None:
+            self._ifeq = known
+        return self._ifeq
+
+    def _new_token(self, owner: str) -> str:
+        return make_token(self._driver.client_id, owner, next(self._sequence))
 
     @property
     def _driver(self) -> AioDriver:

@@ -12,10 +12,17 @@ from typing import Any, TypeAlias
 from holdfast.errors import ConfigurationError
 
 __all__ = [
+    "COUNT_MAX",
+    "NAMES_MAX",
+    "PARTIES_MAX",
+    "PERMITS_MAX",
     "TTL_MAX_S",
     "TTL_MIN_S",
     "Duration",
+    "check_bool",
+    "check_count",
     "check_name",
+    "check_names",
     "check_namespace",
     "max_hold_of",
     "timeout_of",
@@ -30,6 +37,14 @@ TTL_MIN_S = 0.01
 TTL_MAX_S = 365 * 86_400
 #: Longer names are a mistake too (a whole document as the name).
 NAME_MAX_BYTES = 1_024
+#: One script takes them all, and nobody else is served meanwhile.
+NAMES_MAX = 100
+#: A grant of permits looks at every holder.
+PERMITS_MAX = 10_000
+#: All parties of a barrier are told by one script.
+PARTIES_MAX = 1_000
+#: A latch's count is only a number; more is a mistake.
+COUNT_MAX = 1_000_000_000
 
 
 def _seconds(argument: str, value: object, allowed: str) -> float:
@@ -97,3 +112,22 @@ def check_bool(argument: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ConfigurationError(argument, value, "True or False")
     return value
+
+
+def check_count(argument: str, value: object, low: int, high: int) -> int:
+    """A whole number within limits."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigurationError(argument, value, f"an int from {low} to {high}")
+    return value
+
+
+def check_names(names: tuple[object, ...]) -> tuple[str, ...]:
+    """Names of several locks: one or more, each once."""
+    checked = tuple(check_name(name) for name in names)
+    if not checked:
+        raise ConfigurationError("names", names, "at least one name")
+    if len(checked) > NAMES_MAX:
+        raise ConfigurationError("names", names, f"at most {NAMES_MAX} names")
+    if len(set(checked)) < len(checked):
+        raise ConfigurationError("names", names, "every name once")
+    return checked

@@ -38,6 +38,7 @@ from holdfast._faces.options import (
     timeout_of,
     ttl_ms_of,
 )
+from holdfast._faces.threads_makers import Makers
 from holdfast._transport.clock import clock
 from holdfast.errors import (
     AcquireCancelled,
@@ -466,7 +467,7 @@ class Lock(Leasable):
         return f"<Lock {self._name!r}: {state}, ttl {self.ttl:g} s>"
 
 
-class Client:
+class Client(Makers):
     """Makes locks on one server (or Sentinel, Cluster, quorum), and looks after its leases.
 
         locks = holdfast.Client(redis.Redis(host="db1"))
@@ -501,6 +502,7 @@ class Client:
         self._sequence = itertools.count(1)
         self._owners: dict[tuple[str, int], weakref.ref[Lease]] = {}
         self._introduce_at = float("-inf")
+        self._ifeq: bool | None = None
         self._finalizer = weakref.finalize(self, self._driver.close)
         self._finalizer.atexit = False  # ours runs earlier, for all clients
         _clients.add(self)
@@ -555,6 +557,12 @@ class Client:
         return f"<Client of {nodes}: {state}, namespace {self._namespace!r}>"
 
     # For locks and leases.
+
+    def _knows_ifeq(self, known: bool | None) -> bool | None:
+        """Whether the server knows SET … IFEQ; a truth value is remembered."""
+        if known is not None:
+            self._ifeq = known
+        return self._ifeq
 
     def _new_token(self, owner: str) -> str:
         driver = self._driver

@@ -373,6 +373,9 @@ class SingleTopology:
 
     __slots__ = ("_node",)
 
+    #: Whether MOVED and ASK can come, and keys of one script have to share a slot.
+    moves = False
+
     def __init__(self, node: Node) -> None:
         self._node = node
 

@@ -1,0 +1,925 @@
+"""The face for asyncio of everything that is more than a lock.
+
+Law: no decision of the protocol is taken here; a face checks arguments, runs a protocol, and keeps the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+from holdfast._core import barrier, condition, gate, multilock, optimistic, rwlock, semaphore
+from holdfast._core.effects import Protocol, Reply
+from holdfast._core.hold import Hold
+from holdfast._core.keys import lock_keys
+from holdfast._core.optimistic import Value
+from holdfast._core.trouble import Trouble
+from holdfast._core.waiting import Busy, Grant, Turn, wait_for
+from holdfast._faces.aio import Client, Leasable, Lease, Lock
+from holdfast._faces.holder import Holder
+from holdfast._faces.naming import namer
+from holdfast._faces.options import PERMITS_MAX, Duration, check_count, check_name, timeout_of, ttl_ms_of
+from holdfast._transport.clock import clock
+from holdfast.errors import (
+    AcquireTimeout,
+    BrokenBarrier,
+    ConfigurationError,
+    LeaseLost,
+    NotHeld,
+    OptimisticConflict,
+)
+
+__all__ = [
+    "Barrier",
+    "Condition",
+    "CountDownLatch",
+    "Election",
+    "Event",
+    "MultiLock",
+    "Optimistic",
+    "RWLock",
+    "ReadLease",
+    "ReadLock",
+    "Semaphore",
+    "Transaction",
+    "WriteLease",
+    "WriteLock",
+]
+
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _task_id() -> str:
+    return str(id(asyncio.current_task()))
+
+
+class _TurnLeasable(Leasable):
+    """What is acquired through a `Turn`."""
+
+    def _turn(self, token: str) -> Turn:
+        raise NotImplementedError
+
+    def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
+        turn = self._turn(token)
+        return wait_for(turn, timeout_s, listening=self._client._driver.listening(turn.key))
+
+    def _make_hold(self, token: str, grant: Grant) -> Hold:
+        turn = self._turn(token)
+        return Hold(
+            self._name,
+            turn.token,
+            grant.fence,
+            self._ttl_ms,
+            grant.sent_at,
+            turn.renew,
+            turn.release,
+            self._renew,
+            self._max_hold_ms,
+        )
+
+    def _give_back(self, token: str) -> Protocol[None]:
+        return self._turn(token).give_back()
+
+
+# ---------------------------------------------------------------------- readers and writers
+
+
+class ReadLease(Lease):
+    """The right to read; others may have it at the same time."""
+
+    __slots__ = ()
+
+    async def upgrade(self, timeout: Duration | None = None) -> WriteLease:
+        """Become the writer without letting go: waits until the other readers have left, before everybody queued.
+
+        The write lease comes on top of this one: releasing it leaves a reader, releasing this one ends that. Nobody
+        writes between the two. Raises `UpgradeRefused` when another reader is upgrading already (both would wait for
+        each other), `AcquireTimeout` (this lease then goes on, as when it is cancelled), `LeaseLost` when this one has
+        ended.
+        """
+        hold = self._hold
+        if hold.over(clock()):
+            raise self._ended("upgrade()")
+        side = _Upgrade(self._client, hold.name, hold.ttl_ms, hold.renewal is not None, None, hold.token)
+        lease = cast("WriteLease", await side._acquire(timeout_of(timeout), sys._getframe(1)))
+        lease._beneath = self
+        return lease
+
+
+class WriteLease(Lease):
+    """The right to write; nobody else has one of either kind."""
+
+    __slots__ = ("_beneath",)
+
+    _beneath: ReadLease
+
+    async def downgrade(self) -> ReadLease:
+        """Become a reader in one step: nobody writes in between, and readers that wait come in at once.
+
+        Ends this lease and returns the other one (after an upgrade: the lease that was upgraded). Raises `LeaseLost` or
+        `LeaseReleased` when this one has ended. When the answer is lost, both are given back.
+        """
+        beneath: ReadLease | None = getattr(self, "_beneath", None)
+        if beneath is not None:
+            await self.release()
+            return beneath
+        hold, client = self._hold, self._client
+        if hold.over(clock()):
+            raise self._ended("downgrade()")
+        hold.released()
+        client._unwatch(self)
+        side = _Downgrade(client, hold.name, hold.ttl_ms, hold.renewal is not None, None, hold.token)
+        return cast("ReadLease", await side._acquire(None, sys._getframe(1)))
+
+
+class _Side(_TurnLeasable):
+    """One of the two sides of a shared lock."""
+
+    def __init__(self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
+        super().__init__(client, name, ttl_ms, renew, max_hold_ms)
+        self._keys = lock_keys(client.namespace, name)
+
+    def _turn(self, token: str) -> rwlock.RWTurn:
+        return rwlock.RWTurn(self._keys, token, self._ttl_ms, self._client._settings)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r}: ttl {self.ttl:g} s>"
+
+
+class ReadLock(_Side):
+    """The reading side of a shared lock, made by `RWLock.read`. As a context manager it acquires without a limit."""
+
+    _mark = rwlock.READER
+    _lease_class = ReadLease
+
+    async def acquire(self, timeout: Duration | None = None) -> ReadLease:
+        """Wait for the turn to read: until no writer holds it and nobody who came earlier waits. As `Lock.acquire`."""
+        return cast("ReadLease", await self._acquire(timeout_of(timeout), sys._getframe(1)))
+
+    async def try_acquire(self) -> ReadLease | None:
+        """Read if nobody writes and nobody waits; None otherwise, at once."""
+        return cast("ReadLease | None", await super().try_acquire())
+
+    async def __aenter__(self) -> ReadLease:
+        return cast("ReadLease", await super().__aenter__())
+
+
+class WriteLock(_Side):
+    """The writing side of a shared lock, made by `RWLock.write`. As a context manager it acquires without a limit."""
+
+    _mark = rwlock.WRITER
+    _lease_class = WriteLease
+
+    async def acquire(self, timeout: Duration | None = None) -> WriteLease:
+        """Wait for the turn to write: until all who came earlier have left. As `Lock.acquire`."""
+        return cast("WriteLease", await self._acquire(timeout_of(timeout), sys._getframe(1)))
+
+    async def try_acquire(self) -> WriteLease | None:
+        """Write if nobody holds it and nobody waits; None otherwise, at once."""
+        return cast("WriteLease | None", await super().try_acquire())
+
+    async def __aenter__(self) -> WriteLease:
+        return cast("WriteLease", await super().__aenter__())
+
+
+class _Upgrade(WriteLock):
+    """One upgrade of one reader."""
+
+    def __init__(
+        self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None, reader: str
+    ) -> None:
+        super().__init__(client, name, ttl_ms, renew, max_hold_ms)
+        self._owned_as = ()  # the reader beneath it says who owns it
+        self._reader = reader
+
+    def _turn(self, token: str) -> rwlock.RWTurn:
+        return super()._turn(rwlock.upgrade_token(self._reader, int(token.rpartition(":")[2])))
+
+
+class _Downgrade(ReadLock):
+    """One downgrade of one writer."""
+
+    def __init__(
+        self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None, writer: str
+    ) -> None:
+        super().__init__(client, name, ttl_ms, renew, max_hold_ms)
+        self._writer = writer
+
+    async def _ask(self, token: str, timeout_s: float | None) -> Grant | Busy:
+        grant = await rwlock.downgrade(self._turn(self._writer), self._turn(token))
+        if grant is None:
+            raise LeaseLost(self._name, "taken")
+        return grant
+
+
+class RWLock:
+    """A shared lock: any number of readers, or one writer. Made by `Client.rwlock`.
+
+        rw = locks.rwlock("catalogue")
+        async with rw.read() as lease: ...
+        async with rw.write() as lease: ...
+
+    First come first served; readers that follow each other are let in together. So a writer waits for the readers
+    before it and for nobody who came later, and readers wait for at most the writers before them.
+
+    It does not promise that a reader whose lease was lost has stopped reading: check `lease.ensure_held()`.
+    """
+
+    def __init__(self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
+        self._client = client
+        self._name = name
+        self._options = (ttl_ms, renew, max_hold_ms)
+        self._keys = lock_keys(client.namespace, name)
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._name
+
+    def read(self) -> ReadLock:
+        """The reading side."""
+        return ReadLock(self._client, self._name, *self._options)
+
+    def write(self) -> WriteLock:
+        """The writing side."""
+        return WriteLock(self._client, self._name, *self._options)
+
+    async def readers(self) -> int:
+        """How many read at this moment. Only good for reporting."""
+        return (await self._inspect())[2]
+
+    async def writing(self) -> bool:
+        """Whether somebody writes (or holds the lock of that name) at this moment. Only good for reporting."""
+        return (await self._inspect())[0] != ""
+
+    async def waiters(self) -> int:
+        """How many are queued, including those whose process died since."""
+        return (await self._inspect())[3]
+
+    async def _inspect(self) -> tuple[str, int, int, int, int]:
+        return await self._client._run(rwlock.inspect(self._keys, self._client._settings.patience_s))
+
+    def __repr__(self) -> str:
+        return f"<RWLock {self._name!r}: ttl {self._options[0] / 1000:g} s>"
+
+
+# ---------------------------------------------------------------------- permits
+
+
+class Semaphore(_TurnLeasable):
+    """So many permits, each held under a lease. Made by `Client.semaphore`.
+
+        async with locks.semaphore("api", permits=3) as lease: ...
+        lease = await locks.semaphore("api", permits=3).acquire(permits=2, timeout=5)
+
+    First come first served, whatever the size of a request: one for many permits is not passed by those for few. The
+    permits of a holder that died come back at its ttl. A task may hold any number of leases of a semaphore; it can
+    so wait for itself, which a semaphore cannot see.
+    """
+
+    _kind = "semaphore"
+    _mark = "1."
+
+    def __init__(
+        self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None, declared: int
+    ) -> None:
+        super().__init__(client, name, ttl_ms, renew, max_hold_ms)
+        self._owned_as = ()
+        self._declared = declared
+        self._keys = semaphore.semaphore_keys(lock_keys(client.namespace, name))
+
+    def _turn(self, token: str) -> semaphore.SemaphoreTurn:
+        return semaphore.SemaphoreTurn(self._keys, token, self._ttl_ms, self._declared, self._client._settings)
+
+    async def acquire(self, timeout: Duration | None = None, *, permits: int = 1) -> Lease:
+        """Wait for the turn, and take so many permits, under one lease. Otherwise as `Lock.acquire`.
+
+        Raises `TooManyPermits` when there are not so many at all, `DeclaredDifferently` when another client declared
+        another number.
+        """
+        mark = f"{check_count('permits', permits, 1, PERMITS_MAX)}."
+        return await self._acquire(timeout_of(timeout), sys._getframe(1), mark)
+
+    async def try_acquire(self, *, permits: int = 1) -> Lease | None:
+        """Take so many permits if they are free and nobody waits; None otherwise, at once."""
+        mark = f"{check_count('permits', permits, 1, PERMITS_MAX)}."
+        try:
+            return await self._acquire(0.0, sys._getframe(1), mark)
+        except AcquireTimeout:
+            return None
+
+    async def resize(self, permits: int) -> int:
+        """Change for all how many permits there are, and let in who fits; returns how many there were (0: unknown).
+
+        When there are fewer than are held now, the holders keep theirs and nobody comes in until enough are back; who
+        waits for more than there are gets `TooManyPermits`. Clients may go on declaring the old number or the new.
+        """
+        client = self._client
+        limit = check_count("permits", permits, 1, PERMITS_MAX)
+        settings = client._settings
+        before = await client._run(semaphore.resize(self._keys, limit, settings.patience_s, settings))
+        if self._declared:
+            self._declared = limit
+        return before
+
+    async def permits(self) -> int:
+        """How many there are in all; 0 when the server does not know it yet. Only good for reporting."""
+        return (await self._inspect())[0]
+
+    async def available(self) -> int:
+        """How many are free at this moment, be there waiters or not. Only good for reporting."""
+        limit, _, used, *_ = await self._inspect()
+        return max(0, (limit or self._declared) - used)
+
+    async def waiters(self) -> int:
+        """How many are queued, including those whose process died since."""
+        return (await self._inspect())[3]
+
+    async def _inspect(self) -> tuple[int, int, int, int, int, int]:
+        return await self._client._run(semaphore.inspect(self._keys, self._client._settings.patience_s))
+
+    def __repr__(self) -> str:
+        return f"<Semaphore {self._name!r}: {self._declared or 'as stored'} permits, ttl {self.ttl:g} s>"
+
+
+# ---------------------------------------------------------------------- several at once
+
+
+class MultiLock(Leasable):
+    """Several locks under one lease, all or none. Made by `Client.multilock`.
+
+    They are the locks that `lock` makes: whoever holds one of them alone is waited for. `lease.fencing_token` is
+    greater than every earlier one of each. One loss ends the lease. As a context manager it acquires without a limit.
+    """
+
+    _kind = "multilock"
+
+    def __init__(self, client: Client, names: Sequence[str], ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
+        super().__init__(client, " + ".join(names), ttl_ms, renew, max_hold_ms)
+        self._names = tuple(names)
+        self._owned_as = tuple(f"lock:{name}" for name in names)
+        self._all_keys = [lock_keys(client.namespace, name) for name in names]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What they are called."""
+        return self._names
+
+    def _turns(self, token: str) -> list[multilock.MultiTurn]:
+        driver = self._client._driver
+        together = not getattr(driver.topology, "moves", True)
+        return multilock.turns_for(self._all_keys, together, token, self._ttl_ms, driver.settings)
+
+    def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
+        turns = self._turns(token)
+        return multilock.acquire(turns, timeout_s, listening=self._client._driver.listening(turns[0].key))
+
+    def _make_hold(self, token: str, grant: Grant) -> Hold:
+        turns = self._turns(token)
+        return Hold(
+            self._name,
+            token,
+            grant.fence,
+            self._ttl_ms,
+            grant.sent_at,
+            lambda ttl_ms: multilock.renew(turns, ttl_ms),
+            lambda: multilock.release(turns),
+            self._renew,
+            self._max_hold_ms,
+        )
+
+    def _give_back(self, token: str) -> Protocol[None]:
+        return multilock.give_back(self._turns(token))
+
+    def __repr__(self) -> str:
+        return f"<MultiLock {', '.join(map(repr, self._names))}: ttl {self.ttl:g} s>"
+
+
+# ---------------------------------------------------------------------- condition
+
+
+class Condition:
+    """Wait, while holding a lock, for something that another holder of it does. Made by `Client.condition`.
+
+        changed = locks.condition(lock)
+
+        async with lock:                                       async with lock:
+            await changed.wait_for(lambda: queue_length())         add_to_queue()
+                                                                   await changed.notify()
+
+    As `asyncio.Condition`: only the task that holds the lock may call it. `wait` lets go of the lock and waits in
+    one step, so that no notification is missed; `notify` lets waiters on to the lock's queue, where they hold the lock
+    one after the other. The lease is the same object before and after, with a new fencing token.
+
+    A wait may end without a notification (a server that lost its data): check what you wait for, or use `wait_for`.
+    """
+
+    def __init__(self, lock: Lock, name: str) -> None:
+        self._lock = lock
+        self._name = name
+        self._key = condition.condition_key(lock._keys, name)
+
+    @property
+    def lock(self) -> Lock:
+        """The lock it belongs to."""
+        return self._lock
+
+    async def __aenter__(self) -> Lease:
+        return await self._lock.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._lock.__aexit__(kind, error, trace)
+
+    def _lease(self, operation: str) -> Lease:
+        lock = self._lock
+        held = lock._client._owners.get((lock._owned_as[0], id(asyncio.current_task())))
+        lease = held() if held is not None else None
+        if lease is None:
+            raise NotHeld(lock.name, operation)
+        if lease._hold.over(clock()):
+            raise lease._ended(operation)
+        return lease
+
+    async def wait(self, timeout: Duration | None = None) -> bool:
+        """Let go of the lock, wait for a notification (`timeout` seconds at most), hold the lock again.
+
+        Returns True when notified, False when the time was over. The lock is held again in both cases, however long
+        that takes. When it raises (`LeaseLost`, `NotHeld`, the server's trouble, or cancelled), the lock is not
+        held any more: its lease is released, and a notification that had come is passed on.
+        """
+        timeout_s = timeout_of(timeout)
+        lease = self._lease("wait()")
+        lock, hold = self._lock, lease._hold
+        client = lock._client
+        driver = client._driver
+        token = client._new_token(_task_id())
+        turn = condition.ConditionTurn(lock._keys, self._key, hold.token, token, hold.ttl_ms, driver.settings)
+        hold.released()
+        driver.unwatch(hold)
+        protocol = wait_for(turn, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)
+        try:
+            got = await client._run(protocol)
+            assert isinstance(got, Grant)
+            again = lock._make_hold(token, got)
+        except NotHeld:
+            client._disown(lease)
+            hold.state = type(hold.state).LOST
+            hold.reason = "taken"
+            if hold.on_loss is not None:
+                hold.on_loss("taken")
+            raise lease._ended("wait()") from None
+        except BaseException:
+            client._disown(lease)
+            driver.start(hold.release())  # it may never have begun
+            driver.start(turn.give_back())
+            raise
+        again.on_loss = hold.on_loss
+        lease._hold = again
+        driver.watch(again)
+        return turn.notified
+
+    async def wait_for(self, predicate: Callable[[], Awaitable[R] | R], timeout: Duration | None = None) -> R:
+        """Wait until `predicate()` is true, called with the lock held; returns its last value, as `asyncio` does.
+
+        What the predicate returns is awaited where it is awaitable.
+        """
+        timeout_s = timeout_of(timeout)
+        until = None if timeout_s is None else clock() + timeout_s
+        while True:
+            given = predicate()
+            result = cast("R", await given if inspect.isawaitable(given) else given)
+            left_s = None if until is None else until - clock()
+            if result or (left_s is not None and left_s <= 0):
+                return result
+            await self.wait(left_s)
+
+    async def notify(self, n: int = 1) -> int:
+        """Let up to `n` waiters on to the lock's queue; returns how many. They hold the lock after the caller."""
+        lease = self._lease("notify()")
+        count = check_count("n", n, 1, 1_000_000)
+        lock = self._lock
+        client = lock._client
+        hold = lease._hold
+        moved = await client._run(
+            condition.notify(
+                lock._keys,
+                self._key,
+                hold.token,
+                next(client._sequence),
+                count,
+                hold.ttl_ms,
+                client._settings,
+            )
+        )
+        if moved < 0:
+            hold.lose("taken")
+            raise lease._ended("notify()")
+        return moved
+
+    async def notify_all(self) -> int:
+        """Let all waiters on to the lock's queue; returns how many."""
+        return await self.notify(1_000_000)
+
+    def __repr__(self) -> str:
+        return f"<Condition {self._name!r} of lock {self._lock.name!r}>"
+
+
+# ---------------------------------------------------------------------- gates and barriers
+
+
+class _Gate:
+    _kind = ""
+
+    def __init__(self, client: Client, name: str, declared: int, keep_ms: int) -> None:
+        self._client = client
+        self._name = name
+        self._declared = declared
+        self._keep_ms = keep_ms
+        self._keys = lock_keys(client.namespace, name).part(self._kind)
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._name
+
+    async def wait(self, timeout: Duration | None = None) -> bool:
+        """Wait until it is open, `timeout` seconds at most; returns whether it is."""
+        timeout_s = timeout_of(timeout)
+        client = self._client
+        token = client._new_token(_task_id())
+        turn = gate.GateTurn(self._kind, self._keys, token, self._declared, self._keep_ms, client._settings)
+        protocol = wait_for(turn, timeout_s, listening=client._driver.listening(turn.key))
+        return isinstance(await client._run(protocol), Grant)
+
+    async def _move(self, what: str | int) -> int:
+        client = self._client
+        token = client._new_token(_task_id())
+        return await client._run(
+            gate.move(self._kind, self._keys, token, what, self._declared, self._keep_ms, client._settings)
+        )
+
+
+class CountDownLatch(_Gate):
+    """Opens for all who wait when it was counted down so often. Made by `Client.latch`.
+
+    It opens once and for good: another round is another name. Every count-down counts once, also when it had to be sent
+    again.
+    """
+
+    _kind = "latch"
+
+    async def count_down(self, n: int = 1) -> int:
+        """Count down by `n`; returns what is left. Below zero it stays zero."""
+        return await self._move(check_count("n", n, 1, 1_000_000_000))
+
+    async def remaining(self) -> int:
+        """How much is left to count. Only good for reporting."""
+        return await self._move("look")
+
+    def __repr__(self) -> str:
+        return f"<CountDownLatch {self._name!r}: count {self._declared}>"
+
+
+class Event(_Gate):
+    """Set or not, for processes anywhere; as `asyncio.Event`. Made by `Client.event`."""
+
+    _kind = "event"
+
+    def __init__(self, client: Client, name: str, keep_ms: int) -> None:
+        super().__init__(client, name, 1, keep_ms)
+
+    async def set(self) -> None:
+        """Set it: all who wait go on."""
+        await self._move("open")
+
+    async def clear(self) -> None:
+        """Who waits from now on waits until it is set again."""
+        await self._move("shut")
+
+    async def is_set(self) -> bool:
+        """Whether it is set at this moment."""
+        return await self._move("look") == 0
+
+    def __repr__(self) -> str:
+        return f"<Event {self._name!r}>"
+
+
+class Barrier:
+    """So many parties wait for each other, again and again; as `asyncio.Barrier`. Made by `Client.barrier`.
+
+    A party whose process dies while it waits does not count as arrived. One whose time is over breaks the barrier for
+    all; one that is cancelled only leaves.
+    """
+
+    def __init__(self, client: Client, name: str, parties: int, keep_ms: int) -> None:
+        self._client = client
+        self._name = name
+        self._parties = parties
+        self._keep_ms = keep_ms
+        self._keys = lock_keys(client.namespace, name).part("barrier")
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._name
+
+    @property
+    def parties(self) -> int:
+        """How many have to arrive."""
+        return self._parties
+
+    async def wait(self, timeout: Duration | None = None) -> int:
+        """Arrive, and wait for the others, `timeout` seconds at most; returns which one in the order of arrival this
+        was.
+
+        Raises `BrokenBarrier` when the time of any party was over, or it was broken or reset while waiting.
+        """
+        timeout_s = timeout_of(timeout)
+        client = self._client
+        token = client._new_token(_task_id())
+        turn = barrier.BarrierTurn(self._keys, token, self._parties, self._keep_ms, client._settings)
+        got = await client._run(wait_for(turn, timeout_s, listening=True))
+        if not isinstance(got, Grant):
+            raise BrokenBarrier(self._name)
+        return got.fence
+
+    async def abort(self) -> None:
+        """Break it: all who wait, and who come, get `BrokenBarrier` until it is reset."""
+        await self._move("abort")
+
+    async def reset(self) -> None:
+        """Make it usable again; who waits gets `BrokenBarrier`."""
+        await self._move("reset")
+
+    async def n_waiting(self) -> int:
+        """How many wait at this moment."""
+        return (await self._move("look"))[1]
+
+    async def broken(self) -> bool:
+        """Whether it is broken at this moment."""
+        return (await self._move("look"))[2]
+
+    async def generation(self) -> int:
+        """How often it has let all go on, or was reset."""
+        return (await self._move("look"))[0]
+
+    async def _move(self, what: str) -> tuple[int, int, bool]:
+        client = self._client
+        return await client._run(barrier.move(self._keys, what, self._parties, self._keep_ms, client._settings))
+
+    def __repr__(self) -> str:
+        return f"<Barrier {self._name!r}: {self._parties} parties>"
+
+
+# ---------------------------------------------------------------------- election
+
+
+class _Leadership(Lock):
+    _kind = "election"
+
+    def __init__(self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
+        super().__init__(client, name, ttl_ms, renew, max_hold_ms)
+        self._keys = self._keys.part("leader")
+
+
+class Election:
+    """Of all who campaign one leads, until it resigns or its lease ends. Made by `Client.election`.
+
+        election = locks.election("scheduler")
+        await election.run(lead)                # lead(lease) whenever elected, until it returns
+
+        async with election as lease:           # waits to be elected, resigns at the end
+            ...
+
+    Leadership is a lease with a fencing token. A body that leads is cancelled when the lead is lost, and `LeaseLost`
+    comes out of the block.
+    """
+
+    def __init__(self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
+        self._client = client
+        self._name = name
+        self._lock = _Leadership(client, name, ttl_ms, renew, max_hold_ms)
+        self._lease: Lease | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._name
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease of this object's leadership, or None."""
+        return self._lease
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this object leads, as far as is known now. Sends nothing."""
+        lease = self._lease
+        return lease is not None and not lease._hold.over(clock())
+
+    async def campaign(self, timeout: Duration | None = None) -> Lease:
+        """Wait to be elected, `timeout` seconds at most; returns the lease. Errors as `Lock.acquire`."""
+        self._lease = await self._lock._acquire(timeout_of(timeout), sys._getframe(1))
+        return self._lease
+
+    async def resign(self) -> None:
+        """Give up the lead; the next one in the queue leads in the same moment. Nothing when not leading."""
+        lease, self._lease = self._lease, None
+        if lease is not None and not lease._hold.over(clock()):
+            await lease.release()
+
+    async def leader(self) -> Holder | None:
+        """Who leads, since when, where; None when nobody does. Only good for reporting."""
+        return await self._lock.holder()
+
+    def observe(self, poll: Duration = 1.0) -> AsyncIterator[Holder | None]:
+        """The leader of now, and again whenever it has changed (None: nobody leads); for ever.
+
+        Asks every `poll` seconds: a lead shorter than that can go unseen.
+        """
+        poll_s = timeout_of(poll, "poll")
+        if not poll_s:
+            raise ConfigurationError("poll", poll, "more than 0 seconds")
+        return self._observe(poll_s)
+
+    async def _observe(self, poll_s: float) -> AsyncIterator[Holder | None]:
+        seen: object = self  # nothing yet
+        while True:
+            leader = await self.leader()
+            token = leader and leader.token
+            if token != seen:
+                seen = token
+                yield leader
+            await asyncio.sleep(poll_s)
+
+    async def run(self, lead: Callable[[Lease], Awaitable[R]]) -> R:
+        """Campaign, call `lead(lease)`, and campaign again after a loss; ends with what `lead` returns.
+
+        What `lead` raises ends it too, but for the `LeaseLost` of this leadership.
+        """
+        while True:
+            lease = await self.campaign()
+            try:
+                async with lease:
+                    return await lead(lease)
+            except LeaseLost:
+                if lease.state.name != "LOST":
+                    raise
+
+    async def __aenter__(self) -> Lease:
+        return await (await self.campaign()).__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            await lease.__aexit__(kind, error, trace)
+
+    def __repr__(self) -> str:
+        state = "leading" if self.is_leader else "not leading"
+        return f"<Election {self._name!r}: {state}>"
+
+
+# ---------------------------------------------------------------------- without a lock
+
+
+class Transaction:
+    """What a function of `Optimistic` reads and writes through.
+
+    Reads are carried out at once; writes are queued, and carried out together at the end if nothing has changed.
+    """
+
+    def __init__(self, client: Client, session: str, keys: tuple[str, ...]) -> None:
+        self._client = client
+        self._session = session
+        self._keys = keys
+        self._queued: list[tuple[Value, ...]] = []
+
+    async def execute(self, *command: Value) -> Reply:
+        """Carry out a command now, as `execute("HGET", key, field)`: int, bytes, None, or a list of these."""
+        patience_s = self._client._settings.patience_s
+        return await self._client._driver.run(optimistic.read(self._session, self._keys[0], command, patience_s))
+
+    async def get(self, key: str) -> bytes | None:
+        """The value of a key."""
+        return cast("bytes | None", await self.execute("GET", key))
+
+    def queue(self, *command: Value) -> None:
+        """A command for the end, as `queue("HSET", key, field, value)`."""
+        if not command:
+            raise ConfigurationError("command", command, "a command and its arguments")
+        self._queued.append(command)
+
+    def set(self, key: str, value: Value, ttl: Duration | None = None) -> None:
+        """Set a key at the end; `ttl` seconds to live, or for ever."""
+        self.queue("SET", key, value, *(() if ttl is None else ("PX", ttl_ms_of(ttl))))
+
+    def delete(self, *keys: str) -> None:
+        """Delete keys at the end."""
+        self.queue("DEL", *keys)
+
+
+class Optimistic:
+    """Change keys without a lock: the function decides on what it reads, and is run again when that has changed.
+
+        async def withdraw(tx):
+            balance = int(await tx.get("balance") or 0)
+            if balance < 10:
+                return False
+            tx.set("balance", balance - 10)
+            return True
+
+        done = await locks.optimistic("balance").run(withdraw)
+
+    Good where conflicts are rare; under contention a lock is faster. The function may run many times: it must do
+    nothing else that matters.
+    """
+
+    def __init__(self, client: Client, keys: tuple[str, ...], attempts: int) -> None:
+        self._client = client
+        self._keys = keys
+        self._attempts = attempts
+
+    async def run(self, function: Callable[[Transaction], Awaitable[R]]) -> R:
+        """Run it until what it read had not changed when its writes were carried out; returns what it returned.
+
+        Raises `OptimisticConflict` after so many attempts, `OutcomeUnknown` when the answer to the write was lost, and
+        whatever the function raises (nothing was written then).
+        """
+        client = self._client
+        driver = client._driver
+        patience_s = driver.settings.patience_s
+        key = self._keys[0]
+        for attempt in range(self._attempts):
+            session = client._new_token("watch")
+            transaction = Transaction(client, session, self._keys)
+            try:
+                try:
+                    await driver.run(optimistic.watch(session, self._keys, patience_s))
+                    result = await function(transaction)
+                except BaseException:
+                    await driver.run(optimistic.leave(session, key, patience_s))
+                    raise
+                done = await driver.run(optimistic.finish(session, key, transaction._queued, patience_s))
+            except Trouble as trouble:
+                raise client._public(trouble) from None
+            if done is not optimistic.CONFLICT:
+                return result
+            await driver.run(optimistic.pause(attempt))
+        raise OptimisticConflict(self._keys, self._attempts)
+
+    __call__ = run
+
+    def __repr__(self) -> str:
+        return f"<Optimistic over {', '.join(self._keys)}>"
+
+
+async def compare_and_set(
+    client: Client, key: str, expected: Value | None, new: Value, ttl: Duration | None, keep_ttl: bool
+) -> bool:
+    """See `Client.compare_and_set`."""
+    if keep_ttl and ttl is not None:
+        raise ConfigurationError("keep_ttl", keep_ttl, "not both of ttl and keep_ttl")
+    ttl_ms = -1 if keep_ttl else None if ttl is None else ttl_ms_of(ttl)
+    if expected is None and keep_ttl:
+        ttl_ms = None  # there is none to keep
+    return await client._run(
+        optimistic.compare_and_set(check_name(key, "key"), expected, new, ttl_ms, client._knows_ifeq, client._settings)
+    )
+
+
+def locked(client: Client, template: str, skip_if_held: bool, timeout_s: float | None, options: dict[str, Any]) -> Any:
+    """See `Client.locked`."""
+    client.lock("check", **options)
+
+    def decorate(function: F) -> F:
+        if not asyncio.iscoroutinefunction(function):
+            raise ConfigurationError(
+                "function", function, "a coroutine function; plain functions belong to holdfast.Client.locked"
+            )
+        name = namer(template, function)
+
+        @functools.wraps(function)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            lock = client.lock(name(*args, **kwargs), **options)
+            if skip_if_held:
+                lease = await lock.try_acquire()
+                if lease is None:
+                    return None
+            else:
+                lease = await lock.acquire(timeout_s)
+            async with lease:
+                return await function(*args, **kwargs)
+
+        return cast("F", call)
+
+    return decorate

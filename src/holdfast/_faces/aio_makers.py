@@ -1,0 +1,258 @@
+"""What a client for asyncio makes beside locks. Sends nothing: what is made talks to the server when it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, overload
+
+from holdfast._core.optimistic import Value
+from holdfast._faces.naming import name_of
+from holdfast._faces.options import (
+    COUNT_MAX,
+    PARTIES_MAX,
+    PERMITS_MAX,
+    Duration,
+    check_bool,
+    check_count,
+    check_name,
+    check_names,
+    max_hold_of,
+    timeout_of,
+    ttl_ms_of,
+)
+from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from holdfast._faces.aio import Client, Lock
+    from holdfast._faces.aio_family import (
+        Barrier,
+        Condition,
+        CountDownLatch,
+        Election,
+        Event,
+        MultiLock,
+        Optimistic,
+        RWLock,
+        Semaphore,
+    )
+
+__all__ = ["Makers"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Makers:
+    """The part of a client that makes other things than locks."""
+
+    _ttl_ms: int
+    _renew: bool
+    _max_hold_ms: int | None
+
+    def _lease_options(
+        self, ttl: Duration | None, renew: bool | None, max_hold: Duration | None
+    ) -> tuple[int, bool, int | None]:
+        return (
+            self._ttl_ms if ttl is None else ttl_ms_of(ttl),
+            self._renew if renew is None else check_bool("renew", renew),
+            self._max_hold_ms if max_hold is None else max_hold_of(max_hold),
+        )
+
+    def rwlock(
+        self,
+        name: str,
+        *,
+        ttl: Duration | None = None,
+        renew: bool | None = None,
+        max_hold: Duration | None = None,
+    ) -> RWLock:
+        """A shared lock called `name`: any number of readers or one writer, in the order of their coming.
+
+            async with locks.rwlock("catalogue").read():
+                ...
+
+        `read()` and `write()` give what can be acquired. The writer is the holder of `lock(name)`: the two exclude each
+        other, and readers exclude both. `ttl`, `renew` and `max_hold` as for `lock`; every reader's time is its own.
+        """
+        from holdfast._faces.aio_family import RWLock
+
+        return RWLock(cast("Client", self), check_name(name), *self._lease_options(ttl, renew, max_hold))
+
+    def semaphore(
+        self,
+        name: str,
+        permits: int | None = None,
+        *,
+        ttl: Duration | None = None,
+        renew: bool | None = None,
+        max_hold: Duration | None = None,
+    ) -> Semaphore:
+        """A semaphore called `name`, with `permits` (1 to 10,000) to be held at a time.
+
+            async with locks.semaphore("api", permits=3):
+                ...
+
+        All clients declare the same `permits`, or None to take what is there; another number raises
+        `DeclaredDifferently` when it is used. `resize` changes it for all. Not related to the lock of that name.
+        """
+        from holdfast._faces.aio_family import Semaphore
+
+        declared = 0 if permits is None else check_count("permits", permits, 1, PERMITS_MAX)
+        return Semaphore(cast("Client", self), check_name(name), *self._lease_options(ttl, renew, max_hold), declared)
+
+    def multilock(
+        self,
+        *names: str,
+        ttl: Duration | None = None,
+        renew: bool | None = None,
+        max_hold: Duration | None = None,
+    ) -> MultiLock:
+        """Several locks (1 to 100) at once, under one lease: all or none.
+
+            async with locks.multilock("account:1", "account:2") as lease:
+                ...
+
+        The order of the names does not matter: nobody waits for somebody who waits for him. While one of them is waited
+        for, those before it (in the server's order) may be held already. One fencing token for all.
+        """
+        from holdfast._faces.aio_family import MultiLock
+
+        return MultiLock(cast("Client", self), check_names(names), *self._lease_options(ttl, renew, max_hold))
+
+    def condition(self, lock: Lock, name: str = "default") -> Condition:
+        """A condition of `lock` (one that this client made), to wait for what other holders of the lock do.
+
+        `name` tells apart several conditions of one lock.
+        """
+        from holdfast._faces.aio import Lock
+        from holdfast._faces.aio_family import Condition
+
+        made_by = getattr(lock, "_client", None)
+        if type(lock) is not Lock or made_by is not self:
+            raise ConfigurationError("lock", lock, "a lock that this client has made")
+        return Condition(lock, check_name(name))
+
+    def latch(self, name: str, count: int, *, keep: Duration = 86_400) -> CountDownLatch:
+        """A latch called `name` that opens after `count` (1 to 1e9) count-downs, once and for good.
+
+        All declare the same `count`. The server forgets it `keep` seconds after its last use.
+        """
+        from holdfast._faces.aio_family import CountDownLatch
+
+        declared = check_count("count", count, 1, COUNT_MAX)
+        return CountDownLatch(cast("Client", self), check_name(name), declared, ttl_ms_of(keep, "keep"))
+
+    def event(self, name: str, *, keep: Duration = 86_400) -> Event:
+        """An event called `name`, as `asyncio.Event`, for processes anywhere.
+
+        The server forgets that it was set `keep` seconds after its last use.
+        """
+        from holdfast._faces.aio_family import Event
+
+        return Event(cast("Client", self), check_name(name), ttl_ms_of(keep, "keep"))
+
+    def barrier(self, name: str, parties: int, *, keep: Duration = 86_400) -> Barrier:
+        """A barrier called `name` for `parties` (1 to 1,000), as `asyncio.Barrier`, for processes anywhere.
+
+        All declare the same `parties`. The server forgets it `keep` seconds after its last use.
+        """
+        from holdfast._faces.aio_family import Barrier
+
+        declared = check_count("parties", parties, 1, PARTIES_MAX)
+        return Barrier(cast("Client", self), check_name(name), declared, ttl_ms_of(keep, "keep"))
+
+    def election(
+        self,
+        name: str,
+        *,
+        ttl: Duration | None = None,
+        renew: bool | None = None,
+        max_hold: Duration | None = None,
+    ) -> Election:
+        """An election called `name`: of all who campaign, one leads at a time, as long as it renews its lease."""
+        from holdfast._faces.aio_family import Election
+
+        return Election(cast("Client", self), check_name(name), *self._lease_options(ttl, renew, max_hold))
+
+    def optimistic(self, *keys: str, attempts: int = 50) -> Optimistic:
+        """Change `keys` (of the server, as they are; in a Cluster of one slot) without a lock; see `Optimistic`."""
+        from holdfast._faces.aio_family import Optimistic
+
+        checked = check_names(keys)
+        return Optimistic(cast("Client", self), checked, check_count("attempts", attempts, 1, 1_000_000))
+
+    async def compare_and_set(
+        self,
+        key: str,
+        expected: Value | None,
+        new: Value,
+        *,
+        ttl: Duration | None = None,
+        keep_ttl: bool = False,
+    ) -> bool:
+        """Set `key` (of the server, as it is) to `new` if it holds `expected`; None expects that there is no such key.
+
+        `ttl`: lifetime of the key in seconds; `keep_ttl`: leave the one it has; neither: it lives for ever. One command
+        where the server has SET … IFEQ (Valkey 8.1, Redis 8.4), a script elsewhere. Returns whether it was set. Raises
+        `OutcomeUnknown` when the answer was lost: it is not repeated, since that answer could mislead.
+        """
+        from holdfast._faces.aio_family import compare_and_set
+
+        return await compare_and_set(cast("Client", self), key, expected, new, ttl, keep_ttl)
+
+    @overload
+    def locked(
+        self,
+        template: str,
+        *,
+        skip_if_held: Literal[False] = False,
+        timeout: Duration | None = None,
+        ttl: Duration | None = None,
+        max_hold: Duration | None = None,
+        reentrant: bool = False,
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]: ...
+
+    @overload
+    def locked(
+        self,
+        template: str,
+        *,
+        skip_if_held: Literal[True],
+        timeout: Duration | None = None,
+        ttl: Duration | None = None,
+        max_hold: Duration | None = None,
+        reentrant: bool = False,
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R | None]]]: ...
+
+    def locked(
+        self,
+        template: str,
+        *,
+        skip_if_held: bool = False,
+        timeout: Duration | None = None,
+        ttl: Duration | None = None,
+        max_hold: Duration | None = None,
+        reentrant: bool = False,
+    ) -> Any:
+        """Decorator: the coroutine function runs under a lock whose name is made from its arguments.
+
+            @locks.locked("order:{order_id}")
+            async def ship(order_id: int) -> None: ...
+
+        `template`: a format string over the function's parameters. `timeout`: seconds to wait for the lock, then
+        `AcquireTimeout`. `skip_if_held`: do not wait and return None when somebody else holds it. Signature and types
+        are kept. A loss of the lease cancels the body, as by `async with`.
+        """
+        from holdfast._faces.aio_family import locked
+
+        options = {"ttl": ttl, "max_hold": max_hold, "reentrant": reentrant}
+        return locked(
+            cast("Client", self), template, check_bool("skip_if_held", skip_if_held), timeout_of(timeout), options
+        )
+
+    def lock_for(self, subject: object, **options: Any) -> Lock:
+        """The lock of an object that says what identifies it, by an attribute or method `__lock_name__`.
+
+        `options` are those of `lock`.
+        """
+        return cast("Client", self).lock(name_of(subject), **options)
