@@ -6,8 +6,9 @@ changes nothing.
 
 Theory: HELD → SUSPECT (a renewal failed, validity lasts) → HELD or LOST; RELEASED from either. `Hold` keeps
 one lease's facts, `Schedule` the next moment at which a hold needs attention: its renewal, or its deadline. Both know
-no clock: whoever owns them says what time it is. The heap is cleaned lazily, since most holds are released
-long before anything is due.
+no clock: whoever owns them says what time it is. Most holds are released long before anything is due: a new
+one is only noted, and planned (which is a heap's work) when it has outlived the first part of its ttl. The heap is
+cleaned lazily.
 """
 
 from __future__ import annotations
@@ -155,45 +156,66 @@ class Hold:
 class Schedule:
     """When which hold needs attention. Not thread-safe: its owner locks."""
 
-    __slots__ = ("_heap", "_live", "_sequence", "_settings")
+    __slots__ = ("_heap", "_live", "_new", "_plan_at", "_plan_s_per_ms", "_sequence", "_settings")
 
     def __init__(self, settings: Settings = DEFAULT) -> None:
         self._heap: list[tuple[float, int, Hold]] = []
         self._live: dict[int, Hold] = {}
+        self._new: dict[int, tuple[Hold, float]] = {}
+        self._plan_at = float("inf")  # when the new ones have to be planned
+        # Well before any renewal can be due.
+        self._plan_s_per_ms = settings.renew_fraction * (1 - settings.renew_jitter) / 2000
         self._sequence = 0
         self._settings = settings
 
     def __len__(self) -> int:
-        return len(self._live)
+        return len(self._live) + len(self._new)
 
     def __iter__(self) -> Iterator[Hold]:
-        return iter(list(self._live.values()))
+        return iter([*self._live.values(), *(hold for hold, _ in self._new.values())])
 
     def add(self, hold: Hold, jitter: float) -> float:
         """Watch a hold; returns when it needs attention first. `jitter` is a random number in [0, 1)."""
-        self._live[id(hold)] = hold
-        return self._plan(hold, self._renew_at(hold, jitter))
+        self._new[id(hold)] = hold, jitter
+        at = hold.held_since + hold.ttl_ms * self._plan_s_per_ms
+        if hold.deadline < at:
+            at = hold.deadline
+        if at < self._plan_at:
+            self._plan_at = at
+        return at
+
+    def _plan_new(self) -> None:
+        self._plan_at = float("inf")
+        new, self._new = self._new, {}
+        for key, (hold, jitter) in new.items():
+            self._live[key] = hold
+            self._plan(hold, self._renew_at(hold, jitter))
 
     def remove(self, hold: Hold) -> None:
         """Watch it no more."""
-        self._live.pop(id(hold), None)
+        key = id(hold)
+        if self._new.pop(key, None) is not None:
+            return
+        self._live.pop(key, None)
         if len(self._heap) > 2 * len(self._live) + 1000:
             self._heap = [entry for entry in self._heap if id(entry[2]) in self._live and entry[0] == entry[2].next_at]
             heapq.heapify(self._heap)
 
     def next_at(self) -> float | None:
-        """The next moment at which `due` has something, or None."""
+        """The next moment at which `due` has something to look at, or None."""
         heap = self._heap
         while heap:
             at, _, hold = heap[0]
             if at == hold.next_at and id(hold) in self._live:
-                return at
+                return min(at, self._plan_at) if self._new else at
             heapq.heappop(heap)
-        return None
+        return self._plan_at if self._new else None
 
     def due(self, now: float) -> list[Hold]:
         """Holds to renew now. Those whose time is over are lost on the way, and not watched any more."""
         to_renew: list[Hold] = []
+        if self._plan_at <= now:
+            self._plan_new()
         while (at := self.next_at()) is not None and at <= now:
             hold = heapq.heappop(self._heap)[2]
             if hold.over(now):
@@ -232,6 +254,8 @@ class Schedule:
 
     def replan(self, hold: Hold, jitter: float) -> float:
         """Its deadline changed from outside (an extension)."""
+        if self._new.pop(id(hold), None) is not None:
+            self._live[id(hold)] = hold
         return self._plan(hold, self._renew_at(hold, jitter))
 
     def _renew_at(self, hold: Hold, jitter: float) -> float:

@@ -58,7 +58,7 @@ class _Turn(Turn):
         return give_back(self.keys, self.token, self.ttl_ms, self.settings)
 
 
-async def acquire(
+def acquire(
     keys: LockKeys,
     token: str,
     ttl_ms: int,
@@ -67,13 +67,13 @@ async def acquire(
     listening: bool = False,
     settings: Settings = DEFAULT,
     sync: tuple[int, int] | None = None,
-) -> Grant | Busy:
+) -> Protocol[Grant | Busy]:
     """Take the lock, waiting `timeout_s` at most (None: as long as it takes, 0: not at all).
 
     `listening` says that the inbox is open already, so that the first request may queue us. Raises `Trouble`
     when the server refuses for good, or stays in trouble for longer than is put up with.
     """
-    return await wait_for(_Turn(keys, token, ttl_ms, settings, sync), timeout_s, listening=listening)
+    return wait_for(_Turn(keys, token, ttl_ms, settings, sync), timeout_s, listening=listening)
 
 
 async def release(keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT) -> bool:

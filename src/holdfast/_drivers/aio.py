@@ -143,31 +143,29 @@ class AioDriver:
 
     # ------------------------------------------------------------------ running
 
-    async def run(self, protocol: Protocol[R]) -> R:
-        """Drive a protocol to its end in this task."""
-        try:
-            return await self._drive(protocol, protocol.send(None), None)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-
-    async def _drive(self, protocol: Protocol[R], effect: Effect[Any], begun: Awaitable[Any] | None) -> R:
-        """Drive it on from `effect`, which was `begun` already or not."""
+    async def run(self, protocol: Protocol[R], begun: tuple[Effect[Any], Awaitable[Any] | None] | None = None) -> R:
+        """Drive a protocol to its end in this task; `begun` up to that effect, which is under way or not."""
         send = protocol.send
-        at_once = self._at_once
+        effect: Effect[Any]
+        under_way: Awaitable[Any] | None = None
         result: Any
         try:
+            if begun is None:
+                effect = send(None)
+            else:
+                effect, under_way = begun
             while True:
                 kind = type(effect)
                 try:
-                    if begun is not None:
-                        doing, begun = begun, None
-                        result = await doing
-                    elif kind is Now:
+                    if kind is Now:
                         result = clock()
+                    elif under_way is not None:
+                        doing, under_way = under_way, None
+                        result = await doing
                     elif kind is Call:
                         result = await self.call(effect)  # type: ignore[arg-type]
-                    elif kind in at_once:
-                        result = at_once[kind](effect)
+                    elif kind in self._at_once:
+                        result = self._at_once[kind](effect)
                     else:
                         result = await self._in_time[kind](effect)
                 except GeneratorExit:
@@ -208,7 +206,7 @@ class AioDriver:
             except Trouble as trouble:
                 begun = self.loop.create_future()
                 begun.set_exception(trouble)
-        self._background(self._drive(protocol, effect, begun))
+        self._background(self.run(protocol, (effect, begun)))
 
     def _background(self, work: Coroutine[Any, Any, Any]) -> None:
         task = self.loop.create_task(_ignoring_trouble(work))
@@ -230,9 +228,10 @@ class AioDriver:
         """Send it; the awaitable has the reply."""
         if call.sync is not None:
             return self._call_synced(call)
-        server = self._node_for(call.keys[0], call.node)
+        keys = call.keys
         script = SCRIPTS[call.script]
-        future = server.submit(pack_script(script, call.keys, call.args), call.patience_s, script)
+        server = self._node_for(keys[0], call.node)
+        future = server.submit(pack_script(script, keys, call.args), call.patience_s, script)
         return self._following(server, call, future) if self._moves else future
 
     async def _following(self, server: Server, call: Call, future: asyncio.Future[Any]) -> Any:

@@ -16,6 +16,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any, TypeAlias
 
 import hiredis
@@ -47,7 +48,7 @@ _MISPLACED = frozenset({"READONLY", "MASTERDOWN"})
 _PING = pack_command(("PING",))
 _Push: type = getattr(hiredis, "PushNotification", type(None))
 
-#: Future, deadline on the loop's clock, bytes, and the script that may have to be loaded.
+#: Future, deadline on the monotonic clock, bytes, and the script that may have to be loaded.
 _Request: TypeAlias = "tuple[asyncio.Future[Any], float, bytes, Script | None]"
 
 
@@ -95,7 +96,7 @@ class Link(asyncio.Protocol):
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
         self.server = server
         self._loop = loop
-        self._time = loop.time
+        self._create_future = loop.create_future
         self._reader = hiredis.Reader(notEnoughData=_MORE)
         self._pending: deque[_Request] = deque()
         self._out: list[bytes] = []  # the last of `_pending`, not written yet
@@ -113,8 +114,8 @@ class Link(asyncio.Protocol):
 
     def submit(self, packed: bytes, patience_s: float, script: Script | None = None) -> asyncio.Future[Any]:
         """Send it; the future ends with the reply, or with `Trouble`."""
-        future: asyncio.Future[Any] = self._loop.create_future()
-        now = self._time()
+        future: asyncio.Future[Any] = self._create_future()
+        now = monotonic()
         deadline = now + patience_s
         pending = self._pending
         pending.append((future, deadline, packed, script))
@@ -148,7 +149,7 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Match replies with requests."""
-        self._heard_at = self._time()
+        self._heard_at = monotonic()
         reader = self._reader
         pending = self._pending
         try:
@@ -206,11 +207,11 @@ class Link(asyncio.Protocol):
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_at = at
-        self._alarm = self._loop.call_at(at, self._expire)
+        self._alarm = self._loop.call_later(max(0.0, at - monotonic()), self._expire)
 
     def _expire(self) -> None:
         """End what has waited long enough."""
-        now = self._time()
+        now = monotonic()
         self._alarm = None
         self._alarm_at = next_at = math.inf
         connected = self._transport is not None
@@ -256,7 +257,7 @@ class Link(asyncio.Protocol):
         # Those whose asker has gone meanwhile need not be sent at all.
         self._pending = deque(request for request in self._pending if not request[0].done())
         self._transport = transport
-        self._heard_at = self._time()
+        self._heard_at = monotonic()
         if self._pending:
             transport.write(b"".join(request[2] for request in self._pending))
         if ahead:
@@ -397,7 +398,7 @@ class Inbox(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Messages, and the confirmation."""
-        self._heard_at = self._loop.time()
+        self._heard_at = monotonic()
         try:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not _MORE:
@@ -414,7 +415,7 @@ class Inbox(asyncio.Protocol):
 
     def check(self) -> None:
         """Somebody relies on it: ask for a sign of life when it has been quiet for long."""
-        now = self._loop.time()
+        now = monotonic()
         if self._asked is None and self._transport is not None and now - self._heard_at > INBOX_QUIET_S:
             self._transport.write(_PING)
             self._asked = self._loop.call_later(INBOX_PATIENCE_S, self._judge, now)

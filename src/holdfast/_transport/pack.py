@@ -8,18 +8,12 @@ from holdfast._lua import Script
 
 __all__ = ["pack_command", "pack_script"]
 
-#: Packed key tuples that are kept: locks are taken again and again. Cleared when full.
-_KEYS_MAX = 10_000
-_packed_keys: dict[Sequence[str], bytes] = {}
-
-
-def _pack_keys(keys: Sequence[str]) -> bytes:
-    packed = b"".join(_bulk(key.encode()) for key in keys)
-    packed = _bulk(b"%d" % len(keys)) + packed
-    if len(_packed_keys) >= _KEYS_MAX:
-        _packed_keys.clear()
-    _packed_keys[tuple(keys)] = packed
-    return packed
+#: What stands before and behind the token (the first argument) in a script's call: all else repeats, since locks are
+#: taken again and again. Cleared when full.
+_AROUND_MAX = 2_000
+#: What is longer carries a value, and does not repeat.
+_BEHIND_MAX_BYTES = 1_000
+_around_token: dict[tuple[object, ...], tuple[bytes, bytes]] = {}
 
 
 def _bulk(data: bytes) -> bytes:
@@ -28,12 +22,36 @@ def _bulk(data: bytes) -> bytes:
 
 def pack_script(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> bytes:
     """EVALSHA of a script."""
-    packed_keys = _packed_keys.get(keys) or _pack_keys(keys)
-    parts = [b"*%d\r\n" % (3 + len(keys) + len(args)), script.head, packed_keys]
+    if not args or type(args[0]) is not str:
+        return b"".join(_pack_parts(script, keys, args))
+    known = (script.name, tuple(keys), tuple(args[1:]))
+    around = _around_token.get(known)
+    if around is None:
+        around = _pack_around(script, keys, args, known)
+    token = args[0].encode()
+    return b"%b$%d\r\n%b\r\n%b" % (around[0], len(token), token, around[1])
+
+
+def _pack_around(
+    script: Script, keys: Sequence[str], args: Sequence[str | int | bytes], known: tuple[object, ...]
+) -> tuple[bytes, bytes]:
+    parts = _pack_parts(script, keys, args)
+    before = 3 + len(keys)
+    around = b"".join(parts[:before]), b"".join(parts[before + 1 :])
+    if len(around[1]) <= _BEHIND_MAX_BYTES:
+        if len(_around_token) >= _AROUND_MAX:
+            _around_token.clear()
+        _around_token[known] = around
+    return around
+
+
+def _pack_parts(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> list[bytes]:
+    """Its argument count, name, key count; keys; arguments."""
+    parts = [b"*%d\r\n" % (3 + len(keys) + len(args)), script.head, _bulk(b"%d" % len(keys))]
+    parts += [_bulk(key.encode()) for key in keys]
     for arg in args:
-        data = arg.encode() if isinstance(arg, str) else b"%d" % arg if isinstance(arg, int) else arg
-        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(parts)
+        parts.append(_bulk(arg.encode() if isinstance(arg, str) else b"%d" % arg if isinstance(arg, int) else arg))
+    return parts
 
 
 def pack_command(args: Sequence[str | int | float | bytes]) -> bytes:
