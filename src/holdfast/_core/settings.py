@@ -44,6 +44,12 @@ class Settings:
     renew_jitter: float = 0.1
     #: A renewal that failed is repeated after this part of the ttl.
     renew_again_fraction: float = 1 / 12
+    #: A member of a quorum is waited for as long as a twentieth of the ttl, within these bounds.
+    member_patience_s: float = 1.0
+    member_patience_min_s: float = 0.05
+    #: Contenders that split the vote pause for a random part of this, growing up to the second.
+    split_pause_s: float = 0.01
+    split_pause_max_s: float = 0.2
 
 
 DEFAULT = Settings()

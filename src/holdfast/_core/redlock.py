@@ -1,0 +1,548 @@
+"""The lock over a quorum of independent servers (Redlock), with fencing tokens that only grow.
+
+Laws: a lease needs the votes of a majority, within its validity, which counts from before the first request; what a
+round that failed may have left on any member is given back, also where no answer came; a member that was restarted
+so lately that it may have forgotten a lease does not vote; a fencing token is handed out only when a majority of
+members, while we hold them, remember it.
+
+Theory of the fencing tokens: a later lease needs a majority too, which shares a member with the majority that
+remembers the earlier token, and that member gives its vote only after the earlier lease has ended there. It
+answers with a greater token than it remembers, so the greatest of the votes exceeds every token handed out
+before. The majority that remembers has to be one that *holds* us: remembered elsewhere, the token could arrive at a
+member after that member's vote for the next lease. To save the second round trip, the client proposes a token
+a little ahead of all the members' clocks; where a majority agrees on it, they all remember it already.
+
+Theory of the tries: every round has a token of its own, so that what is left of an earlier round can be buried (see
+release.lua) without refusing the next one. Contenders that split the vote give back at once and pause for random times
+of growing length. There is no queue: no member alone knows who holds the lock, so waiters ask from time to time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast._core.effects import Answer, Call, CallMany, Now, Protocol, Random, Reply, Sleep, Spawn
+from holdfast._core.keys import LockKeys
+from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.trouble import Trouble
+from holdfast._core.validity import deadline
+from holdfast._core.waiting import Busy, Grant
+from holdfast.errors import ConfigurationError, HoldfastError, QuorumUnreachable
+
+__all__ = ["Quorum", "QuorumTrouble", "acquire", "give_back", "inspect", "release", "renew"]
+
+#: A proposed fencing token is so far ahead of the fastest member's clock: more than a round trip varies.
+_HINT_SLACK_US = 1_000
+
+
+class QuorumTrouble(Trouble):
+    """Too few members answered."""
+
+    def __init__(self, needed: int, heard: int, problems: tuple[str, ...], *, passing: bool) -> None:
+        super().__init__("QUORUM", "; ".join(problems), "quorum", sent=True, passing=passing)
+        self.needed = needed
+        self.heard = heard
+        self.problems = problems
+
+    def public(self) -> HoldfastError:
+        return QuorumUnreachable(self.needed, self.heard, self.problems)
+
+
+class Quorum:
+    """What a client knows of the members; all its locks share it.
+
+    `names` for messages, in the order of the nodes. `restart_delay_ms`: a member votes when it has been up for longer
+    than this, which has to be at least the longest ttl in use; 0 where no restart loses data. `patience_s`: how long
+    a member is waited for; None: a small fraction of the ttl.
+    """
+
+    __slots__ = (
+        "_ahead_s",
+        "_debts",
+        "_paying",
+        "_patience_s",
+        "names",
+        "need",
+        "restart_delay_ms",
+        "run_ids",
+        "settings",
+        "size",
+        "used",
+    )
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        restart_delay_ms: int,
+        patience_s: float | None = None,
+        settings: Settings = DEFAULT,
+    ) -> None:
+        self.names = tuple(names)
+        self.settings = settings
+        self._patience_s = patience_s
+        self.size = len(self.names)
+        self.need = self.size // 2 + 1
+        self.restart_delay_ms = restart_delay_ms
+        self.run_ids: list[str | None] = [None] * self.size
+        #: The token of the last round, for acquisitions whose first round failed.
+        self.used: dict[str, str] = {}
+        self._ahead_s: list[float | None] = [None] * self.size
+        self._debts: list[dict[str, tuple[LockKeys, float]]] = [{} for _ in self.names]
+        self._paying = [False] * self.size
+
+    def patience_s(self, ttl_ms: int) -> float:
+        """How long to wait for the members' answers."""
+        if self._patience_s is not None:
+            return self._patience_s
+        settings = self.settings
+        return max(settings.member_patience_min_s, min(settings.member_patience_s, ttl_ms / 20_000))
+
+    def hint_us(self, now: float) -> int:
+        """The fencing token to propose: a little ahead of every member's clock; 0 when too little is known."""
+        known = [ahead_s for ahead_s in self._ahead_s if ahead_s is not None]
+        return int((now + max(known)) * 1_000_000) + _HINT_SLACK_US if len(known) >= self.need else 0
+
+    def saw_clock(self, index: int, server_us: int, asked_at: float) -> None:
+        """A member told its time."""
+        self._ahead_s[index] = server_us / 1_000_000 - asked_at
+
+    def saw_run_id(self, index: int, run_id: str) -> None:
+        """A member told who it is. Raises for one that is there twice."""
+        self.run_ids[index] = run_id
+        if run_id and run_id in self.run_ids[:index] + self.run_ids[index + 1 :]:
+            twice = [name for name, other in zip(self.names, self.run_ids, strict=True) if other == run_id]
+            raise ConfigurationError("servers", twice, "independent servers; these are one and the same (run_id)")
+
+    # What could not be given back at once.
+
+    def owe(self, index: int, token: str, keys: LockKeys, until: float) -> Protocol[None] | None:
+        """Remember to give back at a member; returns the protocol to spawn, when none is at it already."""
+        self._debts[index][token] = (keys, until)
+        if self._paying[index]:
+            return None
+        self._paying[index] = True
+        return self._pay(index)
+
+    def settled(self, index: int, token: str) -> None:
+        """The member has answered after all."""
+        self._debts[index].pop(token, None)
+
+    async def _pay(self, index: int) -> None:
+        """Give back what is owed at one member, one after the other, until nothing is or its ttl has ended it."""
+        debts, settings = self._debts[index], self.settings
+        pause_s = settings.trouble_pause_s
+        patience_s = self._patience_s or settings.member_patience_s / 4
+        while True:
+            try:
+                token, (keys, until) = debts.popitem()
+            except KeyError:
+                self._paying[index] = False
+                if not debts or self._paying[index]:
+                    return
+                self._paying[index] = True
+                continue
+            if await Now() >= until:
+                continue
+            try:
+                await _release_call(self, keys, token, index, patience_s, bury=True)
+                pause_s = settings.trouble_pause_s
+            except Trouble as trouble:
+                if trouble.passing:
+                    debts.setdefault(token, (keys, until))
+                    await Sleep(pause_s * (0.5 + await Random()))
+                    pause_s = min(pause_s * 2, settings.trouble_pause_max_s)
+
+
+def _release_call(quorum: Quorum, keys: LockKeys, token: str, index: int, patience_s: float, *, bury: bool) -> Call:
+    settings = quorum.settings
+    args = (token, settings.fence_ms, settings.claim_ms, keys.inboxes, settings.bury_ms if bury else 0)
+    return Call("release", keys.all, args, patience_s, node=index)
+
+
+def _problem(name: str, answer: Answer) -> str:
+    if answer is None:
+        return f"{name}: no answer in time"
+    if isinstance(answer, Trouble):
+        return f"{name}: {answer.said}"
+    if answer[0] == -2:
+        if answer[1] < 0:
+            return f"{name}: does not vote, since INFO is forbidden and its uptime unknown"
+        return f"{name}: was restarted lately and votes in {answer[1] / 1000:.1f} s"
+    return f"{name}: answered {answer!r}"
+
+
+class _Round:
+    """One try with one token. `owed` are the members that may hold it without having said so, or will."""
+
+    __slots__ = ("answers", "asked_at", "keys", "owed", "over", "quorum", "token", "ttl_ms")
+
+    def __init__(self, quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int) -> None:
+        self.quorum = quorum
+        self.keys = keys
+        self.token = token
+        self.ttl_ms = ttl_ms
+        self.owed = set(range(quorum.size))
+        self.answers: Sequence[Answer] = [None] * quorum.size
+        self.asked_at = 0.0
+        self.over = False
+
+    def granted(self) -> list[int]:
+        """The members that gave their votes."""
+        return [index for index, answer in enumerate(self.answers) if _is_grant(answer)]
+
+    def _enough(self, answers: Sequence[Answer]) -> bool:
+        granted = hopeless = 0
+        for answer in answers:
+            if answer is None:
+                continue
+            if _is_grant(answer):
+                granted += 1
+            else:
+                hopeless += 1
+        need = self.quorum.need
+        return granted >= need or hopeless > len(answers) - need
+
+    def _late(self, index: int, reply: Reply) -> Protocol[None] | None:
+        if self.over and _is_grant(reply):
+            return self.back_at(index)
+        self.owed.discard(index)
+        return None
+
+    async def ask(self, patience_s: float) -> int | None:
+        """Ask all members; the fencing token when a majority gave its votes and remembers it. Raises Configuration."""
+        quorum, keys, settings = self.quorum, self.keys, self.quorum.settings
+        asked_at = self.asked_at = await Now()
+        hint_us = quorum.hint_us(asked_at)
+        vote_keys = (keys.lock, keys.fence, keys.gone)
+        args = (self.token, self.ttl_ms, settings.fence_ms, hint_us, quorum.restart_delay_ms)
+        calls = [
+            Call("quorum_acquire", vote_keys, (*args, "check" if run_id is None else ""), patience_s, node=index)
+            for index, run_id in enumerate(quorum.run_ids)
+        ]
+        self.answers = answers = await CallMany(calls, patience_s, self._enough, self._late)
+        fences: dict[int, int] = {}
+        for index, answer in enumerate(answers):
+            if answer is None:
+                continue
+            if isinstance(answer, Trouble):
+                if not answer.sent:
+                    self.owed.discard(index)
+                continue
+            self.owed.discard(index)
+            if answer[0] == 1:
+                fence, server_us = answer[1], answer[2]
+                quorum.saw_clock(index, server_us, asked_at)
+                fences[fence] = fences.get(fence, 0) + 1
+                if quorum.run_ids[index] is None:
+                    quorum.saw_run_id(index, _text(answer[3]))
+            elif answer[0] == -3:
+                raise ConfigurationError("servers", quorum.names[index], f"masters; this is a {_text(answer[1])}")
+        if sum(fences.values()) < quorum.need:
+            return None
+        for fence, count in fences.items():
+            if count >= quorum.need:
+                return fence
+        return await self._agree(max(fences), patience_s)
+
+    async def _agree(self, fence: int, patience_s: float) -> int | None:
+        """Let a majority of those that hold us remember `fence`."""
+        quorum, keys = self.quorum, self.keys
+        args = (self.token, str(fence), quorum.settings.fence_ms)
+        holding = self.granted()
+        calls = [Call("raise_fence", (keys.lock, keys.fence), args, patience_s, node=index) for index in holding]
+
+        def enough(answers: Sequence[Answer]) -> bool:
+            return sum(answer == 1 for answer in answers if not isinstance(answer, Trouble)) >= quorum.need
+
+        return fence if enough(await CallMany(calls, patience_s, enough)) else None
+
+    async def back(self) -> None:
+        """Give back wherever we may be held: those that voted answer at once, the others are owed."""
+        granted = self.granted()
+        await _release_all(self.quorum, self.keys, self.token, self.ttl_ms, granted, self.owed)
+
+    async def back_at(self, index: int) -> None:
+        """Give back at one member whose vote came too late."""
+        await _release_all(self.quorum, self.keys, self.token, self.ttl_ms, [index], {index})
+
+
+def _is_grant(answer: Answer) -> bool:
+    return isinstance(answer, list) and bool(answer[0] == 1)
+
+
+def _text(reply: Reply) -> str:
+    return reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
+
+
+async def _release_all(
+    quorum: Quorum,
+    keys: LockKeys,
+    token: str,
+    ttl_ms: int,
+    granted: Sequence[int],
+    unsure: set[int],
+) -> list[Answer]:
+    """Release at the members that granted, and bury at those that may grant still. The answers, by member.
+
+    Ends when a majority has released, or those that granted have answered; what has not answered by then is owed.
+    """
+    members = sorted({*granted, *unsure})
+    by_member: list[Answer] = [None] * quorum.size
+    if not members:
+        return by_member
+    patience_s = quorum.patience_s(ttl_ms)
+    calls = [_release_call(quorum, keys, token, index, patience_s, bury=index in unsure) for index in members]
+    waited_for = [at for at, index in enumerate(members) if index not in unsure] or list(range(len(members)))
+
+    def enough(answers: Sequence[Answer]) -> bool:
+        released = sum(type(answer) is int and answer > 0 for answer in answers)
+        return released >= quorum.need or all(answers[at] is not None for at in waited_for)
+
+    def late(at: int, reply: Reply) -> None:
+        quorum.settled(members[at], token)
+
+    answers: Sequence[Answer] = [None] * len(members)
+    try:
+        answers = await CallMany(calls, patience_s, enough, late)
+    finally:
+        missing = [
+            index
+            for index, answer in zip(members, answers, strict=True)
+            if answer is None or (isinstance(answer, Trouble) and answer.passing)
+        ]
+        if missing:
+            until = await Now() + ttl_ms / 1000 + 1.0
+            for index in missing:
+                payer = quorum.owe(index, token, keys, until)
+                if payer is not None:
+                    await Spawn(payer)
+    for index, answer in zip(members, answers, strict=True):
+        by_member[index] = answer
+    return by_member
+
+
+def _round_token(token: str, number: int) -> str:
+    client, owner, sequence = token.split(":")
+    return token if number == 1 else f"{client}:{owner}~{number}:{sequence}"
+
+
+async def acquire(
+    quorum: Quorum,
+    keys: LockKeys,
+    token: str,
+    ttl_ms: int,
+    timeout_s: float | None,
+) -> Grant | Busy:
+    """Take the lock, trying `timeout_s` at most (None: as long as it takes, 0: once).
+
+    `Grant.more` is [the token that is held, the members that may hold it without having said so]. Raises
+    `QuorumTrouble` when too few members answer for longer than is put up with, and ConfigurationError for servers that
+    make no quorum.
+    """
+    began_at = now = await Now()
+    give_up_at = None if timeout_s is None else began_at + timeout_s
+    waits = timeout_s is None or timeout_s > 0
+    settings = quorum.settings
+    patience_s = quorum.patience_s(ttl_ms)
+    granted = False
+    troubled_at: float | None = None
+    number = polls = splits = 0
+    try:
+        while True:
+            number += 1
+            if number > 1:
+                quorum.used[token] = _round_token(token, number)
+            this = _Round(quorum, keys, _round_token(token, number), ttl_ms)
+            if give_up_at is not None and waits:
+                patience_s = max(settings.member_patience_min_s, min(patience_s, give_up_at - now))
+            try:
+                fence = await this.ask(patience_s)
+                now = await Now()
+            except BaseException:
+                this.over = True
+                await Spawn(this.back())
+                raise
+            if fence is not None and now < deadline(this.asked_at, ttl_ms):
+                granted = True
+                return Grant(fence, this.asked_at, [this.token, this.owed])
+            this.over = True
+            back = this.back()
+            if waits and this.granted():
+                # Those who contend with us see it free again before we pause, not some time later.
+                await back
+                now = await Now()
+            else:
+                await Spawn(back)
+            holders, remaining_ms = _holders(this.answers)
+            votes = len(this.granted()) + sum(holders.values())
+            young = [a[1] for a in this.answers if isinstance(a, list) and a[0] == -2 and a[1] >= 0]
+            if votes >= quorum.need:
+                troubled_at = None
+                holder, held_by = max(holders.items(), key=lambda item: item[1]) if holders else (None, 0)
+                if held_by >= quorum.need:
+                    pause_s = min(settings.foreign_poll_max_s, settings.foreign_poll_s * 2 ** min(polls, 10))
+                    if remaining_ms >= 0:
+                        pause_s = min(pause_s, remaining_ms / 1000 + settings.recheck_late_s)
+                    pause_s *= 0.5 + await Random()
+                    polls += 1
+                    splits = 0
+                else:
+                    pause_s = min(settings.split_pause_max_s, settings.split_pause_s * 2 ** min(splits, 10))
+                    pause_s *= await Random()
+                    splits += 1
+                if not waits or (give_up_at is not None and now >= give_up_at):
+                    return Busy(holder, now - began_at)
+            else:
+                trouble = _trouble_of(quorum, this.answers, votes)
+                if troubled_at is None:
+                    troubled_at = now
+                if not waits or not trouble.passing:
+                    raise trouble
+                pause_s = min(settings.trouble_pause_max_s, settings.trouble_pause_s * 2 ** min(polls, 10))
+                pause_s *= 0.5 + await Random()
+                polls += 1
+                if give_up_at is not None:
+                    allowed_until = give_up_at
+                elif votes + len(young) >= quorum.need:
+                    allowed_until = now + 60.0 + max(young) / 1000  # they vote by and by
+                else:
+                    allowed_until = troubled_at + settings.stubborn_s
+                if now + pause_s >= allowed_until:
+                    raise trouble
+            if give_up_at is not None:
+                pause_s = min(pause_s, max(0.0, give_up_at - now))
+            await Sleep(pause_s)
+            now = await Now()
+    finally:
+        if not granted:
+            quorum.used.pop(token, None)
+
+
+def _holders(answers: Sequence[Answer]) -> tuple[dict[str, int], int]:
+    """Who holds how many members, and the least remaining time of all, ms (-1: for ever)."""
+    holders: dict[str, int] = {}
+    least_ms = -1
+    for answer in answers:
+        if isinstance(answer, list) and answer[0] == 0:
+            holder = _text(answer[2])
+            holders[holder] = holders.get(holder, 0) + 1
+            if answer[1] >= 0:
+                least_ms = answer[1] if least_ms < 0 else min(least_ms, answer[1])
+    return holders, least_ms
+
+
+def _trouble_of(quorum: Quorum, answers: Sequence[Answer], votes: int) -> QuorumTrouble:
+    bad = [
+        (name, answer)
+        for name, answer in zip(quorum.names, answers, strict=True)
+        if not isinstance(answer, list) or answer[0] not in (0, 1)
+    ]
+    lasting = sum(
+        (isinstance(answer, Trouble) and not answer.passing)
+        or (isinstance(answer, list) and answer[0] == -2 and answer[1] < 0)
+        for _, answer in bad
+    )
+    problems = tuple(_problem(name, answer) for name, answer in bad)
+    return QuorumTrouble(quorum.need, votes, problems, passing=lasting <= quorum.size - quorum.need)
+
+
+async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int) -> bool:
+    """Extend to `ttl_ms` from now on a majority; False when it is not ours any more. Raises `QuorumTrouble`."""
+    need, size = quorum.need, quorum.size
+
+    def count(answers: Sequence[Answer]) -> tuple[int, int]:
+        held = sum(type(answer) is int and answer == 1 for answer in answers)
+        gone = sum(type(answer) is int and answer == 0 for answer in answers)
+        return held, gone
+
+    def enough(answers: Sequence[Answer]) -> bool:
+        held, gone = count(answers)
+        return held >= need or gone > size - need
+
+    patience_s = quorum.patience_s(ttl_ms)
+    calls = [Call("renew", (keys.lock,), (token, ttl_ms), patience_s, node=index) for index in range(size)]
+    answers = await CallMany(calls, patience_s, enough)
+    held, gone = count(answers)
+    if held >= need:
+        return True
+    if gone > size - need:
+        # The majority is gone; what is left of it only stands in the way of others.
+        left = [index for index, answer in enumerate(answers) if answer != 0]
+        await Spawn(_back(quorum, keys, token, ttl_ms, left))
+        return False
+    problems = tuple(
+        _problem(name, answer)
+        for name, answer in zip(quorum.names, answers, strict=True)
+        if answer is None or isinstance(answer, Trouble)
+    )
+    raise QuorumTrouble(need, held + gone, problems, passing=True)
+
+
+async def _back(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, members: list[int]) -> None:
+    await _release_all(quorum, keys, token, ttl_ms, [], set(members))
+
+
+async def release(
+    quorum: Quorum,
+    keys: LockKeys,
+    token: str,
+    ttl_ms: int,
+    unsure: set[int] | None = None,
+) -> bool:
+    """Release on every member; False when it was not ours any more. Raises `QuorumTrouble`; what did not answer is
+    owed all the same. `unsure`: members that may grant it still."""
+    everybody = range(quorum.size)
+    answers = await _release_all(quorum, keys, token, ttl_ms, everybody, set(unsure or ()))
+    released = sum(type(answer) is int and answer > 0 for answer in answers)
+    not_ours = sum(type(answer) is int and answer == 0 for answer in answers)
+    if released >= quorum.need:
+        return True
+    if not_ours > quorum.size - quorum.need:
+        return False
+    problems = tuple(
+        _problem(name, answer)
+        for name, answer in zip(quorum.names, answers, strict=True)
+        if answer is None or isinstance(answer, Trouble)
+    )
+    raise QuorumTrouble(quorum.need, released + not_ours, problems, passing=True)
+
+
+async def give_back(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int) -> None:
+    """Undo whatever an acquisition that began with `token` may have left."""
+    token = quorum.used.pop(token, token)
+    await _release_all(quorum, keys, token, ttl_ms, [], set(range(quorum.size)))
+
+
+async def inspect(quorum: Quorum, keys: LockKeys) -> tuple[str, int, int, int]:
+    """(token of who holds a majority or "", its remaining ms (-1 for ever, -2 free), last fencing token, 0)."""
+    patience_s = quorum.settings.brief_s
+    seen = (keys.lock, keys.fence, keys.queue)
+    calls = [Call("inspect", seen, (), patience_s, node=index) for index in range(quorum.size)]
+
+    def enough(answers: Sequence[Answer]) -> bool:
+        return any(len(times) >= quorum.need for times in _votes(answers).values())
+
+    answers = await CallMany(calls, patience_s, enough)
+    votes = _votes(answers)
+    heard = [answer for answer in answers if isinstance(answer, list)]
+    if len(heard) < quorum.need:
+        raise _trouble_of(quorum, [None if isinstance(a, list) else a for a in answers], len(heard))
+    fence = max(answer[2] for answer in heard)
+    for holder, remaining in votes.items():
+        if holder and len(remaining) >= quorum.need:
+            # The majority lasts as long as the need-th longest of its members.
+            return (
+                holder,
+                sorted((ms if ms >= 0 else 1 << 62 for ms in remaining), reverse=True)[quorum.need - 1],
+                fence,
+                0,
+            )
+    return "", -2, fence, 0
+
+
+def _votes(answers: Sequence[Answer]) -> dict[str, list[int]]:
+    votes: dict[str, list[int]] = {}
+    for answer in answers:
+        if isinstance(answer, list):
+            votes.setdefault(_text(answer[0]), []).append(answer[1])
+    return votes
