@@ -52,7 +52,8 @@ class Quorum:
     """What a client knows of the members; all its locks share it.
 
     `names` for messages, in the order of the nodes. `restart_delay_ms`: a member votes when it has been up for longer
-    than this, which has to be at least the longest ttl in use; 0 where no restart loses data. `patience_s`: how long
+    than this, which has to be at least the longest ttl in use; None: as long as the ttl that is asked for; 0 where no
+    restart loses data. `patience_s`: how long
     a member is waited for; None: a small fraction of the ttl.
     """
 
@@ -73,7 +74,7 @@ class Quorum:
     def __init__(
         self,
         names: Sequence[str],
-        restart_delay_ms: int,
+        restart_delay_ms: int | None = None,
         patience_s: float | None = None,
         settings: Settings = DEFAULT,
     ) -> None:
@@ -213,8 +214,9 @@ class _Round:
         quorum, keys, settings = self.quorum, self.keys, self.quorum.settings
         asked_at = self.asked_at = await Now()
         hint_us = quorum.hint_us(asked_at)
+        delay_ms = self.ttl_ms if quorum.restart_delay_ms is None else quorum.restart_delay_ms
         vote_keys = (keys.lock, keys.fence, keys.gone)
-        args = (self.token, self.ttl_ms, settings.fence_ms, hint_us, quorum.restart_delay_ms)
+        args = (self.token, self.ttl_ms, settings.fence_ms, hint_us, delay_ms)
         calls = [
             Call("quorum_acquire", vote_keys, (*args, "check" if run_id is None else ""), patience_s, node=index)
             for index, run_id in enumerate(quorum.run_ids)

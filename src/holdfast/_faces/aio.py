@@ -10,26 +10,25 @@ is a driver of its own; a lease belongs to the driver that acquired it.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import itertools
 import os
 import sys
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType, TracebackType
 from typing import Any, Self, TypeVar
 
-from holdfast._core import mutex
 from holdfast._core.describe import introduce, look_up
 from holdfast._core.effects import Protocol
+from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
 from holdfast._core.hold import Hold, LeaseState
-from holdfast._core.keys import inbox_prefix, lock_keys
-from holdfast._core.mutex import Busy, Grant
+from holdfast._core.keys import LockKeys, inbox_prefix, lock_keys
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tokens import make_token
 from holdfast._core.trouble import Trouble
+from holdfast._core.waiting import Busy, Grant
 from holdfast._drivers.aio import AioDriver
 from holdfast._faces.aio_makers import Makers
 from holdfast._faces.holder import CLIENT_INFO_MS, Holder, client_id_of, client_key, holder_of, introduction
@@ -42,9 +41,9 @@ from holdfast._faces.options import (
     timeout_of,
     ttl_ms_of,
 )
-from holdfast._transport.aio import Server, SingleTopology, server_of_client
+from holdfast._faces.places import client_of_url, members_of, quorum_of
+from holdfast._faces.topologies import asyncio_topology
 from holdfast._transport.clock import clock
-from holdfast._transport.port import Topology
 from holdfast.errors import (
     AcquireTimeout,
     AlreadyHeld,
@@ -500,35 +499,19 @@ class Lock(Leasable):
     ) -> None:
         super().__init__(client, name, ttl_ms, renew, max_hold_ms)
         self._keys = lock_keys(client.namespace, name)
+        self._exclusive = client._exclusive(self._keys)
         self._reentrant = reentrant
 
     def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
-        driver = self._client._driver
-        return mutex.acquire(
-            self._keys,
-            token,
-            self._ttl_ms,
-            timeout_s,
-            listening=driver.listening(self._keys.lock),
-            settings=driver.settings,
-        )
+        exclusive = self._exclusive
+        listening = exclusive.listens and self._client._driver.listening(self._keys.lock)
+        return exclusive.acquire(token, self._ttl_ms, timeout_s, listening)
 
     def _make_hold(self, token: str, grant: Grant) -> Hold:
-        keys, ttl_ms, settings = self._keys, self._ttl_ms, self._client._settings
-        return Hold(
-            self._name,
-            token,
-            grant.fence,
-            ttl_ms,
-            grant.sent_at,
-            lambda ttl_ms: mutex.renew(keys, token, mutex.patience_for(ttl_ms, settings), ttl_ms),
-            lambda: mutex.release(keys, token, ttl_ms, settings),
-            self._renew,
-            self._max_hold_ms,
-        )
+        return self._exclusive.hold(token, grant, self._ttl_ms, self._renew, self._max_hold_ms)
 
     def _give_back(self, token: str) -> Protocol[None]:
-        return mutex.give_back(self._keys, token, self._ttl_ms, self._client._settings)
+        return self._exclusive.give_back(token, self._ttl_ms)
 
     async def locked(self) -> bool:
         """Whether anybody holds it at this moment. Only good for reporting: the answer may be old when it comes."""
@@ -549,7 +532,7 @@ class Lock(Leasable):
         return (await self._inspect())[3]
 
     async def _inspect(self) -> tuple[str, int, int, int]:
-        return await self._client._run(mutex.inspect(self._keys, self._client._settings.patience_s))
+        return await self._client._run(self._exclusive.inspect())
 
     def __repr__(self) -> str:
         try:
@@ -594,8 +577,10 @@ class Client(Makers):
         self._renew = check_bool("renew", renew)
         self._max_hold_ms = max_hold_of(max_hold)
         self._settings = _settings
-        self._make_topology = _topology_maker(redis_client)
-        self._nodes = ", ".join(node.name for node in self._make_topology().nodes())
+        self._make_topology = asyncio_topology(redis_client)
+        nodes = self._make_topology().nodes()
+        self._nodes = ", ".join(node.name for node in nodes)
+        self._quorum = quorum_of(redis_client, nodes, _settings)
         self._sequence = itertools.count(1)
         self._owners: dict[tuple[str, int], weakref.ref[Lease]] = {}
         self._closed = False
@@ -604,6 +589,35 @@ class Client(Makers):
         self._drivers: list[AioDriver] = []
         self._finalizer = weakref.finalize(self, _let_go, self._drivers)
         self._finalizer.atexit = False
+
+    @classmethod
+    def quorum(
+        cls,
+        servers: Sequence[Any],
+        *,
+        restart_delay: Duration | None = None,
+        member_timeout: Duration | None = None,
+        namespace: str | None = "holdfast",
+        ttl: Duration = 30,
+        renew: bool = True,
+        max_hold: Duration | None = None,
+    ) -> Self:
+        """A client whose locks need a majority of independent servers (Redlock).
+
+            locks = holdfast.asyncio.Client.quorum(["redis://a", "redis://b", "redis://c"])
+
+        `servers`: an odd number, 3 at least, of URLs or redis-py asyncio clients; masters that know nothing of each other.
+        `restart_delay`: a server that was started more recently than this many seconds does not vote, since it may have
+        forgotten a lease; None: as long as the ttl asked for. Give the longest ttl that any client of these servers
+        uses; 0 only where a restart loses nothing (appendfsync always). `member_timeout`: how long one server is
+        waited for in seconds; None: a twentieth of the ttl, from 0.05 to 1.0. The others are those of `Client`.
+
+        Its locks work as long as a majority answers, and their fencing tokens grow whichever majority that is. They
+        have no queue: waiters ask from time to time. Locks are all that a quorum offers: no majority argument holds
+        for semaphores and reader sets.
+        """
+        members = members_of(servers, restart_delay, member_timeout, "asyncio")
+        return cls(members, namespace=namespace, ttl=ttl, renew=renew, max_hold=max_hold)
 
     @property
     def namespace(self) -> str | None:
@@ -670,6 +684,11 @@ class Client(Makers):
 
     def _new_token(self, owner: str) -> str:
         return make_token(self._driver.client_id, owner, next(self._sequence))
+
+    def _exclusive(self, keys: LockKeys) -> Exclusive:
+        if self._quorum is not None:
+            return OverQuorum(keys, self._settings, self._quorum)
+        return OneServer(keys, self._settings)
 
     @property
     def _driver(self) -> AioDriver:
@@ -763,31 +782,7 @@ def connect(
     cannot be read.
     """
     given = url if url is not None else os.environ.get("HOLDFAST_URL") or _DEFAULT_URL
-    return Client(_client_of_url(given), namespace=namespace, ttl=ttl, renew=renew, max_hold=max_hold)
-
-
-def _client_of_url(url: object) -> Any:
-    import redis.asyncio
-
-    if not isinstance(url, str):
-        raise ConfigurationError("url", url, "a str, as redis://localhost:6379")
-    try:
-        return redis.asyncio.Redis.from_url(url)
-    except ValueError as error:
-        raise ConfigurationError("url", url, f"redis://, rediss:// or unix:// ({error})") from None
-
-
-def _topology_maker(redis_client: Any) -> Callable[[], Topology[Server]]:
-    """What makes the servers behind a client, anew for every event loop."""
-    wanted = "an asyncio client of redis-py (redis.asyncio.Redis), or holdfast.asyncio.connect(url)"
-    pool = getattr(redis_client, "connection_pool", None)
-    if pool is None or not hasattr(pool, "connection_class") or not hasattr(pool, "connection_kwargs"):
-        raise ConfigurationError("redis_client", redis_client, wanted)
-    if not inspect.iscoroutinefunction(getattr(pool.connection_class, "connect", None)):
-        raise ConfigurationError(
-            "redis_client", redis_client, f"{wanted}; a client that blocks belongs to holdfast.Client"
-        )
-    return lambda: SingleTopology(server_of_client(redis_client))
+    return Client(client_of_url(given, "asyncio"), namespace=namespace, ttl=ttl, renew=renew, max_hold=max_hold)
 
 
 def _let_go(drivers: list[AioDriver]) -> None:

@@ -13,19 +13,19 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from holdfast._core import mutex
 from holdfast._core.describe import introduce, look_up
 from holdfast._core.effects import Protocol
+from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
 from holdfast._core.hold import Hold, LeaseState
-from holdfast._core.keys import inbox_prefix, lock_keys
-from holdfast._core.mutex import Busy, Grant
+from holdfast._core.keys import LockKeys, inbox_prefix, lock_keys
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tokens import make_token
 from holdfast._core.trouble import Trouble
+from holdfast._core.waiting import Busy, Grant
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.threads import Cancelled, ThreadDriver
 from holdfast._faces.holder import CLIENT_INFO_MS, Holder, client_id_of, client_key, holder_of, introduction
@@ -38,7 +38,9 @@ from holdfast._faces.options import (
     timeout_of,
     ttl_ms_of,
 )
+from holdfast._faces.places import client_of_url, members_of, quorum_of
 from holdfast._faces.threads_makers import Makers
+from holdfast._faces.topologies import threads_topology
 from holdfast._transport.clock import clock
 from holdfast.errors import (
     AcquireCancelled,
@@ -409,35 +411,19 @@ class Lock(Leasable):
     ) -> None:
         super().__init__(client, name, ttl_ms, renew, max_hold_ms)
         self._keys = lock_keys(client.namespace, name)
+        self._exclusive = client._exclusive(self._keys)
         self._reentrant = reentrant
 
     def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
-        driver = self._client._driver
-        return mutex.acquire(
-            self._keys,
-            token,
-            self._ttl_ms,
-            timeout_s,
-            listening=driver.listening(self._keys.lock),
-            settings=driver.settings,
-        )
+        exclusive = self._exclusive
+        listening = exclusive.listens and self._client._driver.listening(self._keys.lock)
+        return exclusive.acquire(token, self._ttl_ms, timeout_s, listening)
 
     def _make_hold(self, token: str, grant: Grant) -> Hold:
-        keys, ttl_ms, settings = self._keys, self._ttl_ms, self._client._driver.settings
-        return Hold(
-            self._name,
-            token,
-            grant.fence,
-            ttl_ms,
-            grant.sent_at,
-            lambda ttl_ms: mutex.renew(keys, token, mutex.patience_for(ttl_ms, settings), ttl_ms),
-            lambda: mutex.release(keys, token, ttl_ms, settings),
-            self._renew,
-            self._max_hold_ms,
-        )
+        return self._exclusive.hold(token, grant, self._ttl_ms, self._renew, self._max_hold_ms)
 
     def _give_back(self, token: str) -> Protocol[None]:
-        return mutex.give_back(self._keys, token, self._ttl_ms, self._client._driver.settings)
+        return self._exclusive.give_back(token, self._ttl_ms)
 
     def locked(self) -> bool:
         """Whether anybody holds it at this moment. Only good for reporting: the answer may be old when it comes."""
@@ -458,7 +444,7 @@ class Lock(Leasable):
         return self._inspect()[3]
 
     def _inspect(self) -> tuple[str, int, int, int]:
-        return self._client._run(mutex.inspect(self._keys, self._client._driver.settings.patience_s))
+        return self._client._run(self._exclusive.inspect())
 
     def __repr__(self) -> str:
         held = self._client._owners.get((self._owned_as[0], threading.get_ident()))
@@ -497,7 +483,8 @@ class Client(Makers):
         self._ttl_ms = ttl_ms_of(ttl)
         self._renew = check_bool("renew", renew)
         self._max_hold_ms = max_hold_of(max_hold)
-        topology = _topology_of(redis_client)
+        topology = threads_topology(redis_client)
+        self._quorum = quorum_of(redis_client, topology.nodes(), _settings)
         self._driver = ThreadDriver(topology, os.urandom(12).hex(), inbox_prefix(namespace), _settings)
         self._sequence = itertools.count(1)
         self._owners: dict[tuple[str, int], weakref.ref[Lease]] = {}
@@ -506,6 +493,35 @@ class Client(Makers):
         self._finalizer = weakref.finalize(self, self._driver.close)
         self._finalizer.atexit = False  # ours runs earlier, for all clients
         _clients.add(self)
+
+    @classmethod
+    def quorum(
+        cls,
+        servers: Sequence[Any],
+        *,
+        restart_delay: Duration | None = None,
+        member_timeout: Duration | None = None,
+        namespace: str | None = "holdfast",
+        ttl: Duration = 30,
+        renew: bool = True,
+        max_hold: Duration | None = None,
+    ) -> Self:
+        """A client whose locks need a majority of independent servers (Redlock).
+
+            locks = holdfast.Client.quorum(["redis://a", "redis://b", "redis://c"])
+
+        `servers`: an odd number, 3 at least, of URLs or redis-py clients; masters that know nothing of each other.
+        `restart_delay`: a server that was started more recently than this many seconds does not vote, since it may have
+        forgotten a lease; None: as long as the ttl asked for. Give the longest ttl that any client of these servers
+        uses; 0 only where a restart loses nothing (appendfsync always). `member_timeout`: how long one server is
+        waited for in seconds; None: a twentieth of the ttl, from 0.05 to 1.0. The others are those of `Client`.
+
+        Its locks work as long as a majority answers, and their fencing tokens grow whichever majority that is. They
+        have no queue: waiters ask from time to time. Locks are all that a quorum offers: no majority argument holds
+        for semaphores and reader sets.
+        """
+        members = members_of(servers, restart_delay, member_timeout, "threads")
+        return cls(members, namespace=namespace, ttl=ttl, renew=renew, max_hold=max_hold)
 
     @property
     def namespace(self) -> str | None:
@@ -563,6 +579,12 @@ class Client(Makers):
         if known is not None:
             self._ifeq = known
         return self._ifeq
+
+    def _exclusive(self, keys: LockKeys) -> Exclusive:
+        settings = self._driver.settings
+        if self._quorum is not None:
+            return OverQuorum(keys, settings, self._quorum)
+        return OneServer(keys, settings)
 
     def _new_token(self, owner: str) -> str:
         driver = self._driver
@@ -630,32 +652,7 @@ def connect(
     Talks to no server before the first use. Raises `ConfigurationError` for a URL that cannot be read.
     """
     given = url if url is not None else os.environ.get("HOLDFAST_URL") or _DEFAULT_URL
-    return Client(_client_of_url(given), namespace=namespace, ttl=ttl, renew=renew, max_hold=max_hold)
-
-
-def _client_of_url(url: object) -> Any:
-    import redis
-
-    if not isinstance(url, str):
-        raise ConfigurationError("url", url, "a str, as redis://localhost:6379")
-    try:
-        return redis.Redis.from_url(url)
-    except ValueError as error:
-        raise ConfigurationError("url", url, f"redis://, rediss:// or unix:// ({error})") from None
-
-
-def _topology_of(redis_client: Any) -> Any:
-    from holdfast._transport.threads import SingleTopology, node_of_client
-
-    wanted = "a redis-py client (redis.Redis), or holdfast.connect(url)"
-    if type(redis_client).__module__.split(".")[1:2] == ["asyncio"]:
-        raise ConfigurationError(
-            "redis_client", redis_client, f"{wanted}; an asyncio client belongs to holdfast.asyncio.Client"
-        )
-    pool = getattr(redis_client, "connection_pool", None)
-    if not hasattr(pool, "connection_class") or not hasattr(pool, "connection_kwargs"):
-        raise ConfigurationError("redis_client", redis_client, wanted)
-    return SingleTopology(node_of_client(redis_client))
+    return Client(client_of_url(given, "threads"), namespace=namespace, ttl=ttl, renew=renew, max_hold=max_hold)
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()

@@ -1,0 +1,111 @@
+"""The exclusive lock of one name, wherever it lives: what both faces need of it.
+
+One class for a server that decides alone (a single one, a Sentinel's master, the owner of a slot), one for a quorum.
+"""
+
+from __future__ import annotations
+
+from holdfast._core import mutex, redlock
+from holdfast._core.effects import Protocol
+from holdfast._core.hold import Hold
+from holdfast._core.keys import LockKeys
+from holdfast._core.redlock import Quorum
+from holdfast._core.settings import Settings
+from holdfast._core.waiting import Busy, Grant
+
+__all__ = ["Exclusive", "OneServer", "OverQuorum"]
+
+
+class Exclusive:
+    """`listens`: waiters hear of their turn, so that `acquire` wants to know whether the inbox is open."""
+
+    __slots__ = ("keys", "settings")
+
+    listens = True
+
+    def __init__(self, keys: LockKeys, settings: Settings) -> None:
+        self.keys = keys
+        self.settings = settings
+
+    def acquire(self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool) -> Protocol[Grant | Busy]:
+        """Take it, waiting `timeout_s` at most (None: as long as it takes, 0: not at all)."""
+        raise NotImplementedError
+
+    def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> Hold:
+        """What a lease stands on."""
+        raise NotImplementedError
+
+    def give_back(self, token: str, ttl_ms: int) -> Protocol[None]:
+        """Undo what an interrupted acquisition may have done."""
+        raise NotImplementedError
+
+    def inspect(self) -> Protocol[tuple[str, int, int, int]]:
+        """(holder's token or "", remaining ms (-1 for ever, -2 free), last fencing token, waiters)."""
+        raise NotImplementedError
+
+
+class OneServer(Exclusive):
+    """One server decides."""
+
+    __slots__ = ()
+
+    def acquire(self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool) -> Protocol[Grant | Busy]:
+        return mutex.acquire(self.keys, token, ttl_ms, timeout_s, listening=listening, settings=self.settings)
+
+    def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> Hold:
+        keys, settings = self.keys, self.settings
+        return Hold(
+            keys.name,
+            token,
+            grant.fence,
+            ttl_ms,
+            grant.sent_at,
+            lambda ttl_ms: mutex.renew(keys, token, mutex.patience_for(ttl_ms, settings), ttl_ms),
+            lambda: mutex.release(keys, token, ttl_ms, settings),
+            renew,
+            max_hold_ms,
+        )
+
+    def give_back(self, token: str, ttl_ms: int) -> Protocol[None]:
+        return mutex.give_back(self.keys, token, ttl_ms, self.settings)
+
+    def inspect(self) -> Protocol[tuple[str, int, int, int]]:
+        return mutex.inspect(self.keys, self.settings.patience_s)
+
+
+class OverQuorum(Exclusive):
+    """A majority of independent servers decides."""
+
+    __slots__ = ("quorum",)
+
+    listens = False
+
+    def __init__(self, keys: LockKeys, settings: Settings, quorum: Quorum) -> None:
+        super().__init__(keys, settings)
+        self.quorum = quorum
+
+    def acquire(self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool) -> Protocol[Grant | Busy]:
+        return redlock.acquire(self.quorum, self.keys, token, ttl_ms, timeout_s)
+
+    def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> Hold:
+        quorum, keys = self.quorum, self.keys
+        quorum.used.pop(token, None)
+        assert grant.more is not None
+        held, unsure = grant.more
+        return Hold(
+            keys.name,
+            held,
+            grant.fence,
+            ttl_ms,
+            grant.sent_at,
+            lambda ttl_ms: redlock.renew(quorum, keys, held, ttl_ms),
+            lambda: redlock.release(quorum, keys, held, ttl_ms, unsure),
+            renew,
+            max_hold_ms,
+        )
+
+    def give_back(self, token: str, ttl_ms: int) -> Protocol[None]:
+        return redlock.give_back(self.quorum, self.keys, token, ttl_ms)
+
+    def inspect(self) -> Protocol[tuple[str, int, int, int]]:
+        return redlock.inspect(self.quorum, self.keys)

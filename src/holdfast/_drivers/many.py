@@ -1,0 +1,322 @@
+"""Asking many servers at once from one thread.
+
+Laws: everything is sent before anything is read; a server that hangs holds up nobody but those who ask it alone; a
+connection that owes a reply is used for nothing else until that has come.
+
+Theory: the caller's thread sends on one connection to each server and polls them all. When enough have answered, it
+waits a moment for the others, but not for those that took too long the last time; connections that still owe a
+reply are left to the agent, which reads it and hands it to `late`. A server without an idle connection is dialled by a
+thread of that server's own, since a handshake may hang; the caller takes the connection over when it is there.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import hiredis
+
+from holdfast._core.effects import Answer, Call, CallMany, Protocol
+from holdfast._core.trouble import Trouble
+from holdfast._lua import SCRIPTS
+from holdfast._transport.clock import clock
+from holdfast._transport.pack import pack_command, pack_script
+from holdfast._transport.threads import Node, Wire
+
+__all__ = ["Asked", "Dialler", "ask_all"]
+
+#: When enough have answered, the others are waited for this long, s, or as long as it took so far.
+GRACE_S = 0.002
+#: So many connections to one server may owe replies: enough for a slow one, an end to those that hang.
+OWED_MAX = 32
+#: A connection that owes a reply is closed after this, s.
+LATE_PATIENCE_S = 30.0
+#: So long may a handshake take, s.
+DIAL_PATIENCE_S = 2.0
+#: So many calls wait for one server to be dialled.
+DIALS_MAX = 64
+#: A dialling thread that has nothing to do for this long ends, s.
+DIAL_IDLE_S = 10.0
+
+
+class Asked:
+    """One request under way on one connection."""
+
+    __slots__ = ("answered", "call", "index", "late", "node", "sent_at", "skip", "until", "wire")
+
+    def __init__(
+        self,
+        index: int,
+        call: Call,
+        node: Node,
+        wire: Wire,
+        late: Callable[[int, Any], Protocol[None] | None] | None,
+    ) -> None:
+        self.index = index
+        self.call = call
+        self.node = node
+        self.wire = wire
+        self.late = late
+        self.skip = 0
+        self.answered = False
+        self.sent_at = 0.0
+        self.until = 0.0
+
+    def send(self) -> None:
+        """Raises OSError."""
+        self.wire.patience(0.0)
+        self.sent_at = clock()
+        self.wire.sendall(pack_script(SCRIPTS[self.call.script], self.call.keys, self.call.args))
+
+    def read(self) -> Answer:
+        """What has come by now: the answer, or None. The connection is idle again, or closed, after an answer."""
+        try:
+            for reply in self.wire.read_ready():
+                if self.skip:
+                    self.skip -= 1
+                    continue
+                if isinstance(reply, hiredis.ReplyError):
+                    if str(reply).startswith("NOSCRIPT") and not self.answered:
+                        self.answered = True  # once is enough
+                        self.skip = 1
+                        script = SCRIPTS[self.call.script]
+                        self.wire.sendall(
+                            pack_command(("SCRIPT", "LOAD", script.text))
+                            + pack_script(script, self.call.keys, self.call.args)
+                        )
+                        continue
+                    reply = self.node.refused(reply)
+                self.node.put(self.wire)
+                return reply
+        except (OSError, hiredis.ProtocolError) as error:
+            self.wire.close()
+            self.node.drop_idle()
+            return Trouble("broken", str(error), self.node.name, sent=True, passing=True)
+        return None
+
+
+class _Waker:
+    """Interrupts a poll from another thread."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.reader, self._writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        os.set_blocking(self._writer, False)
+
+    def wake(self) -> None:
+        try:
+            os.write(self._writer, b"!")
+        except OSError:
+            pass  # full: it will wake up
+
+    def drain(self) -> None:
+        try:
+            os.read(self.reader, 4096)
+        except OSError:
+            pass
+
+    def __del__(self) -> None:
+        os.close(self.reader)
+        os.close(self._writer)
+
+
+_own = threading.local()
+
+
+def _waker() -> _Waker:
+    waker: _Waker | None = getattr(_own, "waker", None)
+    if waker is None or waker.pid != os.getpid():
+        waker = _own.waker = _Waker()
+    return waker
+
+
+class _Group:
+    """What the dialling threads put their results into."""
+
+    __slots__ = ("connected", "over", "waker")
+
+    def __init__(self, waker: _Waker) -> None:
+        self.waker = waker
+        self.over = False
+        #: (place of the call, connection or trouble)
+        self.connected: deque[tuple[int, Wire | Trouble]] = deque()
+
+
+class Dialler:
+    """Makes connections to one server, in a thread that is there while somebody wants one."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._changed = threading.Condition()
+        self._jobs: deque[tuple[_Group, int]] = deque()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    def dial(self, group: _Group, index: int) -> bool:
+        """Make a connection for that call; False when too many wait already."""
+        with self._changed:
+            while self._jobs and self._jobs[0][0].over:
+                self._jobs.popleft()
+            if len(self._jobs) >= DIALS_MAX or self._stopping:
+                return False
+            self._jobs.append((group, index))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._main, name="holdfast-dialler", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+        return True
+
+    def stop(self) -> None:
+        """End the thread as soon as it does not hang."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+
+    def _main(self) -> None:
+        while True:
+            with self._changed:
+                while not self._jobs:
+                    if self._stopping or not self._changed.wait(DIAL_IDLE_S):
+                        if not self._jobs:
+                            self._thread = None
+                            return
+                group, index = self._jobs.popleft()
+            if group.over:
+                continue
+            result: Wire | Trouble
+            try:
+                result = self._node.connect(DIAL_PATIENCE_S)
+            except Trouble as trouble:
+                result = trouble
+            if isinstance(result, Wire) and group.over:
+                self._node.put(result)
+                continue
+            group.connected.append((index, result))
+            group.waker.wake()
+            if group.over:
+                leave(group, self._node)
+
+
+def leave(group: _Group, node: Node) -> None:
+    """Connections that came too late for their call are there for the next one."""
+    while True:
+        try:
+            _, result = group.connected.popleft()
+        except IndexError:
+            return
+        if isinstance(result, Wire):
+            node.put(result)
+
+
+def ask_all(
+    many: CallMany,
+    nodes: Sequence[Node],
+    dialler_of: Callable[[Node], Dialler],
+    adopt: Callable[[Sequence[Asked]], None],
+    cancelled: Callable[[Callable[[], None] | None], bool] | None,
+) -> list[Answer]:
+    """Send all calls, `calls[i]` to `nodes[i]`, and take the answers as they come.
+
+    `adopt` takes over what is under way at the end. `cancelled(waker)`: whether to stop, and whom to wake for that.
+    """
+    calls, enough = many.calls, many.enough
+    answers: list[Answer] = [None] * len(calls)
+    under_way: dict[int, Asked] = {}
+    dialling: set[int] = set()
+    poll = select.poll()
+    waker: _Waker | None = None
+    group: _Group | None = None
+    begun_at = clock()
+    until = begun_at + many.patience_s
+    satisfied = False
+
+    def send(index: int, wire: Wire) -> None:
+        asked = Asked(index, calls[index], nodes[index], wire, many.late)
+        try:
+            asked.send()
+        except OSError as error:
+            wire.close()
+            nodes[index].drop_idle()
+            answers[index] = Trouble("broken", str(error), nodes[index].name, sent=True, passing=True)
+            return
+        fd = wire.sock.fileno()
+        under_way[fd] = asked
+        poll.register(fd, select.POLLIN)
+
+    try:
+        for index, node in enumerate(nodes):
+            wire = node.idle()
+            if wire is not None:
+                send(index, wire)
+                continue
+            if group is None:
+                waker = _waker()
+                waker.drain()
+                poll.register(waker.reader, select.POLLIN)
+                group = _Group(waker)
+            if node.owed >= OWED_MAX or not dialler_of(node).dial(group, index):
+                answers[index] = Trouble(
+                    "refused", "it owes too many answers already", node.name, sent=False, passing=True
+                )
+            else:
+                dialling.add(index)
+        if cancelled is not None:
+            if waker is None:
+                waker = _waker()
+                poll.register(waker.reader, select.POLLIN)
+            cancelled(waker.wake)
+        # TLS may have read ahead; a plain socket has nothing before it is polled.
+        while True:
+            if cancelled is not None and cancelled(None):
+                break
+            now = clock()
+            if not under_way and not dialling:
+                break
+            if not satisfied and enough is not None and enough(answers):
+                satisfied = True
+                until = min(until, now + max(GRACE_S, now - begun_at))
+            if satisfied and not any(not asked.node.slow for asked in under_way.values()):
+                break
+            if now >= until:
+                break
+            for fd, _ in poll.poll(max(0.0, (until - now) * 1000)):
+                asked_there = under_way.get(fd)
+                if asked_there is not None:
+                    answer = asked_there.read()
+                    if answer is not None:
+                        poll.unregister(fd)
+                        del under_way[fd]
+                        answers[asked_there.index] = answer
+                        asked_there.node.slow = False
+                elif waker is not None and group is not None:
+                    waker.drain()
+                    while group.connected:
+                        index, result = group.connected.popleft()
+                        dialling.discard(index)
+                        if isinstance(result, Wire):
+                            send(index, result)
+                        else:
+                            answers[index] = result
+                elif waker is not None:
+                    waker.drain()
+    finally:
+        if group is not None:
+            group.over = True
+            while group.connected:
+                index, result = group.connected.popleft()
+                if isinstance(result, Wire):
+                    nodes[index].put(result)
+        for index in dialling:
+            answers[index] = Trouble("refused", "no connection in time", nodes[index].name, sent=False, passing=True)
+        if under_way:
+            late_until = clock() + LATE_PATIENCE_S
+            for asked in under_way.values():
+                asked.node.slow = True
+                asked.until = late_until
+            adopt(tuple(under_way.values()))
+    return answers

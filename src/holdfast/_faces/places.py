@@ -1,0 +1,219 @@
+"""Where the locks live, as users say it: URLs, clients of redis-py, members of a quorum. The same for both faces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from holdfast._core.redlock import Quorum
+from holdfast._core.settings import Settings
+from holdfast._faces.options import Duration, timeout_of, ttl_ms_of
+from holdfast.errors import ConfigurationError
+
+__all__ = ["Colour", "Members", "Seeds", "client_of_url", "members_of", "quorum_of"]
+
+Colour: TypeAlias = Literal["threads", "asyncio"]
+
+_SCHEMES = (
+    "redis://, rediss:// (TLS), unix://, redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB, "
+    "redis+cluster://HOST:PORT,HOST:PORT or redlock://HOST:PORT,HOST:PORT,HOST:PORT (each also with rediss)"
+)
+#: Options of a redlock URL that are ours; the others go to the connections.
+_QUORUM_OPTIONS = ("restart_delay", "member_timeout")
+#: A Sentinel that hangs is left after this, s, unless the URL says otherwise.
+_SENTINEL_PATIENCE_S = 1.0
+
+
+class Members:
+    """Independent servers that form a quorum, each by a redis-py client."""
+
+    def __init__(self, clients: Sequence[Any], restart_delay_ms: int | None, patience_s: float | None) -> None:
+        self.clients = tuple(clients)
+        self.restart_delay_ms = restart_delay_ms
+        self.patience_s = patience_s
+
+
+class Seeds:
+    """Nodes of a Cluster to begin with, and how to make a client for any of its nodes."""
+
+    def __init__(self, addresses: Sequence[tuple[str, int]], make_client: Callable[[str, int], Any]) -> None:
+        self.addresses = tuple(addresses)
+        self.make_client = make_client
+
+
+def members_of(
+    servers: object,
+    restart_delay: Duration | None,
+    member_timeout: Duration | None,
+    colour: Colour,
+) -> Members:
+    """Check the members of a quorum: URLs or clients, an odd number, none of them twice."""
+    wanted = "an odd number of at least 3 independent servers, each as a URL or a redis-py client"
+    if isinstance(servers, (str, bytes)) or not isinstance(servers, Sequence):
+        raise ConfigurationError("servers", servers, wanted)
+    if len(servers) < 3:
+        raise ConfigurationError(
+            "servers", servers, f"{wanted}: a majority of {len(servers)} survives no failure, so it gains nothing"
+        )
+    if len(servers) % 2 == 0:
+        raise ConfigurationError(
+            "servers",
+            servers,
+            f"{wanted}: {len(servers)} servers survive the loss of no more than {len(servers) - 1} do, and split votes",
+        )
+    clients = []
+    for server in servers:
+        client = client_of_url(server, colour) if isinstance(server, str) else server
+        if isinstance(client, (Members, Seeds)) or not hasattr(client, "connection_pool"):
+            raise ConfigurationError("servers", server, wanted)
+        clients.append(client)
+    seen: dict[object, object] = {}
+    for given, client in zip(servers, clients, strict=True):
+        kwargs = client.connection_pool.connection_kwargs
+        address: object = kwargs.get("path") or (kwargs.get("host", "localhost"), kwargs.get("port", 6379))
+        if getattr(client.connection_pool, "service_name", None) is not None:
+            address = object()
+        if address in seen:
+            raise ConfigurationError(
+                "servers", [seen[address], given], "independent servers; these are one and the same"
+            )
+        seen[address] = given
+    return Members(
+        clients,
+        None if restart_delay is None else _zero_or(restart_delay, "restart_delay"),
+        None if member_timeout is None else ttl_ms_of(member_timeout, "member_timeout") / 1000,
+    )
+
+
+def quorum_of(place: Any, nodes: Sequence[Any], settings: Settings) -> Quorum | None:
+    """What a client over a quorum knows of it; None for any other place."""
+    if not isinstance(place, Members):
+        return None
+    return Quorum([node.name for node in nodes], place.restart_delay_ms, place.patience_s, settings)
+
+
+def _zero_or(duration: Duration, argument: str) -> int:
+    seconds = timeout_of(duration, argument)
+    return 0 if not seconds else ttl_ms_of(seconds, argument)
+
+
+def client_of_url(url: object, colour: Colour) -> Any:
+    """The redis-py client, `Seeds` or `Members` behind a URL. Talks to no server."""
+    if not isinstance(url, str):
+        raise ConfigurationError("url", url, "a str, as redis://localhost:6379")
+    try:
+        scheme = urlsplit(url).scheme
+        make = _MAKERS.get(scheme)
+        if make is None:
+            return _library(colour).Redis.from_url(url)
+        return make(url, colour)
+    except ConfigurationError:
+        raise
+    except ValueError as error:
+        raise ConfigurationError("url", _without_password(url), f"{_SCHEMES} ({error})") from None
+
+
+def _library(colour: Colour) -> Any:
+    if colour == "threads":
+        import redis
+
+        return redis
+    import redis.asyncio
+
+    return redis.asyncio
+
+
+def _without_password(url: str) -> str:
+    head, at, tail = url.rpartition("@")
+    return f"{head.partition('://')[0]}://…@{tail}" if at else url
+
+
+def _split(url: str, default_port: int) -> tuple[str, list[tuple[str, int]], list[str], dict[str, str]]:
+    """(credentials with "@" or "", hosts and ports, parts of the path, options)."""
+    parts = urlsplit(url)
+    credentials, at, hosts = parts.netloc.rpartition("@")
+    addresses = []
+    for host in hosts.split(","):
+        name, colon, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
+        if not colon:
+            name, port = host, str(default_port)
+        name = name.strip("[]")
+        if not name or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"{host!r} is no HOST:PORT")
+        addresses.append((name, int(port)))
+    path = [unquote(part) for part in parts.path.split("/") if part]
+    return credentials + at, addresses, path, dict(parse_qsl(parts.query))
+
+
+def _connection_kwargs(secure: bool, credentials: str, database: str, options: dict[str, str]) -> dict[str, Any]:
+    """What redis-py makes of the same things in a plain URL."""
+    from redis.connection import parse_url
+
+    if database and not database.isdigit():
+        raise ValueError(f"{database!r} is no number of a database")
+    scheme = "rediss" if secure else "redis"
+    query = f"?{urlencode(options)}" if options else ""
+    kwargs: dict[str, Any] = parse_url(f"{scheme}://{credentials}localhost:6379/{database}{query}")
+    for part in ("host", "port", "connection_class"):
+        kwargs.pop(part, None)
+    return kwargs
+
+
+def _sentinel(url: str, colour: Colour) -> Any:
+    credentials, addresses, path, options = _split(url, 26379)
+    if not 1 <= len(path) <= 2:
+        raise ValueError("the path has to name the service: redis+sentinel://HOST:PORT/SERVICE or /SERVICE/DB")
+    of_sentinels: dict[str, Any] = {
+        key.removeprefix("sentinel_"): options.pop(key) for key in tuple(options) if key.startswith("sentinel_")
+    }
+    secure = url.startswith("rediss")
+    kwargs = _connection_kwargs(secure, credentials, path[1] if len(path) > 1 else "0", options)
+    if secure:
+        kwargs["ssl"] = of_sentinels["ssl"] = True
+    if colour == "threads":
+        from redis.sentinel import Sentinel
+    else:
+        from redis.asyncio.sentinel import Sentinel  # type: ignore[assignment]
+    of_sentinels.setdefault("socket_timeout", _SENTINEL_PATIENCE_S)
+    of_sentinels.setdefault("socket_connect_timeout", _SENTINEL_PATIENCE_S)
+    return Sentinel(addresses, sentinel_kwargs=of_sentinels).master_for(path[0], **kwargs)
+
+
+def _cluster(url: str, colour: Colour) -> Seeds:
+    credentials, addresses, path, options = _split(url, 6379)
+    if path not in ([], ["0"]):
+        raise ValueError("a Cluster has database 0 only")
+    kwargs = _connection_kwargs(url.startswith("rediss"), credentials, "", options)
+    if url.startswith("rediss"):
+        kwargs["ssl"] = True
+    library = _library(colour)
+    return Seeds(addresses, lambda host, port: library.Redis(host=host, port=port, **kwargs))
+
+
+def _redlock(url: str, colour: Colour) -> Members:
+    credentials, addresses, path, options = _split(url, 6379)
+    if len(path) > 1:
+        raise ValueError("the path of a redlock URL is at most the number of a database")
+    ours: dict[str, float | None] = {}
+    for option in _QUORUM_OPTIONS:
+        given = options.pop(option, None)
+        ours[option] = None if given is None else float(given)
+    scheme = "rediss" if url.startswith("redlocks") else "redis"
+    query = f"?{urlencode(options)}" if options else ""
+    database = f"/{path[0]}" if path else ""
+    servers = [
+        f"{scheme}://{credentials}{f'[{host}]' if ':' in host else host}:{port}{database}{query}"
+        for host, port in addresses
+    ]
+    return members_of(servers, ours["restart_delay"], ours["member_timeout"], colour)
+
+
+_MAKERS: dict[str, Callable[[str, Colour], Any]] = {
+    "redis+sentinel": _sentinel,
+    "rediss+sentinel": _sentinel,
+    "redis+cluster": _cluster,
+    "rediss+cluster": _cluster,
+    "redlock": _redlock,
+    "redlocks": _redlock,
+}

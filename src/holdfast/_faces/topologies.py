@@ -1,0 +1,63 @@
+"""From what a user brought to the topology that the driver asks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from holdfast._faces.places import Members
+from holdfast._transport.port import Topology
+from holdfast._transport.quorum import QuorumTopology
+from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from holdfast._transport.aio import Server
+    from holdfast._transport.threads import Node
+
+__all__ = ["asyncio_topology", "threads_topology"]
+
+_THREADS = "a redis-py client (redis.Redis), or holdfast.connect(url)"
+_ASYNCIO = "an asyncio client of redis-py (redis.asyncio.Redis), or holdfast.asyncio.connect(url)"
+
+
+def threads_topology(place: Any) -> Topology[Node]:
+    """For a client that blocks."""
+    from holdfast._transport.threads import SingleTopology, node_of_client
+
+    if isinstance(place, Members):
+        for client in place.clients:
+            _check_threads(client)
+        return QuorumTopology([node_of_client(client) for client in place.clients])
+    _check_threads(place)
+    return SingleTopology(node_of_client(place))
+
+
+def _check_threads(client: Any) -> None:
+    if type(client).__module__.split(".")[1:2] == ["asyncio"]:
+        raise ConfigurationError(
+            "redis_client", client, f"{_THREADS}; an asyncio client belongs to holdfast.asyncio.Client"
+        )
+    pool = getattr(client, "connection_pool", None)
+    if not hasattr(pool, "connection_class") or not hasattr(pool, "connection_kwargs"):
+        raise ConfigurationError("redis_client", client, _THREADS)
+
+
+def asyncio_topology(place: Any) -> Callable[[], Topology[Server]]:
+    """For an asyncio client: what makes the servers, anew for every event loop."""
+    from holdfast._transport.aio import SingleTopology, server_of_client
+
+    if isinstance(place, Members):
+        for client in place.clients:
+            _check_asyncio(client)
+        return lambda: QuorumTopology([server_of_client(client) for client in place.clients])
+    _check_asyncio(place)
+    return lambda: SingleTopology(server_of_client(place))
+
+
+def _check_asyncio(client: Any) -> None:
+    pool = getattr(client, "connection_pool", None)
+    if pool is None or not hasattr(pool, "connection_class") or not hasattr(pool, "connection_kwargs"):
+        raise ConfigurationError("redis_client", client, _ASYNCIO)
+    if not inspect.iscoroutinefunction(getattr(pool.connection_class, "connect", None)):
+        raise ConfigurationError("redis_client", client, f"{_ASYNCIO}; a client that blocks belongs to holdfast.Client")
