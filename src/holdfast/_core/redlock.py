@@ -19,7 +19,7 @@ of growing length. There is no queue: no member alone knows who holds the lock, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast._core.effects import Answer, Call, CallMany, Now, Protocol, Random, Reply, Sleep, Spawn
 from holdfast._core.keys import LockKeys
@@ -32,7 +32,7 @@ from holdfast.errors import ConfigurationError, HoldfastError, QuorumUnreachable
 __all__ = ["Quorum", "QuorumTrouble", "acquire", "give_back", "inspect", "release", "renew"]
 
 #: A proposed fencing token is so far ahead of the fastest member's clock: more than a round trip varies.
-_HINT_SLACK_US = 1_000
+_HINT_SLACK_US = 5_000
 
 
 class QuorumTrouble(Trouble):
@@ -145,7 +145,7 @@ class Quorum:
             if await Now() >= until:
                 continue
             try:
-                await _release_call(self, keys, token, index, patience_s, bury=True)
+                await Call("release", keys.all, _release_args(self, keys, token, bury=True), patience_s, node=index)
                 pause_s = settings.trouble_pause_s
             except Trouble as trouble:
                 if trouble.passing:
@@ -154,10 +154,9 @@ class Quorum:
                     pause_s = min(pause_s * 2, settings.trouble_pause_max_s)
 
 
-def _release_call(quorum: Quorum, keys: LockKeys, token: str, index: int, patience_s: float, *, bury: bool) -> Call:
+def _release_args(quorum: Quorum, keys: LockKeys, token: str, *, bury: bool) -> tuple[str | int, ...]:
     settings = quorum.settings
-    args = (token, settings.fence_ms, settings.claim_ms, keys.inboxes, settings.bury_ms if bury else 0)
-    return Call("release", keys.all, args, patience_s, node=index)
+    return (token, settings.fence_ms, settings.claim_ms, keys.inboxes, settings.bury_ms if bury else 0)
 
 
 def _problem(name: str, answer: Answer) -> str:
@@ -170,6 +169,37 @@ def _problem(name: str, answer: Answer) -> str:
             return f"{name}: does not vote, since INFO is forbidden and its uptime unknown"
         return f"{name}: was restarted lately and votes in {answer[1] / 1000:.1f} s"
     return f"{name}: answered {answer!r}"
+
+
+async def _ask(
+    calls: Sequence[Call],
+    patience_s: float,
+    enough: Callable[[Sequence[Answer]], bool],
+    late: Callable[[int, Reply], Protocol[None] | None] | None = None,
+) -> list[Answer]:
+    """Ask all at once; those whose connection was broken are asked a second time, when that matters.
+
+    Idle connections are closed by servers and firewalls, and that is found out by using them.
+    """
+    answers = await CallMany(calls, patience_s, enough, late)
+    broken = [at for at, answer in enumerate(answers) if isinstance(answer, Trouble) and answer.kind == "broken"]
+    if not broken or enough([None if at in broken else answer for at, answer in enumerate(answers)]):
+        return answers
+
+    def merged(again: Sequence[Answer]) -> list[Answer]:
+        everything = list(answers)
+        for at, answer in zip(broken, again, strict=True):
+            # A release that finds nothing may have been done the first time.
+            everything[at] = 1 if answer == 0 and calls[at].script == "release" else answer
+        return everything
+
+    def enough_now(again: Sequence[Answer]) -> bool:
+        return enough(merged(again))
+
+    def late_now(at: int, reply: Reply) -> Protocol[None] | None:
+        return None if late is None else late(broken[at], reply)
+
+    return merged(await CallMany([calls[at] for at in broken], patience_s, enough_now, late_now))
 
 
 class _Round:
@@ -217,11 +247,12 @@ class _Round:
         delay_ms = self.ttl_ms if quorum.restart_delay_ms is None else quorum.restart_delay_ms
         vote_keys = (keys.lock, keys.fence, keys.gone)
         args = (self.token, self.ttl_ms, settings.fence_ms, hint_us, delay_ms)
+        plain, checking = (*args, ""), (*args, "check")
         calls = [
-            Call("quorum_acquire", vote_keys, (*args, "check" if run_id is None else ""), patience_s, node=index)
+            Call("quorum_acquire", vote_keys, checking if run_id is None else plain, patience_s, node=index)
             for index, run_id in enumerate(quorum.run_ids)
         ]
-        self.answers = answers = await CallMany(calls, patience_s, self._enough, self._late)
+        self.answers = answers = await _ask(calls, patience_s, self._enough, self._late)
         fences: dict[int, int] = {}
         for index, answer in enumerate(answers):
             if answer is None:
@@ -254,9 +285,9 @@ class _Round:
         calls = [Call("raise_fence", (keys.lock, keys.fence), args, patience_s, node=index) for index in holding]
 
         def enough(answers: Sequence[Answer]) -> bool:
-            return sum(answer == 1 for answer in answers if not isinstance(answer, Trouble)) >= quorum.need
+            return sum(type(answer) is int and answer == 1 for answer in answers) >= quorum.need
 
-        return fence if enough(await CallMany(calls, patience_s, enough)) else None
+        return fence if enough(await _ask(calls, patience_s, enough)) else None
 
     async def back(self) -> None:
         """Give back wherever we may be held: those that voted answer at once, the others are owed."""
@@ -293,7 +324,11 @@ async def _release_all(
     if not members:
         return by_member
     patience_s = quorum.patience_s(ttl_ms)
-    calls = [_release_call(quorum, keys, token, index, patience_s, bury=index in unsure) for index in members]
+    plain = _release_args(quorum, keys, token, bury=False)
+    burying = _release_args(quorum, keys, token, bury=True) if unsure else plain
+    calls = [
+        Call("release", keys.all, burying if index in unsure else plain, patience_s, node=index) for index in members
+    ]
     waited_for = [at for at, index in enumerate(members) if index not in unsure] or list(range(len(members)))
 
     def enough(answers: Sequence[Answer]) -> bool:
@@ -305,7 +340,7 @@ async def _release_all(
 
     answers: Sequence[Answer] = [None] * len(members)
     try:
-        answers = await CallMany(calls, patience_s, enough, late)
+        answers = await _ask(calls, patience_s, enough, late)
     finally:
         missing = [
             index
@@ -462,8 +497,9 @@ async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int) -> bool
         return held >= need or gone > size - need
 
     patience_s = quorum.patience_s(ttl_ms)
-    calls = [Call("renew", (keys.lock,), (token, ttl_ms), patience_s, node=index) for index in range(size)]
-    answers = await CallMany(calls, patience_s, enough)
+    held_key, args = (keys.lock,), (token, ttl_ms)
+    calls = [Call("renew", held_key, args, patience_s, node=index) for index in range(size)]
+    answers = await _ask(calls, patience_s, enough)
     held, gone = count(answers)
     if held >= need:
         return True
@@ -524,7 +560,7 @@ async def inspect(quorum: Quorum, keys: LockKeys) -> tuple[str, int, int, int]:
     def enough(answers: Sequence[Answer]) -> bool:
         return any(len(times) >= quorum.need for times in _votes(answers).values())
 
-    answers = await CallMany(calls, patience_s, enough)
+    answers = await _ask(calls, patience_s, enough)
     votes = _votes(answers)
     heard = [answer for answer in answers if isinstance(answer, list)]
     if len(heard) < quorum.need:

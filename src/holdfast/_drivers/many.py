@@ -20,9 +20,9 @@ from typing import Any
 
 import hiredis
 
-from holdfast._core.effects import Answer, Call, CallMany, Protocol
+from holdfast._core.effects import Answer, CallMany, Protocol
 from holdfast._core.trouble import Trouble
-from holdfast._lua import SCRIPTS
+from holdfast._lua import SCRIPTS, Script
 from holdfast._transport.clock import clock
 from holdfast._transport.pack import pack_command, pack_script
 from holdfast._transport.threads import Node, Wire
@@ -46,23 +46,25 @@ DIAL_IDLE_S = 10.0
 class Asked:
     """One request under way on one connection."""
 
-    __slots__ = ("answered", "call", "index", "late", "node", "sent_at", "skip", "until", "wire")
+    __slots__ = ("index", "late", "loaded", "node", "packed", "script", "sent_at", "skip", "until", "wire")
 
     def __init__(
         self,
         index: int,
-        call: Call,
+        script: Script,
+        packed: bytes,
         node: Node,
         wire: Wire,
         late: Callable[[int, Any], Protocol[None] | None] | None,
     ) -> None:
         self.index = index
-        self.call = call
+        self.script = script
+        self.packed = packed
         self.node = node
         self.wire = wire
         self.late = late
         self.skip = 0
-        self.answered = False
+        self.loaded = False
         self.sent_at = 0.0
         self.until = 0.0
 
@@ -70,7 +72,7 @@ class Asked:
         """Raises OSError."""
         self.wire.patience(0.0)
         self.sent_at = clock()
-        self.wire.sendall(pack_script(SCRIPTS[self.call.script], self.call.keys, self.call.args))
+        self.wire.sendall(self.packed)
 
     def read(self) -> Answer:
         """What has come by now: the answer, or None. The connection is idle again, or closed, after an answer."""
@@ -80,14 +82,10 @@ class Asked:
                     self.skip -= 1
                     continue
                 if isinstance(reply, hiredis.ReplyError):
-                    if str(reply).startswith("NOSCRIPT") and not self.answered:
-                        self.answered = True  # once is enough
+                    if str(reply).startswith("NOSCRIPT") and not self.loaded:
+                        self.loaded = True  # once is enough
                         self.skip = 1
-                        script = SCRIPTS[self.call.script]
-                        self.wire.sendall(
-                            pack_command(("SCRIPT", "LOAD", script.text))
-                            + pack_script(script, self.call.keys, self.call.args)
-                        )
+                        self.wire.sendall(pack_command(("SCRIPT", "LOAD", self.script.text)) + self.packed)
                         continue
                     reply = self.node.refused(reply)
                 self.node.put(self.wire)
@@ -146,6 +144,10 @@ class _Group:
         #: (place of the call, connection or trouble)
         self.connected: deque[tuple[int, Wire | Trouble]] = deque()
 
+    def is_over(self) -> bool:
+        """Whether the call has ended."""
+        return self.over
+
 
 class Dialler:
     """Makes connections to one server, in a thread that is there while somebody wants one."""
@@ -181,24 +183,23 @@ class Dialler:
         while True:
             with self._changed:
                 while not self._jobs:
-                    if self._stopping or not self._changed.wait(DIAL_IDLE_S):
-                        if not self._jobs:
-                            self._thread = None
-                            return
+                    if (self._stopping or not self._changed.wait(DIAL_IDLE_S)) and not self._jobs:
+                        self._thread = None
+                        return
                 group, index = self._jobs.popleft()
-            if group.over:
+            if group.is_over():
                 continue
             result: Wire | Trouble
             try:
                 result = self._node.connect(DIAL_PATIENCE_S)
             except Trouble as trouble:
                 result = trouble
-            if isinstance(result, Wire) and group.over:
+            if isinstance(result, Wire) and group.is_over():
                 self._node.put(result)
                 continue
             group.connected.append((index, result))
             group.waker.wake()
-            if group.over:
+            if group.is_over():
                 leave(group, self._node)
 
 
@@ -234,9 +235,16 @@ def ask_all(
     begun_at = clock()
     until = begun_at + many.patience_s
     satisfied = False
+    packed: list[bytes] = []
+    for at, call in enumerate(calls):
+        before = calls[at - 1]
+        if at and call.args is before.args and call.keys is before.keys and call.script == before.script:
+            packed.append(packed[-1])  # members of a quorum are asked the same
+        else:
+            packed.append(pack_script(SCRIPTS[call.script], call.keys, call.args))
 
     def send(index: int, wire: Wire) -> None:
-        asked = Asked(index, calls[index], nodes[index], wire, many.late)
+        asked = Asked(index, SCRIPTS[calls[index].script], packed[index], nodes[index], wire, many.late)
         try:
             asked.send()
         except OSError as error:

@@ -43,6 +43,7 @@ from holdfast._core.hold import Hold, Schedule
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
 from holdfast._drivers.cancel import Cancel
+from holdfast._drivers.many import GRACE_S, Asked, Dialler, ask_all
 from holdfast._transport.clock import clock
 from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node, Wire
@@ -53,6 +54,8 @@ R = TypeVar("R")
 
 #: How long `close` waits for give-backs that are under way, s.
 _CLOSE_PATIENCE_S = 1.0
+#: How often the agent looks whether connections have owed a reply for too long, s.
+_OWED_LOOK_S = 1.0
 #: A thread that has had nothing to do for this long ends, s.
 _IDLE_S = 10.0
 
@@ -102,6 +105,7 @@ class ThreadDriver:
         self._agent = _Agent(self)
         self._chores = _Chores(self)
         self._renewers: dict[Node, _Renewer] = {}
+        self._diallers: dict[Node, Dialler] = {}
 
     # ------------------------------------------------------------------ running
 
@@ -204,15 +208,31 @@ class ThreadDriver:
         return reply
 
     def _call_many(self, many: CallMany, cancel: Cancel | None) -> list[Answer]:
-        answers: list[Answer] = [None] * len(many.calls)
-        for index, call in enumerate(many.calls):
-            try:
-                answers[index] = self._call(call, cancel)
-            except Trouble as trouble:
-                answers[index] = trouble
-            if many.enough is not None and many.enough(answers):
-                break
+        nodes = [self.topology.node_for(call.keys[0], call.node) for call in many.calls]
+        if cancel is None:
+            return ask_all(many, nodes, self._dialler, self._agent.adopt, None)
+        watched: list[Callable[[], None]] = []
+
+        def cancelled(wake: Callable[[], None] | None) -> bool:
+            if wake is not None:
+                watched.append(wake)
+                cancel._watch(wake)
+            return cancel.is_set()
+
+        try:
+            answers = ask_all(many, nodes, self._dialler, self._agent.adopt, cancelled)
+        finally:
+            for wake in watched:
+                cancel._unwatch(wake)
+        if cancel.is_set():
+            raise Cancelled
         return answers
+
+    def _dialler(self, node: Node) -> Dialler:
+        dialler = self._diallers.get(node)
+        if dialler is None:
+            dialler = self._diallers.setdefault(node, Dialler(node))
+        return dialler
 
     def _sleep(self, sleep: Sleep, cancel: Cancel | None) -> None:
         if cancel is None:
@@ -416,6 +436,8 @@ class ThreadDriver:
         self._chores.stop()
         for renewer in tuple(self._renewers.values()):
             renewer.stop()
+        for dialler in tuple(self._diallers.values()):
+            dialler.stop()
         for wire in tuple(self._inbox_of.values()):
             wire.close()
         self._inbox_of.clear()
@@ -490,6 +512,8 @@ class _Agent(_Background):
         self._sleeps_until = 0.0
         self._stopping = False
         self._new: list[tuple[Node, Wire]] = []
+        self._new_owed: list[Asked] = []
+        self._owed: set[Asked] = set()
 
     def _begin(self) -> None:
         with self.guard:
@@ -515,6 +539,15 @@ class _Agent(_Background):
             self._begin()
         self.poke()
 
+    def adopt(self, asked: Sequence[Asked]) -> None:
+        """Read what these connections owe, when it comes."""
+        for one in asked:
+            one.node.owed += 1
+        self._new_owed.extend(asked)
+        if self.thread is None:
+            self._begin()
+        self.poke()
+
     def poke(self) -> None:
         """Let it look again now."""
         waker = self._waker
@@ -536,6 +569,8 @@ class _Agent(_Background):
         if self._waker is not None:
             for end in self._waker:
                 end.close()
+        for asked in (*self._owed, *self._new_owed):
+            asked.wire.forget()
 
     def main(self) -> None:
         selector, waker = self._selector, self._waker
@@ -547,6 +582,8 @@ class _Agent(_Background):
             selector.close()
             for end in waker:
                 end.close()
+            for asked in (*self._owed, *self._new_owed):
+                asked.wire.close()
 
     def _turn(self, selector: selectors.BaseSelector, waker: socket.socket) -> None:
         driver = self.driver
@@ -555,6 +592,11 @@ class _Agent(_Background):
             node, wire = self._new.pop()
             selector.register(wire.sock, selectors.EVENT_READ, (node, wire))
             self._read(selector, node, wire)  # TLS may have read ahead
+        while self._new_owed:
+            asked = self._new_owed.pop()
+            self._owed.add(asked)
+            selector.register(asked.wire.sock, selectors.EVENT_READ, asked)
+            self._read_owed(selector, asked)
         # The promise about when we look next is made before looking at the schedule, so that nothing falls between.
         self._sleeps_until = float("inf")
         with driver.lock:
@@ -563,8 +605,12 @@ class _Agent(_Background):
         if next_at is not None:
             self._sleeps_until = next_at
             wait_s = max(0.0, next_at - clock())
+        if self._owed:
+            wait_s = _OWED_LOOK_S if wait_s is None else min(wait_s, _OWED_LOOK_S)
         for key, _ in selector.select(wait_s):
-            if key.data is None:
+            if isinstance(key.data, Asked):
+                self._read_owed(selector, key.data)
+            elif key.data is None:
                 try:
                     waker.recv(4096)
                 except OSError:
@@ -572,11 +618,41 @@ class _Agent(_Background):
             else:
                 self._read(selector, *key.data)
         self._sleeps_until = 0.0
+        if self._owed:
+            now = clock()
+            for asked in [asked for asked in self._owed if asked.until <= now]:
+                self._disowned(selector, asked)
+                asked.wire.close()
         if next_at is not None and clock() >= next_at:
             with driver.lock:
                 due = driver.schedule.due(clock())
             if due:
                 driver.renew(due)
+
+    def _read_owed(self, selector: selectors.BaseSelector, asked: Asked) -> None:
+        sock = asked.wire.sock
+        try:
+            answer = asked.read()
+        except ValueError:  # closed under us
+            answer = Trouble("broken", "closed", asked.node.name, sent=True, passing=True)
+        if answer is None:
+            return
+        self._disowned(selector, asked, sock)
+        if not isinstance(answer, Trouble):
+            if clock() - asked.sent_at < GRACE_S:
+                asked.node.slow = False
+            if asked.late is not None:
+                protocol = asked.late(asked.index, answer)
+                if protocol is not None:
+                    self.driver.spawn(protocol)
+
+    def _disowned(self, selector: selectors.BaseSelector, asked: Asked, sock: socket.socket | None = None) -> None:
+        self._owed.discard(asked)
+        asked.node.owed -= 1
+        try:
+            selector.unregister(asked.wire.sock if sock is None else sock)
+        except (KeyError, ValueError):
+            pass
 
     def _read(self, selector: selectors.BaseSelector, node: Node, wire: Wire) -> None:
         try:

@@ -606,7 +606,7 @@ class Client(Makers):
 
             locks = holdfast.asyncio.Client.quorum(["redis://a", "redis://b", "redis://c"])
 
-        `servers`: an odd number, 3 at least, of URLs or redis-py asyncio clients; masters that know nothing of each other.
+        `servers`: an odd number, 3 at least, of URLs or asyncio clients of redis-py, for independent masters.
         `restart_delay`: a server that was started more recently than this many seconds does not vote, since it may have
         forgotten a lease; None: as long as the ttl asked for. Give the longest ttl that any client of these servers
         uses; 0 only where a restart loses nothing (appendfsync always). `member_timeout`: how long one server is

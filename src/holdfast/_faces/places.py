@@ -148,12 +148,13 @@ def _split(url: str, default_port: int) -> tuple[str, list[tuple[str, int]], lis
 
 def _connection_kwargs(secure: bool, credentials: str, database: str, options: dict[str, str]) -> dict[str, Any]:
     """What redis-py makes of the same things in a plain URL."""
-    from redis.connection import parse_url
+    from redis import connection
 
     if database and not database.isdigit():
         raise ValueError(f"{database!r} is no number of a database")
     scheme = "rediss" if secure else "redis"
     query = f"?{urlencode(options)}" if options else ""
+    parse_url: Any = connection.parse_url
     kwargs: dict[str, Any] = parse_url(f"{scheme}://{credentials}localhost:6379/{database}{query}")
     for part in ("host", "port", "connection_class"):
         kwargs.pop(part, None)
@@ -171,13 +172,14 @@ def _sentinel(url: str, colour: Colour) -> Any:
     kwargs = _connection_kwargs(secure, credentials, path[1] if len(path) > 1 else "0", options)
     if secure:
         kwargs["ssl"] = of_sentinels["ssl"] = True
+    sentinels: Any
     if colour == "threads":
-        from redis.sentinel import Sentinel
+        import redis.sentinel as sentinels
     else:
-        from redis.asyncio.sentinel import Sentinel  # type: ignore[assignment]
+        import redis.asyncio.sentinel as sentinels
     of_sentinels.setdefault("socket_timeout", _SENTINEL_PATIENCE_S)
     of_sentinels.setdefault("socket_connect_timeout", _SENTINEL_PATIENCE_S)
-    return Sentinel(addresses, sentinel_kwargs=of_sentinels).master_for(path[0], **kwargs)
+    return sentinels.Sentinel(addresses, sentinel_kwargs=of_sentinels).master_for(path[0], **kwargs)
 
 
 def _cluster(url: str, colour: Colour) -> Seeds:

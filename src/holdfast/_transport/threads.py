@@ -126,13 +126,16 @@ def _wait(call: Call) -> bytes:
 class Node:
     """One server: a stack of idle connections and how to make more."""
 
-    __slots__ = ("_idle", "_make", "closed", "name")
+    __slots__ = ("_idle", "_make", "closed", "name", "owed", "slow")
 
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         self.name = name
         self._make = make
         self._idle: list[Wire] = []
         self.closed = False
+        #: Connections that owe replies to calls that have ended, and whether the last answer came too late.
+        self.owed = 0
+        self.slow = False
 
     def connect(self, patience_s: float) -> Wire:
         """A new connection. Raises `Trouble`."""
@@ -163,6 +166,13 @@ class Node:
             return self._idle.pop()
         except IndexError:
             return self.connect(patience_s)
+
+    def idle(self) -> Wire | None:
+        """An idle connection, if there is one."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     def put(self, wire: Wire) -> None:
         """A connection on which every reply was read."""
@@ -196,7 +206,7 @@ class Node:
         if call.sync is None and not asking:
             reply = self._exchange(packed, 1, call.patience_s, on_wire, script)[0]
             if type(reply) is hiredis.ReplyError:
-                raise self._refused(reply)
+                raise self.refused(reply)
             return reply
         return self._call_with(call, script, packed, on_wire, asking)
 
@@ -223,7 +233,7 @@ class Node:
             replies = replies[1:]
         for reply in replies:
             if type(reply) is hiredis.ReplyError:
-                refused = self._refused(reply)
+                refused = self.refused(reply)
                 refused.sent = refused.sent or reply is not replies[0]
                 raise refused
         return replies[0] if call.sync is None else tuple(replies)
@@ -232,7 +242,7 @@ class Node:
         """Run a plain command."""
         reply = self._exchange(pack_command(command.args), 1, command.patience_s, on_wire, None)[0]
         if isinstance(reply, hiredis.ReplyError):
-            raise self._refused(reply)
+            raise self.refused(reply)
         return reply
 
     def command_on(self, wire: Wire, command: Command) -> Reply:
@@ -240,7 +250,7 @@ class Node:
         reply = self._exchange_on(wire, pack_command(command.args), 1, command.patience_s, None)[0]
         if isinstance(reply, hiredis.ReplyError):
             wire.close()
-            raise self._refused(reply)
+            raise self.refused(reply)
         return reply
 
     def call_all(self, calls: Sequence[Call], patience_s: float) -> list[Reply | Trouble]:
@@ -263,7 +273,7 @@ class Node:
             own = replies[at : at + count]
             at += count
             errors = [reply for reply in own if isinstance(reply, hiredis.ReplyError)]
-            answers.append(self._refused(errors[0]) if errors else own[0] if count == 1 else tuple(own))
+            answers.append(self.refused(errors[0]) if errors else own[0] if count == 1 else tuple(own))
         return answers
 
     def _exchange(
@@ -317,7 +327,8 @@ class Node:
             wire.close()
             raise
 
-    def _refused(self, reply: Any) -> Trouble:
+    def refused(self, reply: Any) -> Trouble:
+        """The trouble behind a server's error."""
         trouble = refusal(str(reply), self.name)
         if trouble.kind in _MISPLACED:
             self.drop_idle()
@@ -341,7 +352,7 @@ class Node:
             raise
         if isinstance(reply, hiredis.ReplyError):
             wire.close()
-            raise self._refused(reply)
+            raise self.refused(reply)
         wire.sock.setblocking(False)
         return wire
 
