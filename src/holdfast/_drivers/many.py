@@ -16,18 +16,16 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
-import hiredis
-
-from holdfast._core.effects import Answer, CallMany, Protocol
+from holdfast._core.effects import Answer, CallMany
 from holdfast._core.trouble import Trouble
-from holdfast._lua import SCRIPTS, Script
+from holdfast._lua import SCRIPTS
+from holdfast._transport.asked import Asked
 from holdfast._transport.clock import clock
-from holdfast._transport.pack import pack_command, pack_script
+from holdfast._transport.pack import pack_script
 from holdfast._transport.threads import Node, Wire
 
-__all__ = ["Asked", "Dialler", "ask_all"]
+__all__ = ["Dialler", "ask_all"]
 
 #: When enough have answered, the others are waited for this long, s, or as long as it took so far.
 GRACE_S = 0.002
@@ -41,60 +39,6 @@ DIAL_PATIENCE_S = 2.0
 DIALS_MAX = 64
 #: A dialling thread that has nothing to do for this long ends, s.
 DIAL_IDLE_S = 10.0
-
-
-class Asked:
-    """One request under way on one connection."""
-
-    __slots__ = ("index", "late", "loaded", "node", "packed", "script", "sent_at", "skip", "until", "wire")
-
-    def __init__(
-        self,
-        index: int,
-        script: Script,
-        packed: bytes,
-        node: Node,
-        wire: Wire,
-        late: Callable[[int, Any], Protocol[None] | None] | None,
-    ) -> None:
-        self.index = index
-        self.script = script
-        self.packed = packed
-        self.node = node
-        self.wire = wire
-        self.late = late
-        self.skip = 0
-        self.loaded = False
-        self.sent_at = 0.0
-        self.until = 0.0
-
-    def send(self) -> None:
-        """Raises OSError."""
-        self.wire.patience(0.0)
-        self.sent_at = clock()
-        self.wire.sendall(self.packed)
-
-    def read(self) -> Answer:
-        """What has come by now: the answer, or None. The connection is idle again, or closed, after an answer."""
-        try:
-            for reply in self.wire.read_ready():
-                if self.skip:
-                    self.skip -= 1
-                    continue
-                if isinstance(reply, hiredis.ReplyError):
-                    if str(reply).startswith("NOSCRIPT") and not self.loaded:
-                        self.loaded = True  # once is enough
-                        self.skip = 1
-                        self.wire.sendall(pack_command(("SCRIPT", "LOAD", self.script.text)) + self.packed)
-                        continue
-                    reply = self.node.refused(reply)
-                self.node.put(self.wire)
-                return reply
-        except (OSError, hiredis.ProtocolError) as error:
-            self.wire.close()
-            self.node.drop_idle()
-            return Trouble("broken", str(error), self.node.name, sent=True, passing=True)
-        return None
 
 
 class _Waker:

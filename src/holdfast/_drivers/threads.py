@@ -43,7 +43,8 @@ from holdfast._core.hold import Hold, Schedule
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
 from holdfast._drivers.cancel import Cancel
-from holdfast._drivers.many import GRACE_S, Asked, Dialler, ask_all
+from holdfast._drivers.many import GRACE_S, Dialler, ask_all
+from holdfast._transport.asked import Asked
 from holdfast._transport.clock import clock
 from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node, Wire

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, overload
 
 from holdfast._core.optimistic import Value
+from holdfast._core.redlock import Quorum
 from holdfast._faces.naming import name_of
 from holdfast._faces.options import (
     COUNT_MAX,
@@ -48,6 +49,16 @@ class Makers:
     _ttl_ms: int
     _renew: bool
     _max_hold_ms: int | None
+    _quorum: Quorum | None
+
+    def _not_over_quorum(self, what: str) -> None:
+        if self._quorum is not None:
+            raise ConfigurationError(
+                "client",
+                self,
+                f"{what} needs one server that decides (a single one, Sentinel or Cluster): "
+                "votes of independent servers do not add up to it",
+            )
 
     def _lease_options(
         self, ttl: Duration | None, renew: bool | None, max_hold: Duration | None
@@ -74,6 +85,7 @@ class Makers:
         `read()` and `write()` give what can be acquired. The writer is the holder of `lock(name)`: the two exclude each
         other, and readers exclude both. `ttl`, `renew` and `max_hold` as for `lock`; every reader's time is its own.
         """
+        self._not_over_quorum("a shared lock")
         from holdfast._faces.aio_family import RWLock
 
         return RWLock(cast("Client", self), check_name(name), *self._lease_options(ttl, renew, max_hold))
@@ -95,6 +107,7 @@ class Makers:
         All clients declare the same `permits`, or None to take what is there; another number raises
         `DeclaredDifferently` when it is used. `resize` changes it for all. Not related to the lock of that name.
         """
+        self._not_over_quorum("a semaphore")
         from holdfast._faces.aio_family import Semaphore
 
         declared = 0 if permits is None else check_count("permits", permits, 1, PERMITS_MAX)
@@ -115,6 +128,7 @@ class Makers:
         The order of the names does not matter: nobody waits for somebody who waits for him. While one of them is waited
         for, those before it (in the server's order) may be held already. One fencing token for all.
         """
+        self._not_over_quorum("several locks at once")
         from holdfast._faces.aio_family import MultiLock
 
         return MultiLock(cast("Client", self), check_names(names), *self._lease_options(ttl, renew, max_hold))
@@ -124,6 +138,7 @@ class Makers:
 
         `name` tells apart several conditions of one lock.
         """
+        self._not_over_quorum("a condition")
         from holdfast._faces.aio import Lock
         from holdfast._faces.aio_family import Condition
 
@@ -137,6 +152,7 @@ class Makers:
 
         All declare the same `count`. The server forgets it `keep` seconds after its last use.
         """
+        self._not_over_quorum("a latch")
         from holdfast._faces.aio_family import CountDownLatch
 
         declared = check_count("count", count, 1, COUNT_MAX)
@@ -147,6 +163,7 @@ class Makers:
 
         The server forgets that it was set `keep` seconds after its last use.
         """
+        self._not_over_quorum("an event")
         from holdfast._faces.aio_family import Event
 
         return Event(cast("Client", self), check_name(name), ttl_ms_of(keep, "keep"))
@@ -156,6 +173,7 @@ class Makers:
 
         All declare the same `parties`. The server forgets it `keep` seconds after its last use.
         """
+        self._not_over_quorum("a barrier")
         from holdfast._faces.aio_family import Barrier
 
         declared = check_count("parties", parties, 1, PARTIES_MAX)
@@ -176,6 +194,7 @@ class Makers:
 
     def optimistic(self, *keys: str, attempts: int = 50) -> Optimistic:
         """Change `keys` (of the server, as they are; in a Cluster of one slot) without a lock; see `Optimistic`."""
+        self._not_over_quorum("an optimistic write")
         from holdfast._faces.aio_family import Optimistic
 
         checked = check_names(keys)
@@ -196,6 +215,7 @@ class Makers:
         where the server has SET … IFEQ (Valkey 8.1, Redis 8.4), a script elsewhere. Returns whether it was set. Raises
         `OutcomeUnknown` when the answer was lost: it is not repeated, since that answer could mislead.
         """
+        self._not_over_quorum("compare_and_set")
         from holdfast._faces.aio_family import compare_and_set
 
         return await compare_and_set(cast("Client", self), key, expected, new, ttl, keep_ttl)

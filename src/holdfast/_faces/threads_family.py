@@ -704,6 +704,7 @@ class _Leadership(Lock):
     def __init__(self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
         super().__init__(client, name, ttl_ms, renew, max_hold_ms)
         self._keys = self._keys.part("leader")
+        self._exclusive = client._exclusive(self._keys)
 
 
 class Election:
