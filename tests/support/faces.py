@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-__all__ = ["FACES", "AsyncioFace", "Face", "ThreadsFace", "eventually"]
+__all__ = ["FACES", "Actor", "AsyncioFace", "Face", "ThreadsFace", "eventually"]
 
 #: Whatever a test waits for comes much sooner on an idle machine; on a busy one it may take its time.
 PATIENCE_S = 30.0
@@ -32,6 +32,70 @@ def eventually(condition: Callable[[], Any], what: str = "", patience_s: float =
         time.sleep(0.005)
 
 
+class Actor:
+    """One thread, or one task, that does what it is told in turn: for what only the holder itself may do."""
+
+    def tell(self, target: Any, method: str, *args: Any, **options: Any) -> Future[Any]:
+        """Let it call a method; the future has the result."""
+        raise NotImplementedError
+
+    def ask(self, target: Any, method: str, *args: Any, **options: Any) -> Any:
+        """Let it call a method, and wait for the result."""
+        return self.tell(target, method, *args, **options).result(PATIENCE_S * 2)
+
+    def enter(self, target: Any) -> Any:
+        """`with target` begins in it."""
+        return self.ask(target, "__enter__")
+
+    def leave(self, target: Any) -> None:
+        """`with target` ends in it."""
+        self.ask(target, "__exit__", None, None, None)
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class _ThreadActor(Actor):
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="actor")
+
+    def tell(self, target: Any, method: str, *args: Any, **options: Any) -> Future[Any]:
+        return self._thread.submit(getattr(target, method), *args, **options)
+
+    def close(self) -> None:
+        self._thread.shutdown()
+
+
+class _TaskActor(Actor):
+    def __init__(self, face: AsyncioFace) -> None:
+        self._face = face
+        self._jobs: asyncio.Queue[Callable[[], Any] | None] = asyncio.Queue()
+        self._done = asyncio.run_coroutine_threadsafe(self._main(), face.loop)
+
+    async def _main(self) -> None:
+        while (job := await self._jobs.get()) is not None:
+            await job()
+
+    def tell(self, target: Any, method: str, *args: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        inner = target._target if isinstance(target, _Blocking) else target
+        name = method.replace("__e", "__ae")
+
+        async def job() -> None:
+            try:
+                result = getattr(inner, name)(*args, **options)
+                future.set_result(self._face.wrap(await result if inspect.isawaitable(result) else result))
+            except Exception as error:
+                future.set_exception(error)
+
+        self._face.loop.call_soon_threadsafe(self._jobs.put_nowait, job)
+        return future
+
+    def close(self) -> None:
+        self._face.loop.call_soon_threadsafe(self._jobs.put_nowait, None)
+        self._done.result(PATIENCE_S * 2)
+
+
 class Face:
     """What a contract test uses: clients, and calls that run beside the test."""
 
@@ -40,6 +104,16 @@ class Face:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=64, thread_name_prefix="test")
         self._clients: list[Any] = []
+        self._actors: list[Actor] = []
+
+    def actor(self) -> Actor:
+        """A thread or task that does what it is told."""
+        actor = self._new_actor()
+        self._actors.append(actor)
+        return actor
+
+    def _new_actor(self) -> Actor:
+        raise NotImplementedError
 
     def module(self) -> Any:
         raise NotImplementedError
@@ -68,11 +142,16 @@ class Face:
     def close(self) -> None:
         for client in self._clients:
             client.close()
+        for actor in self._actors:
+            actor.close()
         self._pool.shutdown()
 
 
 class ThreadsFace(Face):
     name = "threads"
+
+    def _new_actor(self) -> Actor:
+        return _ThreadActor()
 
     def module(self) -> Any:
         import holdfast
@@ -93,6 +172,9 @@ class AsyncioFace(Face):
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="face-loop", daemon=True)
         self._thread.start()
+
+    def _new_actor(self) -> Actor:
+        return _TaskActor(self)
 
     def module(self) -> Any:
         return importlib.import_module("holdfast.asyncio")

@@ -241,6 +241,7 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
                 if not turn.time_is_up():
                     return Busy(holder, now - began_at)
                 give_up_at = None
+                patience_s = patience_for(ttl_ms, settings)
                 continue
             if not queued:
                 queueing = True
@@ -268,6 +269,7 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
                 if not turn.time_is_up():
                     return Busy(holder, now - began_at)
                 give_up_at = None
+                patience_s = patience_for(ttl_ms, settings)
     finally:
         if registered:
             await Unlisten(token)
