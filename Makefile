@@ -51,7 +51,7 @@ demo: $(READY) ## the flash sale: processes taking turns on a real Valkey
 	@$(BIN)/python -m holdfast.demo
 
 bench: $(READY) ## measure against the others, side by side
-	$(BIN)/python -m bench
+	@$(BIN)/python -m bench $(BENCH_ARGS)
 
 lock: $(READY) ## resolve requirements-dev.in anew
 	rm -rf .venv-lock && "$(PYTHON)" -m venv .venv-lock

@@ -1,0 +1,108 @@
+"""Runs the rows, shows them as they come, writes the page."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.rows import ROWS
+from bench.run import Missing, Run
+from bench.tables import Table
+from holdfast import embedded
+
+__all__ = ["main"]
+
+_PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Exit status 0, also when a target was missed: a shared machine proves nothing with one run."""
+    options = _parse(words)
+    wanted = list(dict.fromkeys(options.only)) if options.only else list(ROWS)
+    tables: list[Table] = []
+    begin = time.monotonic()
+    # Sessions of hundreds of processes and tasks: the server's file limit is the one thing to raise.
+    with embedded.server(config={"maxclients": "20000", "save": ""}) as server:
+        run = Run(server, options.quick, options.json)
+        for name in wanted:
+            try:
+                table = ROWS[name](run)
+            except Missing as missing:
+                table = Table(name, name, "", ("",), missing=str(missing))
+            tables.append(table)
+            if not options.json:
+                run.say("")
+                print(("\r" if sys.stderr.isatty() else "") + table.plain() + "\n", flush=True)
+    facts = _facts(server, time.monotonic() - begin, options.quick)
+    if options.json:
+        print(json.dumps({"facts": facts, "rows": [table.as_dict() for table in tables]}, indent=2))
+    page = options.page or (_PAGE if wanted == list(ROWS) and not options.quick else None)
+    if page is not None:
+        page.write_text(_page(tables, facts), encoding="utf-8")
+        print(f"written: {page}", file=sys.stderr)
+    return 0
+
+
+def _parse(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Measure holdfast beside other locks and beside what the wire allows."
+    )
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(ROWS), help=f"of: {', '.join(ROWS)}")
+    parser.add_argument("--quick", action="store_true", help="little of everything, to see that it runs")
+    parser.add_argument("--json", action="store_true", help="figures as JSON on stdout, no progress")
+    parser.add_argument(
+        "--page", type=Path, help="write this page (default: docs/benchmarks.md, when everything is measured)"
+    )
+    return parser.parse_args(words)
+
+
+def _facts(server: embedded.Server, lasted_s: float, quick: bool) -> dict[str, str]:
+    said = subprocess.run([server.executable, "--version"], capture_output=True, text=True, check=False).stdout
+    versions = ", ".join(f"{name} {_version(name)}" for name in ("holdfast", "redis", "hiredis", "python-redis-lock"))
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()} {platform.release()}",
+        "load": f"{os.getloadavg()[1]:.1f} (of the last five minutes, at the end)",
+        "server": said.strip(),
+        "versions": f"Python {platform.python_version()}, {versions}",
+        "lasted": f"{lasted_s:.0f} s{', with --quick' if quick else ''}",
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "(absent)"
+
+
+def _page(tables: Sequence[Table], facts: dict[str, str]) -> str:
+    targets = [target for table in tables for target in table.targets]
+    met = sum(target.met for target in targets)
+    head = [
+        "# Benchmarks",
+        "",
+        "Written by `make bench`; do not edit. Measured side by side in one run, in interleaved rounds, on one private "
+        "server over loopback. Ratios are medians of the rounds' ratios and say more than the times beside them.",
+        "",
+        *(f"- {what}: {fact}" for what, fact in facts.items()),
+        "",
+        f"Targets: {met} of {len(targets)} met.",
+        "",
+        *(f"- {target}" for target in targets if not target.met),
+        "",
+    ]
+    return "\n".join(head) + "\n" + "\n".join(table.markdown() for table in tables)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""Ways for threads to lock and unlock, all with the same two functions: the libraries, and the floors.
+
+A floor is the least that the wire allows: packed bytes on a bare socket, fixed replies, no checks. It is no lock that
+anybody should use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import socket
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+from urllib.parse import urlsplit
+
+__all__ = ["CHECKED_DELETE", "FLOOR", "PEERS", "TTL_MS", "Pair", "Peer", "packed", "unique"]
+
+TTL_MS = 30_000
+
+#: Acquire, whose result release wants back.
+Pair: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object]]
+
+#: What every simple lock releases with.
+CHECKED_DELETE = b"if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+
+_numbers = itertools.count(1)
+
+
+def unique(prefix: str = "bench") -> str:
+    """A name that nobody else uses."""
+    return f"{prefix}-{os.getpid()}-{next(_numbers)}"
+
+
+def packed(*words: bytes) -> bytes:
+    """A command as it goes over the wire."""
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+
+
+class Peer(Protocol):
+    """A client of one library; `pair` makes one party's lock."""
+
+    def pair(self, name: str) -> Pair: ...
+
+    def close(self) -> None: ...
+
+
+class Holdfast:
+    """This project."""
+
+    def __init__(self, url: str) -> None:
+        import holdfast
+
+        self._locks = holdfast.connect(url, ttl=TTL_MS / 1000)
+
+    def pair(self, name: str) -> Pair:
+        return self._locks.lock(name).acquire, lambda lease: lease.release()
+
+    def close(self) -> None:
+        self._locks.close()
+
+
+class RedisPy:
+    """The lock that comes with redis-py."""
+
+    def __init__(self, url: str) -> None:
+        import redis
+
+        self._client = redis.Redis.from_url(url)
+
+    def pair(self, name: str) -> Pair:
+        lock = self._client.lock(f"redis-py:{name}", timeout=TTL_MS / 1000)
+        return lock.acquire, lambda _: lock.release()
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class PythonRedisLock:
+    """python-redis-lock, without its renewal (which is a thread for every acquisition)."""
+
+    def __init__(self, url: str) -> None:
+        import redis
+        import redis_lock
+
+        self._client = redis.Redis.from_url(url)
+        self._make = redis_lock.Lock
+
+    def pair(self, name: str) -> Pair:
+        lock = self._make(self._client, name, expire=TTL_MS // 1000)
+        return lock.acquire, lambda _: lock.release()
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def connect(url: str) -> socket.socket:
+    """A bare socket."""
+    where = urlsplit(url)
+    sock = socket.create_connection((where.hostname or "127.0.0.1", where.port or 6379))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+class Floor:
+    """`SET NX PX`, and a compare-and-delete by EVALSHA: what a lock cannot do without."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._socks: list[socket.socket] = []
+
+    def pair(self, name: str) -> Pair:
+        sock = connect(self._url)
+        self._socks.append(sock)
+        sock.sendall(packed(b"SCRIPT", b"LOAD", CHECKED_DELETE))
+        sock.recv(4096)
+        sha = hashlib.sha1(CHECKED_DELETE).hexdigest().encode()
+        key, token = f"floor:{name}".encode(), os.urandom(12).hex().encode()
+        take = packed(b"SET", key, token, b"NX", b"PX", b"%d" % TTL_MS)
+        give = packed(b"EVALSHA", sha, b"1", key, token)
+        sendall, recv = sock.sendall, sock.recv
+
+        def acquire() -> None:
+            sendall(take)
+            if recv(4096) != b"+OK\r\n":
+                raise AssertionError("the floor's lock was taken")
+
+        def release(_: object) -> None:
+            sendall(give)
+            if recv(4096) != b":1\r\n":
+                raise AssertionError("the floor's lock was not held")
+
+        return acquire, release
+
+    def close(self) -> None:
+        for sock in self._socks:
+            sock.close()
+
+
+class HandoffFloor:
+    """BLPOP and LPUSH on bare sockets: the least that passes a turn on to somebody who sleeps."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._socks: list[socket.socket] = []
+
+    def pair(self, name: str) -> Pair:
+        sock = connect(self._url)
+        self._socks.append(sock)
+        key = f"floor:{name}".encode()
+        # One of all parties puts the first turn there.
+        first = packed(b"SET", key + b":begun", b"1", b"NX", b"PX", b"%d" % (10 * TTL_MS))
+        take, give = packed(b"BLPOP", key, b"0"), packed(b"LPUSH", key, b"1")
+        sendall, recv = sock.sendall, sock.recv
+        sendall(first)
+        if recv(4096) == b"+OK\r\n":
+            sendall(give)
+            recv(4096)
+
+        def acquire() -> None:
+            sendall(take)
+            recv(4096)
+
+        def release(_: object) -> None:
+            sendall(give)
+            recv(4096)
+
+        return acquire, release
+
+    def close(self) -> None:
+        for sock in self._socks:
+            sock.close()
+
+
+FLOOR = "floor"
+
+#: By the names under which they are shown.
+PEERS: dict[str, Callable[[str], Peer]] = {
+    FLOOR: Floor,
+    "BLPOP floor": HandoffFloor,
+    "holdfast": Holdfast,
+    "redis-py Lock": RedisPy,
+    "python-redis-lock": PythonRedisLock,
+}

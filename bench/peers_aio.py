@@ -1,0 +1,155 @@
+"""Ways for tasks to lock and unlock, like `peers`."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import hashlib
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeAlias
+from urllib.parse import urlsplit
+
+import hiredis
+
+from bench.peers import CHECKED_DELETE, FLOOR, TTL_MS, packed
+
+__all__ = ["PEERS", "Pair", "Peer"]
+
+Pair: TypeAlias = tuple[Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[object]]]
+
+
+class Peer(Protocol):
+    """A client of one library, in one event loop."""
+
+    async def pair(self, name: str) -> Pair: ...
+
+    async def close(self) -> None: ...
+
+
+class Holdfast:
+    """This project."""
+
+    def __init__(self, url: str) -> None:
+        import holdfast.asyncio
+
+        self._locks = holdfast.asyncio.connect(url, ttl=TTL_MS / 1000)
+
+    async def pair(self, name: str) -> Pair:
+        return self._locks.lock(name).acquire, lambda lease: lease.release()
+
+    async def close(self) -> None:
+        await self._locks.close()
+
+
+class RedisPy:
+    """The asyncio lock of redis-py, on a pool as large as it likes."""
+
+    def __init__(self, url: str) -> None:
+        import redis.asyncio
+
+        self._client = redis.asyncio.Redis.from_url(url, max_connections=10_000)
+
+    async def pair(self, name: str) -> Pair:
+        lock = self._client.lock(f"redis-py:{name}", timeout=TTL_MS / 1000)
+        return lock.acquire, lambda _: lock.release()
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+class _Wire(asyncio.Protocol):
+    """One connection for everybody: futures in the order of the requests, writes of one turn of the loop together."""
+
+    def __init__(self) -> None:
+        self._reader = hiredis.Reader()
+        self._asked: collections.deque[asyncio.Future[Any]] = collections.deque()
+        self._held_back: list[bytes] = []
+        self._loop = asyncio.get_running_loop()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        while (reply := self._reader.gets()) is not False:
+            self._asked.popleft().set_result(reply)
+
+    def ask(self, request: bytes) -> asyncio.Future[Any]:
+        future = self._loop.create_future()
+        if not self._asked:
+            self._transport.write(request)
+        else:
+            if not self._held_back:
+                self._loop.call_soon(self._flush)
+            self._held_back.append(request)
+        self._asked.append(future)
+        return future
+
+    def _flush(self) -> None:
+        self._transport.write(b"".join(self._held_back))
+        self._held_back.clear()
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+async def _connect(url: str) -> _Wire:
+    where = urlsplit(url)
+    _, wire = await asyncio.get_running_loop().create_connection(
+        _Wire, where.hostname or "127.0.0.1", where.port or 6379
+    )
+    return wire
+
+
+class Floor:
+    """`SET NX PX` and a compare-and-delete, all tasks on one connection."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._wire: _Wire | None = None
+
+    async def pair(self, name: str) -> Pair:
+        if self._wire is None:
+            self._wire = await _connect(self._url)
+            await self._wire.ask(packed(b"SCRIPT", b"LOAD", CHECKED_DELETE))
+        sha = hashlib.sha1(CHECKED_DELETE).hexdigest().encode()
+        key, token = f"floor:{name}".encode(), os.urandom(12).hex().encode()
+        take = packed(b"SET", key, token, b"NX", b"PX", b"%d" % TTL_MS)
+        give = packed(b"EVALSHA", sha, b"1", key, token)
+        ask = self._wire.ask
+        return lambda: ask(take), lambda _: ask(give)
+
+    async def close(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+
+
+class HandoffFloor:
+    """BLPOP and LPUSH, a connection for each task, since BLPOP blocks its own."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._wires: list[_Wire] = []
+
+    async def pair(self, name: str) -> Pair:
+        wire = await _connect(self._url)
+        self._wires.append(wire)
+        key = f"floor:{name}".encode()
+        take, give = packed(b"BLPOP", key, b"0"), packed(b"LPUSH", key, b"1")
+        if await wire.ask(packed(b"SET", key + b":begun", b"1", b"NX", b"PX", b"%d" % (10 * TTL_MS))):
+            await wire.ask(give)
+        return lambda: wire.ask(take), lambda _: wire.ask(give)
+
+    async def close(self) -> None:
+        for wire in self._wires:
+            wire.close()
+
+
+PEERS: dict[str, Callable[[str], Peer]] = {
+    FLOOR: Floor,
+    "BLPOP floor": HandoffFloor,
+    "holdfast": Holdfast,
+    "redis-py Lock": RedisPy,
+}

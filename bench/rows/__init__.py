@@ -1,0 +1,28 @@
+"""The rows: what is measured, by name, in the order in which it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bench.rows import commands, contended, family, handoff, leases, startup, topologies, uncontended
+from bench.run import Run
+from bench.tables import Table
+
+__all__ = ["ROWS"]
+
+ROWS: dict[str, Callable[[Run], Table]] = {
+    "threads": uncontended.threads,
+    "asyncio": uncontended.tasks,
+    "server": commands.server,
+    "commands": commands.commands,
+    "handoff-threads": handoff.threads,
+    "handoff-tasks": handoff.tasks,
+    "handoff-processes": handoff.processes,
+    "contended": contended.contended,
+    "leases": leases.leases,
+    "startup": startup.startup,
+    "family": family.family,
+    "sync": topologies.sync,
+    "quorum": topologies.quorum,
+    "cluster": topologies.cluster,
+}

@@ -1,0 +1,58 @@
+"""The bench runs: its smallest rows, in a process of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.crowd import Seen, handoffs_us, jain
+from bench.tables import Table, Target
+
+_ROOT = Path(__file__).parent.parent.parent
+
+
+def test_quick_rows_give_figures_and_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    words = [sys.executable, "-m", "bench", "--quick", "--json", "--page", str(page), "--only", "threads", "commands"]
+    done = subprocess.run(words, cwd=_ROOT, capture_output=True, text=True, timeout=100, check=False)
+
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
+    assert rows["threads"]["figures"]["holdfast"]["us"] > 0
+    assert rows["threads"]["figures"]["floor"]["ratio"] == 1.0
+    assert rows["commands"]["figures"]["holdfast"]["sent a cycle"] == 2.0
+    said = page.read_text(encoding="utf-8")
+    assert "## Acquire and release, one thread, nobody else" in said
+    assert "× the floor" in said
+
+
+def test_a_row_that_does_not_exist_is_refused() -> None:
+    words = [sys.executable, "-m", "bench", "--only", "nothing"]
+    done = subprocess.run(words, cwd=_ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 2
+    assert "nothing" in done.stderr
+
+
+def test_jain() -> None:
+    assert jain([5, 5, 5, 5]) == 1.0
+    assert jain([20, 0, 0, 0]) == 0.25
+    assert jain([0, 0]) == 0.0
+
+
+def test_handoffs_count_from_release_to_the_next_grant_of_somebody_else() -> None:
+    seen = [Seen([(1.0, 2.0), (5.0, 6.0)]), Seen([(3.0, 4.0), (7.0, 7.5), (7.6, 8.0)])]
+
+    assert handoffs_us(seen, 0.0) == [1e6, 1e6, 1e6]
+    assert handoffs_us(seen, 3.5) == [1e6]
+
+
+def test_targets_say_by_how_much() -> None:
+    assert Target("x", 1.2, 1.3).met
+    assert str(Target("x", 2.6, 1.3)).endswith("**missed** by 100 %")
+    assert str(Target("x", 1.0, 2.0, at_least=True)).endswith("**missed** by 100 %")
+    table = Table("n", "T", "Note.", ("", "a"), [("who", "1")], [Target("x", 1, 2)])
+    assert "| who | 1 |" in table.markdown()
+    assert "met" in table.plain()
