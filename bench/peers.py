@@ -60,13 +60,18 @@ class Holdfast:
         self._locks.close()
 
 
+def _roomy(url: str) -> Any:
+    """A redis-py client without the limits that would end a crowd: 100 connections, 5 s for a blocking command."""
+    import redis
+
+    return redis.Redis.from_url(url, max_connections=10_000, socket_timeout=None)
+
+
 class RedisPy:
     """The lock that comes with redis-py."""
 
     def __init__(self, url: str) -> None:
-        import redis
-
-        self._client = redis.Redis.from_url(url)
+        self._client = _roomy(url)
 
     def pair(self, name: str) -> Pair:
         lock = self._client.lock(f"redis-py:{name}", timeout=TTL_MS / 1000)
@@ -80,10 +85,9 @@ class PythonRedisLock:
     """python-redis-lock, without its renewal (which is a thread for every acquisition)."""
 
     def __init__(self, url: str) -> None:
-        import redis
         import redis_lock
 
-        self._client = redis.Redis.from_url(url)
+        self._client = _roomy(url)
         self._make = redis_lock.Lock
 
     def pair(self, name: str) -> Pair:
