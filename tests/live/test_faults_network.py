@@ -274,8 +274,8 @@ def test_09_a_half_open_connection_costs_no_lease(near: Any, wire: Proxy, look: 
 def test_09_50_a_waiter_with_a_half_open_inbox_gets_its_turn(
     near: Any, far: Any, face: Face, wire: Proxy, look: Any, unique_name: str
 ) -> None:
-    holder = far.lock(unique_name, ttl=4).acquire()
-    waiting = face.start(near.lock(unique_name, ttl=LONG_S).acquire)
+    holder = far.lock(unique_name, ttl=2).acquire()
+    waiting = face.start(near.lock(unique_name, ttl=3).acquire)
     eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
     wire.freeze()
     holder.release()  # the server thinks that the waiter listens, and its message goes nowhere
@@ -415,7 +415,7 @@ def test_19_answers_belong_to_their_questions_after_a_cancel(
 def test_50_a_lost_wake_up_is_made_up_for(
     near: Any, far: Any, face: Face, wire: Proxy, look: Any, unique_name: str
 ) -> None:
-    holder = near.lock(unique_name, ttl=4).acquire()
+    holder = near.lock(unique_name, ttl=2, renew=False).acquire()
     waiting = face.start(far.lock(unique_name, ttl=LONG_S).acquire)
     eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
     token = look.zrange(queue_of(unique_name), 0, 0)[0]

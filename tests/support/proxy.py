@@ -299,11 +299,21 @@ class Proxy:
 
     def cut(self) -> None:
         """RST on every connection."""
-        self._do(lambda: [pair.reset() for pair in tuple(self.pairs)])
+
+        def act() -> None:
+            for pair in tuple(self.pairs):
+                pair.reset()
+
+        self._do(act)
 
     def freeze(self) -> None:
         """Every connection is half-open from now on: open, and dead. New ones work."""
-        self._do(lambda: [pair.freeze() for pair in tuple(self.pairs)])
+
+        def act() -> None:
+            for pair in tuple(self.pairs):
+                pair.freeze()
+
+        self._do(act)
 
     def refuse(self) -> None:
         """RST on every connection, and on every new one."""

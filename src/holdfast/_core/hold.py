@@ -135,11 +135,23 @@ class Hold:
         left_ms = int((self.max_until - now) * 1000)
         return min(self.ttl_ms, left_ms) if left_ms > 0 and self.deadline < self.max_until else None
 
+    def shortened(self, ttl_ms: int, asked_at: float) -> bool:
+        """Whether it is going to be asked to end earlier: that counts at once, since the answer may get lost."""
+        until = deadline_of(asked_at, ttl_ms)
+        if ttl_ms >= self.ttl_ms and until >= self.deadline:
+            return False
+        self.ttl_ms = min(self.ttl_ms, ttl_ms)
+        self.deadline = min(self.deadline, until)
+        return True
+
     def extended(self, ttl_ms: int, sent_at: float, now: float, deadline: float | None = None) -> bool:
-        """The server extended it; False when that answer came after the end (the caller gives back)."""
+        """The server extended it; False when that answer came after the end (the caller gives back).
+
+        An answer to a request from before `shortened` may be for more than what was asked for since.
+        """
         if self.over(now):
             return False
-        self.deadline = deadline_of(sent_at, ttl_ms) if deadline is None else deadline
+        self.deadline = deadline_of(sent_at, min(ttl_ms, self.ttl_ms)) if deadline is None else deadline
         self._bound()
         self.renew_from = sent_at
         self.state = LeaseState.HELD
@@ -251,6 +263,13 @@ class Schedule:
             return
         hold.suspect()
         self._plan(hold, now + hold.ttl_ms / 1000 * self._settings.renew_again_fraction * (0.5 + jitter))
+
+    def shortened(self, hold: Hold) -> float:
+        """Its deadline has come nearer, and it is not to be renewed for that."""
+        if self._new.pop(id(hold), None) is not None:
+            self._live[id(hold)] = hold
+            hold.next_at = hold.deadline
+        return self._plan(hold, hold.next_at)
 
     def replan(self, hold: Hold, jitter: float) -> float:
         """Its deadline changed from outside (an extension)."""

@@ -450,6 +450,12 @@ class AioDriver:
         """It was released."""
         self.schedule.remove(hold)
 
+    def shortened(self, hold: Hold) -> None:
+        """Its deadline has come nearer."""
+        at = self.schedule.shortened(hold)
+        if at < self._alarm_at:
+            self._arm(at)
+
     def replan(self, hold: Hold) -> None:
         """Its deadline changed."""
         at = self.schedule.replan(hold, self.random())

@@ -739,9 +739,16 @@ class Client(Makers):
         if hold.over(clock()):
             raise lease._ended("extend()")
         asked_at = clock()
-        held = await self._run(hold.extension(ttl_ms))
-        if held and hold.extended(ttl_ms, asked_at, clock()):
+        if hold.shortened(ttl_ms, asked_at):
+            driver.shortened(hold)
+        try:
+            held = await self._run(hold.extension(ttl_ms))
+        except BaseException:
+            driver.replan(hold)
+            raise
+        if held:
             hold.ttl_ms = ttl_ms
+        if held and hold.extended(ttl_ms, asked_at, clock()):
             driver.replan(hold)
             return
         if not held:

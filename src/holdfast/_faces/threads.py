@@ -608,11 +608,20 @@ class Client(Makers):
         driver = self._driver
         if hold.over(clock()):
             raise lease._ended("extend()")
-        asked_at = clock()
-        held = self._run(hold.extension(ttl_ms))
         with driver.lock:
-            if held and hold.extended(ttl_ms, asked_at, clock()):
+            asked_at = clock()
+            if hold.shortened(ttl_ms, asked_at):
+                driver.look_no_later_than(driver.schedule.shortened(hold))
+        try:
+            held = self._run(hold.extension(ttl_ms))
+        except BaseException:
+            with driver.lock:
+                driver.look_no_later_than(driver.schedule.replan(hold, 0.5))
+            raise
+        with driver.lock:
+            if held:
                 hold.ttl_ms = ttl_ms
+            if held and hold.extended(ttl_ms, asked_at, clock()):
                 driver.look_no_later_than(driver.schedule.replan(hold, 0.5))
                 return
             if not held:

@@ -316,6 +316,7 @@ class Node:
             return replies
         except TimeoutError:
             wire.close()
+            self.drop_idle()  # if the network is gone they are as dead, and each would cost as long
             raise Trouble(
                 "silent", f"no answer within {patience_s:.3g} s", self.name, sent=True, passing=True
             ) from None
