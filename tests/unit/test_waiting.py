@@ -135,6 +135,18 @@ def test_time_is_up() -> None:
     assert driver.count(Unlisten) == 1
 
 
+@pytest.mark.parametrize("acked, granted", [(2, True), (1, False)])
+def test_a_grant_that_too_few_replicas_have_is_none(acked: int, granted: bool) -> None:
+    driver = Script((0.01, ([1, 5], acked)))
+    asking = mutex.acquire(KEYS, TOKEN, 1000, 1.0, sync=(2, 100))
+    if granted:
+        assert driver.run(asking).fence == 5
+    else:
+        with pytest.raises(Trouble, match="1 of 2 replicas"):
+            driver.run(asking)
+        assert driver.count(Spawn) == 1, "it is given back"
+
+
 def test_trying_does_not_queue() -> None:
     driver = Script((0.01, busy(place=-1)))
     assert isinstance(driver.run(acquire(0.0)), Busy)
@@ -143,20 +155,18 @@ def test_trying_does_not_queue() -> None:
 
 
 def test_a_pushed_grant_is_confirmed_and_counts_from_before_that() -> None:
-    driver = Script((0.01, busy()), (0.01, 1), wakes=(Wake(Wake.GRANT, 9),))
+    driver = Script((0.01, busy()), (0.01, [1, 11]), wakes=(Wake(Wake.GRANT, 9),))
     grant = driver.run(acquire(None, listening=True))
-    assert driver.scripts() == ["acquire", "renew"]
-    assert grant.fence == 9
+    assert driver.scripts() == ["acquire", "acquire"]
+    assert grant.fence == 11, "the grant that counts need not be the one of the message"
     assert grant.sent_at == pytest.approx(1000.01)
 
 
 def test_a_claim_that_is_over_keeps_its_place() -> None:
-    driver = Script(
-        (0.01, busy()), (0.01, 0), (0.01, busy()), (0.01, 1), wakes=(Wake(Wake.GRANT, 9), Wake(Wake.GRANT, 11))
-    )
+    driver = Script((0.01, busy()), (0.01, busy()), (0.01, [1, 11]), wakes=(Wake(Wake.GRANT, 9), Wake(Wake.GRANT, 11)))
     assert driver.run(acquire(None, listening=True)).fence == 11
     arrivals = [call.args[3] for call in driver.seen if isinstance(call, Call) and call.script == "acquire"]
-    assert arrivals == [0, 77]
+    assert arrivals == [0, 77, 77]
 
 
 def test_it_looks_for_itself_when_the_holders_time_is_over() -> None:

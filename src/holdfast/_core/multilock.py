@@ -52,8 +52,6 @@ class MultiTurn(Turn):
 
     __slots__ = ("inboxes", "keys")
 
-    grant_is_all = False
-
     def __init__(
         self,
         all_keys: Sequence[LockKeys],

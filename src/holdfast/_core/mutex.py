@@ -6,7 +6,7 @@ kept across everything but the caller's own leaving.
 
 Theory: ask; when it is taken, queue and sleep until the release hands the lock over (the server wrote our token and
 told our inbox) or the holder's time is over. A grant that was pushed may have lain in a buffer while we were
-paused, so it is confirmed by a renewal whose validity counts from before it was sent. A request without an
+paused, so it is confirmed by asking again, and validity counts from before that was sent. A request without an
 answer is repeated with the same token, which the script answers as if for the first time. A caller that leaves
 sends a release that also buries the token, so that an acquire that is still under way finds itself refused.
 """
@@ -107,9 +107,9 @@ async def release(keys: LockKeys, token: str, ttl_ms: int, settings: Settings = 
 
 
 async def give_back(keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT) -> None:
-    """Undo whatever an acquire with this token has done or may still do; tried until the ttl has passed."""
+    """Undo whatever an acquire with this token has done or may still do; tried until its ttl and its place are over."""
     args = (token, settings.fence_ms, settings.claim_ms, keys.inboxes, settings.bury_ms)
-    until = await Now() + ttl_ms / 1000 + 1.0
+    until = await Now() + max(ttl_ms, settings.bury_ms) / 1000 + 1.0
     pause_s = settings.trouble_pause_s
     while True:
         try:

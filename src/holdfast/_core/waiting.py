@@ -4,8 +4,9 @@ Laws: every way out without a grant gives back what may be held; a pushed grant 
 with every message lost, waiting still ends; the place in the queue is kept across everything but the caller's own
 leaving; a grant whose answer comes after its validity is not taken.
 
-Theory: a `Turn` knows how to ask for the thing, how to confirm a pushed grant and how to undo both; `wait_for`
-knows everything else. All asking scripts answer in the same form:
+Theory: a `Turn` knows how to ask for the thing, how to extend it and how to undo both; `wait_for` knows everything
+else. A pushed grant is confirmed by asking again, which also stretches it from its claim window to the ttl. All
+asking scripts answer in the same form:
 
     {1, fencing token, …}                                  granted (also to a repeat)
     {0, ms until it is worth looking again (-1: nobody knows), a holder, place (-1: not queued), arrival_us}
@@ -67,8 +68,6 @@ class Turn:
 
     __slots__ = ("key", "settings", "sync", "token", "ttl_ms")
 
-    #: Whether a pushed grant, confirmed, is all that was asked for. Else it is only a reason to ask again.
-    grant_is_all = True
     #: `meanwhile` is awaited before every ask, and at least this often; None: never.
     look_every_s: float | None = None
 
@@ -91,7 +90,7 @@ class Turn:
         raise NotImplementedError
 
     def confirm(self, patience_s: float) -> Call:
-        """Extend a pushed grant from its claim window to the ttl: 1, or anything else when it is ours no more."""
+        """Extend what is held to the ttl: 1, or anything else when it is ours no more."""
         raise NotImplementedError
 
     def undo(self, bury_ms: int, patience_s: float) -> Call:
@@ -154,7 +153,6 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
         troubled_at: float | None = None
         late_at: float | None = None
         tries = 0
-        confirming: Wake | None = None
         holder: str | None = None
         while True:
             try:
@@ -170,17 +168,11 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
                     # A server that hangs is not waited for far beyond what the caller gave.
                     left_s = give_up_at - now if waits else settings.brief_s
                     patience_s = max(0.25, min(patience_s, left_s))
-                if confirming is not None:
-                    fence, confirming = confirming.fence, None
-                    reply: Reply = await turn.confirm(patience_s)
-                    held = (reply if sync is None else reply[0]) == 1
-                    reply = [1, fence] if held else None
-                else:
-                    doubtful = True
-                    reply = await turn.ask(queueing, arrival, patience_s)
-                    if sync is not None:
-                        reply = reply[0]
-                    turn.heard(reply)
+                doubtful = True
+                reply: Reply = await turn.ask(queueing, arrival, patience_s)
+                if sync is not None:
+                    reply = _synced(reply, sync)
+                turn.heard(reply)
             except Trouble as trouble:
                 now = await Now()
                 stray = stray or trouble.sent
@@ -211,8 +203,6 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
                 continue
             now = await Now()
             troubled_at = None
-            if reply is None:
-                continue  # the claim window was over: ask again, from the old place
             if reply[0] == 1:
                 if now < deadline(asked_at, ttl_ms):
                     doubtful = queued = stray = False
@@ -261,8 +251,9 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
             wake = await AwaitWake(token, wait_s)
             now = await Now()
             if wake is not None and wake.kind == Wake.GRANT:
+                # To confirm it is to ask: the answer has the fencing token of the grant that counts, which need not
+                # be the one of this message, and when the claim window is over we are back in our old place.
                 doubtful = True
-                confirming = wake if turn.grant_is_all else None
             elif wake is not None:
                 heard = False  # the inbox may be broken: look after it before asking
             elif give_up_at is not None and now >= give_up_at:
@@ -275,6 +266,14 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
             await Unlisten(token)
         if doubtful or queued or stray:
             await Spawn(turn.give_back())
+
+
+def _synced(answer: Reply, sync: tuple[int, int]) -> Reply:
+    """The reply before WAIT's; a grant that too few replicas acknowledged is none, and is asked for again."""
+    reply, acked = answer
+    if reply[0] == 1 and acked < sync[0]:
+        raise Trouble("NOACK", f"{acked} of {sync[0]} replicas acknowledged", "", sent=True, passing=True)
+    return reply
 
 
 async def release(turn: Turn) -> bool:
@@ -312,9 +311,9 @@ async def release(turn: Turn) -> bool:
 
 
 async def give_back(turn: Turn) -> None:
-    """Undo whatever an acquire with this token has done or may still do; tried until the ttl has passed."""
+    """Undo whatever an acquire with this token has done or may still do; tried until its ttl and its place are over."""
     settings = turn.settings
-    until = await Now() + turn.ttl_ms / 1000 + 1.0
+    until = await Now() + max(turn.ttl_ms, settings.bury_ms) / 1000 + 1.0
     pause_s = settings.trouble_pause_s
     while True:
         try:

@@ -31,7 +31,10 @@ if waits then
     local now = redis.call('TIME')
     arrival = now[1] * 1000000 + now[2]
   end
-  redis.call('ZADD', queue, 'NX', string.format('%.0f', arrival), token)
+  if redis.call('ZADD', queue, 'NX', string.format('%.0f', arrival), token) == 0 and ARGV[4] == '0' then
+    -- Queued by an earlier try whose answer was lost: that one's arrival counts.
+    arrival = tonumber(redis.call('ZSCORE', queue, token))
+  end
 end
 if not holder then
   -- The last holder's time ran out: the queue goes first, and whoever asks may be its head.

@@ -1,0 +1,225 @@
+"""What is checked: the laws, as code that watches a run.
+
+Laws: a check looks at facts of the world (what a server holds, what a client believes, which clock says what) and never
+at what a protocol says of itself.
+
+Theory: a primitive joins the simulation as a `Primitive` in a module of its own under `primitives/`: it starts
+workers in every process and is told what the servers executed. `Ledger` holds the checks that every primitive with
+leases needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from holdfast._core.hold import Hold
+from holdfast._core.trouble import Trouble
+from holdfast._core.validity import DRIFT
+
+if TYPE_CHECKING:
+    from holdfast._sim.driver import Process
+    from holdfast._sim.network import Node, Request
+    from holdfast._sim.world import World
+
+__all__ = ["Belief", "Ledger", "Primitive"]
+
+#: A loss is told this long after the deadline at the latest, s of the process's clock, while it is not paused.
+TELL_S = 0.001
+
+
+class Primitive:
+    """A primitive's workload and invariants. Subclasses say `name` and override what they need."""
+
+    name = ""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def start(self, process: Process) -> None:
+        """Start the workers of a process; called for each that begins."""
+
+    def executed(self, node: Node, request: Request, value: Any, error: Trouble | None) -> None:
+        """A server has carried a request out; `node.server.touched` holds the keys that it changed."""
+
+    def crashed(self, process: Process) -> None:
+        """A process is no more."""
+
+    def lost_data(self, node: Node) -> None:
+        """A server has lost its data, or other data than before are the master's."""
+
+    def settled(self) -> None:
+        """Everybody has come to an end and all that was under way has arrived: nothing may be left."""
+
+
+class Belief:
+    """A client's belief to hold something: from the grant to its deadline, its loss or its release."""
+
+    __slots__ = ("hold", "kind", "process", "token")
+
+    def __init__(self, process: Process, hold: Hold, kind: str) -> None:
+        self.process = process
+        self.hold = hold
+        self.kind = kind
+        self.token = hold.token.encode()
+
+    def lives(self) -> bool:
+        """Whether that client would act on it now."""
+        hold = self.hold
+        return self.process.alive and hold.alive and self.process.local() < hold.deadline
+
+    def __str__(self) -> str:
+        return f"{self.hold.token} ({self.process.name}, {self.kind}, fence {self.hold.fence})"
+
+
+class Ledger:
+    """Who believes to hold one thing, who waits for it, and whether both go as promised.
+
+    `conflict(a, b)`: whether two kinds may not be held together. `until(token, kind)`: the virtual time up to which
+    the server would still keep it for that token, or None when it does not. `capacity`: at most so many at once.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        *,
+        conflict: Callable[[str, str], bool] = lambda a, b: True,
+        until: Callable[[bytes, str], float | None] | None = None,
+        capacity: int | None = None,
+    ) -> None:
+        self.world = world
+        self.name = name
+        self.conflict = conflict
+        self.until = until
+        self.capacity = capacity
+        self.beliefs: dict[bytes, Belief] = {}
+        #: Acquisitions under way: token → since when, and whose.
+        self.waiting: dict[bytes, tuple[float, Process]] = {}
+        #: Ended acquisitions of processes that live: token → when.
+        self.ended: dict[bytes, float] = {}
+        self.last_fence = 0
+        #: Since when nobody has believed to hold it.
+        self.idle_since = 0.0
+
+    # -- what workers tell ------------------------------------------------------------------------
+
+    def begins(self, process: Process, token: str) -> None:
+        """An acquisition begins."""
+        self.waiting[token.encode()] = self.world.now, process
+
+    def leaves(self, process: Process, token: str) -> None:
+        """An acquisition ended without a grant, or what it got is given back."""
+        key = token.encode()
+        self.waiting.pop(key, None)
+        if self.beliefs.pop(key, None) is not None and not self.beliefs:
+            self.idle_since = self.world.now
+        self.ended[key] = self.world.now
+
+    def granted(self, process: Process, hold: Hold, kind: str = "exclusive", *, ordered: bool = True) -> Belief:
+        """The caller has its lease. `ordered`: fencing tokens must rise from grant to grant."""
+        world = self.world
+        world.grants += 1
+        new = Belief(process, hold, kind)
+        if world.trace is not None:
+            world.note(process.name, f"GRANTED {self.name} to {new}")
+        last_live = 0.0
+        others = []
+        for token, other in list(self.beliefs.items()):
+            if other.lives():
+                others.append(other)
+            elif other.hold.alive or not other.process.alive:
+                last_live = max(last_live, other.process.world_time(other.hold.deadline))
+                if not other.process.alive:
+                    del self.beliefs[token]
+        for other in others:
+            if self.conflict(other.kind, kind):
+                world.fail("overlap", f"{self.name} is held by {other} and {new}")
+        if self.capacity is not None and len(others) + 1 > self.capacity:
+            world.fail("overlap", f"{self.name}: {len(others) + 1} holders, {self.capacity} allowed")
+        if ordered:
+            if hold.fence <= self.last_fence:
+                world.fail("fence", f"{self.name}: {new} comes after fence {self.last_fence}")
+            self.last_fence = max(self.last_fence, hold.fence)
+        key = new.token
+        since = self.waiting.pop(key, (world.now, process))[0]
+        self._look_at_idleness(since, min(last_live, world.now), others)
+        self.beliefs[key] = new
+        self._look_at_server(new)
+        self._plan(new)
+        return new
+
+    def released(self, belief: Belief) -> None:
+        """Its holder begins to give it back; or it has lost it, and the server's time for it must run out first."""
+        self.beliefs.pop(belief.token, None)
+        if not self.beliefs:
+            hold = belief.hold
+            self.idle_since = self.world.now
+            if not hold.alive:
+                settings = self.world.settings
+                # Waiters may know of an earlier holder only, whose ttl was longer.
+                low_s, high_s = self.world.options.ttl_s
+                self.idle_since += high_s * (1 + 2 * DRIFT) - low_s + settings.recheck_late_s * 1.5
+
+    def handed_to_nobody(self, token: bytes) -> None:
+        """It was handed to a waiter that had left without being able to say so: the claim window ends that."""
+        world = self.world
+        if world.now - self.ended.get(token, -1e9) < world.options.brief_s():
+            return  # the word of it is under way
+        if world.options.mode == "calm":
+            world.fail("idle", f"{self.name} was handed to {token.decode()}, who does not wait, and nothing was wrong")
+        world.counted["claim of nobody"] += 1
+        settings = world.settings
+        until = world.now + settings.claim_ms / 1000 + settings.recheck_late_s * 1.5
+        self.idle_since = max(self.idle_since, until)
+
+    def crashed(self, process: Process) -> None:
+        for token, (_, whose) in list(self.waiting.items()):
+            if whose is process:
+                del self.waiting[token]
+
+    # -- checks -----------------------------------------------------------------------------------
+
+    def _look_at_idleness(self, since: float, last_live: float, others: list[Belief]) -> None:
+        """In calm times nobody waits for long at a lock that nobody holds."""
+        world = self.world
+        if world.phase == "chaos" or others:
+            return
+        options = world.options
+        begins = max(self.idle_since, since, last_live, world.calm_since)
+        gap = world.now - begins
+        settled = world.calm_since + (0.0 if options.mode == "calm" else options.waiting_s())
+        allowed = options.brief_s() if begins > settled else options.waiting_s()
+        if gap > allowed:
+            world.fail("idle", f"{self.name} lay idle for {gap:.3f} s ({allowed:.3f} s allowed) with a waiter there")
+
+    def _look_at_server(self, belief: Belief) -> None:
+        if self.until is None:
+            return
+        until = self.until(belief.token, belief.kind)
+        end = belief.process.world_time(belief.hold.deadline)
+        if until is None:
+            self.world.fail("shorter on the server", f"{belief} is not what the server holds for {self.name}")
+        elif until < end:
+            self.world.fail(
+                "shorter on the server", f"{belief} trusts {self.name} {end - until:.6f} s longer than the server"
+            )
+
+    def _plan(self, belief: Belief) -> None:
+        process = belief.process
+        at = process.world_time(belief.hold.deadline) + TELL_S
+        self.world.after(max(at - self.world.now, 0.0), self._due, belief)
+
+    def _due(self, belief: Belief) -> None:
+        """Its deadline has come, or what was its deadline then."""
+        process, hold = belief.process, belief.hold
+        if not hold.alive or not process.alive or self.beliefs.get(belief.token) is not belief:
+            return
+        if belief.lives():
+            self._look_at_server(belief)
+            self._plan(belief)
+        elif process.paused or self.world.now - process.resumed_at < TELL_S:
+            self.world.after(0.05, self._due, belief)
+        else:
+            late = process.local() - hold.deadline
+            self.world.fail("late loss", f"{belief} was not told of its end, {late:.6f} s ago")

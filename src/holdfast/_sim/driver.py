@@ -1,0 +1,460 @@
+"""A client process of the simulation: performs the effects of protocols, as threads and asyncio do for users.
+
+Laws: nothing happens in a process that is paused or dead; a cancellation is thrown into the protocol at an effect,
+and the protocol is driven to its end; a reply whose asker has gone on is dropped.
+
+Theory: a task is suspended at one effect at a time. Each suspension has a number (`ticket`), and whatever would
+end it carries that number, so that replies, timers and cancellations race without being cancelled.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from holdfast._core.effects import (
+    Answer,
+    AwaitWake,
+    Call,
+    CallMany,
+    Command,
+    Effect,
+    Listen,
+    Now,
+    Protocol,
+    Random,
+    Sleep,
+    Spawn,
+    Unlisten,
+    Wake,
+)
+from holdfast._core.hold import Hold, LeaseState, Schedule
+from holdfast._core.settings import Settings
+from holdfast._core.tokens import make_token
+from holdfast._core.trouble import Trouble
+
+if TYPE_CHECKING:
+    from holdfast._sim.network import Inbox, Node
+    from holdfast._sim.world import World
+
+__all__ = ["Cancelled", "Process", "Task", "abandon"]
+
+#: Timers fire a little late, never early: also against rounding between two clocks.
+LATE_S = 1e-8
+
+
+class Cancelled(BaseException):
+    """Thrown into a task at an effect, as asyncio's CancelledError or a KeyboardInterrupt."""
+
+
+class _Abandoned(BaseException):
+    """Thrown into what nobody will drive on, so that it ends without a word."""
+
+
+def abandon(coroutine: Protocol[Any]) -> None:
+    """End a coroutine of a process that is no more: whatever it still asks for does not happen."""
+    if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        coroutine.close()
+        return
+    try:
+        effect = coroutine.throw(_Abandoned())
+        while True:
+            if type(effect) is Spawn:
+                effect.protocol.close()
+            effect = coroutine.send(None)
+    except (StopIteration, _Abandoned):
+        pass
+
+
+class Task:
+    """A protocol under way in a process."""
+
+    __slots__ = ("background", "coroutine", "doom", "done", "effect", "label", "process", "ticket", "waiting")
+
+    def __init__(self, process: Process, coroutine: Protocol[Any], label: str, background: bool) -> None:
+        self.process = process
+        self.coroutine = coroutine
+        self.label = label
+        self.background = background
+        self.ticket = 0
+        self.waiting = False
+        self.done = False
+        #: Effects until a cancellation is thrown; 0: none is.
+        self.doom = 0
+        self.effect: Effect[Any] | None = None
+
+
+class Process:
+    """One client process: its clock, its inboxes, its tasks, and the agent that renews what it holds."""
+
+    def __init__(self, world: World, number: int, settings: Settings) -> None:
+        self.world = world
+        self.number = number
+        self.id = f"{number:08x}" + f"{world.rng.getrandbits(64):016x}"
+        self.name = f"p{number}"
+        self.settings = settings
+        self.rate = world.options.client_rate(world.rng)
+        self.offset = world.rng.uniform(0, 1e6)
+        self.alive = True
+        self.paused = False
+        #: When the last pause ended, virtual s.
+        self.resumed_at = -1.0
+        #: Effects performed, for a cancellation at exactly the n-th.
+        self.effects = 0
+        self.tasks: dict[Task, None] = {}
+        self.schedule = Schedule(settings)
+        self.inboxes: dict[int, Inbox] = {}
+        #: The master as this process knows it.
+        self.master = world.master
+        self._sequence = 0
+        self._listening: dict[str, deque[Wake]] = {}
+        self._awaiting: dict[str, tuple[Task, int]] = {}
+        self._backlog: list[Callable[[], None]] = []
+        self._agent_at: float | None = None
+
+    # -- clock ------------------------------------------------------------------------------------
+
+    def local(self) -> float:
+        """Its clock, s."""
+        return self.offset + self.world.now * self.rate
+
+    def world_time(self, local: float) -> float:
+        """The virtual time at which its clock shows `local`."""
+        return (local - self.offset) / self.rate
+
+    def later(self, seconds: float, act: Callable[..., None], *args: Any) -> None:
+        """After so many of its own seconds."""
+        self.world.after((seconds if seconds > 0 else 0.0) / self.rate + LATE_S, act, *args)
+
+    # -- tasks ------------------------------------------------------------------------------------
+
+    def token(self) -> str:
+        self._sequence += 1
+        return make_token(self.id, 1, self._sequence)
+
+    def spawn(self, coroutine: Protocol[Any], label: str, *, background: bool = False) -> Task:
+        task = Task(self, coroutine, label, background)
+        self.tasks[task] = None
+        self.world.after(0.0, self._start, task)
+        return task
+
+    def _start(self, task: Task) -> None:
+        if self.paused:
+            self._backlog.append(lambda: self._start(task))
+        elif self.alive:
+            self._drive(task, None, None)
+
+    def resume(self, task: Task, ticket: int, value: Any, error: BaseException | None = None) -> None:
+        """End the suspension `ticket`, if it lasts."""
+        if task.ticket != ticket or not task.waiting:
+            return
+        if self.paused:
+            self._backlog.append(lambda: self.resume(task, ticket, value, error))
+        elif self.alive:
+            self.world.steps += 1
+            self._drive(task, value, error)
+
+    def cancel(self, task: Task) -> None:
+        """Throw the cancellation into the task where it is."""
+        if self.paused:
+            self._backlog.append(lambda: self.cancel(task))
+        elif self.alive and task.waiting and not task.done:
+            self.world.cancelled += 1
+            if self.world.trace is not None:
+                self.world.note(self.name, f"{task.label}: cancelled at {type(task.effect).__name__}")
+            self._drive(task, None, Cancelled())
+
+    def _drive(self, task: Task, value: Any, error: BaseException | None) -> None:
+        coroutine = task.coroutine
+        world = self.world
+        task.waiting = False
+        task.ticket += 1
+        while True:
+            try:
+                effect = coroutine.send(value) if error is None else coroutine.throw(error)
+            except StopIteration:
+                self._ended(task)
+                return
+            except Cancelled:
+                self._ended(task)
+                return
+            except Trouble as trouble:
+                self._ended(task)
+                world.fail("unhandled", f"{task.label} of {self.name} let {trouble!r} out")
+                return
+            error = None
+            world.effects += 1
+            kind = type(effect)
+            if task.doom and kind is not Spawn and kind is not Unlisten:
+                task.doom -= 1
+                if not task.doom:
+                    if kind is Now or kind is Random or world.rng.random() < 0.5:
+                        world.cancelled += 1
+                        if world.trace is not None:
+                            world.note(self.name, f"{task.label}: cancelled before {kind.__name__}")
+                        value, error = None, Cancelled()
+                        continue
+                    self.later(world.rng.random() * 4 * world.options.latency_s, self._cancel_at, task, task.ticket)
+            if kind is Now:
+                value = self.offset + world.now * self.rate
+            elif kind is Random:
+                value = world.rng.random()
+            elif kind is Call:
+                task.effect = effect
+                task.waiting = True
+                self._call(task, effect)  # type: ignore[arg-type]
+                return
+            elif kind is Sleep:
+                task.effect = effect
+                task.waiting = True
+                self.later(effect.seconds, self.resume, task, task.ticket, None)  # type: ignore[attr-defined]
+                return
+            elif kind is Unlisten:
+                self._listening.pop(effect.token, None)  # type: ignore[attr-defined]
+                value = None
+            elif kind is Spawn:
+                self.spawn(effect.protocol, f"{task.label}/bg", background=True)  # type: ignore[attr-defined]
+                value = None
+            else:
+                task.effect = effect
+                task.waiting = True
+                if kind is AwaitWake:
+                    self._await_wake(task, effect)  # type: ignore[arg-type]
+                elif kind is Listen:
+                    self._listen(task, effect)  # type: ignore[arg-type]
+                elif kind is CallMany:
+                    self._call_many(task, effect)  # type: ignore[arg-type]
+                elif kind is Command:
+                    self._command(task, effect)  # type: ignore[arg-type]
+                else:
+                    raise TypeError(f"the simulation does not know {effect!r}")
+                return
+
+    def _cancel_at(self, task: Task, ticket: int) -> None:
+        if task.ticket == ticket:
+            self.cancel(task)
+
+    def _ended(self, task: Task) -> None:
+        task.done = True
+        self.tasks.pop(task, None)
+
+    # -- effects ----------------------------------------------------------------------------------
+
+    def _node(self, number: int | None, key: str) -> Node:
+        return self.master if number is None else self.world.nodes[number]
+
+    def _call(self, task: Task, effect: Call) -> None:
+        ticket = task.ticket
+        node = self._node(effect.node, effect.keys[0])
+
+        def answer(value: Any, error: Trouble | None) -> None:
+            if error is not None:
+                self._heard_trouble(node, error)
+            self.resume(task, ticket, value, error)
+
+        self.world.network.request(self, node, effect, answer)
+        patience_s = effect.patience_s if effect.sync is None else effect.patience_s + effect.sync[1] / 1000
+        self.later(patience_s, self._silent, task, ticket, node)
+
+    def _command(self, task: Task, effect: Command) -> None:
+        ticket = task.ticket
+        node = self._node(effect.node, effect.key or "")
+
+        def answer(value: Any, error: Trouble | None) -> None:
+            if error is not None:
+                self._heard_trouble(node, error)
+            self.resume(task, ticket, value, error)
+
+        self.world.network.request(self, node, effect, answer)
+        self.later(effect.patience_s, self._silent, task, ticket, node)
+
+    def _silent(self, task: Task, ticket: int, node: Node) -> None:
+        if task.ticket == ticket and task.waiting:
+            error = Trouble("silent", "no answer in time", node.name, sent=True, passing=True)
+            self._heard_trouble(node, error)
+            self.resume(task, ticket, None, error)
+
+    def _heard_trouble(self, node: Node, trouble: Trouble) -> None:
+        """Ask who is master now, as a Sentinel client does when it connects anew."""
+        if node is self.master and trouble.kind in ("refused", "broken", "silent", "READONLY"):
+            self.master = self.world.master
+
+    def _call_many(self, task: Task, effect: CallMany) -> None:
+        ticket = task.ticket
+        answers: list[Answer] = [None] * len(effect.calls)
+
+        def answered(index: int, value: Any, error: Trouble | None) -> None:
+            if not self.alive:
+                return
+            if task.ticket != ticket or not task.waiting:
+                if error is None and effect.late is not None:
+                    protocol = effect.late(index, value)
+                    if protocol is not None:
+                        self.spawn(protocol, f"{task.label}/late", background=True)
+                return
+            answers[index] = error if error is not None else value
+            if None not in answers or (effect.enough is not None and effect.enough(answers)):
+                self.resume(task, ticket, list(answers))
+
+        for index, call in enumerate(effect.calls):
+            self.world.network.request(
+                self,
+                self._node(call.node, call.keys[0]),
+                call,
+                lambda value, error, index=index: answered(index, value, error),  # type: ignore[misc]
+            )
+        self.later(effect.patience_s, self._many_over, task, ticket, answers)
+
+    def _many_over(self, task: Task, ticket: int, answers: list[Answer]) -> None:
+        self.resume(task, ticket, list(answers))
+
+    def _listen(self, task: Task, effect: Listen) -> None:
+        ticket = task.ticket
+        node = self._node(effect.node, effect.key)
+        self._listening.setdefault(effect.token, deque())
+        inbox = self.inboxes.get(node.number)
+        if inbox is not None and inbox.up:
+            self.later(0.0, self.resume, task, ticket, None)
+            return
+
+        def answer(value: Any, error: Trouble | None) -> None:
+            if error is not None:
+                self._heard_trouble(node, error)
+            self.resume(task, ticket, value, error)
+
+        self.world.network.subscribe(self, node, answer)
+        self.later(effect.patience_s, self._silent, task, ticket, node)
+
+    def listening(self, node: int | None, key: str) -> bool:
+        """Whether the inbox there is open already."""
+        inbox = self.inboxes.get(self._node(node, key).number)
+        return inbox is not None and inbox.up
+
+    def _await_wake(self, task: Task, effect: AwaitWake) -> None:
+        ticket = task.ticket
+        kept = self._listening.get(effect.token)
+        if kept:
+            wake = kept.popleft()
+            self.later(0.0, self.resume, task, ticket, wake)
+            return
+        self._awaiting[effect.token] = task, ticket
+        self.later(effect.timeout_s, self._wake_over, effect.token, task, ticket)
+
+    def _wake_over(self, token: str, task: Task, ticket: int) -> None:
+        if task.ticket == ticket:
+            self.resume(task, ticket, None)
+
+    def hear(self, inbox: Inbox, message: bytes) -> None:
+        """A message came through an inbox: `KIND TOKEN …`."""
+        if self.paused:
+            self._backlog.append(lambda: self.hear(inbox, message))
+            return
+        if not self.alive:
+            return
+        words = message.decode().split(" ")
+        fence = int(words[2]) if len(words) > 2 and words[2].lstrip("-").isdigit() else 0
+        if self.world.trace is not None:
+            self.world.note(self.name, f"hears {message.decode()}")
+        self._wake(words[1], Wake(words[0], fence))
+
+    def inbox_broke(self, inbox: Inbox) -> None:
+        """The connection of an inbox ended, and this process notices."""
+        if self.paused:
+            self._backlog.append(lambda: self.inbox_broke(inbox))
+            return
+        if not self.alive or not inbox.up:
+            return
+        inbox.up = False
+        if self.inboxes.get(inbox.node.number) is inbox:
+            for token in list(self._listening):
+                self._wake(token, Wake(Wake.ASK))
+
+    def _wake(self, token: str, wake: Wake) -> None:
+        kept = self._listening.get(token)
+        if kept is None:
+            return
+        found = self._awaiting.pop(token, None)
+        if found is not None and found[0].ticket == found[1] and found[0].waiting:
+            self.resume(found[0], found[1], wake)
+        else:
+            kept.append(wake)
+
+    # -- the agent --------------------------------------------------------------------------------
+
+    def watch(self, hold: Hold) -> None:
+        """Renew it from now on, and report its loss."""
+        self._arm(self.schedule.add(hold, self.world.rng.random()))
+
+    def unwatch(self, hold: Hold) -> None:
+        self.schedule.remove(hold)
+
+    def _arm(self, at: float | None) -> None:
+        if at is not None and (self._agent_at is None or at < self._agent_at):
+            self._agent_at = at
+            self.later(at - self.local(), self._attend, at)
+
+    def _attend(self, at: float) -> None:
+        if self.paused:
+            self._backlog.append(lambda: self._attend(at))
+            return
+        if not self.alive or self._agent_at != at:
+            return
+        self.world.steps += 1
+        self._agent_at = None
+        for hold in self.schedule.due(self.local()):
+            self.spawn(self._renew(hold), f"renew {hold.name}", background=True)
+        self._arm(self.schedule.next_at())
+
+    async def _renew(self, hold: Hold) -> None:
+        sent_at = await Now()
+        ttl_ms = hold.renewal_ttl_ms(sent_at)
+        if hold.renewal is None or ttl_ms is None or not hold.alive:
+            hold.asked = False
+            return
+        try:
+            held = await hold.renewal(ttl_ms)
+        except Trouble:
+            now = await Now()
+            self.schedule.failed(hold, now, await Random())
+        else:
+            now = await Now()
+            good = self.schedule.answered(hold, held, ttl_ms, sent_at, now, await Random())
+            if held and not good and hold.state is LeaseState.LOST:
+                # The answer came after the end: what it extended is ours on the server, and nobody's here.
+                try:
+                    await hold.release()
+                except Trouble:
+                    pass  # its ttl ends it
+        self._arm(self.schedule.next_at())
+
+    # -- what happens to it -----------------------------------------------------------------------
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def unpause(self) -> None:
+        """Go on; what came meanwhile comes now, in some order."""
+        if not self.paused:
+            return
+        self.paused = False
+        self.resumed_at = self.world.now
+        waiting, self._backlog = self._backlog, []
+        if self.world.rng.random() < 0.5:
+            self.world.rng.shuffle(waiting)
+        for act in waiting:
+            act()
+
+    def crash(self) -> None:
+        self.paused = False
+        self.end()
+
+    def end(self) -> None:
+        """Nothing more happens here."""
+        self.alive = False
+        self._backlog.clear()
+        tasks, self.tasks = self.tasks, {}
+        for task in tasks:
+            task.ticket += 1
+            abandon(task.coroutine)

@@ -1,0 +1,406 @@
+"""Servers as machines, and what lies between them and the clients.
+
+Laws: a request is carried out as a whole or not at all; a message of one inbox never overtakes another; a connection
+that broke stays broken.
+
+Theory: every request travels for itself, as over a pool of connections, so that more orders occur than over one.
+A lost request or reply is silence to the asker until its patience ends; a reset tells it at once, and leaves open
+whether the request was carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from holdfast._core.effects import Call, Command
+from holdfast._core.trouble import Trouble, refusal
+from holdfast._sim.server import Refused, Server, copied
+
+if TYPE_CHECKING:
+    from holdfast._sim.driver import Process
+    from holdfast._sim.world import World
+
+__all__ = ["Inbox", "Network", "Node", "Request"]
+
+#: The servers' clocks start here, µs.
+EPOCH_US = 1_700_000_000_000_000
+
+AnswerTo = Callable[[Any, Trouble | None], None]
+
+
+class Request:
+    """A call under way."""
+
+    __slots__ = ("answer", "call", "lose_reply", "process", "reply_late_s", "sent_at")
+
+    def __init__(self, process: Process, call: Call | Command, answer: AnswerTo, sent_at: float) -> None:
+        self.process = process
+        self.call = call
+        self.answer = answer
+        self.sent_at = sent_at
+        self.lose_reply = False
+        self.reply_late_s = 0.0
+
+
+class Inbox:
+    """One subscription: a connection from a process to a node."""
+
+    __slots__ = ("deaf", "last_at", "node", "process", "up")
+
+    def __init__(self, process: Process, node: Node) -> None:
+        self.process = process
+        self.node = node
+        #: The process believes in it.
+        self.up = False
+        #: Half-open: the server counts it, and nothing comes through.
+        self.deaf = False
+        self.last_at = 0.0
+
+
+class Node:
+    """A machine with a server: its clock, its state, its subscribers and its replicas."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.name = f"s{number}"
+        self.rate = world.options.server_rate(world.rng)
+        self.offset_us = EPOCH_US + world.rng.randrange(0, 1000)
+        self.up = True
+        self.paused = False
+        self.loading = False
+        self.replicas: list[Node] = []
+        #: Of a replica: when what was sent to it has all arrived; whether its link is cut.
+        self.arrived_at = 0.0
+        self.link_cut = False
+        self.master: Node | None = None
+        #: Counts changes (of a master), and what a replica has of them.
+        self.changes = 0
+        self.has = 0
+        #: Which data this is: a new number whenever data was lost or replaced.
+        self.generation = 0
+        self.subscribers: dict[bytes, dict[Inbox, None]] = {}
+        self._last_us = 0
+        self._backlog: list[Request] = []
+        self.server = Server(self.now_us)
+        self._equip()
+
+    def _equip(self) -> None:
+        self.server.numsub = lambda channel: len(self.subscribers.get(channel, ()))
+        self.server.publish = self._publish
+
+    def now_us(self) -> int:
+        """Its wall clock; no two commands in one µs."""
+        now = self.offset_us + int(self.world.now * self.rate * 1e6)
+        if now <= self._last_us:
+            now = self._last_us + 1
+        self._last_us = now
+        return now
+
+    def wall_ms(self) -> int:
+        """Its wall clock, without moving it."""
+        return max(self.offset_us + int(self.world.now * self.rate * 1e6), self._last_us) // 1000
+
+    def jump(self, seconds: float) -> None:
+        """Its clock is set."""
+        self.offset_us += int(seconds * 1e6)
+        self._last_us = 0
+
+    def until(self, at_ms: int) -> float:
+        """The virtual time at which its clock shows `at_ms`."""
+        return (at_ms * 1000 - self.offset_us) / self.rate / 1e6
+
+    def _publish(self, channel: bytes, message: bytes) -> int:
+        inboxes = self.subscribers.get(channel)
+        if not inboxes:
+            return 0
+        for inbox in list(inboxes):
+            self.world.network.push(self, inbox, message)
+        return len(inboxes)
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    def receive(self, request: Request) -> None:
+        """A request has arrived."""
+        if not self.up:
+            return
+        if self.paused:
+            self._backlog.append(request)
+            return
+        world = self.world
+        world.steps += 1
+        call = request.call
+        value: Any = None
+        error: Trouble | None = None
+        if self.loading:
+            error = refusal("LOADING server is loading the dataset in memory", self.name)
+        elif self.master is not None:
+            error = refusal("READONLY You can't write against a read only replica.", self.name)
+        else:
+            server = self.server
+            try:
+                if type(call) is Call:
+                    value = server.script(call.script, call.keys, call.args)
+                else:
+                    value = server.command(*call.args)
+            except Refused as refused:
+                error = refusal(refused.said, self.name)
+                if refused.said.startswith("ERR"):
+                    world.fail("server error", f"{_shown(call)}: {refused.said}")
+            if world.trace is not None:
+                world.note(self.name, f"{_shown(call)} of {request.process.name} -> {error or value!r}")
+            if server.touched:
+                self._changed()
+            world.executed(self, request, value, error)
+            if type(call) is Call and call.sync is not None and error is None:
+                self._wait(request, value, call.sync[0], world.now + call.sync[1] / 1000, self.changes)
+                return
+        world.network.reply(self, request, value, error)
+
+    def _wait(self, request: Request, value: Any, need: int, until: float, change: int) -> None:
+        """WAIT: answer when so many replicas have it, or when the time is over."""
+        acked = sum(1 for replica in self.replicas if replica.has >= change and replica.up)
+        if acked >= need or self.world.now >= until or not self.up:
+            self.world.network.reply(self, request, [value, acked], None)
+        else:
+            arrivals = sorted(r.arrived_at for r in self.replicas if r.up and not r.link_cut and r.has < change)
+            missing = need - acked
+            at = arrivals[missing - 1] if 0 < missing <= len(arrivals) else until
+            at = min(at if at > self.world.now else until, until) + 1e-6
+            self.world.after(at - self.world.now, self._wait, request, value, need, until, change)
+
+    def _changed(self) -> None:
+        world = self.world
+        server = self.server
+        self.changes += 1
+        for key in server.touched:
+            if key in server.data and key not in server.expires:
+                world.fail("immortal key", f"{key.decode()} has no ttl on {self.name}")
+        if self.replicas:
+            batch = [(key, copied(server.data.get(key)), server.expires.get(key)) for key in server.touched]
+            for replica in self.replicas:
+                world.network.replicate(self, replica, batch, self.changes)
+
+    def apply(self, generation: int, batch: list[tuple[bytes, Any, int | None]], change: int) -> None:
+        """Of a replica: a change of its master has arrived."""
+        if generation != self.generation or not self.up or self.master is None or change <= self.has:
+            return
+        for key, value, when in batch:
+            self.server.data.pop(key, None)
+            self.server.expires.pop(key, None)
+            if value is not None:
+                self.server.data[key] = copied(value)
+                if when is not None:
+                    self.server.expires[key] = when
+        self.has = change
+
+    # -- what happens to it -----------------------------------------------------------------------
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def unpause(self) -> None:
+        self.paused = False
+        waiting, self._backlog = self._backlog, []
+        for request in waiting:
+            self.receive(request)
+
+    def stop(self) -> None:
+        """The process of the server ends; whoever is connected learns so."""
+        self.up = False
+        self.paused = False
+        self._backlog.clear()
+        self.drop_subscribers()
+
+    def start(self, *, empty: bool) -> None:
+        self.up = True
+        if empty:
+            self.wipe()
+
+    def wipe(self) -> None:
+        """All data is gone."""
+        self.generation += 1
+        self.server = Server(self.now_us)
+        self._equip()
+        self.world.lost_data(self)
+
+    def drop_subscribers(self) -> None:
+        """All inboxes' connections end."""
+        gone = [inbox for inboxes in self.subscribers.values() for inbox in inboxes]
+        self.subscribers.clear()
+        for inbox in gone:
+            self.world.network.broke(inbox)
+
+    def follow(self, master: Node) -> None:
+        """Become a replica with a full copy."""
+        self.master = master
+        self.link_cut = False
+        self.replicas = []
+        self.generation = master.generation
+        self.server = Server(self.now_us)
+        self._equip()
+        for key, value in master.server.data.items():
+            self.server.data[key] = copied(value)
+        self.server.expires.update(master.server.expires)
+        self.has = master.changes
+        self.arrived_at = self.world.now
+        master.replicas.append(self)
+
+
+def _shown(call: Call | Command) -> str:
+    if type(call) is Call:
+        return f"{call.script}({', '.join(str(arg) for arg in call.args)}) on {call.keys[0]}"
+    return " ".join(str(arg) for arg in call.args)
+
+
+class Network:
+    """Delays, losses and resets of everything between clients and servers."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        #: (process number or None for all, node number) that cannot reach each other.
+        self.cuts: dict[tuple[int | None, int], None] = {}
+        self.slow = 1.0
+
+    def delay(self) -> float:
+        r = self.world.rng.random()
+        scale = self.world.options.latency_s * self.slow
+        return scale * (0.3 + r) if r < 0.98 else scale * 10 * r
+
+    def cut(self, process: Process, node: Node) -> bool:
+        cuts = self.cuts
+        return bool(cuts) and ((process.number, node.number) in cuts or (None, node.number) in cuts)
+
+    def request(self, process: Process, node: Node, call: Call | Command, answer: AnswerTo) -> None:
+        """Send a request on its way."""
+        world = self.world
+        if not node.up:
+            error = Trouble("refused", "connection refused", node.name, sent=False, passing=True)
+            world.after(self.delay(), answer, None, error)
+            return
+        if self.cut(process, node):
+            world.counted["cut request"] += 1
+            return
+        request = Request(process, call, answer, world.now)
+        delay = self.delay()
+        noise = world.noise
+        if noise is not None:
+            r = world.rng.random()
+            if r < noise.total:
+                kind = noise.kind(r)
+                world.counted[kind] += 1
+                if world.trace is not None:
+                    world.note("net", f"{kind}: {_shown(call)} of {process.name}")
+                if kind == "drop request":
+                    return
+                if kind == "drop reply":
+                    request.lose_reply = True
+                elif kind == "duplicate":
+                    twin = Request(process, call, _nobody, world.now)
+                    world.after(delay + noise.late_s(world.rng), node.receive, twin)
+                elif kind == "late request":
+                    delay += noise.late_s(world.rng)
+                elif kind == "late reply":
+                    request.reply_late_s = noise.late_s(world.rng)
+                else:  # reset
+                    error = Trouble("broken", "connection reset", node.name, sent=True, passing=True)
+                    world.after(self.delay(), answer, None, error)
+                    if world.rng.random() < 0.5:
+                        return
+                    request.answer = _nobody
+        world.after(delay, node.receive, request)
+
+    def reply(self, node: Node, request: Request, value: Any, error: Trouble | None) -> None:
+        if request.answer is _nobody or request.lose_reply or self.cut(request.process, node):
+            return
+        self.world.after(self.delay() + request.reply_late_s, request.answer, value, error)
+
+    # -- inboxes ----------------------------------------------------------------------------------
+
+    def subscribe(self, process: Process, node: Node, answer: AnswerTo) -> None:
+        """Open an inbox (in place of a broken one)."""
+        world = self.world
+        if not node.up:
+            error = Trouble("refused", "connection refused", node.name, sent=False, passing=True)
+            world.after(self.delay(), answer, None, error)
+            return
+        if self.cut(process, node):
+            return
+        noise = world.noise
+        if noise is not None and world.rng.random() < noise.total / 2:
+            return
+        world.after(self.delay(), self._subscribed, process, node, answer)
+
+    def _subscribed(self, process: Process, node: Node, answer: AnswerTo) -> None:
+        if not node.up or not process.alive:
+            return
+        if node.paused or node.loading:
+            self.world.after(0.05, self._subscribed, process, node, answer)
+            return
+        self.world.steps += 1
+        inbox = Inbox(process, node)
+        inbox.last_at = self.world.now
+        channel = f"{self.world.inboxes}{process.id}".encode()
+        node.subscribers.setdefault(channel, {})[inbox] = None
+        if not self.cut(process, node):
+            self.world.after(self.delay(), self._confirmed, inbox, answer)
+
+    def _confirmed(self, inbox: Inbox, answer: AnswerTo) -> None:
+        node, process = inbox.node, inbox.process
+        if inbox not in node.subscribers.get(f"{self.world.inboxes}{process.id}".encode(), {}):
+            answer(None, Trouble("broken", "connection reset", node.name, sent=True, passing=True))
+            return
+        old = process.inboxes.get(node.number)
+        process.inboxes[node.number] = inbox
+        inbox.up = True
+        if old is not None:
+            self.close(old)
+        answer(None, None)
+
+    def close(self, inbox: Inbox) -> None:
+        """The server forgets the subscription."""
+        channel = f"{self.world.inboxes}{inbox.process.id}".encode()
+        there = inbox.node.subscribers.get(channel)
+        if there is not None:
+            there.pop(inbox, None)
+            if not there:
+                del inbox.node.subscribers[channel]
+
+    def broke(self, inbox: Inbox) -> None:
+        """The connection ends on both sides; the process learns it a little later."""
+        self.close(inbox)
+        self.world.after(self.delay(), inbox.process.inbox_broke, inbox)
+
+    def push(self, node: Node, inbox: Inbox, message: bytes) -> None:
+        world = self.world
+        noise = world.noise
+        if inbox.deaf or self.cut(inbox.process, node):
+            world.counted["deaf inbox"] += 1
+            return
+        if noise is not None and world.rng.random() < noise.lost_push:
+            world.counted["lost push"] += 1
+            if world.trace is not None:
+                world.note("net", f"lost push: {message.decode()}")
+            return
+        at = max(world.now + self.delay(), inbox.last_at + 1e-9)
+        inbox.last_at = at
+        world.after(at - world.now, self._pushed, inbox, message)
+
+    def _pushed(self, inbox: Inbox, message: bytes) -> None:
+        self.world.steps += 1
+        inbox.process.hear(inbox, message)
+
+    # -- replication ------------------------------------------------------------------------------
+
+    def replicate(self, master: Node, replica: Node, batch: list[tuple[bytes, Any, int | None]], change: int) -> None:
+        if replica.link_cut or not replica.up:
+            return
+        world = self.world
+        at = max(world.now + world.options.lag_s * (0.3 + world.rng.random()), replica.arrived_at + 1e-9)
+        replica.arrived_at = at
+        world.after(at - world.now, replica.apply, master.generation, batch, change)
+
+
+def _nobody(value: Any, error: Trouble | None) -> None:
+    """Nobody waits for this answer."""

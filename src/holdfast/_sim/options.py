@@ -1,0 +1,203 @@
+"""What a seed draws: the size of its world, its rhythms, and which faults strike how often (a swarm).
+
+Modes: "ordinary" draws only faults after which a client can keep every promise. Every other mode takes one
+protection away or adds one fault that no client can answer for, and says which invariant must then be seen to break.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+
+__all__ = ["MODES", "Mode", "Options"]
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A kind of world: what must break in it (None: nothing), and what is not promised in it."""
+
+    name: str
+    what: str
+    demanded: str | None = None
+    not_promised: frozenset[str] = frozenset()
+
+
+#: What nobody promises once data are lost or a server's clock jumps.
+_LOOSE = frozenset({"overlap", "shorter on the server", "stolen", "order", "orphan", "told fence"})
+
+MODES: dict[str, Mode] = {
+    mode.name: mode
+    for mode in (
+        Mode("ordinary", "faults that a client can answer for"),
+        Mode("calm", "no faults at all, cancellations only: order and no idle lock from the first second"),
+        Mode("empty", "servers restart without their data; everything but exclusion holds", None, _LOOSE),
+        Mode("restart-empty", "the same, and exclusion is checked", "overlap", _LOOSE - {"overlap"}),
+        Mode("failover-no-wait", "a replica is promoted, nobody waited for replicas", "overlap", _LOOSE - {"overlap"}),
+        Mode(
+            "failover-wait-1",
+            "of two replicas one has acknowledged, the other is promoted",
+            "overlap",
+            _LOOSE - {"overlap"},
+        ),
+        Mode("server-clock-forward", "a server's clock jumps forward", "overlap", _LOOSE - {"overlap"}),
+        Mode("empty-and-clock-back", "data lost and the clock set back at once", "fence", _LOOSE),
+        Mode(
+            "careless",
+            "holders work on without looking at the deadline",
+            "overlap",
+            frozenset({"shorter on the server", "late loss"}),
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The draw of one seed. Times in virtual seconds, rates per virtual second, probabilities per message."""
+
+    seed: int
+    mode: str
+    processes: int = 3
+    tasks: int = 1
+    locks: int = 1
+    nodes: int = 1
+    replicas: int = 0
+    #: (replicas, timeout_ms) for WAIT, or None.
+    sync: tuple[int, int] | None = None
+    chaos_s: float = 120.0
+    calm_s: float = 60.0
+    latency_s: float = 0.001
+    lag_s: float = 0.001
+    drift: float = 0.0
+    ttl_s: tuple[float, float] = (2.0, 20.0)
+    work_s: float = 2.0
+    think_s: float = 2.0
+    patient: float = 0.5
+    claim_ms: int = 2000
+    late_s: float = 0.0
+    #: Events by kind, per second.
+    rates: dict[str, float] = field(default_factory=dict)
+    #: Message faults by kind, probability each.
+    noise: dict[str, float] = field(default_factory=dict)
+    lost_push: float = 0.0
+    careless: bool = False
+    not_promised: frozenset[str] = frozenset()
+
+    @classmethod
+    def draw(cls, seed: int, mode: str = "ordinary", without: frozenset[str] = frozenset()) -> Options:
+        """The options of a seed; faults in `without` are left out of what was drawn (to shorten a trace)."""
+        rng = random.Random(f"options {mode} {seed}")
+        ttl_low = rng.choice((0.5, 2.0, 5.0, 10.0))
+        options = cls(
+            seed=seed,
+            mode=mode,
+            processes=rng.choice((2, 2, 3, 3, 4, 6)),
+            tasks=rng.choice((1, 1, 1, 2, 3)),
+            locks=rng.choice((1, 1, 1, 2)),
+            chaos_s=rng.choice((60.0, 120.0, 240.0)),
+            calm_s=60.0,
+            latency_s=rng.choice((0.0002, 0.001, 0.005, 0.02)),
+            drift=rng.choice((0.0, 0.0001, 0.004)),
+            ttl_s=(ttl_low, ttl_low * rng.choice((1, 3, 10))),
+            work_s=rng.choice((0.05, 1.0, 3.0, 8.0)),
+            think_s=rng.choice((0.5, 3.0, 8.0, 20.0)),
+            patient=rng.choice((0.1, 0.5, 0.9)),
+            claim_ms=rng.choice((500, 2000)),
+            not_promised=MODES[mode].not_promised,
+        )
+        rates = {
+            kind: rate * rng.choice((0.0, 0.0, 1.0, 1.0, 4.0))
+            for kind, rate in (
+                ("pause", 0.03),
+                ("crash", 0.01),
+                ("cut", 0.02),
+                ("server pause", 0.015),
+                ("restart", 0.01),
+                ("inbox broken", 0.03),
+                ("inbox deaf", 0.02),
+                ("memory", 0.01),
+                ("slow", 0.01),
+            )
+        }
+        rates["cancel"] = rng.choice((0.0, 0.05, 0.3))
+        scale = rng.choice((0.0, 1.0, 1.0, 5.0))
+        noise = {
+            kind: chance * scale * rng.choice((0.0, 1.0, 1.0))
+            for kind, chance in (
+                ("drop request", 0.01),
+                ("drop reply", 0.01),
+                ("duplicate", 0.005),
+                ("late request", 0.005),
+                ("late reply", 0.005),
+                ("reset", 0.01),
+            )
+        }
+        lost_push = rng.choice((0.0, 0.0, 0.05, 1.0))
+        late_s = rng.choice((1.0, 10.0, 40.0))
+        replicated = rng.random() < 0.15
+        lag_s = rng.choice((0.0005, 0.005, 0.05))
+        if mode == "calm":
+            rates = {"cancel": rates["cancel"]}
+            noise = {}
+            lost_push = 0.0
+            options = replace(options, chaos_s=1.0, calm_s=120.0)
+        elif mode in ("restart-empty", "empty", "empty-and-clock-back"):
+            rates[mode if mode != "restart-empty" else "empty"] = 0.05
+            rates["restart"] = 0.0
+        elif mode.startswith("failover"):
+            rates["failover"] = 0.04
+            rates["link"] = 0.1
+            lag_s = 0.05
+        elif mode == "server-clock-forward":
+            rates["clock forward"] = 0.05
+        elif mode == "careless":
+            rates["pause"] = 0.1
+            options = replace(options, careless=True)
+        elif replicated:
+            rates["failover"] = rng.choice((0.01, 0.04))
+            rates["link"] = rng.choice((0.0, 0.02))
+        if mode == "ordinary" and replicated:
+            options = replace(options, nodes=3, replicas=2, sync=(2, 500), lag_s=lag_s)
+        elif mode == "failover-wait-1":
+            options = replace(options, nodes=3, replicas=2, sync=(1, 500), lag_s=lag_s)
+        elif mode == "failover-no-wait":
+            options = replace(options, nodes=3, replicas=2, lag_s=lag_s)
+        rates = {kind: rate for kind, rate in rates.items() if rate > 0 and kind not in without}
+        noise = {kind: chance for kind, chance in noise.items() if chance > 0 and kind not in without}
+        if not noise.keys() & {"duplicate", "late request", "late reply"}:
+            late_s = 0.0
+        return replace(
+            options,
+            rates=rates,
+            noise=noise,
+            lost_push=0.0 if "lost push" in without else lost_push,
+            late_s=late_s,
+        )
+
+    def faults(self) -> list[str]:
+        """The kinds that may strike."""
+        return sorted({*self.rates, *self.noise, *(["lost push"] if self.lost_push else [])})
+
+    def client_rate(self, rng: random.Random) -> float:
+        return 1 + self.drift * rng.uniform(-1, 1)
+
+    def server_rate(self, rng: random.Random) -> float:
+        return 1 + self.drift * rng.uniform(-1, 1)
+
+    def waiting_s(self) -> float:
+        """How long after the last fault things may take to go on: what is late, what lies about, who looks when."""
+        workers = self.processes * self.tasks
+        claims = workers * self.claim_ms / 1000
+        patience = 2 * max(0.05, min(5.0, self.ttl_s[1] / 3))
+        return self.late_s + self.ttl_s[1] + claims + patience + 3.0
+
+    def brief_s(self) -> float:
+        """How long a few messages take, when nothing is wrong."""
+        return 0.05 + 60 * self.latency_s + (6 * self.lag_s if self.sync is not None else 0.0)
+
+    def drain_s(self) -> float:
+        """How long everybody may take to come to an end."""
+        return 2 * self.waiting_s() + self.processes * self.tasks * (self.work_s * 12 + 1.0) + 60.0
+
+    def settle_s(self) -> float:
+        return self.waiting_s() + 1.0

@@ -1,0 +1,23 @@
+"""The primitives of the simulation: every module here that has a `PRIMITIVE` is found by itself."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast._sim.check import Primitive
+    from holdfast._sim.world import World
+
+__all__ = ["found"]
+
+
+def found() -> dict[str, Callable[[World], Primitive]]:
+    """Every primitive by its name."""
+    primitives = {}
+    for module in pkgutil.iter_modules(__path__):
+        primitive = importlib.import_module(f"{__name__}.{module.name}").PRIMITIVE
+        primitives[primitive.name] = primitive
+    return dict(sorted(primitives.items()))
