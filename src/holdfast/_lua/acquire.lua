@@ -31,7 +31,8 @@ if waits then
     local now = redis.call('TIME')
     arrival = now[1] * 1000000 + now[2]
   end
-  if redis.call('ZADD', queue, 'NX', string.format('%.0f', arrival), token) == 0 and ARGV[4] == '0' then
+  -- LT: a late repeat of the first try may have queued us anew meanwhile; the true arrival is the earliest.
+  if redis.call('ZADD', queue, 'LT', string.format('%.0f', arrival), token) == 0 and ARGV[4] == '0' then
     -- Queued by an earlier try whose answer was lost: that one's arrival counts.
     arrival = tonumber(redis.call('ZSCORE', queue, token))
   end

@@ -197,7 +197,7 @@ class Options:
 
     def drain_s(self) -> float:
         """How long everybody may take to come to an end."""
-        return 2 * self.waiting_s() + self.processes * self.tasks * (self.work_s * 12 + 1.0) + 60.0
+        return 2 * self.waiting_s() + self.processes * self.tasks * (self.work_s * 12 + 1.0) + 15 * self.think_s + 60.0
 
     def settle_s(self) -> float:
         return self.waiting_s() + 1.0

@@ -238,7 +238,11 @@ class Mutex(Primitive):
         if (arrival, token) not in lock.queue:
             lock.arrivals[token] = told
             bisect.insort(lock.queue, (told, token))
-        elif told != arrival:
+        elif told < arrival:
+            lock.queue.remove((arrival, token))
+            lock.arrivals[token] = told
+            bisect.insort(lock.queue, (told, token))
+        elif told > arrival:
             self.world.fail("order", f"{token.decode()} arrived at {arrival} and was told {told}")
 
     def new_holder(self, node: Node, lock: _Lock, token: bytes) -> None:
