@@ -32,7 +32,8 @@ from holdfast.errors import ConfigurationError, HoldfastError, QuorumUnreachable
 __all__ = ["Quorum", "QuorumTrouble", "acquire", "give_back", "inspect", "release", "renew"]
 
 #: A proposed fencing token is so far ahead of the fastest member's clock: more than a round trip varies.
-_HINT_SLACK_US = 5_000
+_HINT_SLACK_US = 1_000
+_FOR_EVER_MS = 1 << 62
 
 
 class QuorumTrouble(Trouble):
@@ -468,19 +469,21 @@ def _holders(answers: Sequence[Answer]) -> tuple[dict[str, int], int]:
     return holders, least_ms
 
 
-def _trouble_of(quorum: Quorum, answers: Sequence[Answer], votes: int) -> QuorumTrouble:
+def _trouble_of(quorum: Quorum, answers: Sequence[Answer], votes: int) -> Trouble:
+    """Why there is no majority: what a majority says itself, or all that is wrong put together."""
     bad = [
         (name, answer)
         for name, answer in zip(quorum.names, answers, strict=True)
         if not isinstance(answer, list) or answer[0] not in (0, 1)
     ]
-    lasting = sum(
-        (isinstance(answer, Trouble) and not answer.passing)
-        or (isinstance(answer, list) and answer[0] == -2 and answer[1] < 0)
-        for _, answer in bad
-    )
+    refusals = [answer for _, answer in bad if isinstance(answer, Trouble) and not answer.passing]
+    for refused in refusals:
+        if sum(other.kind == refused.kind for other in refusals) >= quorum.need:
+            return refused
+    mute = sum(isinstance(answer, list) and answer[0] == -2 and answer[1] < 0 for _, answer in bad)
     problems = tuple(_problem(name, answer) for name, answer in bad)
-    return QuorumTrouble(quorum.need, votes, problems, passing=lasting <= quorum.size - quorum.need)
+    passing = len(refusals) + mute <= quorum.size - quorum.need
+    return QuorumTrouble(quorum.need, votes, problems, passing=passing)
 
 
 async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int) -> bool:
@@ -565,16 +568,14 @@ async def inspect(quorum: Quorum, keys: LockKeys) -> tuple[str, int, int, int]:
     heard = [answer for answer in answers if isinstance(answer, list)]
     if len(heard) < quorum.need:
         raise _trouble_of(quorum, [None if isinstance(a, list) else a for a in answers], len(heard))
-    fence = max(answer[2] for answer in heard)
+    # What a majority remembers; a member may have counted on without having been heard.
+    fence = sorted((answer[2] for answer in heard), reverse=True)[quorum.need - 1]
     for holder, remaining in votes.items():
         if holder and len(remaining) >= quorum.need:
             # The majority lasts as long as the need-th longest of its members.
-            return (
-                holder,
-                sorted((ms if ms >= 0 else 1 << 62 for ms in remaining), reverse=True)[quorum.need - 1],
-                fence,
-                0,
-            )
+            longest = sorted((ms if ms >= 0 else _FOR_EVER_MS for ms in remaining), reverse=True)
+            lasts_ms = longest[quorum.need - 1]
+            return holder, -1 if lasts_ms == _FOR_EVER_MS else lasts_ms, fence, 0
     return "", -2, fence, 0
 
 

@@ -172,14 +172,39 @@ def _sentinel(url: str, colour: Colour) -> Any:
     kwargs = _connection_kwargs(secure, credentials, path[1] if len(path) > 1 else "0", options)
     if secure:
         kwargs["ssl"] = of_sentinels["ssl"] = True
-    sentinels: Any
-    if colour == "threads":
-        import redis.sentinel as sentinels
-    else:
-        import redis.asyncio.sentinel as sentinels
     of_sentinels.setdefault("socket_timeout", _SENTINEL_PATIENCE_S)
     of_sentinels.setdefault("socket_connect_timeout", _SENTINEL_PATIENCE_S)
-    return sentinels.Sentinel(addresses, sentinel_kwargs=of_sentinels).master_for(path[0], **kwargs)
+    return _discovery(colour)(addresses, sentinel_kwargs=of_sentinels).master_for(path[0], **kwargs)
+
+
+def _discovery(colour: Colour) -> Any:
+    """A Sentinel client that keeps no connection to the Sentinels: they are asked when a connection is made, rarely."""
+    if colour == "threads":
+        from redis.sentinel import Sentinel
+
+        class Discovery(Sentinel):
+            def discover_master(self, *args: Any) -> Any:
+                discover: Any = super().discover_master
+                try:
+                    return discover(*args)
+                finally:
+                    for sentinel in self.sentinels:
+                        sentinel.connection_pool.disconnect(inuse_connections=False)
+
+        return Discovery
+
+    from redis.asyncio.sentinel import Sentinel as AsyncioSentinel
+
+    class AsyncioDiscovery(AsyncioSentinel):
+        async def discover_master(self, *args: Any) -> Any:
+            discover: Any = super().discover_master
+            try:
+                return await discover(*args)
+            finally:
+                for sentinel in self.sentinels:
+                    await sentinel.connection_pool.disconnect(inuse_connections=False)
+
+    return AsyncioDiscovery
 
 
 def _cluster(url: str, colour: Colour) -> Seeds:

@@ -1,0 +1,67 @@
+"""Topologies for the tests in this folder, each started once by every test process that needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.faces import FACES, Face
+from tests.support.topologies import Cluster, Quorum, Topology, WithSentinel
+
+MAKERS: dict[str, Callable[[], Topology]] = {
+    "quorum": Quorum,
+    "sentinel": WithSentinel,
+    "cluster": Cluster,
+}
+
+
+@pytest.fixture(params=sorted(FACES))
+def face(request: pytest.FixtureRequest) -> Iterator[Face]:
+    """Threads, then asyncio."""
+    face = FACES[request.param]()
+    yield face
+    face.close()
+
+
+@pytest.fixture(scope="session")
+def shared_topologies() -> Iterator[Callable[[str], Topology]]:
+    """``shared_topologies(kind)``: this process's topology of that kind. Nobody hurts it."""
+    made: dict[str, Topology] = {}
+
+    def get(kind: str) -> Topology:
+        if kind not in made:
+            made[kind] = MAKERS[kind]()
+        return made[kind]
+
+    yield get
+    for topology in made.values():
+        topology.close()
+
+
+@pytest.fixture
+def topology(kind: str, shared_topologies: Callable[[str], Topology]) -> Topology:
+    """The topology that the test's module is about: `kind` is a fixture of the module."""
+    return shared_topologies(kind)
+
+
+@pytest.fixture
+def url(topology: Topology) -> str:
+    return topology.url
+
+
+@pytest.fixture
+def raw(topology: Any) -> Any:
+    return topology.raw
+
+
+@pytest.fixture
+def locks(face: Face, url: str) -> Any:
+    return face.connect(url)
+
+
+@pytest.fixture
+def others(face: Face, url: str) -> Any:
+    """A second client, as another process would have."""
+    return face.connect(url)
