@@ -152,8 +152,8 @@ class _Wire:
         finally:
             for part in parts:
                 part.cancel()
+            up_writer.close()  # first: what follows may be cancelled
             await asyncio.gather(*parts, return_exceptions=True)
-            up_writer.close()
 
     async def _read_client(self) -> None:
         frames = Frames()
@@ -199,8 +199,8 @@ class _Wire:
                     await self._reply_of(request, forward=False)
                 else:
                     async with link.server.turn:
-                        request.at_ns = time.monotonic_ns()
                         await link.server.look(by=None)
+                        request.at_ns = time.monotonic_ns()
                         up.write(raw)
                         await self._reply_of(request, forward=False)
                         request.changed = await link.server.look(by=request.client)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import difflib
 import os
+import signal
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from holdfast.lab.faults import FAULTS, Fault
 from holdfast.lab.handles import ENTRIES, Entry
@@ -17,7 +18,7 @@ from holdfast.lab.history import History
 from holdfast.lab.stage import CannotRun, Forks, Stage, TooSlow
 from holdfast.lab.verdicts import KINDS, SAFE, Verdict, judge, worst
 
-__all__ = ["NOT_RUN", "Cell", "Lab", "Run", "UnknownName", "find_entry", "find_fault", "pairs"]
+__all__ = ["NOT_RUN", "Cell", "Lab", "Run", "UnknownName", "find_entry", "find_fault", "pairs", "play", "play_many"]
 
 NOT_RUN = "not run"
 #: A play that the machine was too slow for is repeated with twice the time, so often.
@@ -199,31 +200,60 @@ class Lab:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def run(entry: Entry, fault: Fault, path: Iterable[str] = ()) -> Cell:
+R = TypeVar("R")
+Progress: TypeAlias = Callable[[int, int, Cell], None]
+
+
+def play(entry: Entry, fault: Fault, path: Iterable[str] = ()) -> Cell:
     """Play one cell from ordinary code."""
 
-    async def play() -> Cell:
+    async def one() -> Cell:
         async with Lab(path) as lab:
             return await lab.cell(entry, fault)
 
-    return asyncio.run(play())
+    return _to_the_end(one())
 
 
-Progress = Callable[[int, int, Cell], None]
-
-
-def run_many(
-    chosen: list[tuple[Entry, Fault]], progress: Progress, jobs: int | None = None, path: Iterable[str] = ()
+def play_many(
+    chosen: Sequence[tuple[Entry, Fault]],
+    progress: Progress | None = None,
+    jobs: int | None = None,
+    path: Iterable[str] = (),
 ) -> list[Cell]:
     """Play many cells from ordinary code; `progress(done, all, cell)` after each."""
 
-    async def play() -> list[Cell]:
-        done = []
+    async def all_of_them() -> list[Cell]:
+        done: list[Cell] = []
         async with Lab(path) as lab:
-            async with contextlib.aclosing(lab.cells(chosen, jobs)) as ending:  # type: ignore[type-var]
-                async for cell in ending:
-                    done.append(cell)
+            async for cell in lab.cells(chosen, jobs):
+                done.append(cell)
+                if progress is not None:
                     progress(len(done), len(chosen), cell)
         return done
 
-    return asyncio.run(play())
+    return _to_the_end(all_of_them())
+
+
+def _to_the_end(work: Coroutine[Any, Any, R]) -> R:
+    """Run it; Ctrl-C, SIGTERM and SIGHUP end it in an orderly way, so that no server is left behind."""
+    told: list[signal.Signals] = []
+
+    async def watched() -> R:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def end(number: signal.Signals) -> None:
+            told.append(number)
+            task.cancel()
+
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                loop.add_signal_handler(number, end, number)
+        return await work
+
+    try:
+        return asyncio.run(watched())
+    except asyncio.CancelledError:
+        if told:
+            raise SystemExit(128 + told[0]) from None
+        raise

@@ -513,6 +513,8 @@ def _is_stopped(pid: int) -> bool:
 
 def _short(words: list[str]) -> str:
     """A command for people: scripts by their verb, long values cut."""
+    if not words:
+        return ""
     shown = [words[0].upper(), *words[1:]]
     if shown[0] in ("EVAL", "EVALSHA", "FCALL") and len(shown) > 1:
         shown[1] = "script" if shown[0] == "EVAL" else shown[1][:6]

@@ -1,0 +1,238 @@
+"""A history as rows to look at: one column per client and server, time running down.
+
+Shared by the terminal and the page. Repetition is folded: a client that is refused forty times in the same way
+is told once, with a count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from holdfast.lab.history import LAB, Event, History
+from holdfast.lab.verdicts import SAFE, Verdict
+
+__all__ = ["Row", "Story", "tell"]
+
+
+#: Random values: their beginning tells them apart.
+_LONG_HEX = re.compile(r"\b([0-9a-f]{6})[0-9a-f]{5,}(?::\S*)?(?:…\S*)?")
+
+
+@dataclass(slots=True)
+class Row:
+    """One line: when (ms from the start), what each lane says, and how each client stands from here on.
+
+    ``states``: out, waiting, inside, stopped (with ``inside`` remembered in ``inside``), dead, lost.
+    ``note``: a sentence across all lanes, of kind "fault", "healed" or a verdict's kind.
+    """
+
+    at_ms: float
+    cells: dict[str, str] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
+    note: tuple[str, str] | None = None
+
+
+@dataclass(slots=True)
+class Story:
+    """All rows of a run, and its lanes from left to right."""
+
+    clients: list[str]
+    servers: list[str]
+    rows: list[Row]
+
+    @property
+    def lanes(self) -> list[str]:
+        return [*self.clients, *self.servers]
+
+
+def tell(history: History, verdicts: Sequence[Verdict] = ()) -> Story:
+    """Put a judged history into rows."""
+    return _Teller(history, verdicts).story()
+
+
+class _Teller:
+    def __init__(self, history: History, verdicts: Sequence[Verdict]) -> None:
+        self._history = history
+        self._verdicts = sorted((v for v in verdicts if v.kind != SAFE), key=lambda verdict: verdict.at_ns)
+        self._rows: list[Row] = []
+        self._states = dict.fromkeys(history.clients, "out")
+        self._inside: set[str] = set()
+
+    def story(self) -> Story:
+        self._history.sort()
+        shown = [event for event in self._history.events if self._is_worth_telling(event)]
+        due = list(self._verdicts)
+        for event, repeats in _folded(shown, self._history.clients):
+            while due and due[0].at_ns < event.at_ns:
+                self._judge(due.pop(0))
+            self._tell(event, repeats)
+        for verdict in due:
+            self._judge(verdict)
+        used = {lane for row in self._rows for lane in row.cells}
+        clients = [c for c in self._history.clients if c in used]
+        return Story(clients, list(self._history.servers), self._rows)
+
+    def _is_worth_telling(self, event: Event) -> bool:
+        if event.kind in ("refused", "acquired", "released"):
+            return False
+        if event.kind == "clock" and event.lane in self._history.clients:
+            return True
+        keys = self._history.lock_keys
+        if event.kind in ("key", "left over"):
+            if event.kind == "left over" and event.get("ttl_ms") != -1:
+                return False
+            return not keys or event.get("key") in keys
+        return True
+
+    def _judge(self, verdict: Verdict) -> None:
+        self._rows.append(Row(self._ms(verdict.at_ns), {}, dict(self._states), (verdict.kind, verdict.sentence)))
+
+    def _ms(self, at_ns: int) -> float:
+        return (at_ns - self._history.start_ns) / 1e6
+
+    def _tell(self, event: Event, repeats: int) -> None:
+        row = Row(self._ms(event.at_ns))
+        if event.lane == LAB:
+            row.note = ("fault" if event.kind == "fault" else "healed", event.get("text", ""))
+        elif event.kind == "command":
+            client = event.get("client")
+            many = f" ×{repeats + 1}" if repeats else ""
+            row.cells[client] = f"{self._short(event.get('text'))}{many} →"
+            row.cells[event.lane] = self._short(_answer(event))
+        elif event.lane in self._states:
+            row.cells[event.lane] = self._of_client(event)
+        else:
+            row.cells[event.lane] = self._short(_of_server(event))
+        row.states = dict(self._states)
+        self._rows.append(row)
+
+    def _of_client(self, event: Event) -> str:
+        lane, kind = event.lane, event.kind
+        if kind == "asks":
+            self._states[lane] = "waiting"
+            return f"asks (ttl {event.get('ttl_ms')} ms)"
+        if kind == "entered":
+            self._states[lane] = "inside"
+            self._inside.add(lane)
+            return "ENTERS"
+        if kind == "left":
+            self._out(lane)
+            return "leaves"
+        if kind == "lost":
+            self._out(lane)
+            return "knows: LOST"
+        if kind == "killed":
+            self._out(lane, "dead")
+            return "KILLED"
+        if kind == "gave up":
+            self._out(lane)
+            return "gives up"
+        if kind == "stopped":
+            self._states[lane] = "stopped"
+            return "STOPPED"
+        if kind == "continued":
+            self._states[lane] = "inside" if lane in self._inside else "out"
+            return "goes on"
+        if kind == "read":
+            return f"reads {event.get('value')}"
+        if kind == "wrote":
+            fence = f" (fence {_tail(event.get('fence'))})" if event.get("fence") is not None else ""
+            if not event.get("accepted", True):
+                return f"write {event.get('value')} REFUSED{fence}"
+            return f"writes {event.get('value')}{fence}"
+        if kind == "failed":
+            if event.get("doing") == "acquire":
+                self._out(lane)
+            return f"{event.get('doing')} fails: {event.get('error')}"
+        if kind == "clock":
+            return f"clock {event.get('offset_s'):+g} s"
+        if kind == "conflict":
+            return "EXEC said nil: again"
+        return {"releases": "gives back"}.get(kind, kind)
+
+    def _short(self, text: str) -> str:
+        """With the lock's own key, which is everywhere, as KEY."""
+        for key in self._history.lock_keys:
+            text = text.replace(key, "KEY").replace(_middle(key), "KEY")
+        return _LONG_HEX.sub(r"\1…", text)
+
+    def _out(self, lane: str, state: str = "out") -> None:
+        self._states[lane] = state
+        self._inside.discard(lane)
+
+
+def _middle(key: str) -> str:
+    """The key as the record shows it when it is long."""
+    return key if len(key) <= 28 else key[:12] + "…" + key[-6:]
+
+
+def _tail(fence: object) -> str:
+    text = str(fence)
+    return text if len(text) <= 6 else "…" + text[-6:]
+
+
+def _answer(event: Event) -> str:
+    fate = event.get("fate")
+    reply = event.get("reply")
+    if reply is None:
+        return f"✗ {fate or 'no answer'}"
+    return f"← {reply}" if not fate else f"← {reply} ✗ {fate}"
+
+
+def _of_server(event: Event) -> str:
+    kind = event.kind
+    if kind == "key":
+        name = event.get("key")
+        if event.get("now") is not None:
+            ttl = event.get("ttl_ms", -1)
+            lasts = f"{ttl} ms" if ttl is not None and ttl >= 0 else "for ever"
+            return f"{name} = {_cut(event.get('now'))} ({lasts})"
+        if event.get("by") == "expiry":
+            return f"{name} EXPIRED"
+        who = event.get("by")
+        return f"{name} gone" if who in ("lab", "unseen") else f"{name} removed by {who}"
+    if kind == "left over":
+        return f"left for ever: {event.get('key')} = {_cut(event.get('value'))}"
+    if kind == "clock":
+        return f"CLOCK {event.get('offset_s'):+g} s"
+    return {
+        "killed": "KILLED",
+        "started": "starts, empty",
+        "stopped": "STOPPED",
+        "continued": "goes on",
+        "promoted": "PROMOTED",
+    }.get(kind, kind)
+
+
+def _cut(value: object, most: int = 40) -> str:
+    text = str(value)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _folded(events: Sequence[Event], clients: Sequence[str]) -> list[tuple[Event, int]]:
+    """Events with how often they were repeated: one client saying the same, getting the same, changing nothing."""
+    told: list[tuple[Event, int]] = []
+    last: dict[str, dict[tuple[object, ...], int]] = {client: {} for client in clients}
+    for event in events:
+        client = event.get("client") if event.kind == "command" else event.lane
+        known = last.get(client)
+        if event.kind == "command" and known is not None:
+            verb = str(event.get("text")).split(" ", 1)[0]
+            reply = event.get("reply")
+            like = (event.lane, verb, reply, event.get("fate"), event.get("phase"))
+            if like in known:
+                at = known[like]
+                told[at] = (told[at][0], told[at][1] + 1)
+                continue
+            known[like] = len(told)
+        elif event.kind == "failed" and known is not None:
+            failure = ("failed", event.get("doing"), str(event.get("error"))[:20])
+            if failure in known:
+                continue
+            known[failure] = len(told)
+        elif event.kind not in ("key", "left over") and known is not None:
+            known.clear()
+        told.append((event, 0))
+    return told

@@ -1,0 +1,162 @@
+"""The verdicts that theory demands, from real runs on real servers.
+
+Every play waits for facts (who has entered, what the server says of its keys), so that a slow machine plays the
+same thing later. Each test plays its cells side by side and asserts what the checker found.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.lab import runs
+from holdfast.lab.faults import FAULTS
+from holdfast.lab.handles import ENTRIES
+from holdfast.lab.runs import Cell
+from holdfast.lab.servers import no_compiler
+
+SINGLE = [fault.name for fault in FAULTS.values() if fault.on != "quorum"]
+
+
+def play(**wanted: str) -> dict[str, Cell]:
+    """``scheme_with_underscores="fault fault …"``: the cells, by "scheme fault"."""
+    chosen = [
+        (runs.find_entry(scheme.replace("_", "-")), runs.find_fault(fault))
+        for scheme, faults in wanted.items()
+        for fault in faults.split()
+    ]
+    cells = runs.play_many(chosen, jobs=4)
+    return {f"{cell.scheme} {cell.fault}": cell for cell in cells}
+
+
+def said(cell: Cell) -> str:
+    """For the message of an assertion: everything the checker found."""
+    lines = [f"{cell.scheme} under {cell.fault}: {cell.verdict} {cell.not_run}"]
+    lines += [f"  {run.variant}: {v.kind}: {v.sentence}" for run in cell.runs for v in run.verdicts]
+    return "\n".join(lines)
+
+
+def check(cells: dict[str, Cell], name: str, *kinds: str) -> None:
+    """Exactly these kinds of findings; none named: at least one of whatever kind."""
+    cell = cells[name]
+    assert cell.runs, said(cell)
+    if kinds:
+        assert set(cell.kinds) == set(kinds), said(cell)
+    else:
+        assert not cell.is_safe, said(cell)
+
+
+def test_locks_without_a_time_limit_get_stuck() -> None:
+    cells = play(setnx="none crash-holding", setnx_expire="crash-in-acquire", lua_setnx_expire="crash-in-acquire")
+    check(cells, "setnx none", "safe")
+    check(cells, "setnx crash-holding", "stuck")
+    # Between its two commands, and only there.
+    between = cells["setnx-expire crash-in-acquire"]
+    assert [run.verdict for run in between.runs] == ["stuck", "safe"], said(between)
+    check(cells, "lua-setnx-expire crash-in-acquire", "safe")
+
+
+def test_deleting_without_looking_releases_foreign_locks() -> None:
+    cells = play(set_nx_ex="long-section late-release none", incr="late-release", set_nx_token="late-release none")
+    assert "foreign release" in cells["set-nx-ex long-section"].kinds, said(cells["set-nx-ex long-section"])
+    assert "foreign release" in cells["set-nx-ex late-release"].kinds, said(cells["set-nx-ex late-release"])
+    assert "foreign release" in cells["incr late-release"].kinds, said(cells["incr late-release"])
+    for name in ("set-nx-ex none", "set-nx-token late-release", "set-nx-token none"):
+        check(cells, name, "safe")
+
+
+def test_comparing_in_the_client_is_too_late() -> None:
+    cells = play(set_nx_token_get_del="pause-in-release late-release", set_nx_token="pause-in-release")
+    paused = cells["set-nx-token-get-del pause-in-release"]
+    assert "foreign release" in paused.kinds, said(paused)
+    check(cells, "set-nx-token-get-del late-release", "safe")
+    check(cells, "set-nx-token pause-in-release", "safe")
+
+
+def test_clients_clocks() -> None:
+    cells = play(setnx_timestamp="client-clocks none", setnx_timestamp_inverted="none", set_nx_token="client-clocks")
+    check(cells, "setnx-timestamp none", "safe")
+    check(cells, "set-nx-token client-clocks", "safe")
+    for name in ("setnx-timestamp client-clocks", "setnx-timestamp-inverted none"):
+        assert "excluded badly" in cells[name].kinds, said(cells[name])
+
+
+def test_the_canonical_lock_has_its_limits() -> None:
+    cells = play(set_nx_token="failover long-section pause-holding server-restarted crash-holding")
+    for fault in ("failover", "long-section", "pause-holding", "server-restarted"):
+        cell = cells[f"set-nx-token {fault}"]
+        assert cell.verdict == "excluded badly" and "lost update" in cell.kinds, said(cell)
+    check(cells, "set-nx-token crash-holding", "safe")
+
+
+@pytest.mark.skipif(no_compiler() is not None, reason=str(no_compiler()))
+def test_a_server_s_clock_that_jumps() -> None:
+    cells = play(set_nx_token="server-clock", setnx_timestamp="server-clock", setnx="server-clock")
+    assert cells["set-nx-token server-clock"].verdict == "excluded badly"
+    check(cells, "setnx server-clock", "safe")  # nothing there expires
+    check(cells, "setnx-timestamp server-clock", "safe")  # nor asks the server for the time
+
+
+def test_redlock() -> None:
+    cells = play(redlock="none two-stopped three-stopped one-slow one-restarted late-release")
+    for fault in ("none", "two-stopped", "one-slow", "late-release"):
+        check(cells, f"redlock {fault}", "safe")
+    during = cells["redlock two-stopped"].runs[0].history
+    healed = next(during.of("healed")).at_ns
+    assert any(event.at_ns < healed for event in during.of("acquired")), "safe, but was it available?"
+    check(cells, "redlock three-stopped", "unavailable")
+    assert cells["redlock one-restarted"].verdict == "excluded badly", said(cells["redlock one-restarted"])
+
+
+def test_the_naive_redlock_deletes_the_locks_of_others() -> None:
+    cells = play(redlock_naive="none one-stopped")
+    naive = cells["redlock-naive none"]
+    assert "foreign release" in naive.kinds and naive.verdict == "excluded badly", said(naive)
+    check(cells, "redlock-naive one-stopped", "unavailable")
+
+
+def test_watch_never_loses_an_update() -> None:
+    cells = play(watch=" ".join(fault for fault in SINGLE if FAULTS[fault].missing() is None))
+    for cell in cells.values():
+        assert cell.runs, said(cell)
+        assert "lost update" not in cell.kinds, said(cell)
+    conflicts = [event for cell in cells.values() for run in cell.runs for event in run.history.of("conflict")]
+    assert conflicts, "nothing was ever contended: this proves nothing"
+
+
+#: No client can be safe here (docs/ladder.md): the server itself grants again what it has granted.
+_BEYOND_ANY_CLIENT = ("failover", "server-restarted", "server-clock")
+
+
+def test_holdfast_is_safe_or_says_lost_before_anybody_else_enters() -> None:
+    cells = play(holdfast=" ".join(fault for fault in SINGLE if FAULTS[fault].missing() is None))
+    for cell in cells.values():
+        assert cell.runs, said(cell)
+        if cell.fault not in _BEYOND_ANY_CLIENT:
+            check({"it": cell}, "it", "safe")
+    noticed = cells["holdfast pause-holding"].runs[0].history
+    assert [event.lane for event in noticed.of("lost")] == ["A"]
+
+
+def test_where_no_client_can_be_safe_the_fencing_token_saves_the_data() -> None:
+    cells = play(
+        holdfast=" ".join(fault for fault in _BEYOND_ANY_CLIENT if FAULTS[fault].missing() is None),
+        set_nx_token="failover",
+    )
+    for cell in cells.values():
+        fences = [event.get("fence") for event in cell.runs[0].history.of("acquired")]
+        if cell.scheme == "holdfast":
+            assert "lost update" not in cell.kinds, said(cell)
+            assert len(fences) > 1 and fences == sorted(set(fences)), "fencing tokens only grow"
+        else:
+            assert "lost update" in cell.kinds, said(cell)
+
+
+def test_libraries() -> None:
+    present = [name for name in ("redis_py", "python_redis_lock") if not ENTRIES[name.replace("_", "-")].missing]
+    assert "redis_py" in present
+    cells = play(**dict.fromkeys(present, "none long-section crash-holding"), object="none")
+    for name in [name.replace("_", "-") for name in present]:
+        check(cells, f"{name} none", "safe")
+        check(cells, f"{name} crash-holding", "safe")
+        assert cells[f"{name} long-section"].verdict == "excluded badly"
+    check(cells, "object none", "safe")
