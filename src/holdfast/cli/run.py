@@ -195,18 +195,22 @@ def _run_under(
         left_s = 0.0  # nothing was done, so that others may try
     else:
         left_s = options.at_least - (clock() - started_at)
-    in_order = _keep(lease, left_s) if left_s > _MOMENT_S and not supervisor.ended_for else _release(lease)
-    return _leave(status if in_order and not supervisor.ended_for else exits.LEASE_LOST, options)
+    if supervisor.ended_for is None:
+        in_order = _keep(lease, left_s) if left_s > _MOMENT_S else _release(lease)
+    else:
+        in_order = False
+        _release(lease, quiet=True)
+    return _leave(status if in_order else exits.LEASE_LOST, options)
 
 
-def _release(lease: Lease) -> bool:
-    """Give it back; False when it was lost before."""
+def _release(lease: Lease, *, quiet: bool = False) -> bool:
+    """Give it back; False when it was lost before (which is told, unless it has been)."""
     import holdfast
 
     try:
         lease.release()
     except (holdfast.LeaseLost, holdfast.LeaseReleased) as error:
-        return _lost(lease, error)
+        return False if quiet else _lost(error)
     except holdfast.HoldfastError as error:
         say(f"lock {lease.name!r} could not be released, and ends by itself within its ttl: {error}")
     return True
@@ -219,15 +223,14 @@ def _keep(lease: Lease, seconds: float) -> bool:
     try:
         lease.extend(seconds)
     except (holdfast.LeaseLost, holdfast.LeaseReleased) as error:
-        return _lost(lease, error)
+        return _lost(error)
     except holdfast.HoldfastError as error:
         say(f"lock {lease.name!r} may end up to {seconds:.1f} s before --at-least is over: {error}")
     return True
 
 
-def _lost(lease: Lease, error: Exception) -> bool:
-    if not lease.lost.is_set() or lease.lost.reason == "taken":
-        say(f"{error}; it was lost while the command ran")
+def _lost(error: Exception) -> bool:
+    say(f"{error}; that happened while the command ran")
     return False
 
 

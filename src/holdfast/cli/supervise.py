@@ -71,12 +71,7 @@ class Supervisor:
         `span_s` is how long the lease lasts without renewal. `max_hold_s`: when it ends in any case. `ended_for`
         says afterwards whether the command ended for our sake, `why_not_executed` whether it never began.
         """
-        self._lease = lease
-        self._max_hold_s = max_hold_s
-        self._started_at = clock()
-        self._term_lead_s = min(span_s * _TERM_PART, _TERM_MOST_S)
-        self._kill_lead_s = min(span_s * _KILL_PART, _KILL_MOST_S)
-        self._look_s = min(span_s * _LOOK_PART, _LOOK_MOST_S)
+        self.prepare(lease, span_s, max_hold_s)
         lease.on_lost(self.signals.poke)
         command = self._command
         if not self._tell_guard(clock(), lease.remaining()):
@@ -101,6 +96,15 @@ class Supervisor:
             self._terminal.take_back()
         self.why_not_executed = command.why_not_executed()
         return command.status
+
+    def prepare(self, lease: Lease, span_s: float, max_hold_s: float | None) -> None:
+        """What follows from the lease that the command will run under."""
+        self._lease = lease
+        self._max_hold_s = max_hold_s
+        self._started_at = clock()
+        self._term_lead_s = min(span_s * _TERM_PART, _TERM_MOST_S)
+        self._kill_lead_s = min(span_s * _KILL_PART, _KILL_MOST_S)
+        self._look_s = min(span_s * _LOOK_PART, _LOOK_MOST_S)
 
     def _pass_on(self, number: int) -> None:
         if number == signal.SIGCHLD:

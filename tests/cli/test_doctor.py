@@ -1,0 +1,175 @@
+"""`holdfast doctor`: every judgement from facts, and the facts from real servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from holdfast import embedded, errors
+from holdfast.cli.doctor import Facts, Finding, examine
+from tests.support.commands import holdfast, wait_for
+
+HEALTHY: dict[str, Any] = {
+    "role": "master",
+    "redis_mode": "standalone",
+    "redis_version": "7.4.1",
+    "maxmemory": 0,
+    "used_memory": 1_000_000,
+    "maxmemory_policy": "noeviction",
+    "connected_slaves": 2,
+    "aof_enabled": 1,
+    "rdb_last_bgsave_status": "ok",
+    "aof_last_write_status": "ok",
+    "maxclients": 10_000,
+    "connected_clients": 10,
+}
+CONFIG = {"save": "", "appendfsync": "everysec", "min-replicas-to-write": "1", "timeout": "0"}
+
+
+def facts(info: dict[str, Any] | None = None, config: dict[str, str] | None = None, **more: Any) -> Facts:
+    more = {"round_trips_ms": [0.2] * 9, "clocks_apart_s": 0.01, "handoff_ms": 0.5, **more}
+    return Facts("h:1", "holdfast", {**HEALTHY, **(info or {})}, {**CONFIG, **(config or {})}, **more)
+
+
+def of(check: str, given: Facts) -> list[Finding]:
+    return [finding for finding in examine(given) if finding.check == check]
+
+
+def test_a_healthy_server_has_only_what_no_server_is_without() -> None:
+    assert [(f.check, f.weight) for f in examine(facts()) if f.weight != "ok"] == [("failover", "warning")]
+
+
+JUDGEMENTS = {
+    "a replica": ("role", "fatal", facts({"role": "slave", "master_host": "m", "master_port": 6379})),
+    "a Sentinel": ("role", "fatal", facts({"redis_mode": "sentinel"})),
+    "Redis too old": ("version", "fatal", facts({"redis_version": "6.0.16"})),
+    "Redis just new enough": ("version", "ok", facts({"redis_version": "6.2.0"})),
+    "Valkey": ("version", "ok", facts({"redis_version": "7.2.4", "valkey_version": "9.1.0"})),
+    "evicts under pressure": ("memory", "danger", facts({"maxmemory": 10**9, "maxmemory_policy": "volatile-lru"})),
+    "would evict": ("memory", "warning", facts({"maxmemory_policy": "allkeys-lru"})),
+    "memory is short": ("memory", "warning", facts({"maxmemory": 1_050_000})),
+    "writes while cut off": ("replicas", "danger", facts(config={"min-replicas-to-write": "0"})),
+    "too few replicas": ("replicas", "fatal", facts(config={"min-replicas-to-write": "3"})),
+    "alone": ("replicas", "note", facts({"connected_slaves": 0}, {"min-replicas-to-write": "0"})),
+    "snapshots only": ("persistence", "warning", facts({"aof_enabled": 0}, {"save": "3600 1"})),
+    "no fsync": ("persistence", "warning", facts(config={"appendfsync": "no"})),
+    "fsync always": ("persistence", "ok", facts(config={"appendfsync": "always"})),
+    "a full disk": ("persistence", "warning", facts({"rdb_last_bgsave_status": "err"})),
+    "clocks apart": ("clock", "note", facts(clocks_apart_s=-7.0)),
+    "far away": ("latency", "warning", facts(round_trips_ms=[150.0] * 9)),
+    "crowded": ("clients", "warning", facts({"connected_clients": 9_900})),
+    "impatient": ("clients", "note", facts(config={"timeout": "60"})),
+    "scripts not allowed": ("lock", "fatal", facts(trial_error=errors.ScriptRefused("h:1", "NOPERM", "NOPERM no"))),
+}
+
+
+@pytest.mark.parametrize("check, weight, given", JUDGEMENTS.values(), ids=JUDGEMENTS.keys())
+def test_judgement(check: str, weight: str, given: Facts) -> None:
+    found = of(check, given)
+    assert weight in [finding.weight for finding in found]
+    if weight in ("fatal", "danger", "warning"):
+        assert any(finding.do for finding in found if finding.weight == weight)
+
+
+def test_findings_come_by_weight() -> None:
+    worst = facts({"role": "slave", "maxmemory": 10**9, "maxmemory_policy": "allkeys-lru"}, clocks_apart_s=9.0)
+    weights = [finding.weight for finding in examine(worst)]
+    assert weights == sorted(weights, key=["fatal", "danger", "warning", "note", "ok"].index)
+    assert weights[0] == "fatal"
+
+
+def test_a_server_that_tells_nothing_is_judged_by_the_lock_alone() -> None:
+    silent = Facts("h:1", "holdfast", handoff_ms=1.0)
+    assert {finding.weight for finding in examine(silent)} == {"ok", "note"}
+
+
+def examined(url: str, *words: str) -> tuple[int, dict[str, Any]]:
+    done = holdfast("doctor", "--json", *words, url=url)
+    assert done.stderr == b""
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert (report["version"], report["command"]) == (1, "doctor")
+    return done.returncode, report
+
+
+def weights(report: dict[str, Any]) -> dict[str, str]:
+    return {finding["check"]: finding["weight"] for finding in reversed(report["findings"])}
+
+
+def test_a_real_server_of_each_kind(server: embedded.Server) -> None:
+    status, report = examined(server.url)
+    assert (status, report["ok"], report["usable"]) == (0, True, True)
+    assert set(report) >= {"server", "product", "server_version", "verdict", "findings", "clocks_apart_s", "handoff_ms"}
+    assert set(report["findings"][0]) == {"check", "weight", "what", "do"}
+    assert report["product"] in ("redis", "valkey") and report["server_version"][0] in "6789"
+    assert weights(report)["lock"] == "ok" and report["handoff_ms"] > 0
+    assert abs(report["clocks_apart_s"]) < 60
+    assert "geheim" not in json.dumps(report)
+
+
+def test_it_leaves_nothing_behind_that_lasts(valkey_server: embedded.Server) -> None:
+    with redis.Redis.from_url(valkey_server.url) as client:
+        assert examined(valkey_server.url)[0] == 0
+        for key in client.scan_iter("*holdfast-doctor-*"):
+            assert client.pttl(key) > 0 and not key.endswith(b"}")
+
+
+def test_for_people(valkey_server: embedded.Server) -> None:
+    done = holdfast("doctor", url=valkey_server.url)
+    assert done.returncode == 0
+    first, *rest = done.stdout.decode().splitlines()
+    assert first.startswith(f"127.0.0.1:{valkey_server.port} can be used")
+    assert any(line.startswith("ok lock ") for line in rest) and "\x1b" not in done.stdout.decode()
+
+
+def test_a_server_that_evicts(private_server: Callable[..., embedded.Server]) -> None:
+    server = private_server(config={"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"})
+    status, report = examined(server.url)
+    assert status == 0 and weights(report)["memory"] == "danger"
+    assert "two holders" in report["verdict"]
+
+
+def test_a_replica_cannot_be_used(
+    private_server: Callable[..., embedded.Server], valkey_server: embedded.Server
+) -> None:
+    server = private_server(config={"replicaof": f"127.0.0.1 {valkey_server.port}"})
+    with redis.Redis.from_url(server.url) as client:
+        wait_for(lambda: client.info("replication")["master_link_status"] == "up", "it has caught up")
+    status, report = examined(server.url)
+    assert (status, report["usable"]) == (78, False)
+    assert weights(report)["role"] == "fatal"
+
+
+RIGHTS = [
+    "reset",
+    "resetchannels",
+    "on",
+    ">pw",
+    "~holdfast:*",
+    "+@read",
+    "+@write",
+    "+@pubsub",
+    "+evalsha",
+    "+eval",
+    "+script|load",
+]
+
+
+def test_users_with_and_without_the_rights_it_names(server: embedded.Server, unique_name: str) -> None:
+    able, unable = f"able-{unique_name[-20:]}", f"unable-{unique_name[-20:]}"
+    with redis.Redis.from_url(server.url) as client:
+        channels = "&holdfast:inbox:*"
+        client.execute_command("ACL", "SETUSER", able, *RIGHTS, channels, "+time", "+info", "+config|get")
+        client.execute_command("ACL", "SETUSER", unable, *RIGHTS, channels, "-evalsha")
+        try:
+            status, report = examined(f"redis://{able}:pw@127.0.0.1:{server.port}")
+            assert status == 0, report
+            status, report = examined(f"redis://{unable}:pw@127.0.0.1:{server.port}")
+            assert status == 77, report
+            (refused,) = [finding for finding in report["findings"] if finding["weight"] == "fatal"]
+            assert "evalsha" in refused["what"].lower() and "+evalsha" in refused["do"]
+        finally:
+            client.execute_command("ACL", "DELUSER", able, unable)

@@ -1,0 +1,126 @@
+"""Durations, usage errors, help: what needs no server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import pytest
+
+from holdfast.cli import exits, main
+from holdfast.cli.options import duration, split_command
+from holdfast.cli.report import clean
+from tests.support.commands import holdfast
+
+
+@pytest.mark.parametrize(
+    "text, seconds",
+    [
+        ("30", 30),
+        ("30s", 30),
+        ("500ms", 0.5),
+        ("2m", 120),
+        ("1.5h", 5400),
+        ("1d", 86_400),
+        (".5s", 0.5),
+        ("0", 0),
+        (" 7 ", 7),
+    ],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1", "1 s", "1w", "nan", "inf", "1e3", "1:30", "0x10", "٣"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="as in 500ms"):
+        duration(text)
+
+
+def test_the_first_dashes_part_ours_from_the_command() -> None:
+    assert split_command(["x", "--", "a", "--", "b"], "run") == (["x"], ["a", "--", "b"])
+
+
+USAGE_ERRORS = {
+    "no NAME": (["run", "--", "true"], "NAME"),
+    "no command": (["run", "x", "--"], "no command after --"),
+    "no dashes": (["run", "x", "true"], "put the command after --"),
+    "an unknown option": (["run", "--frob", "x", "--", "true"], "--frob"),
+    "an abbreviation": (["run", "--no-w", "x", "--", "true"], "--no-w"),
+    "two names": (["run", "x", "y", "--", "true"], "y"),
+    "an empty name": (["run", "", "--", "true"], "name"),
+    "a duration that is none": (["run", "--ttl", "5q", "x", "--", "true"], "5q"),
+    "a ttl too short": (["run", "--ttl", "999ms", "x", "--", "true"], "--ttl"),
+    "a ttl too long": (["run", "--ttl", "400d", "x", "--", "true"], "ttl"),
+    "a negative wait": (["run", "--wait=-1", "x", "--", "true"], "-1"),
+    "two ways to wait": (["run", "--wait", "1", "--no-wait", "x", "--", "true"], "--no-wait"),
+    "two servers": (["run", "--url", "redis://h", "--embedded", "x", "--", "true"], "--embedded"),
+    "at least more than at most": (["run", "--at-least", "9s", "--max-hold", "5s", "x", "--", "true"], "--at-least"),
+    "a URL of another kind": (["run", "--url", "http://h", "x", "--", "true"], "URL"),
+    "a namespace with braces": (["run", "--namespace", "{a}", "x", "--", "true"], "namespace"),
+    "an unknown command": (["frob"], "frob"),
+    "status without NAME": (["status"], "NAME"),
+    "doctor with NAME": (["doctor", "x"], "x"),
+}
+
+
+@pytest.mark.parametrize("words, named", USAGE_ERRORS.values(), ids=USAGE_ERRORS.keys())
+def test_wrong_usage_is_one_line_and_64(words: list[str], named: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == exits.USAGE
+    out, said = capfd.readouterr()
+    assert out == ""
+    assert said.startswith("holdfast: ") and said.count("\n") == 1 and named in said
+
+
+def test_a_password_in_a_url_is_not_repeated(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--url", "frob://user:geheim@host", "x"]) == exits.USAGE
+    assert "geheim" not in capfd.readouterr().err
+
+
+def test_help_has_examples_and_statuses(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("run", "status", "doctor"):
+        with pytest.raises(SystemExit) as end:
+            main([command, "--help"])
+        assert end.value.code == 0
+        said = capsys.readouterr().out
+        assert f"holdfast {command} --" in said and "examples:" in said and "exit status: " in said
+
+
+def test_version_and_bare_call(capsys: pytest.CaptureFixture[str]) -> None:
+    import holdfast as package
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"holdfast {package.__version__}\n"
+    assert main(["--help"]) == 0
+    assert "run NAME -- CMD" in capsys.readouterr().out
+    assert main([]) == exits.USAGE
+    assert "run NAME -- CMD" in capsys.readouterr().err
+
+
+def test_nobody_reads_our_output() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    try:
+        done = holdfast_to(writes, "--help")
+    finally:
+        os.close(writes)
+    assert done == 128 + 13
+
+
+def holdfast_to(stdout: int, *words: str) -> int:
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", *words], stdout=stdout, stderr=subprocess.PIPE, timeout=60, check=False
+    )
+    assert done.stderr == b""
+    return done.returncode
+
+
+def test_foreign_text_cannot_write_on_the_terminal() -> None:
+    assert clean("a\x1b[2Jb\nc\u202ed é") == "a\\x1b[2Jb\\nc\\u202ed é"
+
+
+def test_the_module_is_the_command() -> None:
+    assert holdfast("--version").stdout.startswith(b"holdfast ")

@@ -1,0 +1,86 @@
+"""`holdfast status`: for people, and the JSON contract for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from datetime import UTC, datetime
+from typing import Any
+
+import holdfast as library
+from holdfast import embedded
+from tests.support.commands import holdfast, started, wait_for
+
+
+def status(url: str, name: str) -> dict[str, Any]:
+    done = holdfast("status", "--json", name, url=url)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.count(b"\n") == 1
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert (report["version"], report["command"], report["ok"]) == (1, "status", True)
+    return report
+
+
+def test_a_free_lock(server: embedded.Server, unique_name: str) -> None:
+    report = status(server.url, unique_name)
+    assert (report["name"], report["held"], report["holder"], report["waiters"]) == (unique_name, False, None, 0)
+    assert set(report) == {"version", "command", "ok", "name", "held", "holder", "waiters"}
+    said = holdfast("status", unique_name, url=server.url).stdout.decode()
+    assert "nobody" in said and unique_name in said
+
+
+def test_a_held_lock_with_a_waiter(valkey_server: embedded.Server, unique_name: str) -> None:
+    url = valkey_server.url
+    with library.connect(url, ttl=60) as client, client.lock(unique_name) as lease:
+        lock = client.lock(unique_name)
+        with started("run", unique_name, "--", "true", url=url):
+            wait_for(lambda: lock.waiters() == 1, "somebody waits")
+            report = status(url, unique_name)
+            said = holdfast("status", unique_name, url=url).stdout.decode()
+    holder = report["holder"]
+    assert report["held"] is True and report["waiters"] == 1
+    assert (holder["token"], holder["fencing_token"]) == (lease.token, lease.fencing_token)
+    assert holder["holdfast"] is True
+    assert (holder["host"], holder["pid"]) == (socket.gethostname(), os.getpid())
+    assert 0 < holder["remaining_s"] <= 60
+    since = datetime.fromisoformat(holder["since"])
+    assert 0 <= (datetime.now(UTC) - since).total_seconds() < 60
+    assert set(holder) == {"token", "holdfast", "host", "pid", "program", "since", "remaining_s", "fencing_token"}
+    for fact in (socket.gethostname(), str(os.getpid()), str(lease.fencing_token), f"{since:%Y-%m-%d %H:%M:%S} UTC"):
+        assert fact in said
+    assert "waiters        1\n" in said
+
+
+def test_a_holder_of_another_kind(valkey_server: embedded.Server, unique_name: str) -> None:
+    import redis
+
+    with redis.Redis.from_url(valkey_server.url) as client:
+        client.set(f"holdfast:{{{unique_name}}}", "\x1b[31mforeign", px=60_000)
+    holder = status(valkey_server.url, unique_name)["holder"]
+    assert holder["holdfast"] is False
+    assert (holder["host"], holder["since"], holder["fencing_token"]) == (None, None, None)
+    said = holdfast("status", unique_name, url=valkey_server.url).stdout
+    assert b"another kind" in said and b"\x1b" not in said
+
+
+def test_without_a_namespace_the_name_is_the_key(valkey_server: embedded.Server, unique_name: str) -> None:
+    import redis
+
+    with redis.Redis.from_url(valkey_server.url) as client:
+        client.set(unique_name, "theirs", px=60_000)
+        done = holdfast("run", "--namespace", "", "--no-wait", unique_name, "--", "true", url=valkey_server.url)
+        assert done.returncode == 75
+        done = holdfast("status", "--json", "--namespace", "", unique_name, url=valkey_server.url)
+        assert json.loads(done.stdout)["holder"]["token"] == "theirs"
+
+
+def test_errors_keep_the_envelope() -> None:
+    for command in (["status", "--json", "x"], ["doctor", "--json"]):
+        done = holdfast(*command, url="redis://:geheim@127.0.0.1:1")
+        assert (done.returncode, done.stderr) == (69, b"")
+        report = json.loads(done.stdout)
+        assert (report["version"], report["command"], report["ok"]) == (1, command[0], False)
+        assert set(report["error"]) == {"kind", "message", "exit"}
+        assert (report["error"]["kind"], report["error"]["exit"]) == ("ServerUnreachable", 69)
+        assert "geheim" not in done.stdout.decode()
