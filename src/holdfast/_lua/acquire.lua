@@ -6,17 +6,18 @@
 --         {0, holder's remaining ms (-1: for ever), holder, place in the queue (-1: not queued), arrival_us}
 --         {-1}                                                          this token was given back before
 -- #include fence
--- #include queue
 local lock, fence_key, queue, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, ttl_ms, fence_ms = ARGV[1], ARGV[2], ARGV[5]
-local holder = redis.call('GET', lock)
-local crowd = redis.call('EXISTS', queue, gone)
 
-if not holder and crowd == 0 then
+-- Nobody holds it, nobody waits: first, since it is the most frequent case and should cost least.
+if redis.call('EXISTS', lock, queue, gone) == 0 then
   redis.call('SET', lock, token, 'PX', ttl_ms)
   return {1, next_fence(fence_key, fence_ms)}
 end
-if crowd > 0 and redis.call('SISMEMBER', gone, token) == 1 then
+
+-- #include queue
+local holder = redis.call('GET', lock)
+if redis.call('SISMEMBER', gone, token) == 1 then
   return {-1}
 end
 if holder == token then

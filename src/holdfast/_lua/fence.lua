@@ -3,10 +3,11 @@
 local function next_fence(key, fence_ms)
   local now = redis.call('TIME')
   local fence = now[1] * 1000000 + now[2]
-  local last = redis.call('GET', key)
+  -- One call for the last one and the new one: the usual case is that the new one is the greater.
+  local last = redis.call('SET', key, fence, 'PX', fence_ms, 'GET')
   if last and tonumber(last) >= fence then
     fence = tonumber(last) + 1
+    redis.call('SET', key, fence, 'PX', fence_ms)
   end
-  redis.call('SET', key, string.format('%.0f', fence), 'PX', fence_ms)
   return fence
 end

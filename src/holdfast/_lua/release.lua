@@ -3,12 +3,19 @@
 -- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
 --         5 bury_ms: > 0 leaves the queue too, and refuses this token for so long (a delayed acquire may follow)
 -- Returns 2 released and handed over, 1 released, 0 was not the holder
--- #include fence
--- #include queue
 local lock, queue, gone = KEYS[1], KEYS[3], KEYS[4]
 local token = ARGV[1]
 local bury_ms = tonumber(ARGV[5])
 local mine = redis.call('GET', lock) == token
+
+-- Nobody waits: first, since it is the most frequent case and should cost least.
+if mine and bury_ms == 0 and redis.call('EXISTS', queue) == 0 then
+  redis.call('DEL', lock)
+  return 1
+end
+
+-- #include fence
+-- #include queue
 if bury_ms > 0 then
   redis.call('ZREM', queue, token)
 end
