@@ -5,8 +5,10 @@ One class for a server that decides alone (a single one, a Sentinel's master, th
 
 from __future__ import annotations
 
+from functools import partial
+
 from holdfast._core import mutex, redlock
-from holdfast._core.effects import Protocol
+from holdfast._core.effects import Call, Protocol
 from holdfast._core.hold import Hold
 from holdfast._core.keys import LockKeys
 from holdfast._core.redlock import Quorum
@@ -31,6 +33,14 @@ class Exclusive:
         """Take it, waiting `timeout_s` at most (None: as long as it takes, 0: not at all)."""
         raise NotImplementedError
 
+    def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
+        """The first requests of `acquire` (not listening) and of a release, with "" for the token.
+
+        For drivers that have them ready, and start the protocol only for what goes on after them; None where
+        there is no one first request.
+        """
+        return None
+
     def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> Hold:
         """What a lease stands on."""
         raise NotImplementedError
@@ -52,6 +62,10 @@ class OneServer(Exclusive):
     def acquire(self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool) -> Protocol[Grant | Busy]:
         return mutex.acquire(self.keys, token, ttl_ms, timeout_s, listening=listening, settings=self.settings)
 
+    def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
+        keys, settings = self.keys, self.settings
+        return mutex.first_ask(keys, "", ttl_ms, settings), mutex.first_release(keys, "", ttl_ms, settings)
+
     def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> Hold:
         keys, settings = self.keys, self.settings
         return Hold(
@@ -60,8 +74,8 @@ class OneServer(Exclusive):
             grant.fence,
             ttl_ms,
             grant.sent_at,
-            lambda ttl_ms: mutex.renew(keys, token, mutex.patience_for(ttl_ms, settings), ttl_ms),
-            lambda: mutex.release(keys, token, ttl_ms, settings),
+            partial(mutex.extend_to, keys, token, settings),
+            partial(mutex.release, keys, token, ttl_ms, settings),
             renew,
             max_hold_ms,
         )

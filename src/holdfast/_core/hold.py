@@ -37,6 +37,10 @@ class LeaseState(enum.Enum):
     RELEASED = "released"
 
 
+_HELD = LeaseState.HELD
+_SUSPECT = LeaseState.SUSPECT
+
+
 class Hold:
     """One held lease as the core sees it.
 
@@ -89,14 +93,15 @@ class Hold:
         self.release = release
         self.held_since = sent_at
         self.max_until = None if max_hold_ms is None else sent_at + max_hold_ms / 1000
-        self.state = LeaseState.HELD
+        self.state = _HELD
         self.reason: str | None = None
         self.asked = False
         self.renew_from = sent_at
         self.next_at = 0.0
         self.on_loss: Callable[[str], None] | None = None
         self.on_suspect: Callable[[], None] | None = None
-        self._bound()
+        if max_hold_ms is not None:
+            self._bound()
 
     def _bound(self) -> None:
         if self.max_until is not None and self.deadline > self.max_until:
@@ -105,13 +110,16 @@ class Hold:
     @property
     def alive(self) -> bool:
         """Neither lost nor released, as far as is known."""
-        return self.state is LeaseState.HELD or self.state is LeaseState.SUSPECT
+        return self.state is _HELD or self.state is _SUSPECT
 
     def over(self, now: float) -> bool:
         """Whether its time is over; marks the loss if so."""
-        if self.alive and now >= self.deadline:
+        alive = self.state is _HELD or self.state is _SUSPECT
+        if alive and now < self.deadline:
+            return False
+        if alive:
             self.lose("max_hold" if self.max_until is not None and now >= self.max_until else "expired")
-        return not self.alive
+        return True
 
     def lose(self, reason: str) -> None:
         """It is not held any more, and nobody released it."""
@@ -173,7 +181,7 @@ class Schedule:
     def __init__(self, settings: Settings = DEFAULT) -> None:
         self._heap: list[tuple[float, int, Hold]] = []
         self._live: dict[int, Hold] = {}
-        self._new: dict[int, tuple[Hold, float]] = {}
+        self._new: dict[int, Hold] = {}  # their `next_at` is a random number, for their first plan
         self._plan_at = float("inf")  # when the new ones have to be planned
         # Well before any renewal can be due.
         self._plan_s_per_ms = settings.renew_fraction * (1 - settings.renew_jitter) / 2000
@@ -184,11 +192,12 @@ class Schedule:
         return len(self._live) + len(self._new)
 
     def __iter__(self) -> Iterator[Hold]:
-        return iter([*self._live.values(), *(hold for hold, _ in self._new.values())])
+        return iter([*self._live.values(), *self._new.values()])
 
     def add(self, hold: Hold, jitter: float) -> float:
         """Watch a hold; returns when it needs attention first. `jitter` is a random number in [0, 1)."""
-        self._new[id(hold)] = hold, jitter
+        self._new[id(hold)] = hold
+        hold.next_at = jitter
         at = hold.held_since + hold.ttl_ms * self._plan_s_per_ms
         if hold.deadline < at:
             at = hold.deadline
@@ -199,9 +208,9 @@ class Schedule:
     def _plan_new(self) -> None:
         self._plan_at = float("inf")
         new, self._new = self._new, {}
-        for key, (hold, jitter) in new.items():
+        for key, hold in new.items():
             self._live[key] = hold
-            self._plan(hold, self._renew_at(hold, jitter))
+            self._plan(hold, self._renew_at(hold, hold.next_at))
 
     def remove(self, hold: Hold) -> None:
         """Watch it no more."""

@@ -19,7 +19,19 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
 from holdfast._core.waiting import Busy, Grant, Turn, patience_for, wait_for
 
-__all__ = ["Busy", "Grant", "acquire", "extend", "give_back", "inspect", "patience_for", "release", "renew"]
+__all__ = [
+    "Busy",
+    "Grant",
+    "acquire",
+    "extend",
+    "first_ask",
+    "first_release",
+    "give_back",
+    "inspect",
+    "patience_for",
+    "release",
+    "renew",
+]
 
 
 class _Turn(Turn):
@@ -76,18 +88,29 @@ def acquire(
     return wait_for(_Turn(keys, token, ttl_ms, settings, sync), timeout_s, listening=listening)
 
 
+def first_ask(keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT) -> Call:
+    """The first request of `acquire` when the inbox is not open, for drivers that have it ready."""
+    return _Turn(keys, token, ttl_ms, settings, None).ask(False, 0, patience_for(ttl_ms, settings))
+
+
+def first_release(keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT) -> Call:
+    """The first request of `release`."""
+    args = (token, settings.fence_ms, settings.claim_ms, keys.inboxes, 0)
+    return Call("release", keys.all, args, patience_for(ttl_ms, settings))
+
+
 async def release(keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT) -> bool:
     """Release, handing over to the queue's head; False when we were not the holder any more.
 
     Repeated for a short while when the server is in trouble; then left to the background, and `Trouble` raised.
     """
-    args = (token, settings.fence_ms, settings.claim_ms, keys.inboxes, 0)
+    call = first_release(keys, token, ttl_ms, settings)
     doubtful = False  # an earlier try may have done it
     until: float | None = None
     pause_s = 0.0
     while True:
         try:
-            reply: Reply = await Call("release", keys.all, args, patience_for(ttl_ms, settings))
+            reply: Reply = await call
         except Trouble as trouble:
             doubtful = doubtful or trouble.sent
             now = await Now()
@@ -134,6 +157,11 @@ async def renew(
     if held == 1 and acked < sync[0]:
         raise Trouble("NOACK", f"{acked} of {sync[0]} replicas acknowledged", "", sent=True, passing=True)
     return bool(held == 1)
+
+
+def extend_to(keys: LockKeys, token: str, settings: Settings, ttl_ms: int) -> Protocol[bool]:
+    """`renew` in the form that a hold wants."""
+    return renew(keys, token, patience_for(ttl_ms, settings), ttl_ms)
 
 
 async def inspect(keys: LockKeys, patience_s: float) -> tuple[str, int, int, int]:

@@ -40,10 +40,10 @@ from holdfast._core.trouble import Trouble
 from holdfast._lua import SCRIPTS
 from holdfast._transport.aio import Inbox, Server, spelled_out
 from holdfast._transport.clock import clock
-from holdfast._transport.pack import pack_command, pack_script
+from holdfast._transport.pack import pack_around, pack_command, pack_script
 from holdfast._transport.port import Topology
 
-__all__ = ["AioDriver"]
+__all__ = ["AioDriver", "Ask"]
 
 R = TypeVar("R")
 
@@ -53,6 +53,11 @@ CLOSE_PATIENCE_S = 1.0
 LATE_PATIENCE_S = 30.0
 #: A slot of a Cluster can move while we follow it, but not for ever.
 REDIRECTS_MAX = 5
+
+#: So many acquires of a contended lock go without a try at success in one step.
+ROUGH_FOR = 1_000
+#: So many contended locks are known at most.
+ROUGH_MAX = 10_000
 
 _ASKING = pack_command(("ASKING",))
 #: Commands after which a session needs its connection no more.
@@ -98,6 +103,19 @@ _drivers: weakref.WeakSet[AioDriver] = weakref.WeakSet()
 _closing: set[asyncio.Task[None]] = set()
 
 
+class Ask:
+    """A protocol's first request, ready but for its token, so that where it succeeds no protocol has to be started."""
+
+    __slots__ = ("before", "behind", "call", "key", "patience_s", "script")
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.key = call.keys[0]
+        self.patience_s = call.patience_s
+        self.script = SCRIPTS[call.script]
+        self.before, self.behind = pack_around(self.script, call.keys, call.args)
+
+
 class AioDriver:
     """Runs protocols for one client in one event loop."""
 
@@ -125,6 +143,8 @@ class AioDriver:
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = float("inf")
         self._numbers = 0
+        #: Keys for which an `Ask` did not succeed of late, and for how many acquires it is not worth trying again.
+        self.rough: dict[str, int] = {}
         self._at_once: dict[type[Effect[Any]], Callable[[Any], Any]] = {
             Now: lambda _: clock(),
             Random: lambda _: self.random(),
@@ -178,6 +198,42 @@ class AioDriver:
                     effect = send(result)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+
+    def ask(self, ask: Ask, token: str, patience_s: float) -> asyncio.Future[Any]:
+        """Send a first request. Whatever comes of it but plain success is for its protocol: see `resume`."""
+        data = token.encode()
+        return self._node_for(ask.key, None).submit(
+            b"%b$%d\r\n%b\r\n%b" % (ask.before, len(data), data, ask.behind), patience_s, ask.script
+        )
+
+    def smooth(self, key: str) -> bool:
+        """Whether an `Ask` for this key is worth trying."""
+        if not self._moves and key not in self.rough:
+            return True
+        left = self.rough.get(key, 0)
+        if left > 1:
+            self.rough[key] = left - 1
+        else:
+            self.rough.pop(key, None)
+        return False
+
+    async def resume(self, protocol: Protocol[R], asked_at: float, reply: Any, error: BaseException | None) -> R:
+        """Run a protocol whose first request was made already, at `asked_at`, and ended so."""
+        effect = protocol.send(None)
+        while type(effect) is Now:
+            effect = protocol.send(asked_at)
+        assert type(effect) is Call
+        ended: asyncio.Future[Any] = self.loop.create_future()
+        if error is None:
+            ended.set_result(reply)
+            if len(self.rough) >= ROUGH_MAX:
+                self.rough.clear()
+            self.rough[effect.keys[0]] = ROUGH_FOR
+        elif isinstance(error, asyncio.CancelledError):
+            ended.cancel()
+        else:
+            ended.set_exception(error)
+        return await self.run(protocol, (effect, ended))
 
     def _abandon(self, protocol: Protocol[Any]) -> None:
         """Its task is thrown away, most likely with its event loop: let it clean up as far as that takes no time."""
@@ -442,9 +498,8 @@ class AioDriver:
 
     def watch(self, hold: Hold) -> None:
         """Renew it and look after its deadline, until `unwatch`."""
-        at = self.schedule.add(hold, self.random())
-        if at < self._alarm_at:
-            self._arm(at)
+        if self.schedule.add(hold, self.random()) < self._alarm_at:
+            self._rearm()
 
     def unwatch(self, hold: Hold) -> None:
         """It was released."""

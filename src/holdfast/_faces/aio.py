@@ -16,6 +16,7 @@ import sys
 import time
 import warnings
 import weakref
+from asyncio import current_task, get_running_loop
 from collections.abc import Callable, Sequence
 from types import CodeType, TracebackType
 from typing import Any, Self, TypeVar
@@ -28,8 +29,9 @@ from holdfast._core.keys import LockKeys, inbox_prefix, lock_keys
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tokens import make_token
 from holdfast._core.trouble import Trouble
+from holdfast._core.validity import deadline
 from holdfast._core.waiting import Busy, Grant
-from holdfast._drivers.aio import AioDriver
+from holdfast._drivers.aio import AioDriver, Ask
 from holdfast._faces.aio_makers import Makers
 from holdfast._faces.holder import CLIENT_INFO_MS, Holder, client_id_of, client_key, holder_of, introduction
 from holdfast._faces.options import (
@@ -57,6 +59,7 @@ __all__ = ["Client", "Leasable", "Lease", "LeaseState", "Lock", "Loss", "connect
 
 R = TypeVar("R")
 
+_RELEASED = LeaseState.RELEASED
 _DEFAULT_URL = "redis://localhost:6379"
 
 
@@ -157,7 +160,9 @@ class Lease:
         "_entries",
         "_hold",
         "_loss",
+        "_offset",
         "_owners",
+        "_release_ask",
         "_task",
         "_where",
     )
@@ -169,7 +174,9 @@ class Lease:
         hold: Hold,
         owners: tuple[tuple[str, int], ...],
         task: asyncio.Task[Any] | None,
-        where: tuple[CodeType, int] | None,
+        where: CodeType | None = None,
+        offset: int = 0,
+        release_ask: Ask | None = None,
     ) -> None:
         self._client = client
         self._driver = driver
@@ -180,6 +187,8 @@ class Lease:
         self._entries = 1  # how often its owner has acquired it (a reentrant lock)
         self._task = task  # kept, so that its id is nobody else's while the lease lives
         self._where = where
+        self._offset = offset
+        self._release_ask = release_ask
 
     @property
     def name(self) -> str:
@@ -258,21 +267,34 @@ class Lease:
     async def _release(self) -> bool:
         hold = self._hold
         client = self._client
+        driver = self._driver
         if hold.over(clock()):
             client._unwatch(self)
             return False
         if self._entries > 1:
             self._entries -= 1
             return True
-        hold.released()
-        client._unwatch(self)
-        if not await client._run(hold.release()):
+        hold.state = _RELEASED
+        driver.schedule.remove(hold)
+        client._disown(self)
+        ask = self._release_ask
+        try:
+            if ask is None or driver is not client._driver:
+                held = await client._driver.run(hold.release())
+            else:
+                # By hand; all but an answer is the protocol's.
+                try:
+                    held = await driver.ask(ask, hold.token, ask.patience_s) > 0
+                except BaseException as error:
+                    held = await driver.resume(hold.release(), 0.0, None, error)
+        except Trouble as trouble:
+            raise client._public(trouble) from None
+        if not held:
             hold.state = LeaseState.LOST
             hold.reason = "taken"
             if self._loss is not None:
                 self._loss._fire("taken")
-            return False
-        return True
+        return held
 
     def _ended(self, operation: str) -> LeaseLost | LeaseReleased:
         if self._hold.state is LeaseState.LOST:
@@ -322,9 +344,9 @@ class Lease:
         )
 
     def _acquired_at(self) -> str:
-        if self._where is None:
+        code, offset = self._where, self._offset
+        if code is None:
             return "an unknown place"
-        code, offset = self._where
         if code.co_filename == asyncio.events.__file__ and self._task is not None:
             return f"the start of {self._task!r}"  # acquire() is itself what the task runs
         line = next((line for start, end, line in code.co_lines() if start <= offset < end), None)
@@ -332,7 +354,7 @@ class Lease:
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
         hold = getattr(self, "_hold", None)
-        if hold is None or not hold.alive:
+        if hold is None or hold.state is _RELEASED or not hold.alive:
             return
         try:
             # This may be any thread: from here on nobody renews it, and its end is found at its deadline.
@@ -381,6 +403,8 @@ class Leasable:
         self._max_hold_ms = max_hold_ms
         self._owned_as: tuple[str, ...] = (f"{self._kind}:{name}",)
         self._entered: dict[asyncio.Task[Any] | None, list[Lease]] = {}
+        #: The first requests of acquire and release, ready but for the token; () where there are none.
+        self._asks: tuple[Ask, Ask] | tuple[()] | None = None
 
     # What a kind of lock has to say.
 
@@ -395,6 +419,14 @@ class Leasable:
     def _give_back(self, token: str) -> Protocol[None]:
         """Undo what an interrupted acquire may have done."""
         raise NotImplementedError
+
+    def _resumed(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
+        """The protocol that acquires, for a token with which its first request was sent."""
+        raise NotImplementedError
+
+    def _prepare(self) -> tuple[Ask, Ask] | tuple[()]:
+        self._asks = ()
+        return ()
 
     @property
     def name(self) -> str:
@@ -428,10 +460,11 @@ class Leasable:
     async def _acquire(self, timeout_s: float | None, frame: Any, mark: str | None = None) -> Lease:
         client = self._client
         driver = client._driver
-        task = asyncio.current_task()
-        where = (frame.f_code, frame.f_lasti)
-        del frame
-        owners = tuple([(kind, id(task)) for kind in self._owned_as])
+        task = current_task(driver.loop)
+        code, offset = frame.f_code, frame.f_lasti
+        me = id(task)
+        owned_as = self._owned_as
+        owners = ((owned_as[0], me),) if len(owned_as) == 1 else tuple([(kind, me) for kind in owned_as])
         for owner in owners:
             held = client._owners.get(owner)
             if held is not None and (lease := held()) is not None and not lease._hold.over(clock()):
@@ -439,16 +472,37 @@ class Leasable:
                     raise AlreadyHeld(lease.name)
                 lease._entries += 1
                 return lease
-        owner_part = f"{self._mark if mark is None else mark}{id(task)}"
-        token = make_token(driver.client_id, owner_part, next(client._sequence))
+        token = f"{driver.client_id}:{self._mark if mark is None else mark}{me}:{next(client._sequence)}"
         got: Grant | Busy | None = None
+        asks = self._asks
+        if asks is None:
+            asks = self._prepare()
         try:
-            got = await driver.run(self._ask(token, timeout_s))
+            if asks and driver.smooth(asks[0].key):
+                # The first request by hand; all but a grant in time is the protocol's.
+                ask, release_ask = asks
+                patience_s = ask.patience_s
+                if timeout_s is not None:
+                    patience_s = max(0.25, min(patience_s, timeout_s or driver.settings.brief_s))
+                asked_at = clock()
+                try:
+                    reply = await driver.ask(ask, token, patience_s)
+                except BaseException as error:
+                    got = await driver.resume(self._resumed(token, timeout_s), asked_at, None, error)
+                else:
+                    if reply[0] == 1 and clock() < deadline(asked_at, self._ttl_ms):
+                        got = Grant(reply[1], asked_at)
+                    else:
+                        got = await driver.resume(self._resumed(token, timeout_s), asked_at, reply, None)
+            else:
+                release_ask = None
+                got = await driver.run(self._ask(token, timeout_s))
             if type(got) is Grant:
                 hold = self._make_hold(token, got)
-                lease = self._lease_class(client, driver, hold, owners, task, where)
+                lease = self._lease_class(client, driver, hold, owners, task, code, offset, release_ask)
+                known = weakref.ref(lease)
                 for owner in owners:
-                    client._owners[owner] = weakref.ref(lease)
+                    client._owners[owner] = known
                 driver.watch(hold)
                 if got.sent_at >= driver.introduce_at:
                     client._introduce(driver, got.sent_at)
@@ -506,6 +560,14 @@ class Lock(Leasable):
         exclusive = self._exclusive
         listening = exclusive.listens and self._client._driver.listening(self._keys.lock)
         return exclusive.acquire(token, self._ttl_ms, timeout_s, listening)
+
+    def _prepare(self) -> tuple[Ask, Ask] | tuple[()]:
+        calls = self._exclusive.first_calls(self._ttl_ms)
+        self._asks = asks = () if calls is None else (Ask(calls[0]), Ask(calls[1]))
+        return asks
+
+    def _resumed(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
+        return self._exclusive.acquire(token, self._ttl_ms, timeout_s, False)
 
     def _make_hold(self, token: str, grant: Grant) -> Hold:
         return self._exclusive.hold(token, grant, self._ttl_ms, self._renew, self._max_hold_ms)
@@ -694,7 +756,7 @@ class Client(Makers):
     def _driver(self) -> AioDriver:
         """The driver of the running event loop."""
         driver = self._here
-        if driver is None or driver.closed or driver.loop is not asyncio.get_running_loop():
+        if driver is None or driver.closed or driver.loop is not get_running_loop():
             driver = self._begin()
         return driver
 

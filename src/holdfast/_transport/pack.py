@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast._lua import Script
 
-__all__ = ["pack_command", "pack_script"]
+__all__ = ["pack_around", "pack_command", "pack_script"]
 
 #: What stands before and behind the token (the first argument) in a script's call: all else repeats, since locks are
 #: taken again and again. Cleared when full.
@@ -24,24 +24,23 @@ def pack_script(script: Script, keys: Sequence[str], args: Sequence[str | int | 
     """EVALSHA of a script."""
     if not args or type(args[0]) is not str:
         return b"".join(_pack_parts(script, keys, args))
+    before, behind = pack_around(script, keys, args)
+    token = args[0].encode()
+    return b"%b$%d\r\n%b\r\n%b" % (before, len(token), token, behind)
+
+
+def pack_around(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> tuple[bytes, bytes]:
+    """What stands before and behind the first argument in EVALSHA of a script."""
     known = (script.name, tuple(keys), tuple(args[1:]))
     around = _around_token.get(known)
     if around is None:
-        around = _pack_around(script, keys, args, known)
-    token = args[0].encode()
-    return b"%b$%d\r\n%b\r\n%b" % (around[0], len(token), token, around[1])
-
-
-def _pack_around(
-    script: Script, keys: Sequence[str], args: Sequence[str | int | bytes], known: tuple[object, ...]
-) -> tuple[bytes, bytes]:
-    parts = _pack_parts(script, keys, args)
-    before = 3 + len(keys)
-    around = b"".join(parts[:before]), b"".join(parts[before + 1 :])
-    if len(around[1]) <= _BEHIND_MAX_BYTES:
-        if len(_around_token) >= _AROUND_MAX:
-            _around_token.clear()
-        _around_token[known] = around
+        parts = _pack_parts(script, keys, args)
+        before = 3 + len(keys)
+        around = b"".join(parts[:before]), b"".join(parts[before + 1 :])
+        if len(around[1]) <= _BEHIND_MAX_BYTES:
+            if len(_around_token) >= _AROUND_MAX:
+                _around_token.clear()
+            _around_token[known] = around
     return around
 
 
