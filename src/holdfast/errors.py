@@ -300,16 +300,16 @@ class OptimisticConflict(HoldfastError):
 
 
 class StaleFencingToken(HoldfastError):
-    """A newer holder has been here: `resource`, `token` (refused), `seen` (the newest so far)."""
+    """A newer holder has been here: `resource`, `token` (refused), `seen` (the newest so far, or None: not told)."""
 
     resource: str
     token: int
-    seen: int
+    seen: int | None
 
-    def __init__(self, resource: str, token: int, seen: int) -> None:
+    def __init__(self, resource: str, token: int, seen: int | None) -> None:
         super().__init__(
-            f"fencing token {token} is not accepted by {resource!r}, which has seen {seen}: the lease it belongs to "
-            "is over",
+            f"fencing token {token} is not accepted by {resource!r}, which has seen {seen or 'a newer one'}: the lease "
+            "it belongs to is over",
             resource=resource,
             token=token,
             seen=seen,

@@ -36,7 +36,7 @@ _IMPURE = frozenset(
 _CLIENTS = frozenset({"redis", "valkey", "hiredis"})
 _TERMINAL = frozenset({"click", "rich"})
 _FACTS = frozenset({"errors", "events", "lease"})
-_PUBLIC = frozenset({"", "asyncio", "embedded", "testing", "lab", *_FACTS})
+_PUBLIC = frozenset({"", "asyncio", "embedded", "fencing", "testing", "lab", *_FACTS})
 
 ROOMS: dict[str, Room] = {
     "errors": Room(),
@@ -51,6 +51,7 @@ ROOMS: dict[str, Room] = {
     "": Room(_FACTS | {"_faces", "asyncio"}),
     "asyncio": Room(_FACTS | {"", "_faces"}),
     "embedded": Room(_FACTS),
+    "fencing": Room(_FACTS | {"_faces.options"}),
     "testing": Room(_PUBLIC | {"_sim", "_core"}, frozenset({"pytest"})),
     "lab": Room(_PUBLIC | {"_core.effects", "_core.trouble"}, _CLIENTS | _TERMINAL),
     "cli": Room(_PUBLIC, _CLIENTS | _TERMINAL),

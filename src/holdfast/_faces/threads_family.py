@@ -35,6 +35,7 @@ from holdfast.errors import (
     LeaseLost,
     NotHeld,
     OptimisticConflict,
+    StaleFencingToken,
 )
 
 __all__ = [
@@ -703,7 +704,8 @@ class _Leadership(Lock):
 
     def __init__(self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
         super().__init__(client, name, ttl_ms, renew, max_hold_ms)
-        self._keys = self._keys.part("leader")
+        self._keys = self._keys.part("leader")  # apart from the lock of that name
+        self._exclusive = client._exclusive(self._keys)
         self._exclusive = client._exclusive(self._keys)
 
 
@@ -915,6 +917,17 @@ def compare_and_set(
             check_name(key, "key"), expected, new, ttl_ms, client._knows_ifeq, client._driver.settings
         )
     )
+
+
+def fenced_set(
+    client: Client, key: str, value: Value, fencing_token: int, ttl_ms: int | None, remember_ms: int
+) -> None:
+    """See `holdfast.fencing.guarded_set`."""
+    seen_key = f"{lock_keys(None, check_name(key, 'key')).base}:fenced"
+    patience_s = client._driver.settings.patience_s
+    seen = client._run(optimistic.fenced_set(key, seen_key, fencing_token, value, ttl_ms, remember_ms, patience_s))
+    if seen is not None:
+        raise StaleFencingToken(key, fencing_token, seen)
 
 
 def locked(client: Client, template: str, skip_if_held: bool, timeout_s: float | None, options: dict[str, Any]) -> Any:

@@ -270,6 +270,12 @@ class Makers:
             cast("Client", self), template, check_bool("skip_if_held", skip_if_held), timeout_of(timeout), options
         )
 
+    def _fenced_set(self, key: str, value: Value, fencing_token: int, ttl_ms: int | None, remember_ms: int) -> None:
+        from holdfast._faces.threads_family import fenced_set
+
+        self._not_over_quorum("a guarded write")
+        fenced_set(cast("Client", self), key, value, fencing_token, ttl_ms, remember_ms)
+
     def lock_for(self, subject: object, **options: Any) -> Lock:
         """The lock of an object that says what identifies it, by an attribute or method `__lock_name__`.
 

@@ -1,0 +1,173 @@
+"""What latches, events, barriers and elections promise, whichever face and server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast._core.settings import Settings
+from tests.support.faces import Face, eventually
+
+# ---------------------------------------------------------------- latch
+
+
+def test_a_latch_opens_after_so_many(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+    mine, theirs = locks.latch(unique_name, 3), others.latch(unique_name, 3)
+    waiting = [face.start(each.wait) for each in (mine, theirs, mine)]
+    assert theirs.count_down() == 2
+    assert mine.count_down() == 1
+    assert mine.wait(timeout=0.05) is False
+    assert not any(each.done() for each in waiting)
+    assert theirs.count_down(5) == 0
+    assert [each.result() for each in waiting] == [True] * 3
+    assert mine.wait(timeout=0) is True and mine.remaining() == 0
+
+
+def test_a_latch_is_declared_alike(locks: Any, others: Any, unique_name: str) -> None:
+    locks.latch(unique_name, 3).count_down()
+    for deed in (others.latch(unique_name, 2).count_down, others.latch(unique_name, 4).wait):
+        with pytest.raises(holdfast.DeclaredDifferently, match="latch"):
+            deed()
+    with pytest.raises(holdfast.ConfigurationError):
+        locks.latch(unique_name, 0)
+
+
+def test_a_latch_leaves_no_waiters_behind(locks: Any, raw: Any, unique_name: str) -> None:
+    assert locks.latch(unique_name, 1).wait(timeout=0.1) is False
+    queue = f"holdfast:{{{unique_name}}}:latch:queue"
+    eventually(lambda: not raw.exists(queue))
+    locks.latch(unique_name, 1).count_down()
+    keys = list(raw.scan_iter(f"holdfast:{{{unique_name}}}*"))
+    assert keys and all(raw.pttl(each) > 0 for each in keys)
+
+
+# ---------------------------------------------------------------- event
+
+
+def test_an_event(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+    mine, theirs = locks.event(unique_name), others.event(unique_name)
+    assert not mine.is_set() and mine.wait(timeout=0.05) is False
+    waiting = [face.start(each.wait) for each in (mine, theirs)]
+    theirs.set()
+    assert [each.result() for each in waiting] == [True, True]
+    assert mine.is_set() and mine.wait() is True
+    mine.clear()
+    assert not theirs.is_set()
+    assert theirs.wait(timeout=0) is False
+
+
+def test_waiting_for_an_event_survives_the_loss_of_the_message(
+    others: Any, face: Face, url: str, raw: Any, unique_name: str
+) -> None:
+    impatient = face.client(face.redis().Redis.from_url(url), _settings=Settings(signal_recheck_ms=300))
+    waiting = face.start(impatient.event(unique_name).wait)
+    queue = f"holdfast:{{{unique_name}}}:event:queue"
+    eventually(lambda: raw.zcard(queue) == 1)
+    raw.delete(queue)  # now nobody tells it
+    others.event(unique_name).set()
+    assert waiting.result() is True, "it looks for itself"
+
+
+# ---------------------------------------------------------------- barrier
+
+
+def test_a_barrier_again_and_again(locks: Any, face: Face, url: str, raw: Any, unique_name: str) -> None:
+    barriers = [face.connect(url).barrier(unique_name, 3) for _ in range(3)]
+    for generation in range(3):
+        waiting = [face.start(each.wait) for each in barriers]
+        assert sorted(each.result() for each in waiting) == [0, 1, 2]
+        assert barriers[0].generation() == generation + 1
+    assert barriers[0].n_waiting() == 0 and not barriers[0].broken()
+    keys = list(raw.scan_iter(f"holdfast:{{{unique_name}}}*"))
+    assert keys and all(raw.pttl(each) > 0 for each in keys)
+
+
+def test_nobody_passes_a_barrier_alone(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+    waiting = face.start(locks.barrier(unique_name, 2).wait)
+    eventually(lambda: others.barrier(unique_name, 2).n_waiting() == 1)
+    assert not waiting.done()
+    assert others.barrier(unique_name, 2).wait() == 1
+    assert waiting.result() == 0
+
+
+def test_out_of_time_the_barrier_breaks_for_all(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+    mine, theirs = locks.barrier(unique_name, 3), others.barrier(unique_name, 3)
+    waiting = face.start(theirs.wait)
+    eventually(lambda: mine.n_waiting() == 1)
+    with pytest.raises(holdfast.BrokenBarrier):
+        mine.wait(timeout=0.1)
+    with pytest.raises(holdfast.BrokenBarrier):
+        waiting.result()
+    assert theirs.broken()
+    with pytest.raises(holdfast.BrokenBarrier):
+        mine.wait()
+    mine.reset()
+    assert not mine.broken() and mine.n_waiting() == 0
+
+
+def test_abort_and_reset_end_the_wait(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+    mine, theirs = locks.barrier(unique_name, 2), others.barrier(unique_name, 2)
+    for deed in (theirs.abort, theirs.reset):
+        mine.reset()
+        waiting = face.start(mine.wait)
+        eventually(lambda: theirs.n_waiting() == 1)
+        deed()
+        with pytest.raises(holdfast.BrokenBarrier):
+            waiting.result()
+    assert not mine.broken()
+
+
+def test_a_dead_party_does_not_count(locks: Any, others: Any, face: Face, raw: Any, unique_name: str) -> None:
+    waiting = face.start(locks.barrier(unique_name, 2).wait)
+    eventually(lambda: others.barrier(unique_name, 2).n_waiting() == 1)
+    raw.zadd(f"holdfast:{{{unique_name}}}:barrier:arrived", {"0" * 24 + ":1:1": 1})
+    raw.client_kill_filter(_type="pubsub")  # the living one looks at once
+    eventually(lambda: others.barrier(unique_name, 2).n_waiting() == 1)
+    assert not waiting.done()
+    others.barrier(unique_name, 2).wait()
+    waiting.result()
+
+
+def test_a_barrier_is_declared_alike(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+    with pytest.raises(holdfast.BrokenBarrier):
+        locks.barrier(unique_name, 2).wait(timeout=0)
+    for deed in (others.barrier(unique_name, 3).wait, others.barrier(unique_name, 3).reset):
+        with pytest.raises(holdfast.DeclaredDifferently, match="parties"):
+            deed()
+
+
+# ---------------------------------------------------------------- election
+
+
+def test_one_leads_and_the_next_follows(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+    mine, theirs = locks.election(unique_name), others.election(unique_name)
+    assert mine.leader() is None and not mine.is_leader
+    first = mine.campaign()
+    assert mine.is_leader and mine.leader().token == first.token
+    with pytest.raises(holdfast.AcquireTimeout):
+        theirs.campaign(timeout=0.1)
+    campaigning = face.start(theirs.campaign)
+    eventually(lambda: locks.lock(unique_name).waiters() == 0 and not campaigning.done())
+    mine.resign()
+    second = campaigning.result()
+    assert theirs.is_leader and not mine.is_leader
+    assert second.fencing_token > first.fencing_token
+    mine.resign()  # nothing to resign
+    assert theirs.is_leader
+    theirs.resign()
+    assert mine.leader() is None
+
+
+def test_not_related_to_the_lock_of_that_name(locks: Any, unique_name: str) -> None:
+    with locks.lock(unique_name), locks.election(unique_name) as lease:
+        assert lease.fencing_token > 0
+
+
+def test_a_lost_lead_is_known(locks: Any, raw: Any, unique_name: str) -> None:
+    election = locks.election(unique_name, ttl=2)
+    with pytest.raises(holdfast.LeaseLost), election as lease:
+        raw.set(f"holdfast:{{{unique_name}}}:leader", "a thief's", px=60_000)
+        assert lease.lost.wait(30)
+        assert not election.is_leader
