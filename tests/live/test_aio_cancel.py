@@ -1,0 +1,314 @@
+"""Cancellations at any point of acquire and release leave nothing behind, and are never taken for a loss."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+import holdfast.asyncio
+from holdfast import embedded
+from holdfast.asyncio import Client, LeaseLost, LeaseState
+
+#: Everything here happens in a moment; a busy machine may take its time.
+PATIENCE_S = 30.0
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(PATIENCE_S * 3):
+            await main()
+
+    asyncio.run(bounded())
+
+
+@asynccontextmanager
+async def served(server: embedded.Server, **options: Any) -> AsyncIterator[tuple[Client, Any]]:
+    """A client of ours and a plain one."""
+    raw = redis.asyncio.Redis.from_url(server.url, decode_responses=True)
+    async with holdfast.asyncio.connect(server.url, **options) as locks:
+        yield locks, raw
+    await raw.aclose()
+
+
+async def settled(locks: Client) -> None:
+    """All give-backs have been answered."""
+    for driver in locks._drivers:
+        assert await driver.settle(PATIENCE_S)
+
+
+async def eventually(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + PATIENCE_S
+    while True:
+        if value := await condition():
+            return value
+        assert loop.time() < until, f"did not happen: {what}"
+        await asyncio.sleep(0.005)
+
+
+async def _storm(locks: Client, raw: Any, name: str, victims: int, longest_s: float, seed: int) -> int:
+    """Cancel tasks at random points; returns how many ended by that."""
+    dice = random.Random(seed)
+    names = [f"{name}-{number}" for number in range(23)]
+    inside: dict[str, int] = dict.fromkeys(names, 0)
+
+    async def victim(name: str, timeout: float | None, hold_s: float) -> None:
+        lock = locks.lock(name, ttl=30)
+        if timeout is None:
+            async with lock:
+                inside[name] += 1
+                try:
+                    assert inside[name] == 1, "two holders"
+                    await asyncio.sleep(hold_s)
+                finally:
+                    inside[name] -= 1
+        else:
+            lease = await lock.try_acquire() if timeout == 0 else await lock.acquire(timeout=timeout)
+            if lease is not None:
+                async with lease:
+                    await asyncio.sleep(hold_s)
+
+    tasks = []
+    cancelled = 0
+    for _ in range(victims):
+        timeout = dice.choice((None, None, 0, 20.0))
+        task = asyncio.create_task(victim(dice.choice(names), timeout, dice.random() * longest_s / 4))
+        tasks.append(task)
+        asyncio.get_running_loop().call_later(dice.random() * longest_s, task.cancel)
+        if dice.random() < 0.2:
+            await asyncio.sleep(dice.random() * 0.002)
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(outcome, asyncio.CancelledError):
+            cancelled += 1
+        else:
+            assert outcome is None, repr(outcome)
+    await settled(locks)
+    left = [key for key in await raw.keys(f"holdfast:{{{name}-*") if not key.endswith((":fence", ":gone"))]
+    assert left == [], "locks or places in queues were left behind"
+    for name in names:
+        lease = await locks.lock(name).try_acquire()
+        assert lease is not None
+        await lease.release()
+    return cancelled
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_storm_of_cancellations_leaves_nothing(valkey_server: embedded.Server, unique_name: str, seed: int) -> None:
+    async def main() -> None:
+        cancelled = 0
+        async with served(valkey_server) as (locks, raw):
+            for wave in range(10):
+                cancelled += await _storm(locks, raw, f"{unique_name}-{wave}", 150, 0.06, seed * 100 + wave)
+                if cancelled >= 500:
+                    break
+        assert cancelled >= 500
+
+    run(main)
+
+
+def test_a_storm_over_a_slow_wire_leaves_nothing(valkey_server: embedded.Server, unique_name: str) -> None:
+    """Requests, replies and wake-ups are on their way for some time, so that cancellations meet them there."""
+
+    async def main() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            there = await asyncio.open_connection(valkey_server.host, valkey_server.port)
+            await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
+
+        async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                while data := await reader.read(65536):
+                    await asyncio.sleep(0.004)
+                    writer.write(data)
+            except OSError:
+                pass
+            finally:
+                writer.close()
+
+        proxy = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = proxy.sockets[0].getsockname()[1]
+        raw = redis.asyncio.Redis.from_url(valkey_server.url, decode_responses=True)
+        cancelled = 0
+        async with holdfast.asyncio.connect(f"redis://127.0.0.1:{port}") as locks:
+            for wave in range(10):
+                cancelled += await _storm(locks, raw, f"{unique_name}-{wave}", 120, 0.2, wave)
+                if cancelled >= 300:
+                    break
+        assert cancelled >= 300
+        await raw.aclose()
+        proxy.close()
+
+    run(main)
+
+
+def test_a_loss_cancels_the_body_and_comes_out(valkey_server: embedded.Server, unique_name: str) -> None:
+    async def main() -> None:
+        async with served(valkey_server) as (locks, raw):
+            reached = False
+            with pytest.raises(LeaseLost) as caught:
+                async with locks.lock(unique_name, ttl=0.5) as lease:
+                    await raw.set(f"holdfast:{{{unique_name}}}", "somebody else", px=60_000)
+                    await asyncio.sleep(PATIENCE_S)
+                    reached = True
+            assert not reached
+            assert caught.value.name == unique_name
+            assert lease.state is LeaseState.LOST
+            assert lease.lost.is_set()
+            task = asyncio.current_task()
+            assert task is not None and task.cancelling() == 0
+            await asyncio.sleep(0)  # no cancellation is left over
+            assert await raw.get(f"holdfast:{{{unique_name}}}") == "somebody else"
+
+    run(main)
+
+
+def test_a_loss_of_an_entered_lease_comes_out_too(valkey_server: embedded.Server, unique_name: str) -> None:
+    async def main() -> None:
+        async with served(valkey_server) as (locks, raw):
+            lease = await locks.lock(unique_name, ttl=0.5).acquire(timeout=5)
+            with pytest.raises(LeaseLost):
+                async with lease:
+                    await raw.delete(f"holdfast:{{{unique_name}}}")
+                    await asyncio.sleep(PATIENCE_S)
+
+    run(main)
+
+
+def test_a_body_that_swallows_the_cancellation_hears_of_the_loss(
+    valkey_server: embedded.Server, unique_name: str
+) -> None:
+    async def main() -> None:
+        async with served(valkey_server) as (locks, raw):
+            swallowed = False
+            with pytest.raises(LeaseLost):
+                async with locks.lock(unique_name, ttl=0.5):
+                    await raw.delete(f"holdfast:{{{unique_name}}}")
+                    try:
+                        await asyncio.sleep(PATIENCE_S)
+                    except asyncio.CancelledError:
+                        swallowed = True
+            assert swallowed
+            task = asyncio.current_task()
+            assert task is not None and task.cancelling() == 0
+
+    run(main)
+
+
+def test_an_error_of_the_body_is_not_replaced(valkey_server: embedded.Server, unique_name: str) -> None:
+    async def main() -> None:
+        async with served(valkey_server) as (locks, raw):
+            with pytest.raises(ZeroDivisionError):
+                async with locks.lock(unique_name, ttl=0.5):
+                    await raw.delete(f"holdfast:{{{unique_name}}}")
+                    try:
+                        await asyncio.sleep(PATIENCE_S)
+                    except asyncio.CancelledError:
+                        raise ZeroDivisionError from None
+            task = asyncio.current_task()
+            assert task is not None and task.cancelling() == 0
+
+    run(main)
+
+
+def test_a_cancellation_from_outside_is_not_taken_for_a_loss(valkey_server: embedded.Server, unique_name: str) -> None:
+    async def main() -> None:
+        async with served(valkey_server) as (locks, raw):
+            entered = asyncio.Event()
+
+            async def body() -> None:
+                async with locks.lock(unique_name):
+                    entered.set()
+                    await asyncio.sleep(PATIENCE_S)
+
+            task = asyncio.create_task(body())
+            await entered.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert task.cancelled()
+            assert await raw.exists(f"holdfast:{{{unique_name}}}") == 0
+
+    run(main)
+
+
+def test_a_cancellation_from_outside_wins_over_a_loss(valkey_server: embedded.Server, unique_name: str) -> None:
+    async def main() -> None:
+        async with served(valkey_server) as (locks, raw):
+            lost = asyncio.Event()
+
+            async def body() -> None:
+                async with locks.lock(unique_name, ttl=0.5):
+                    await raw.delete(f"holdfast:{{{unique_name}}}")
+                    try:
+                        await asyncio.sleep(PATIENCE_S)
+                    except asyncio.CancelledError:
+                        lost.set()
+                        await asyncio.sleep(PATIENCE_S)  # slow to leave: meanwhile it is cancelled for good
+
+            task = asyncio.create_task(body())
+            await lost.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    run(main)
+
+
+def test_timeouts_around_a_body_stay_timeouts(valkey_server: embedded.Server, unique_name: str) -> None:
+    async def main() -> None:
+        async with served(valkey_server) as (locks, raw):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    async with locks.lock(unique_name):
+                        await asyncio.sleep(PATIENCE_S)
+            await settled(locks)
+            assert await raw.exists(f"holdfast:{{{unique_name}}}") == 0
+
+    run(main)
+
+
+def test_a_loss_found_by_the_body_itself(valkey_server: embedded.Server, unique_name: str) -> None:
+    """`ensure_held` sees the deadline first, while the task runs: it raises, and nothing is cancelled later."""
+
+    async def main() -> None:
+        async with served(valkey_server) as (locks, _):
+            with pytest.raises(LeaseLost):
+                async with locks.lock(unique_name, ttl=0.05, renew=False) as lease:
+                    while True:
+                        lease.ensure_held()  # never lets the event loop look
+            task = asyncio.current_task()
+            assert task is not None and task.cancelling() == 0
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+    run(main)
+
+
+def test_a_cancelled_waiter_gives_its_place_away(valkey_server: embedded.Server, unique_name: str) -> None:
+    async def main() -> None:
+        async with served(valkey_server) as (locks, raw):
+            holder = await locks.lock(unique_name).acquire()
+            lock = locks.lock(unique_name)
+            first = asyncio.create_task(lock.acquire())
+            await eventually(lambda: raw.zcard(f"holdfast:{{{unique_name}}}:queue"), "queued")
+            second = asyncio.create_task(lock.acquire())
+
+            async def both() -> bool:
+                return bool(await raw.zcard(f"holdfast:{{{unique_name}}}:queue") == 2)
+
+            await eventually(both, "both queued")
+            first.cancel()
+            await asyncio.wait((first,))
+            await settled(locks)
+            assert await lock.waiters() == 1
+            await holder.release()
+            async with asyncio.timeout(PATIENCE_S):
+                async with await second as lease:
+                    assert lease.fencing_token > holder.fencing_token
+
+    run(main)
