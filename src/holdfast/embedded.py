@@ -297,7 +297,7 @@ class Server:
             "daemonize": "no",
             "save": "",
             "appendonly": "no",
-            **({"requirepass": self.password} if self.password is not None else {}),
+            **({"requirepass": shlex.quote(self.password)} if self.password is not None else {}),
         }
         directives.update(self._config)
         arguments = [str(self.executable)]

@@ -13,6 +13,7 @@ import itertools
 import os
 import re
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +22,7 @@ import pytest
 
 from holdfast import embedded
 
-__all__ = ["KINDS", "Kind", "executable", "start", "unique"]
+__all__ = ["KINDS", "Kind", "executable", "free_port", "start", "unique"]
 
 Kind = Literal["valkey", "redis62", "redis70"]
 KINDS: tuple[Kind, ...] = ("valkey", "redis62", "redis70")
@@ -66,3 +67,11 @@ def start(kind: Kind = "valkey", **options: Any) -> embedded.Server:
     if isinstance(program, str):
         pytest.skip(program)
     return embedded.server(executable=program, **options)
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -28,7 +28,9 @@ def connecting_trouble(error: BaseException, node: str) -> Trouble:
         if kind is not None and isinstance(error, kind):
             return _unsent(refusal(said if said.startswith(word) else f"{word} {said}", node))
     if isinstance(error, exceptions.AuthenticationError):
-        needs = "required" in said.lower() or "without any password" in said.lower() or "before auth" in said.lower()
+        lower = said.lower()
+        # "HELLO must be called with the client already authenticated …": no password was given at all.
+        needs = any(sign in lower for sign in ("required", "without any password", "before auth", "already auth"))
         word = said.split(" ", 1)[0]
         known = word in ("NOAUTH", "WRONGPASS")
         return _unsent(refusal(said if known else f"{'NOAUTH' if needs else 'WRONGPASS'} {said}", node))

@@ -1,0 +1,515 @@
+"""Rows of the fault catalogue: what goes wrong at the server, and what it says then.
+
+Each server trouble ends in one clear error, or is waited out inside `timeout`, and leaves no orphan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+import holdfast
+from holdfast import embedded
+from holdfast._core.keys import lock_keys
+from holdfast.errors import ScriptRefused
+from tests.live.conftest import warm
+from tests.support import servers
+from tests.support.faces import Face, eventually
+from tests.support.keys import fence_of, key_of, queue_of
+from tests.support.servers import KINDS, Kind
+
+LONG_S = 600
+
+EVERY_SERVER = pytest.mark.parametrize("kind", KINDS)
+
+
+def renewed(look: Any, lease: Any) -> Callable[[], bool]:
+    """Whether it was renewed since this was called, and is HELD."""
+
+    def ends_at() -> float:
+        return time.monotonic() * 1000 + float(look.pttl(key_of(lease.name)))
+
+    before = ends_at()
+    return lambda: ends_at() > before + 200 and lease.state.name == "HELD"
+
+
+# ---------------------------------------------------------------- the wrong server, or not yet
+
+
+@EVERY_SERVER
+def test_26_readonly_is_waited_out(
+    face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
+) -> None:
+    server = private_server(kind)
+    look = looking_at(server)
+    locks = face.connect(server.url)
+    lease = locks.lock(unique_name, ttl=3).acquire()
+    look.execute_command("REPLICAOF", "127.0.0.1", "1")  # nobody there: it keeps its data, and refuses writes
+    with pytest.raises(holdfast.ServerError) as caught:
+        locks.lock(f"{unique_name}-2").acquire(timeout=0.5)
+    assert caught.value.kind == "READONLY"
+    assert "master" in str(caught.value)
+    waiting = face.start(locks.lock(f"{unique_name}-2").acquire, timeout=60)
+    eventually(lambda: lease.state.name == "SUSPECT", "a renewal was refused")
+    assert not waiting.done()
+    look.execute_command("REPLICAOF", "NO", "ONE")
+    waiting.result(60).release()
+    eventually(lambda: lease.state.name == "HELD", "renewed as soon as it could be")
+    lease.release()
+
+
+@pytest.mark.parametrize("kind", ["valkey", "redis70"])  # 6.2 answers only every 2 MB while it loads
+def test_28_a_loading_server_is_waited_for(
+    face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
+) -> None:
+    server = private_server(
+        kind,
+        config={"dbfilename": "dump.rdb", "key-load-delay": 5000, "loading-process-events-interval-bytes": 1024},
+    )
+    look = looking_at(server)
+    locks = face.connect(server.url)
+    lease = locks.lock(unique_name, ttl=LONG_S).acquire()
+    look.mset({f"bulk:{number}": "x" * 100 for number in range(300)})
+    look.save()
+    server.kill()
+    starting = threading.Thread(target=server.start)
+    starting.start()
+    try:
+        eventually(lambda: says_loading(server))
+        other = locks.lock(f"{unique_name}-2").acquire(timeout=60)
+        other.release()
+    finally:
+        starting.join()
+    lease.extend(LONG_S)
+    assert look.get(key_of(unique_name)) == lease.token
+    lease.release()
+
+
+def says_loading(server: embedded.Server) -> bool:
+    try:
+        with socket.create_connection((server.host, server.port), timeout=5) as sock:
+            sock.sendall(b"PING\r\n")
+            return sock.recv(100).startswith(b"-LOADING")
+    except OSError:
+        return False
+
+
+# ---------------------------------------------------------------- scripts
+
+
+@EVERY_SERVER
+def test_29_scripts_that_are_forgotten_are_loaded_again(
+    face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
+) -> None:
+    server = private_server(kind)
+    look = looking_at(server)
+    first, second = face.connect(server.url), face.connect(server.url)
+    lease = first.lock(unique_name, ttl=1.5).acquire()
+    waiting = face.start(second.lock(unique_name, ttl=LONG_S).acquire)
+    eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
+    look.script_flush()
+    eventually(renewed(look, lease))
+    look.script_flush()
+    lease.release()
+    after = waiting.result(60)
+    look.script_flush()
+    after.extend(LONG_S)
+    look.script_flush()
+    after.release()
+    assert not look.exists(key_of(unique_name))
+
+
+@EVERY_SERVER
+def test_32_a_script_that_blocks_the_server_is_waited_out(
+    face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
+) -> None:
+    server = private_server(kind, config={"lua-time-limit": 20})
+    look = looking_at(server)
+    locks = face.connect(server.url)
+    warm(locks)
+    lease = locks.lock(unique_name, ttl=6).acquire()
+    with blocked(server, "while true do end") as end:
+        with pytest.raises(holdfast.ServerError) as caught:
+            locks.lock(f"{unique_name}-2").acquire(timeout=0.5)
+        assert caught.value.kind == "BUSY"
+        assert "SCRIPT KILL" in str(caught.value)
+        waiting = face.start(locks.lock(f"{unique_name}-2").acquire, timeout=60)
+        eventually(lambda: lease.state.name == "SUSPECT")
+        end()
+    waiting.result(60).release()
+    eventually(lambda: lease.state.name == "HELD")
+    assert look.get(key_of(unique_name)) == lease.token
+    lease.release()
+
+
+def test_33_a_script_that_cannot_be_killed(face: Face, private_server: Any, looking_at: Any, unique_name: str) -> None:
+    server = private_server(config={"lua-time-limit": 20})
+    locks = face.connect(server.url)
+    lease = locks.lock(unique_name, ttl=1.5).acquire()
+    with blocked(server, "redis.call('SET', 'written', 1) while true do end"):
+        with pytest.raises(holdfast.HoldfastError) as caught:
+            locks.lock(f"{unique_name}-2").acquire(timeout=1)
+        assert isinstance(caught.value, holdfast.ServerError | holdfast.OutcomeUnknown)
+        assert lease.lost.wait(60), "its time passed while nobody could renew it"
+        server.kill()
+    server.start()
+    look = looking_at(server)
+    eventually(lambda: not look.exists(key_of(unique_name), key_of(f"{unique_name}-2")))
+
+
+@contextlib.contextmanager
+def blocked(server: embedded.Server, code: str) -> Iterator[Callable[[], None]]:
+    """That code runs at the server; the value ends it."""
+    runner = redis.Redis.from_url(server.url, socket_timeout=None)
+    stopper = redis.Redis.from_url(server.url)
+
+    def run() -> None:
+        with contextlib.suppress(redis.RedisError):
+            runner.eval(code, 0)
+
+    def busy() -> bool:
+        try:
+            stopper.get("any")
+        except redis.ResponseError as error:
+            return "BUSY" in str(error)
+        return False
+
+    def end() -> None:
+        stopper.script_kill()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        eventually(busy)
+        yield end
+    finally:
+        with contextlib.suppress(redis.RedisError):
+            end()
+        thread.join(60)
+        runner.close()
+        stopper.close()
+
+
+# ---------------------------------------------------------------- memory
+
+
+@EVERY_SERVER
+def test_30_a_full_server_refuses_clearly_and_takes_back(
+    face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
+) -> None:
+    server = private_server(kind)
+    look = looking_at(server)
+    locks = face.connect(server.url)
+    warm(locks)
+    lease = locks.lock(unique_name, ttl=3).acquire()
+    other = locks.lock(f"{unique_name}-2", ttl=LONG_S).acquire()
+    look.config_set("maxmemory", 1)
+    began = time.monotonic()
+    with pytest.raises(holdfast.ServerError) as caught:
+        locks.lock(f"{unique_name}-3", ttl=LONG_S).acquire(timeout=60)
+    assert caught.value.kind == "OOM"
+    assert "maxmemory" in str(caught.value)
+    assert time.monotonic() - began < 30, "it does not pass by itself, so nobody waits for that"
+    assert not look.exists(key_of(f"{unique_name}-3"))
+    eventually(renewed(look, lease))
+    other.extend(LONG_S)
+    other.release()
+    lease.release()
+    assert not look.exists(key_of(unique_name), key_of(f"{unique_name}-2"))
+
+
+@EVERY_SERVER
+def test_30_a_full_server_hands_over(
+    face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
+) -> None:
+    server = private_server(kind)
+    look = looking_at(server)
+    first, second = face.connect(server.url), face.connect(server.url)
+    warm(first)
+    lease = first.lock(unique_name, ttl=LONG_S).acquire()
+    waiting = face.start(second.lock(unique_name, ttl=LONG_S).acquire)
+    eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
+    look.config_set("maxmemory", 1)
+    lease.release()
+    after = waiting.result(60)
+    assert after.fencing_token > lease.fencing_token
+    after.release()
+    assert not look.exists(key_of(unique_name))
+
+
+def test_31_an_evicted_lock_is_a_lost_one(face: Face, private_server: Any, looking_at: Any, unique_name: str) -> None:
+    server = private_server(config={"maxmemory-policy": "allkeys-random"})
+    look = looking_at(server)
+    locks = face.connect(server.url)
+    lease = locks.lock(unique_name, ttl=3).acquire()
+    look.config_set("maxmemory", 1)
+    with contextlib.suppress(redis.OutOfMemoryError):
+        look.set("one", "more")
+    assert not look.exists(key_of(unique_name)), "evicted"
+    assert lease.lost.wait(60)
+    assert lease.lost.reason == "taken", "told by a renewal, and not by its deadline"
+    assert not look.exists(key_of(unique_name)), "a lost lease is never made again"
+
+
+# ---------------------------------------------------------------- pauses and crowds
+
+
+def test_34_a_paused_server_is_waited_for(face: Face, private_server: Any, looking_at: Any, unique_name: str) -> None:
+    server = private_server()
+    look = looking_at(server)
+    locks = face.connect(server.url)
+    lease = locks.lock(unique_name, ttl=6).acquire()
+    look.execute_command("CLIENT", "PAUSE", 1500, "ALL")
+    began = time.monotonic()
+    other = locks.lock(f"{unique_name}-2", ttl=6).acquire(timeout=60)
+    assert time.monotonic() - began > 1, "it was paused"
+    lease.ensure_held()
+    eventually(renewed(look, lease))
+    for each in (lease, other):
+        each.release()
+
+
+@EVERY_SERVER
+def test_35_a_crowded_server_says_so_and_renewals_go_on(
+    face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
+) -> None:
+    server = private_server(kind, config={"maxclients": 12})
+    look = looking_at(server)
+    look.ping()
+    inside = face.connect(server.url)
+    lease = inside.lock(unique_name, ttl=2).acquire()
+    crowd = []
+    with contextlib.suppress(redis.RedisError):
+        for _ in range(20):
+            client = redis.Redis.from_url(server.url, retry=None)
+            crowd.append(client)
+            client.ping()
+    outside = face.connect(server.url)
+    with pytest.raises(holdfast.ServerError) as caught:
+        outside.lock(f"{unique_name}-2").acquire(timeout=0.5)
+    assert caught.value.kind == "MAXCLIENTS"
+    eventually(renewed(look, lease), "it keeps its connection")
+    waiting = face.start(outside.lock(f"{unique_name}-2").acquire, timeout=60)
+    assert not waiting.done()
+    for client in crowd:
+        client.close()
+    waiting.result(60).release()
+    lease.release()
+
+
+# ---------------------------------------------------------------- data that is gone
+
+
+def test_46_a_restart_without_data_is_a_loss_and_fencing_tokens_grow(
+    face: Face, private_server: Any, looking_at: Any, unique_name: str
+) -> None:
+    server = private_server()
+    locks, others = face.connect(server.url), face.connect(server.url)
+    lease = locks.lock(unique_name, ttl=3).acquire()
+    server.kill()
+    server.start()
+    look = looking_at(server)
+    with others.lock(unique_name, ttl=LONG_S) as after:
+        assert after.fencing_token > lease.fencing_token, "the resource can tell them apart"
+        assert lease.lost.wait(60)
+        assert look.get(key_of(unique_name)) == after.token
+
+
+def test_46_waiters_queue_again_after_a_restart_without_data(
+    face: Face, private_server: Any, looking_at: Any, unique_name: str
+) -> None:
+    server = private_server()
+    locks, others = face.connect(server.url), face.connect(server.url)
+    lease = locks.lock(unique_name, ttl=LONG_S, renew=False).acquire()
+    waiting = face.start(others.lock(unique_name, ttl=LONG_S).acquire)
+    look = looking_at(server)
+    eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
+    server.kill()
+    server.start()
+    after = waiting.result(60)
+    assert after.fencing_token > lease.fencing_token
+    after.release()
+    assert lease.remaining() > 0, "without renewal nothing tells it, so that only its fencing token is left"
+    with contextlib.suppress(holdfast.LeaseLost):  # or done: a connection that broke may have carried it out
+        lease.release()
+
+
+def test_47_an_aof_that_lost_its_tail_is_a_loss_and_fencing_tokens_grow(
+    face: Face, private_server: Any, looking_at: Any, unique_name: str
+) -> None:
+    server = private_server(config={"appendonly": "yes", "appendfsync": "everysec"})
+    locks, others = face.connect(server.url), face.connect(server.url)
+    look = looking_at(server)
+    look.set("before", 1)
+    (log,) = server.directory.glob("appendonlydir/*.incr.aof")
+    kept = log.stat().st_size
+    lease = locks.lock(unique_name, ttl=3).acquire()
+    eventually(lambda: log.stat().st_size > kept)
+    server.kill()
+    with log.open("r+b") as file:
+        file.truncate(kept)
+    server.start()
+    assert look.get("before") == "1"
+    with others.lock(unique_name, ttl=LONG_S) as after:
+        assert after.fencing_token > lease.fencing_token
+        assert lease.lost.wait(60)
+
+
+@pytest.mark.parametrize("deed", ["FLUSHALL", "DEL"])
+def test_55_a_key_that_was_removed_by_hand_is_a_loss(
+    face: Face, private_server: Any, looking_at: Any, unique_name: str, deed: str
+) -> None:
+    server = private_server()
+    look = looking_at(server)
+    locks, others = face.connect(server.url), face.connect(server.url)
+    lease = locks.lock(unique_name, ttl=3).acquire()
+    told: list[holdfast.LeaseLost] = []
+    lease.on_lost(told.append)
+    look.execute_command(deed, *([key_of(unique_name)] if deed == "DEL" else []))
+    with others.lock(unique_name, ttl=LONG_S) as after:
+        assert after.fencing_token > lease.fencing_token
+        eventually(lambda: told)
+        assert told[0].reason == "taken"
+        with pytest.raises(holdfast.LeaseLost):
+            lease.release()
+        assert look.get(key_of(unique_name)) == after.token
+
+
+def test_39_the_keys_of_a_lock_share_a_slot(face: Face, private_server: Any, looking_at: Any) -> None:
+    server = private_server(config={"cluster-enabled": "yes"})
+    look = looking_at(server)
+    for name in ("a", "{a}", "a}b", "}", "{}", "ü{x}y", "a" * 200, "%7B"):
+        slots = {look.execute_command("CLUSTER", "KEYSLOT", key) for key in lock_keys("holdfast", name).all}
+        assert len(slots) == 1, name
+
+
+# ---------------------------------------------------------------- who may, and over which wire
+
+
+@EVERY_SERVER
+def test_passwords(face: Face, private_server: Any, unique_name: str, kind: Kind) -> None:
+    server = private_server(kind, password="s3cret, with: odd/characters@")
+    with face.connect(server.url).lock(unique_name) as lease:
+        lease.ensure_held()
+    for url, kind_of_error in (
+        (f"redis://{server.host}:{server.port}/0", "NOAUTH"),
+        (f"redis://:wrong@{server.host}:{server.port}/0", "WRONGPASS"),
+        (f"redis://nobody:wrong@{server.host}:{server.port}/0", "WRONGPASS"),
+    ):
+        began = time.monotonic()
+        with pytest.raises(holdfast.ServerError) as caught:
+            face.connect(url).lock(unique_name).acquire(timeout=60)
+        assert caught.value.kind == kind_of_error
+        assert "password" in str(caught.value)
+        assert time.monotonic() - began < 30, "that does not pass by itself"
+
+
+#: What a user needs for locks: documented for users in the same words.
+LOCK_COMMANDS = (
+    "+evalsha +eval +script|load +get +set +del +exists +pexpire +pttl +time +publish +subscribe +unsubscribe "
+    "+pubsub|numsub +zadd +zrem +zrank +zcard +zpopmin +sadd +sismember +hset +hgetall +ping +select +hello "
+    "+client|setinfo +client|setname +multi +exec"
+)
+
+
+def test_a_user_with_just_the_needed_rights(face: Face, private_server: Any, looking_at: Any, unique_name: str) -> None:
+    server = private_server()
+    look = looking_at(server)
+    rights = [*LOCK_COMMANDS.split(), "~holdfast:*", "&holdfast:inbox:*"]
+    look.execute_command("ACL", "SETUSER", "locker", "on", ">pw", "resetkeys", "resetchannels", "-@all", *rights)
+    url = f"redis://locker:pw@{server.host}:{server.port}/0"
+    first, second = face.connect(url), face.connect(url)
+    lease = first.lock(unique_name, ttl=1.5).acquire()
+    waiting = face.start(second.lock(unique_name).acquire)
+    eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
+    eventually(lambda: look.keys("holdfast:client:*"), "it says who it is")
+    eventually(renewed(look, lease))
+    assert first.lock(unique_name).holder().token == lease.token
+    assert first.lock(unique_name).holder().host
+    lease.extend(20)
+    lease.release()
+    waiting.result(60).release()
+    assert look.get(fence_of(unique_name))
+    denied = [entry for entry in look.acl_log() if entry["username"] == "locker"]
+    assert denied == [], "nothing that it sent was refused"
+
+
+def test_a_user_without_scripts_is_told_what_is_missing(
+    face: Face, private_server: Any, looking_at: Any, unique_name: str
+) -> None:
+    server = private_server()
+    look = looking_at(server)
+    look.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~*", "&*", "+@all", "-@scripting")
+    locks = face.connect(f"redis://poor:pw@{server.host}:{server.port}/0")
+    with pytest.raises(ScriptRefused, match="NOPERM"):
+        locks.lock(unique_name).acquire(timeout=30)
+
+
+def test_a_user_with_other_keys_is_told(face: Face, private_server: Any, looking_at: Any, unique_name: str) -> None:
+    server = private_server()
+    look = looking_at(server)
+    look.execute_command("ACL", "SETUSER", "other", "on", ">pw", "~other:*", "&*", "+@all")
+    locks = face.connect(f"redis://other:pw@{server.host}:{server.port}/0")
+    with pytest.raises(holdfast.ServerError) as caught:
+        locks.lock(unique_name).acquire(timeout=30)
+    assert caught.value.kind == "NOPERM"
+
+
+@EVERY_SERVER
+def test_unix_sockets(face: Face, shared_servers: Any, unique_name: str, kind: Kind) -> None:
+    program = servers.executable(kind)
+    if isinstance(program, str):
+        pytest.skip(program)
+    server = shared_servers(kind)
+    locks = face.connect(f"unix://{server.unix_path}")
+    with locks.lock(unique_name) as lease:
+        assert locks.lock(unique_name).holder().token == lease.token
+    gone = face.connect(f"unix://{server.unix_path}-not")
+    with pytest.raises(holdfast.ServerUnreachable, match="-not"):
+        gone.lock(unique_name).try_acquire()
+
+
+def test_other_databases_are_other_locks(face: Face, shared_servers: Any, unique_name: str) -> None:
+    base = shared_servers("valkey").url.rsplit("/", 1)[0]
+    with face.connect(f"{base}/1").lock(unique_name) as lease:
+        other = face.connect(f"{base}/2").lock(unique_name).try_acquire()
+        assert other is not None
+        other.release()
+        lease.ensure_held()
+
+
+def test_tls(face: Face, private_server: Any, unique_name: str, certificates: Any) -> None:
+    key, certificate = certificates
+    server = private_server("redis70")
+    port = servers.free_port()
+    server.close()
+    server = private_server(
+        "redis70",
+        config={
+            "tls-port": port,
+            "tls-cert-file": str(certificate),
+            "tls-key-file": str(key),
+            "tls-ca-cert-file": str(certificate),
+            "tls-auth-clients": "no",
+        },
+    )
+    url = f"rediss://localhost:{port}/0?ssl_ca_certs={certificate}"
+    first, second = face.connect(url), face.connect(url)
+    lease = first.lock(unique_name, ttl=1.5).acquire()
+    waiting = face.start(second.lock(unique_name).acquire)
+    eventually(lambda: first.lock(unique_name).waiters() == 1)
+    lease.extend(30)
+    lease.release()
+    after = waiting.result(60)
+    after.ensure_held()
+    after.release()
+    stranger = face.connect(f"rediss://localhost:{port}/0")
+    with pytest.raises(holdfast.ServerUnreachable, match=r"(?i)certificate"):
+        stranger.lock(unique_name).acquire(timeout=1)
