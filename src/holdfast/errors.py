@@ -215,7 +215,7 @@ class ReplicasMissing(HoldfastError):
 
     def __init__(self, name: str, needed: int, acked: int) -> None:
         super().__init__(
-            f"lock {name!r}: {acked} replicas acknowledged and {needed} are needed; it was given back",
+            f"lock {name!r}: {acked} replicas acknowledged and {needed} are needed, so that it is not held",
             name=name,
             needed=needed,
             acked=acked,

@@ -55,7 +55,8 @@ class Call(Effect[Reply]):
     """Run a shipped script: `script` is its file's stem, `keys` (a tuple) share a slot, `args` are str, int or bytes.
 
     `node`: the member of a quorum to ask; None where keys[0] decides. `patience_s`: how long to wait for the
-    answer. `sync`: (replicas, timeout_ms) to send WAIT behind it, and the result is then (reply, acked).
+    answer. `sync`: (replicas, timeout_ms) to send WAIT behind it, and the result is then (reply, acked);
+    (replicas, timeout_ms, True) sends INFO replication, too, and the result is (reply, acked, its text).
     Replies hold int, bytes, None and lists of these, whatever the client decodes. Raises `Trouble`.
     """
 
@@ -68,7 +69,7 @@ class Call(Effect[Reply]):
         args: Sequence[str | int | bytes],
         patience_s: float,
         node: int | None = None,
-        sync: tuple[int, int] | None = None,
+        sync: tuple[int, int] | tuple[int, int, bool] | None = None,
     ) -> None:
         self.script = script
         self.keys = keys

@@ -12,6 +12,7 @@ from holdfast._core.effects import Call, Protocol
 from holdfast._core.hold import Hold
 from holdfast._core.keys import LockKeys
 from holdfast._core.redlock import Quorum
+from holdfast._core.replicas import Sync
 from holdfast._core.settings import Settings
 from holdfast._core.waiting import Busy, Grant
 
@@ -55,26 +56,34 @@ class Exclusive:
 
 
 class OneServer(Exclusive):
-    """One server decides."""
+    """One server decides; `sync`: with the replicas that have to acknowledge."""
 
-    __slots__ = ()
+    __slots__ = ("sync",)
+
+    def __init__(self, keys: LockKeys, settings: Settings, sync: Sync = None) -> None:
+        super().__init__(keys, settings)
+        self.sync = sync
 
     def acquire(self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool) -> Protocol[Grant | Busy]:
-        return mutex.acquire(self.keys, token, ttl_ms, timeout_s, listening=listening, settings=self.settings)
+        return mutex.acquire(
+            self.keys, token, ttl_ms, timeout_s, listening=listening, settings=self.settings, sync=self.sync
+        )
 
     def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
+        if self.sync is not None:
+            return None
         keys, settings = self.keys, self.settings
         return mutex.first_ask(keys, "", ttl_ms, settings), mutex.first_release(keys, "", ttl_ms, settings)
 
     def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> Hold:
-        keys, settings = self.keys, self.settings
+        keys, settings, sync = self.keys, self.settings, self.sync
         return Hold(
             keys.name,
             token,
             grant.fence,
             ttl_ms,
             grant.sent_at,
-            partial(mutex.extend_to, keys, token, settings),
+            partial(mutex.extend_to, keys, token, settings, sync=sync),
             partial(mutex.release, keys, token, ttl_ms, settings),
             renew,
             max_hold_ms,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from holdfast._core.effects import Call, Now, Protocol, Random, Reply, Sleep, Spawn
 from holdfast._core.keys import LockKeys
+from holdfast._core.replicas import NotAcked, Replicas, Sync, judge, tail_of
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
 from holdfast._core.waiting import Busy, Grant, Turn, patience_for, wait_for
@@ -39,11 +40,13 @@ class _Turn(Turn):
 
     __slots__ = ("keys",)
 
-    def __init__(
-        self, keys: LockKeys, token: str, ttl_ms: int, settings: Settings, sync: tuple[int, int] | None
-    ) -> None:
+    def __init__(self, keys: LockKeys, token: str, ttl_ms: int, settings: Settings, sync: Sync) -> None:
         super().__init__(token, ttl_ms, keys.lock, settings, sync)
         self.keys = keys
+
+    @property
+    def name(self) -> str:
+        return self.keys.name
 
     def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
         keys, ttl_ms, settings = self.keys, self.ttl_ms, self.settings
@@ -60,11 +63,13 @@ class _Turn(Turn):
                 keys.inboxes,
             ),
             patience_s,
-            sync=self.sync,
+            sync=tail_of(self.sync, ttl_ms),
         )
 
     def confirm(self, patience_s: float) -> Call:
-        return Call("renew", (self.keys.lock,), (self.token, self.ttl_ms), patience_s, sync=self.sync)
+        return Call(
+            "renew", (self.keys.lock,), (self.token, self.ttl_ms), patience_s, sync=tail_of(self.sync, self.ttl_ms)
+        )
 
     def give_back(self) -> Protocol[None]:
         return give_back(self.keys, self.token, self.ttl_ms, self.settings)
@@ -78,7 +83,7 @@ def acquire(
     *,
     listening: bool = False,
     settings: Settings = DEFAULT,
-    sync: tuple[int, int] | None = None,
+    sync: Sync = None,
 ) -> Protocol[Grant | Busy]:
     """Take the lock, waiting `timeout_s` at most (None: as long as it takes, 0: not at all).
 
@@ -146,22 +151,26 @@ async def give_back(keys: LockKeys, token: str, ttl_ms: int, settings: Settings 
             return
 
 
-async def renew(
-    keys: LockKeys, token: str, patience_s: float, ttl_ms: int, sync: tuple[int, int] | None = None
-) -> bool:
+async def renew(keys: LockKeys, token: str, patience_s: float, ttl_ms: int, sync: Sync = None) -> bool:
     """Extend to `ttl_ms` from now: False when we are not the holder. Raises `Trouble`, also for missing replicas."""
-    reply = await Call("renew", (keys.lock,), (token, ttl_ms), patience_s, sync=sync)
-    if sync is None:
-        return bool(reply == 1)
-    held, acked = reply
-    if held == 1 and acked < sync[0]:
-        raise Trouble("NOACK", f"{acked} of {sync[0]} replicas acknowledged", "", sent=True, passing=True)
-    return bool(held == 1)
+    for last in (False, True):
+        reply = await Call("renew", (keys.lock,), (token, ttl_ms), patience_s, sync=tail_of(sync, ttl_ms))
+        if sync is None:
+            return bool(reply == 1)
+        if reply[0] != 1:
+            return False
+        try:
+            judge(sync, keys.name, reply, await Now())
+            return True
+        except NotAcked:
+            if last or not isinstance(sync, Replicas):
+                raise  # else: there are more replicas than we knew
+    raise AssertionError
 
 
-def extend_to(keys: LockKeys, token: str, settings: Settings, ttl_ms: int) -> Protocol[bool]:
+def extend_to(keys: LockKeys, token: str, settings: Settings, ttl_ms: int, sync: Sync = None) -> Protocol[bool]:
     """`renew` in the form that a hold wants."""
-    return renew(keys, token, patience_for(ttl_ms, settings), ttl_ms)
+    return renew(keys, token, patience_for(ttl_ms, settings), ttl_ms, sync)
 
 
 async def inspect(keys: LockKeys, patience_s: float) -> tuple[str, int, int, int]:
@@ -171,7 +180,7 @@ async def inspect(keys: LockKeys, patience_s: float) -> tuple[str, int, int, int
 
 
 async def extend(
-    keys: LockKeys, token: str, patience_s: float, ttl_ms: int, sync: tuple[int, int] | None = None
+    keys: LockKeys, token: str, patience_s: float, ttl_ms: int, sync: Sync = None
 ) -> tuple[bool, float, float]:
     """(extended?, when it was asked, when it was answered)."""
     asked_at = await Now()

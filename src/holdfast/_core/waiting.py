@@ -34,6 +34,7 @@ from holdfast._core.effects import (
     Unlisten,
     Wake,
 )
+from holdfast._core.replicas import Replicas, Sync, judge
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import is_ours
 from holdfast._core.trouble import Trouble
@@ -64,7 +65,7 @@ class Busy:
 
 
 class Turn:
-    """What is waited for. `key` says where the inbox has to listen; `sync` is (replicas, timeout_ms) or None."""
+    """What is waited for. `key` says where the inbox has to listen; `sync` which replicas have to acknowledge."""
 
     __slots__ = ("key", "settings", "sync", "token", "ttl_ms")
 
@@ -77,13 +78,18 @@ class Turn:
         ttl_ms: int,
         key: str,
         settings: Settings,
-        sync: tuple[int, int] | None = None,
+        sync: Sync = None,
     ) -> None:
         self.token = token
         self.ttl_ms = ttl_ms
         self.key = key
         self.settings = settings
         self.sync = sync
+
+    @property
+    def name(self) -> str:
+        """What it is called in errors."""
+        return self.key
 
     def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
         """The request: be granted, or (when `queueing`) take the place that `arrival` gives."""
@@ -142,6 +148,8 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
     registered = False  # the token is known to the inbox
     heard = False  # and the inbox is believed to be open
     stray = False  # a request without an answer may still be carried out, after everything else
+    if isinstance(sync, Replicas) and sync.refused is not None:
+        raise sync.refused
     try:
         began_at = now = await Now()
         give_up_at = None if timeout_s is None else began_at + timeout_s
@@ -171,11 +179,15 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
                 doubtful = True
                 reply: Reply = await turn.ask(queueing, arrival, patience_s)
                 if sync is not None:
-                    reply = _synced(reply, sync)
+                    answer, reply = reply, reply[0]
+                    if reply[0] == 1:
+                        judge(sync, turn.name, answer, asked_at)
                 turn.heard(reply)
             except Trouble as trouble:
                 now = await Now()
                 stray = stray or trouble.sent
+                if isinstance(sync, Replicas) and (lacking := sync.failed(trouble)) is not None:
+                    raise lacking from None
                 if not trouble.passing:
                     raise
                 if troubled_at is None:
@@ -192,8 +204,9 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
                     allowed_until = began_at + settings.brief_s
                 pause_s = min(settings.trouble_pause_max_s, settings.trouble_pause_s * 2 ** min(tries - 1, 10))
                 pause_s *= 0.5 + await Random()
-                if tries == 1 and trouble.kind == "broken":
-                    pause_s = 0.0  # an idle connection that was closed meanwhile: a fresh one may do
+                if tries == 1 and trouble.kind in ("broken", "NOACK"):
+                    # An idle connection that was closed meanwhile: a fresh one may do. Or more replicas than we knew.
+                    pause_s = 0.0
                 if now + pause_s >= allowed_until:
                     raise
                 heard = False  # listen anew: the inbox may have gone with the server
@@ -266,14 +279,6 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
             await Unlisten(token)
         if doubtful or queued or stray:
             await Spawn(turn.give_back())
-
-
-def _synced(answer: Reply, sync: tuple[int, int]) -> Reply:
-    """The reply before WAIT's; a grant that too few replicas acknowledged is none, and is asked for again."""
-    reply, acked = answer
-    if reply[0] == 1 and acked < sync[0]:
-        raise Trouble("NOACK", f"{acked} of {sync[0]} replicas acknowledged", "", sent=True, passing=True)
-    return reply
 
 
 async def release(turn: Turn) -> bool:

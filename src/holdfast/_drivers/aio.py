@@ -40,7 +40,7 @@ from holdfast._core.trouble import Trouble
 from holdfast._lua import SCRIPTS
 from holdfast._transport.aio import Inbox, Server, spelled_out
 from holdfast._transport.clock import clock
-from holdfast._transport.pack import pack_around, pack_command, pack_script
+from holdfast._transport.pack import pack_around, pack_command, pack_script, pack_sync
 from holdfast._transport.port import Topology
 
 __all__ = ["AioDriver", "Ask"]
@@ -315,7 +315,7 @@ class AioDriver:
         assert call.sync is not None
         script = SCRIPTS[call.script]
         packed = pack_script(script, call.keys, call.args)
-        wait = pack_command(("WAIT", *call.sync))
+        tail = pack_sync(call.sync)
         patience_s = call.patience_s + call.sync[1] / 1000
         server = self._node_for(call.keys[0], call.node)
         asking = False
@@ -323,11 +323,12 @@ class AioDriver:
             link = server.session(_SYNC_SESSION)
             if asking:
                 _heed(link.submit(_ASKING, patience_s))
-            replied, acked = link.submit(packed, patience_s), link.submit(wait, patience_s)
+            replied, *more = [link.submit(each, patience_s) for each in (packed, *tail)]
             try:
                 reply = await replied
             except BaseException as error:
-                _heed(acked)
+                for future in more:
+                    _heed(future)
                 if not isinstance(error, Trouble):
                     raise
                 if error.kind == "NOSCRIPT":
@@ -339,9 +340,12 @@ class AioDriver:
                 server, asking = elsewhere
                 continue
             try:
-                return reply, await acked
-            except Trouble as trouble:
-                trouble.sent = True
+                return (reply, *[await future for future in more])
+            except BaseException as error:
+                for future in more:
+                    _heed(future)
+                if isinstance(error, Trouble):
+                    error.sent = True
                 raise
         raise Trouble("MOVED", "the slot keeps moving", server.name, sent=False, passing=True)
 

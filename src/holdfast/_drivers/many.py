@@ -22,7 +22,7 @@ from holdfast._core.trouble import Trouble
 from holdfast._lua import SCRIPTS
 from holdfast._transport.asked import Asked
 from holdfast._transport.clock import clock
-from holdfast._transport.pack import pack_script
+from holdfast._transport.pack import pack_unique
 from holdfast._transport.threads import Node, Wire
 
 __all__ = ["Dialler", "ask_all"]
@@ -185,7 +185,7 @@ def ask_all(
         if at and call.args is before.args and call.keys is before.keys and call.script == before.script:
             packed.append(packed[-1])  # members of a quorum are asked the same
         else:
-            packed.append(pack_script(SCRIPTS[call.script], call.keys, call.args))
+            packed.append(pack_unique(SCRIPTS[call.script], call.keys, call.args))
 
     def send(index: int, wire: Wire) -> None:
         asked = Asked(index, SCRIPTS[calls[index].script], packed[index], nodes[index], wire, many.late)

@@ -19,13 +19,14 @@ import weakref
 from asyncio import current_task, get_running_loop
 from collections.abc import Callable, Sequence
 from types import CodeType, TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from holdfast._core.describe import introduce, look_up
 from holdfast._core.effects import Protocol
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
 from holdfast._core.hold import Hold, LeaseState
 from holdfast._core.keys import LockKeys, inbox_prefix, lock_keys
+from holdfast._core.replicas import Replicas
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tokens import make_token
 from holdfast._core.trouble import Trouble
@@ -39,6 +40,7 @@ from holdfast._faces.options import (
     check_bool,
     check_name,
     check_namespace,
+    check_sync_replicas,
     max_hold_of,
     timeout_of,
     ttl_ms_of,
@@ -550,10 +552,11 @@ class Lock(Leasable):
         renew: bool,
         max_hold_ms: int | None,
         reentrant: bool = False,
+        sync_replicas: int | Literal["all"] | None = None,
     ) -> None:
         super().__init__(client, name, ttl_ms, renew, max_hold_ms)
         self._keys = lock_keys(client.namespace, name)
-        self._exclusive = client._exclusive(self._keys)
+        self._exclusive = client._exclusive(self._keys, sync_replicas)
         self._reentrant = reentrant
 
     def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
@@ -616,8 +619,8 @@ class Client(Makers):
 
     `redis_client`: a redis-py or valkey-py asyncio client; its settings for connecting (TLS, users, Sentinel, …) are
     used, and its connections are left alone. `namespace`: what keys begin with; None makes the lock's name the key
-    itself, as other lock libraries do, so that they exclude ours and the reverse. `ttl`, `renew`, `max_hold`: defaults
-    of its locks.
+    itself, as other lock libraries do, so that they exclude ours and the reverse. `ttl`, `renew`, `max_hold`,
+    `sync_replicas`: defaults of its locks.
 
     Made anywhere, also outside of an event loop; talks to no server before the first use. In another event loop than
     before it starts afresh, and leases stay with the loop that acquired them. After a fork the child holds nothing. As
@@ -632,12 +635,15 @@ class Client(Makers):
         ttl: Duration = 30,
         renew: bool = True,
         max_hold: Duration | None = None,
+        sync_replicas: int | Literal["all"] | None = None,
         _settings: Settings = DEFAULT,
     ) -> None:
         self._namespace = check_namespace(namespace)
         self._ttl_ms = ttl_ms_of(ttl)
         self._renew = check_bool("renew", renew)
         self._max_hold_ms = max_hold_of(max_hold)
+        self._sync_replicas = check_sync_replicas(sync_replicas)
+        self._replicas: dict[int | None, Replicas] = {}
         self._settings = _settings
         self._make_topology = asyncio_topology(redis_client)
         nodes = self._make_topology().nodes()
@@ -694,6 +700,7 @@ class Client(Makers):
         renew: bool | None = None,
         max_hold: Duration | None = None,
         reentrant: bool = False,
+        sync_replicas: int | Literal["all"] | None = None,
     ) -> Lock:
         """An exclusive lock called `name`.
 
@@ -702,6 +709,9 @@ class Client(Makers):
         that it ends by itself after so many seconds, as a guard against a holder that hangs.
         `reentrant`: the task that holds it may acquire it again, and gets the same lease, which ends when it has
         been released as often. Without it a second acquire by the holder raises `AlreadyHeld`.
+        `sync_replicas`: a lease counts only when this many replicas have acknowledged it, and so do its renewals;
+        "all": every replica that the master has, which is what no failover to one of them undoes. Too few: it is given
+        back, and `ReplicasMissing` raised. Costs a round trip between the servers.
 
         Sends nothing. Raises `ConfigurationError` for what is not allowed.
         """
@@ -712,6 +722,7 @@ class Client(Makers):
             self._renew if renew is None else check_bool("renew", renew),
             self._max_hold_ms if max_hold is None else max_hold_of(max_hold),
             check_bool("reentrant", reentrant),
+            self._sync_replicas if sync_replicas is None else check_sync_replicas(sync_replicas),
         )
 
     async def close(self) -> None:
@@ -747,10 +758,18 @@ class Client(Makers):
     def _new_token(self, owner: str) -> str:
         return make_token(self._driver.client_id, owner, next(self._sequence))
 
-    def _exclusive(self, keys: LockKeys) -> Exclusive:
+    def _exclusive(self, keys: LockKeys, sync_replicas: int | Literal["all"] | None) -> Exclusive:
+        settings = self._settings
         if self._quorum is not None:
-            return OverQuorum(keys, self._settings, self._quorum)
-        return OneServer(keys, self._settings)
+            if sync_replicas is not None:
+                raise ConfigurationError(
+                    "sync_replicas", sync_replicas, "None over a quorum: its members have no replicas"
+                )
+            return OverQuorum(keys, settings, self._quorum)
+        if sync_replicas is None:
+            return OneServer(keys, settings)
+        wanted = None if sync_replicas == "all" else sync_replicas
+        return OneServer(keys, settings, self._replicas.setdefault(wanted, Replicas(wanted)))
 
     @property
     def _driver(self) -> AioDriver:
@@ -843,15 +862,26 @@ def connect(
     ttl: Duration = 30,
     renew: bool = True,
     max_hold: Duration | None = None,
+    sync_replicas: int | Literal["all"] | None = None,
 ) -> Client:
-    """A client for the server at `url`: `redis://`, `rediss://` (TLS) or `unix://`.
+    """A client for the servers at `url`.
+
+    `redis://HOST:PORT/DB`, `rediss://` (TLS), `unix://PATH`; `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB`;
+    `redis+cluster://HOST:PORT,HOST:PORT`; `redlock://HOST:PORT,HOST:PORT,HOST:PORT` for a quorum.
 
     None takes the environment's HOLDFAST_URL, or `redis://localhost:6379`. The other arguments are those of `Client`.
     A plain call, as in `holdfast`: talks to no server before the first use. Raises `ConfigurationError` for a URL that
     cannot be read.
     """
     given = url if url is not None else os.environ.get("HOLDFAST_URL") or _DEFAULT_URL
-    return Client(client_of_url(given, "asyncio"), namespace=namespace, ttl=ttl, renew=renew, max_hold=max_hold)
+    return Client(
+        client_of_url(given, "asyncio"),
+        namespace=namespace,
+        ttl=ttl,
+        renew=renew,
+        max_hold=max_hold,
+        sync_replicas=sync_replicas,
+    )
 
 
 def _let_go(drivers: list[AioDriver]) -> None:

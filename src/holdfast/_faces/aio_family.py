@@ -689,8 +689,7 @@ class _Leadership(Lock):
     def __init__(self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
         super().__init__(client, name, ttl_ms, renew, max_hold_ms)
         self._keys = self._keys.part("leader")  # apart from the lock of that name
-        self._exclusive = client._exclusive(self._keys)
-        self._exclusive = client._exclusive(self._keys)
+        self._exclusive = client._exclusive(self._keys, client._sync_replicas)
 
 
 class Election:

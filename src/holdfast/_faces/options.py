@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from holdfast.errors import ConfigurationError
 
@@ -24,6 +24,7 @@ __all__ = [
     "check_name",
     "check_names",
     "check_namespace",
+    "check_sync_replicas",
     "max_hold_of",
     "timeout_of",
     "ttl_ms_of",
@@ -105,6 +106,15 @@ def check_namespace(namespace: object) -> str | None:
     if not isinstance(namespace, str) or not namespace or "{" in namespace or "}" in namespace:
         raise ConfigurationError("namespace", namespace, 'a non-empty str without "{" and "}", or None')
     return namespace
+
+
+def check_sync_replicas(sync_replicas: object) -> int | Literal["all"] | None:
+    """A number of replicas, "all", or None."""
+    if sync_replicas is None or sync_replicas == "all":
+        return sync_replicas
+    if isinstance(sync_replicas, bool) or not isinstance(sync_replicas, int) or not 1 <= sync_replicas <= 100:
+        raise ConfigurationError("sync_replicas", sync_replicas, 'a number from 1 to 100, "all", or None')
+    return sync_replicas
 
 
 def check_bool(argument: str, value: Any) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast._lua import Script
 
-__all__ = ["pack_around", "pack_command", "pack_script"]
+__all__ = ["pack_around", "pack_command", "pack_script", "pack_sync", "pack_unique"]
 
 #: What stands before and behind the token (the first argument) in a script's call: all else repeats, since locks are
 #: taken again and again. Cleared when full.
@@ -27,6 +27,11 @@ def pack_script(script: Script, keys: Sequence[str], args: Sequence[str | int | 
     before, behind = pack_around(script, keys, args)
     token = args[0].encode()
     return b"%b$%d\r\n%b\r\n%b" % (before, len(token), token, behind)
+
+
+def pack_unique(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> bytes:
+    """EVALSHA of a script whose arguments will not come again."""
+    return b"".join(_pack_parts(script, keys, args))
 
 
 def pack_around(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> tuple[bytes, bytes]:
@@ -60,3 +65,12 @@ def pack_command(args: Sequence[str | int | float | bytes]) -> bytes:
         data = arg if isinstance(arg, bytes) else str(arg).encode()
         parts.append(_bulk(data))
     return b"".join(parts)
+
+
+_INFO_REPLICATION = pack_command(("INFO", "replication"))
+
+
+def pack_sync(sync: tuple[int, int] | tuple[int, int, bool]) -> list[bytes]:
+    """The commands that follow a script whose write replicas have to acknowledge."""
+    wait = pack_command(("WAIT", sync[0], sync[1]))
+    return [wait, _INFO_REPLICATION] if len(sync) > 2 else [wait]

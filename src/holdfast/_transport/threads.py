@@ -22,7 +22,7 @@ from redis.retry import Retry
 from holdfast._core.effects import Call, Command, Reply
 from holdfast._core.trouble import Trouble, refusal
 from holdfast._lua import SCRIPTS, Script
-from holdfast._transport.pack import pack_command, pack_script
+from holdfast._transport.pack import pack_command, pack_script, pack_sync
 from holdfast._transport.refusals import connecting_trouble
 
 __all__ = ["Node", "SingleTopology", "Wire", "node_of_client"]
@@ -119,8 +119,8 @@ def _would_block(error: OSError) -> bool:
     return type(error).__name__ in ("SSLWantReadError", "SSLWantWriteError")
 
 
-def _wait(call: Call) -> bytes:
-    return b"" if call.sync is None else pack_command(("WAIT", *call.sync))
+def _tail(call: Call) -> list[bytes]:
+    return [] if call.sync is None else pack_sync(call.sync)
 
 
 class Node:
@@ -225,8 +225,9 @@ class Node:
             packed = _ASKING + packed
             count += 1
         if call.sync is not None:
-            packed += _wait(call)
-            count += 1
+            tail = pack_sync(call.sync)
+            packed += b"".join(tail)
+            count += len(tail)
             patience_s += call.sync[1] / 1000
         replies = self._exchange(packed, count, patience_s, on_wire, script)
         if asking:
@@ -255,8 +256,12 @@ class Node:
 
     def call_all(self, calls: Sequence[Call], patience_s: float) -> list[Reply | Trouble]:
         """Run many scripts in one pipeline. What could not be asked or answered is a `Trouble` in its place."""
-        packed = b"".join(pack_script(SCRIPTS[call.script], call.keys, call.args) + _wait(call) for call in calls)
-        counts = [1 if call.sync is None else 2 for call in calls]
+        tails = [_tail(call) for call in calls]
+        packed = b"".join(
+            pack_script(SCRIPTS[call.script], call.keys, call.args) + b"".join(tail)
+            for call, tail in zip(calls, tails, strict=True)
+        )
+        counts = [1 + len(tail) for tail in tails]
         patience_s += sum(call.sync[1] / 1000 for call in calls if call.sync is not None)
         try:
             replies = self._exchange(packed, sum(counts), patience_s, None, None)

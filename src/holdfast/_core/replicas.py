@@ -1,0 +1,119 @@
+"""Replicas that have to acknowledge a lease before it counts.
+
+Laws: a grant or renewal counts only when as many replicas as are needed have it; "all" is never less than the
+replicas that the master has, nor than it had lately, since one that is cut off may still be promoted.
+
+Theory: WAIT follows the script on the same connection. It needs a number, so "all" sends the one that is believed
+and INFO behind it, which tells how many there are; when there are more, the request is repeated (every acquire
+and renewal can be) with the right number. A master is known by its replication id, which ends with a failover, so
+that a former master that is down is not waited for.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TypeAlias
+
+from holdfast._core.trouble import Trouble
+from holdfast.errors import HoldfastError, ReplicasMissing
+
+__all__ = ["NotAcked", "Replicas", "Sync", "SyncTail", "judge", "tail_of"]
+
+#: What a request asks for: (replicas, timeout_ms), and True to be told about the replicas, too.
+SyncTail: TypeAlias = "tuple[int, int] | tuple[int, int, bool]"
+#: What a lock wants.
+Sync: TypeAlias = "tuple[int, int] | Replicas | None"
+
+#: A replica that is gone is expected to be back for so long, s: Sentinel takes one for fit to be promoted until its
+#: link was down for ten times down-after-milliseconds, which is 300 s by default.
+_REMEMBERED_S = 600.0
+#: Masters that are remembered: the shards of a large Cluster.
+_MASTERS_MAX = 1_000
+#: WAIT waits for so long, ms, but not for more than a sixth of the ttl.
+_WAIT_MS = 1_000
+
+_CONNECTED = re.compile(rb"connected_slaves:(\d+)")
+_REPLICATION_ID = re.compile(rb"master_replid:(\w+)")
+
+
+class NotAcked(Trouble):
+    """Too few replicas have it."""
+
+    def __init__(self, name: str, needed: int, acked: int) -> None:
+        super().__init__("NOACK", f"{acked} of {needed} replicas acknowledged", "", sent=True, passing=True)
+        self.name = name
+        self.needed = needed
+        self.acked = acked
+
+    def public(self) -> HoldfastError:
+        return ReplicasMissing(self.name, self.needed, self.acked)
+
+
+class Replicas:
+    """So many replicas, or all (None). Shared by the locks of a client."""
+
+    __slots__ = ("_believed", "_masters", "refused", "wanted")
+
+    def __init__(self, wanted: int | None) -> None:
+        self.wanted = wanted
+        #: What a server said that has no WAIT.
+        self.refused: Trouble | None = None
+        self._believed = 1
+        self._masters: dict[bytes, tuple[int, float]] = {}
+
+    def tail(self, ttl_ms: int) -> SyncTail:
+        """What to send behind a request. Raises the trouble of a server that has no WAIT."""
+        if self.refused is not None:
+            raise self.refused
+        wait_ms = max(1, min(_WAIT_MS, ttl_ms // 6))
+        return (self.wanted, wait_ms) if self.wanted is not None else (self._believed, wait_ms, True)
+
+    def needed(self, told: bytes, now: float) -> int:
+        """How many have to acknowledge, by what INFO told."""
+        if self.wanted is not None:
+            return self.wanted
+        connected = _CONNECTED.search(told)
+        identity = _REPLICATION_ID.search(told)
+        count = int(connected[1]) if connected else 0
+        master = identity[1] if identity else b""
+        most, seen_at = self._masters.get(master, (0, now))
+        if count >= most or now - seen_at > _REMEMBERED_S:
+            most, seen_at = count, now
+            if len(self._masters) >= _MASTERS_MAX:
+                self._masters.clear()
+            self._masters[master] = (most, seen_at)
+        self._believed = max(1, most)
+        return self._believed
+
+    def failed(self, trouble: Trouble) -> Trouble | None:
+        """What the trouble of a request with WAIT behind it says of a server that has no WAIT; that is remembered."""
+        said = trouble.said.lower()
+        if trouble.kind in ("ERR", "NOPERM") and "wait" in said and ("unknown command" in said or "permission" in said):
+            self.refused = Trouble(
+                "NOWAIT",
+                f"{trouble.said}: this server does not let us wait for replicas, so that sync_replicas cannot be had",
+                trouble.node,
+                sent=False,
+                passing=False,
+            )
+            return Trouble("NOWAIT", self.refused.said, trouble.node, sent=True, passing=False)
+        return None
+
+
+def tail_of(sync: Sync, ttl_ms: int) -> SyncTail | None:
+    """What to send behind a request. May raise `Trouble`."""
+    return sync.tail(ttl_ms) if isinstance(sync, Replicas) else sync
+
+
+def judge(sync: Sync, name: str, answer: tuple[object, ...], now: float) -> None:
+    """Raises `NotAcked` when the answer (reply, acked, what INFO told) says that too few replicas have it."""
+    acked = answer[1]
+    assert isinstance(acked, int)
+    if isinstance(sync, Replicas):
+        told = answer[2] if len(answer) > 2 else b""
+        needed = sync.needed(told if isinstance(told, bytes) else b"", now)
+    else:
+        assert sync is not None
+        needed = sync[0]
+    if acked < needed:
+        raise NotAcked(name, needed, acked)
