@@ -162,7 +162,10 @@ class Ledger:
                 self.idle_since += high_s * (1 + 2 * DRIFT) - low_s + settings.recheck_late_s * 1.5
 
     def handed_to_nobody(self, token: bytes) -> None:
-        """It was handed to a waiter that had left without being able to say so: the claim window ends that."""
+        """It was handed to a waiter that had left without being able to say so.
+
+        The claim window ends that, and the others look when the time of the last holder that they know of is over.
+        """
         world = self.world
         if world.now - self.ended.get(token, -1e9) < world.options.brief_s():
             return  # the word of it is under way
@@ -170,7 +173,8 @@ class Ledger:
             world.fail("idle", f"{self.name} was handed to {token.decode()}, who does not wait, and nothing was wrong")
         world.counted["claim of nobody"] += 1
         settings = world.settings
-        until = world.now + settings.claim_ms / 1000 + settings.recheck_late_s * 1.5
+        wait_s = max(settings.claim_ms / 1000, world.options.ttl_s[1] * (1 + 2 * DRIFT))
+        until = world.now + wait_s + settings.recheck_late_s * 1.5
         self.idle_since = max(self.idle_since, until)
 
     def crashed(self, process: Process) -> None:

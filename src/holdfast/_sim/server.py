@@ -179,6 +179,8 @@ class Server:
         self.read_only = False
         self.publish: Callable[[bytes, bytes], int] = lambda _channel, _message: 0
         self.numsub: Callable[[bytes], int] = lambda _channel: 0
+        self.started_us = 0
+        self.run_id = b"0" * 40
         self._now_us = now_us
 
     # -- what a client may ask --------------------------------------------------------------------
@@ -187,6 +189,11 @@ class Server:
         """EVALSHA of a script that ships. Raises `Refused`."""
         self._look()
         return _LUA.run(self, name, keys, args)
+
+    def text(self, text: str, keys: Sequence[str | bytes], args: Sequence[str | int | bytes]) -> Reply:
+        """EVAL of any text. Raises `Refused`."""
+        self._look()
+        return _LUA.run(self, text, keys, args, is_name=False)
 
     def command(self, *args: str | bytes | int | float) -> Reply:
         """A plain command. Raises `Refused`."""
@@ -863,6 +870,22 @@ def _pubsub(server: Server, args: Sequence[bytes]) -> Reply:
     return counted
 
 
+@_command("INFO", -1)
+def _info(server: Server, args: Sequence[bytes]) -> Reply:
+    section = args[0].lower() if args else b""
+    if section == b"replication":
+        return b"# Replication\r\nrole:%s\r\n" % (b"slave" if server.read_only else b"master")
+    if section == b"server":
+        uptime_s = max(server.time_us - server.started_us, 0) // 1_000_000
+        return b"# Server\r\nrun_id:%s\r\nuptime_in_seconds:%d\r\n" % (server.run_id, uptime_s)
+    raise Refused("ERR the model has only INFO replication and INFO server")
+
+
+@_command("LASTSAVE", 1)
+def _lastsave(server: Server, args: Sequence[bytes]) -> Reply:
+    return server.started_us // 1_000_000
+
+
 @_command("PING", -1)
 def _ping(server: Server, args: Sequence[bytes]) -> Reply:
     return args[0] if args else Status(b"PONG")
@@ -928,7 +951,6 @@ class _Engine:
         self._starved = False
         self._wrote = False
         self._loaded: dict[tuple[str, int], Any] = {}
-        self._texts: dict[str, str] = {}
         prelude = lua.compile(_PRELUDE)
         self._flat, self._array, self._ok, self._error, self._status, self._sealed = prelude(
             self._call, self._pcall, lambda text: hashlib.sha1(_text(text)).hexdigest().encode()
@@ -938,10 +960,18 @@ class _Engine:
         """The scripts' texts have changed (a mutant): compile anew."""
         self._loaded.clear()
 
-    def run(self, server: Server, name: str, keys: Sequence[str | bytes], args: Sequence[str | int | bytes]) -> Reply:
+    def run(
+        self,
+        server: Server,
+        name: str,
+        keys: Sequence[str | bytes],
+        args: Sequence[str | int | bytes],
+        *,
+        is_name: bool = True,
+    ) -> Reply:
         found = self._loaded.get((name, len(keys)))
         if found is None:
-            found = self._load(name, len(keys))
+            found = self._load(name, SCRIPTS[name].text if is_name else name, len(keys))
         self._server = server
         self._starved = server.out_of_memory
         self._wrote = False
@@ -955,6 +985,8 @@ class _Engine:
             raise Refused(refused.said) from None
         except lupa.LuaError as error:
             raise Refused(f"ERR Error running script: {_said(error)}") from None
+        if type(reply) is not tuple:
+            return []  # an empty table: Lua gave its kind alone
         kind = reply[0]
         if kind == _KIND_ARRAY:
             return [self._python(part) for part in reply[1:]]
@@ -965,8 +997,8 @@ class _Engine:
             return Status(value)
         return self._python(value)
 
-    def _load(self, name: str, count: int) -> Any:
-        text = SCRIPTS[name].text.encode()
+    def _load(self, name: str, whole: str, count: int) -> Any:
+        text = whole.encode()
         # One line more would spoil the line numbers of errors.
         names = b"".join(b"k%d," % number for number in range(count))
         listed = b"".join(b"k%d," % number for number in range(count))
@@ -986,6 +1018,8 @@ class _Engine:
         if kind is bool:
             return 1 if value else None
         parts = self._flat(value)
+        if type(parts) is not tuple:
+            return []
         if parts[0] == _KIND_STATUS:
             return Status(parts[1])
         if parts[0] == _KIND_ERROR:
