@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 SOURCES := $(wildcard src tests bench models)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check format demo bench lock clean
+.PHONY: help setup test check format demo bench sim lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,11 @@ demo: $(READY) ## the flash sale: processes taking turns on a real Valkey
 
 bench: $(READY) ## measure against the others, side by side
 	@$(BIN)/python -m bench $(BENCH_ARGS)
+
+sim: $(READY) ## the simulation (SEEDS=A:B, MINUTES=1, JOBS=2, MODE=ordinary), then what must break
+	$(BIN)/python -m holdfast._sim run --jobs $(JOBS) --mode $(or $(MODE),ordinary) \
+	    $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES))
+	$(BIN)/python -m holdfast._sim modes
 
 lock: $(READY) ## resolve requirements-dev.in anew
 	rm -rf .venv-lock && "$(PYTHON)" -m venv .venv-lock

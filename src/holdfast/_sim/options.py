@@ -146,7 +146,7 @@ class Options:
             rates["restart"] = 0.0
         elif mode.startswith("failover"):
             rates["failover"] = 0.04
-            rates["link"] = 0.1
+            rates["link"] = 0.2
             lag_s = 0.05
         elif mode == "server-clock-forward":
             rates["clock forward"] = 0.05

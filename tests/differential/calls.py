@@ -1,0 +1,310 @@
+"""Random calls of every script that ships. A new script needs an entry in `GENERATORS`: a test says so if it has none.
+
+Few names, few tokens and few values, so that calls meet. Tokens belong to three clients, of which the third is
+not subscribed anywhere: its process has gone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+__all__ = ["CLIENTS", "GENERATORS", "World", "inbox"]
+
+CLIENTS = tuple(f"{number:024x}" for number in (1, 2, 3))
+FENCE_MS = 86_400_000
+#: A fencing token that no server's time reaches.
+HIGH_FENCE = 5_000_000_000_000_000
+
+Drawn: TypeAlias = tuple[Sequence[str], Sequence[str | int]]
+
+
+def inbox(prefix: str, client: str) -> str:
+    """The channel of a client."""
+    return f"{prefix}:inbox:{client}"
+
+
+@dataclass
+class World:
+    """What the calls of one round have in common."""
+
+    rng: random.Random
+    prefix: str
+    calls: int = 0
+
+    def base(self) -> str:
+        return f"{self.prefix}:{{{self.rng.choice('ab')}}}"
+
+    def keys(self, *more: str) -> list[str]:
+        base = self.base()
+        return [base, *(f"{base}:{name}" for name in ("fence", "queue", "gone", *more))]
+
+    def token(self, *owners: str) -> str:
+        owner = self.rng.choice(owners or ("1", "1", "w.1"))
+        return f"{self.rng.choice(CLIENTS)}:{owner}:{self.rng.randrange(1, 4)}"
+
+    def reader(self) -> str:
+        return self.token("1", "r.1", "r.1", "r.1", "w.1", "u1.1", "u1.1")
+
+    def weighted(self) -> str:
+        return self.token("1", "1.1", "2.1", "3.1", "9.1")
+
+    def ttl(self) -> int:
+        """Far from each other, and a little longer every time, so that it is the same on both sides what ends first."""
+        self.calls += 1
+        return self.rng.choice((100_000, 200_000, 400_000)) + 20 * self.calls
+
+    def claim(self) -> int:
+        self.calls += 1
+        return self.rng.choice((30_000, 60_000)) + 20 * self.calls
+
+    def bury(self) -> int:
+        return self.rng.choice((0, 0, 90_000))
+
+    def arrival(self) -> int:
+        return self.rng.choice((0, 0, 0, 1_000_000, 2_000_000, 3_000_000))
+
+    def one_of(self, *values: str | int) -> str | int:
+        return self.rng.choice(values)
+
+    @property
+    def inboxes(self) -> str:
+        return inbox(self.prefix, "")
+
+
+def _acquire(world: World) -> Drawn:
+    return world.keys(), (
+        world.token(),
+        world.ttl(),
+        world.one_of("try", "wait", "wait"),
+        world.arrival(),
+        FENCE_MS,
+        world.claim(),
+        world.inboxes,
+    )
+
+
+def _release(world: World) -> Drawn:
+    return world.keys(), (world.token(), FENCE_MS, world.claim(), world.inboxes, world.bury())
+
+
+def _renew(world: World) -> Drawn:
+    return world.keys()[:1], (world.token(), world.ttl())
+
+
+def _inspect(world: World) -> Drawn:
+    return world.keys()[:3], ()
+
+
+def _rw_acquire(world: World) -> Drawn:
+    keys, args = world.keys("readers"), list(_acquire(world)[1])
+    args[0] = world.reader()
+    return keys, args
+
+
+def _rw_release(world: World) -> Drawn:
+    return world.keys("readers"), (world.reader(), FENCE_MS, world.claim(), world.inboxes, world.bury())
+
+
+def _rw_renew(world: World) -> Drawn:
+    return world.keys("readers"), (world.reader(), world.ttl(), FENCE_MS, world.claim(), world.inboxes)
+
+
+def _rw_downgrade(world: World) -> Drawn:
+    writer = world.token("1", "w.1")
+    reader = writer.replace(":w.", ":r.").replace(":1:", ":r.1:")
+    return world.keys("readers"), (writer, reader, world.ttl(), FENCE_MS, world.claim(), world.inboxes)
+
+
+def _sem_keys(world: World) -> list[str]:
+    base = world.base()
+    return [f"{base}:sem", *(f"{base}:sem:{name}" for name in ("fence", "queue", "gone", "holders"))]
+
+
+def _sem_acquire(world: World) -> Drawn:
+    args = [*_acquire(world)[1], world.one_of(0, 3, 3, 3, 4)]
+    args[0] = world.weighted()
+    return _sem_keys(world), args
+
+
+def _sem_release(world: World) -> Drawn:
+    return _sem_keys(world), (world.weighted(), FENCE_MS, world.claim(), world.inboxes, world.bury())
+
+
+def _sem_renew(world: World) -> Drawn:
+    return _sem_keys(world), (world.weighted(), world.ttl(), FENCE_MS)
+
+
+def _sem_resize(world: World) -> Drawn:
+    return _sem_keys(world), (world.one_of(1, 2, 3, 3, 5), FENCE_MS, world.claim(), world.inboxes)
+
+
+def _sem_inspect(world: World) -> Drawn:
+    return _sem_keys(world), ()
+
+
+def _cond_wait(world: World) -> Drawn:
+    return world.keys("cond"), (
+        world.token("1", "c.1"),
+        world.ttl(),
+        world.one_of("wait", "wait", "leave"),
+        world.one_of(0, 0, 1_000_000),
+        FENCE_MS,
+        world.claim(),
+        world.inboxes,
+        world.token(),
+        5_000,
+    )
+
+
+def _cond_notify(world: World) -> Drawn:
+    keys = world.keys("cond", "cond:last")
+    return [keys[0], keys[2], keys[4], keys[5]], (
+        world.token(),
+        world.one_of(1, 1, 2, 1000),
+        world.inboxes,
+        world.one_of(1, 2, 3),
+    )
+
+
+def _cond_leave(world: World) -> Drawn:
+    return world.keys("cond"), (
+        world.token("1", "c.1"),
+        FENCE_MS,
+        world.claim(),
+        world.inboxes,
+        90_000,
+        world.one_of(0, 1),
+    )
+
+
+def _gate_wait(world: World) -> Drawn:
+    base = world.base()
+    return [f"{base}:gate", f"{base}:gate:waiters", f"{base}:gate:gone"], (
+        world.token(),
+        world.one_of("try", "wait", "wait", "leave"),
+        FENCE_MS,
+        world.one_of(2, 2, 2, 3),
+        5_000,
+        90_000,
+    )
+
+
+def _gate_move(world: World) -> Drawn:
+    base = world.base()
+    return [f"{base}:gate", f"{base}:gate:waiters", f"{base}:gate:gone"], (
+        world.token("d.1"),
+        world.one_of(1, 1, 2, "open", "shut", "look"),
+        FENCE_MS,
+        world.one_of(2, 2, 2, 3),
+        world.inboxes,
+        90_000,
+    )
+
+
+def _barrier_keys(world: World) -> list[str]:
+    base = world.base()
+    return [f"{base}:barrier", f"{base}:barrier:arrived", f"{base}:barrier:released"]
+
+
+def _barrier_wait(world: World) -> Drawn:
+    return _barrier_keys(world), (
+        world.token(),
+        world.one_of("wait", "wait", "wait", "wait", "break", "leave"),
+        world.one_of(0, 0, 0, 1, 2),
+        world.one_of(2, 2, 2, 3),
+        FENCE_MS,
+        world.inboxes,
+        5_000,
+    )
+
+
+def _barrier_move(world: World) -> Drawn:
+    return _barrier_keys(world)[:2], (
+        world.one_of("look", "abort", "reset", "reset"),
+        world.one_of(2, 2, 2, 3),
+        FENCE_MS,
+        world.inboxes,
+    )
+
+
+def _multi_keys(world: World) -> list[str]:
+    names = world.rng.choice(("a", "b", "ab"))
+    suffixes = ("", ":fence", ":queue", ":gone")
+    return [f"{world.prefix}:{{{name}}}{suffix}" for name in names for suffix in suffixes]
+
+
+def _multi_acquire(world: World) -> Drawn:
+    return _multi_keys(world), _acquire(world)[1]
+
+
+def _multi_release(world: World) -> Drawn:
+    return _multi_keys(world), _release(world)[1]
+
+
+def _multi_renew(world: World) -> Drawn:
+    return _multi_keys(world), (world.token(), world.ttl(), world.one_of(0, HIGH_FENCE, HIGH_FENCE + 9), FENCE_MS)
+
+
+def _quorum_acquire(world: World) -> Drawn:
+    keys = world.keys()
+    return [keys[0], keys[1], keys[3]], (
+        world.token(),
+        world.ttl(),
+        FENCE_MS,
+        world.one_of(0, HIGH_FENCE),
+        0,
+        world.one_of("", "check"),
+    )
+
+
+def _raise_fence(world: World) -> Drawn:
+    return world.keys()[:2], (world.token(), world.one_of(1, HIGH_FENCE + 5), FENCE_MS)
+
+
+def _fenced_set(world: World) -> Drawn:
+    base = world.base()
+    return [f"{base}:value", f"{base}:seen"], (
+        world.one_of(1, 2, 3, HIGH_FENCE),
+        world.one_of("x", "y"),
+        world.one_of(0, 30_000),
+        90_000,
+    )
+
+
+def _set_if(world: World) -> Drawn:
+    return [f"{world.base()}:value"], (world.one_of("x", "y"), world.one_of("x", "y"), world.one_of(0, -1, 30_000))
+
+
+GENERATORS: dict[str, Callable[[World], Drawn]] = {
+    "acquire": _acquire,
+    "barrier_move": _barrier_move,
+    "barrier_wait": _barrier_wait,
+    "cond_leave": _cond_leave,
+    "cond_notify": _cond_notify,
+    "cond_wait": _cond_wait,
+    "fenced_set": _fenced_set,
+    "gate_move": _gate_move,
+    "gate_wait": _gate_wait,
+    "inspect": _inspect,
+    "multi_acquire": _multi_acquire,
+    "multi_release": _multi_release,
+    "multi_renew": _multi_renew,
+    "quorum_acquire": _quorum_acquire,
+    "raise_fence": _raise_fence,
+    "release": _release,
+    "renew": _renew,
+    "rw_acquire": _rw_acquire,
+    "rw_downgrade": _rw_downgrade,
+    "rw_inspect": lambda world: (world.keys("readers"), ()),
+    "rw_release": _rw_release,
+    "rw_renew": _rw_renew,
+    "sem_acquire": _sem_acquire,
+    "sem_inspect": _sem_inspect,
+    "sem_release": _sem_release,
+    "sem_renew": _sem_renew,
+    "sem_resize": _sem_resize,
+    "set_if": _set_if,
+}

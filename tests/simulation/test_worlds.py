@@ -1,0 +1,96 @@
+"""A slice of the simulation small enough for every run of the tests. `make sim` runs it for as long as you like."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast._sim import run
+from holdfast._sim.options import MODES, Options
+from holdfast._sim.primitives import found
+from holdfast._sim.world import World
+
+#: Seeds of every primitive in the ordinary mode, and in the two without violations to be shown.
+ORDINARY = range(20)
+OTHER = range(8)
+
+
+@pytest.mark.parametrize("name", found())
+def test_nothing_breaks_that_is_promised(name: str) -> None:
+    for seed in ORDINARY:
+        result = run.run_seed(seed, names=[name])
+        assert result.violation is None, run.report(seed, "ordinary", names=[name])
+        assert result.grants > 0
+
+
+@pytest.mark.parametrize("mode", ["calm", "empty"])
+@pytest.mark.parametrize("name", found())
+def test_nothing_breaks_without_faults_or_after_data_loss(name: str, mode: str) -> None:
+    for seed in OTHER:
+        assert run.run_seed(seed, mode, names=[name]).violation is None, run.report(seed, mode, names=[name])
+
+
+@pytest.mark.parametrize("mode", [mode.name for mode in MODES.values() if mode.demanded is not None])
+def test_what_nobody_can_promise_breaks(mode: str) -> None:
+    """A checker that never fires proves nothing."""
+    for seed in range(300):
+        violation = run.run_seed(seed, mode).violation
+        if violation is not None:
+            assert violation.kind == MODES[mode].demanded, f"seed {seed}: {violation}"
+            return
+    raise AssertionError(f"nothing broke in 300 seeds of {mode}")
+
+
+@pytest.mark.parametrize("mode", ["ordinary", "failover-no-wait"])
+def test_the_same_seed_gives_the_same_trace(mode: str) -> None:
+    first, second = (run.world_of(7, mode, trace=True) for _ in range(2))
+    assert first.run() == second.run()
+    assert first.trace
+    assert first.trace == second.trace
+
+
+def test_a_trace_costs_nothing_but_time() -> None:
+    with_trace, without = run.world_of(11, trace=True), run.world_of(11)
+    assert with_trace.run() == without.run()
+
+
+def test_different_seeds_are_different_worlds() -> None:
+    assert len({str(replace(Options.draw(seed), seed=0)) for seed in range(50)}) == 50
+
+
+def test_a_failing_seed_says_how_to_see_it_again() -> None:
+    said = run.report(3, "restart-empty", names=["mutex"])
+    assert "violation: overlap" in said
+    left = said.splitlines()[1].removeprefix("faults in it: ").split(", ")
+    assert "empty" in left
+    assert len(left) < len(Options.draw(3, "restart-empty").faults()), "it was shortened"
+    command = said.splitlines()[-1]
+    assert command.startswith("again: python -m holdfast._sim replay 3 --mode restart-empty --without ")
+    without = frozenset(command.split("--without ")[1].split()[0].replace("-", " ").split(","))
+    again = run.report(3, "restart-empty", without=without, names=["mutex"], shrink=False)
+    assert again.splitlines()[-2] == said.splitlines()[-2]
+
+
+@pytest.mark.parametrize("name", found())
+def test_a_cancellation_at_every_effect_leaves_nothing_behind(name: str) -> None:
+    """The n-th effect of one worker is where it is cancelled, for every n; nothing else is wrong in these worlds."""
+    cancelled = 0
+    for effect in range(1, 50):
+        options = replace(
+            Options.draw(effect, "calm"),
+            processes=3,
+            tasks=1,
+            locks=1,
+            calm_s=20.0,
+            think_s=0.5,
+            work_s=1.0,
+            patient=0.9,
+            rates={},
+        )
+        world = World(options, [found()[name]])
+        next(iter(world.processes[0].tasks)).doom = effect
+        result = world.run()
+        assert result.violation is None, f"cancelled at effect {effect}: {result.violation}"
+        cancelled += world.cancelled
+    assert cancelled >= 45, "most of them met their effect"
