@@ -81,7 +81,8 @@ class Pair:
 
     def __init__(self, server: RealServer, prefix: str) -> None:
         self.prefix = prefix
-        self.real: Any = redis.Redis.from_url(server.url)
+        client: Any = redis.Redis
+        self.real = client.from_url(server.url)
         self.pubsub = self.real.pubsub()
         for client in CLIENTS[:2]:
             self.pubsub.subscribe(inbox(prefix, client))
@@ -95,7 +96,7 @@ class Pair:
         self.model.numsub = lambda channel: int(channel.decode() in self.subscribed())
         self.model.publish = self.heard
         self.messages: list[tuple[bytes, bytes]] = []
-        self.pipeline: Any = self.real.pipeline(transaction=False)
+        self.pipeline = self.real.pipeline(transaction=False)
         self.asked: list[tuple[str, Any]] = []
 
     def tick(self) -> int:
