@@ -91,7 +91,7 @@ class Pair:
         for script in SCRIPTS.values():
             self.real.script_load(script.text)
         seconds, microseconds = self.real.time()
-        self.now_us = seconds * 1_000_000 + microseconds
+        self.now_us = int(seconds) * 1_000_000 + int(microseconds)
         self.model = Server(self.tick)
         self.model.numsub = lambda channel: int(channel.decode() in self.subscribed())
         self.model.publish = self.heard
