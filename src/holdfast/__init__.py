@@ -7,46 +7,51 @@ with locks.lock("orders:42", ttl=30) as lease:
     write(row, fence=lease.fencing_token)
 """
 
-from holdfast._faces.holder import Holder
-from holdfast._faces.threads import Cancel, Client, Lease, LeaseState, Lock, Loss, connect
-from holdfast._faces.threads_family import (
-    Barrier,
-    Condition,
-    CountDownLatch,
-    Election,
-    Event,
-    MultiLock,
-    Optimistic,
-    ReadLease,
-    ReadLock,
-    RWLock,
-    Semaphore,
-    Transaction,
-    WriteLease,
-    WriteLock,
-)
-from holdfast.errors import (
-    AcquireCancelled,
-    AcquireTimeout,
-    AlreadyHeld,
-    BrokenBarrier,
-    ClientClosed,
-    ConfigurationError,
-    DeclaredDifferently,
-    HoldfastError,
-    LeaseLost,
-    LeaseReleased,
-    NotHeld,
-    OptimisticConflict,
-    OutcomeUnknown,
-    QuorumUnreachable,
-    ReplicasMissing,
-    ServerError,
-    ServerUnreachable,
-    StaleFencingToken,
-    TooManyPermits,
-    UpgradeRefused,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast._faces.holder import Holder
+    from holdfast._faces.threads import Cancel, Client, Lease, LeaseState, Lock, Loss, connect
+    from holdfast._faces.threads_family import (
+        Barrier,
+        Condition,
+        CountDownLatch,
+        Election,
+        Event,
+        MultiLock,
+        Optimistic,
+        ReadLease,
+        ReadLock,
+        RWLock,
+        Semaphore,
+        Transaction,
+        WriteLease,
+        WriteLock,
+    )
+    from holdfast.errors import (
+        AcquireCancelled,
+        AcquireTimeout,
+        AlreadyHeld,
+        BrokenBarrier,
+        ClientClosed,
+        ConfigurationError,
+        DeclaredDifferently,
+        HoldfastError,
+        LeaseLost,
+        LeaseReleased,
+        NotHeld,
+        OptimisticConflict,
+        OutcomeUnknown,
+        QuorumUnreachable,
+        ReplicasMissing,
+        ServerError,
+        ServerUnreachable,
+        StaleFencingToken,
+        TooManyPermits,
+        UpgradeRefused,
+    )
 
 __all__ = [
     "AcquireCancelled",
@@ -94,3 +99,30 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+#: Where public names live. Imported when first asked for: `holdfast run` stands in front of cron jobs, and a program
+#: that uses locks alone need not pay for the whole family (and asyncio) at its start.
+_HOMES = (
+    "holdfast.errors",
+    "holdfast._faces.threads",
+    "holdfast._faces.holder",
+    "holdfast._faces.threads_family",
+)
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name in ("asyncio", "embedded", "errors", "fencing", "testing"):
+        return import_module(f"holdfast.{name}")
+    if name in __all__:
+        for home in _HOMES:
+            module = import_module(home)
+            if name in module.__all__:
+                value = globals()[name] = getattr(module, name)
+                return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -505,3 +505,13 @@ def test_a_command_survives_an_outage_shorter_than_its_lease(private_server: Pri
         server.resume()
         out, said = process.communicate(b"go\n", timeout=PATIENCE_S)
         assert (process.returncode, out, said) == (9, b"", b"")
+
+
+def test_it_starts_with_what_it_needs_and_no_more(url: str, unique_name: str) -> None:
+    done = holdfast("run", unique_name, "--", "true", url=url, env={"PYTHONPROFILEIMPORTTIME": "1"})
+    assert done.returncode == 0
+    imported = {line.rpartition(b"|")[2].strip().decode() for line in done.stderr.splitlines()}
+    assert "holdfast.cli.run" in imported
+    slow = {"redis", "asyncio", "click", "rich", "subprocess", "json", "shutil", "importlib.resources", "ssl"}
+    assert not slow & imported
+    assert not {name for name in imported if name.startswith(("holdfast.lab", "holdfast.cli.doctor"))}

@@ -1,6 +1,10 @@
 """The package as it is installed."""
 
+import subprocess
+import sys
 from importlib import metadata, resources
+
+import pytest
 
 import holdfast
 
@@ -11,3 +15,23 @@ def test_version_is_the_installed_one() -> None:
 
 def test_types_are_published() -> None:
     assert resources.files("holdfast").joinpath("py.typed").is_file()
+
+
+def test_every_public_name_is_there_and_listed() -> None:
+    for name in holdfast.__all__:
+        assert getattr(holdfast, name) is not None
+    assert set(holdfast.__all__) <= set(dir(holdfast))
+    assert holdfast.errors.LeaseLost is holdfast.LeaseLost
+
+
+def test_a_name_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'frobnicate'"):
+        _ = holdfast.frobnicate
+
+
+def test_a_lock_needs_neither_redis_py_nor_asyncio_to_be_imported() -> None:
+    script = (
+        "import sys, holdfast; holdfast.connect('redis://h').lock('x'); print(*{'redis', 'asyncio'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, timeout=60, check=True)
+    assert done.stdout.split() == []

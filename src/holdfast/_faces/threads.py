@@ -44,6 +44,7 @@ from holdfast._faces.places import client_of_url, members_of, quorum_of
 from holdfast._faces.threads_makers import Makers
 from holdfast._faces.topologies import threads_topology
 from holdfast._transport.clock import clock
+from holdfast._transport.plain import address_of_url
 from holdfast.errors import (
     AcquireCancelled,
     AcquireTimeout,
@@ -684,7 +685,7 @@ def connect(
     """
     given = url if url is not None else os.environ.get("HOLDFAST_URL") or _DEFAULT_URL
     return Client(
-        client_of_url(given, "threads"),
+        address_of_url(given) or client_of_url(given, "threads"),
         namespace=namespace,
         ttl=ttl,
         renew=renew,

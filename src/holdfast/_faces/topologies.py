@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast._faces.places import Members
+from holdfast._transport.plain import Address
 from holdfast._transport.port import Topology
 from holdfast._transport.quorum import QuorumTopology
 from holdfast.errors import ConfigurationError
@@ -23,8 +24,10 @@ _ASYNCIO = "an asyncio client of redis-py (redis.asyncio.Redis), or holdfast.asy
 
 def threads_topology(place: Any) -> Topology[Node]:
     """For a client that blocks."""
-    from holdfast._transport.threads import SingleTopology, node_of_client
+    from holdfast._transport.threads import Node, SingleTopology, node_of_client
 
+    if isinstance(place, Address):
+        return SingleTopology(Node(place.name, place.connection))
     if isinstance(place, Members):
         for client in place.clients:
             _check_threads(client)

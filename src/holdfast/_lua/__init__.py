@@ -1,14 +1,17 @@
 """The scripts that ship, read from their `.lua` files.
 
 A line `-- #include PART` is replaced by the text of PART.lua, so that a piece of logic stands in one file.
-`SCRIPTS` holds the runnable ones by the stem of their file; parts are not runnable.
+`SCRIPTS` holds the runnable ones by the stem of their file; parts are not runnable. A script is read when it is first
+used: a program uses few of them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from importlib.resources import files
+from collections.abc import Iterator
+from typing import Any
 
 __all__ = ["PARTS", "SCRIPTS", "Script", "load"]
 
@@ -34,20 +37,61 @@ class Script:
         return f"Script({self.name!r}, {self.sha[:8]}…)"
 
 
+def _read(stem: str) -> str:
+    # Not importlib.resources: importing that takes longer than all else here. The loader reads from archives too.
+    path = os.path.join(os.path.dirname(__file__), f"{stem}.lua")
+    loader: Any = __spec__.loader
+    data: bytes = loader.get_data(path)
+    return data.decode()
+
+
 def load(name: str) -> Script:
     """Read `name`.lua and what it includes."""
-    folder = files(__name__)
 
     def text_of(stem: str) -> str:
-        text = folder.joinpath(f"{stem}.lua").read_text(encoding="utf-8")
-        return _INCLUDE.sub(lambda found: text_of(found[1]), text)
+        return _INCLUDE.sub(lambda found: text_of(found[1]), _read(stem))
 
     return Script(name, text_of(name))
 
 
-def _load_all() -> dict[str, Script]:
-    stems = sorted(file.name[:-4] for file in files(__name__).iterdir() if file.name.endswith(".lua"))
-    return {stem: load(stem) for stem in stems if stem not in PARTS}
+class _Scripts(dict[str, Script]):
+    """Reads what is asked for; whoever wants to know which there are gets them all."""
+
+    def __missing__(self, name: str) -> Script:
+        if name in PARTS:
+            raise KeyError(name)
+        try:
+            script = self[name] = load(name)
+        except OSError:
+            raise KeyError(name) from None
+        return script
+
+    def _all(self) -> dict[str, Script]:
+        from importlib.resources import files
+
+        stems = sorted(file.name[:-4] for file in files(__name__).iterdir() if file.name.endswith(".lua"))
+        return {stem: self[stem] for stem in stems if stem not in PARTS}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._all()
+
+    def keys(self) -> Any:
+        """Names of all scripts."""
+        return self._all().keys()
+
+    def values(self) -> Any:
+        """All scripts."""
+        return self._all().values()
+
+    def items(self) -> Any:
+        """All of both."""
+        return self._all().items()
 
 
-SCRIPTS: dict[str, Script] = _load_all()
+SCRIPTS: dict[str, Script] = _Scripts()

@@ -16,14 +16,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import hiredis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from holdfast._core.effects import Call, Command, Reply
 from holdfast._core.trouble import Trouble, refusal
 from holdfast._lua import SCRIPTS, Script
 from holdfast._transport.pack import pack_command, pack_script, pack_sync
-from holdfast._transport.refusals import connecting_trouble
 
 __all__ = ["Node", "SingleTopology", "Wire", "node_of_client"]
 
@@ -144,16 +141,22 @@ class Node:
         connection = None
         try:
             connection = self._make()
-            connection.retry = Retry(NoBackoff(), 0)
+            if hasattr(connection, "retry"):
+                connection.retry = _no_retry()
             for limit in ("socket_connect_timeout", "socket_timeout"):
                 if hasattr(connection, limit):
                     given = getattr(connection, limit)
                     setattr(connection, limit, patience_s if given is None else min(given, patience_s))
             connection.connect()
             return Wire(connection)
+        except Trouble:
+            raise  # a connection of our own says what is wrong
         except Exception as error:
             if connection is not None:
                 connection.disconnect()
+            # Imported here: it knows the errors of redis-py, which takes longer to import than all else together.
+            from holdfast._transport.refusals import connecting_trouble
+
             raise connecting_trouble(error, self.name) from error
         except BaseException:
             if connection is not None:
@@ -361,6 +364,14 @@ class Node:
             raise self.refused(reply)
         wire.sock.setblocking(False)
         return wire
+
+
+def _no_retry() -> Any:
+    """Repeats are the protocol's. The connection is redis-py's, so that it has been imported."""
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    return Retry(NoBackoff(), 0)
 
 
 def node_of_client(client: Any, name: str | None = None) -> Node:

@@ -14,13 +14,18 @@ _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|s|m|h|d)?", re.ASCII)
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
+def _help_formatter(prog: str) -> argparse.HelpFormatter:
+    # With a width it need not find out that of the terminal, for which it imports more than all of argparse.
+    return argparse.RawDescriptionHelpFormatter(prog, width=110)
+
+
 class Parser(argparse.ArgumentParser):
     """Raises `UsageError` where argparse would exit with 2."""
 
     def __init__(self, command: str, **settings: Any) -> None:
         super().__init__(
             prog=f"holdfast {command}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_help_formatter,
             allow_abbrev=False,
             **settings,
         )

@@ -1,0 +1,159 @@
+"""Connections of our own to one server, for addresses that need no more than that: TCP or a Unix socket, a password.
+
+redis-py is only imported where its abilities are needed (TLS, Sentinel, Cluster, options in the URL, a client that
+the user brought): importing it takes several times as long as all of `holdfast run`.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import hiredis
+
+from holdfast._core.trouble import Trouble, refusal
+from holdfast._transport.pack import pack_command
+
+__all__ = ["Address", "address_of_url"]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server is, and who we are to it."""
+
+    host: str
+    port: int
+    path: str | None
+    username: str | None
+    password: str | None
+    database: int
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return self.path if self.path is not None else f"{self.host}:{self.port}"
+
+    def connection(self) -> Connection:
+        """A new connection, not yet made."""
+        return Connection(self)
+
+    def __repr__(self) -> str:
+        return f"<Address {self.name}, database {self.database}>"  # and not the password
+
+
+class Connection:
+    """What a `Wire` needs of a connection."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._sock: socket.socket | None = None
+        #: Both are set by whoever connects, s.
+        self.socket_connect_timeout: float | None = None
+        self.socket_timeout: float | None = None
+
+    def connect(self) -> None:
+        """Connect and introduce ourselves. Raises `Trouble`; then nothing of the caller's was sent."""
+        try:
+            self._sock = self._dial()
+            self._sock.settimeout(self.socket_timeout)
+            self._introduce(self._sock)
+        except Trouble:
+            self.disconnect()
+            raise
+        except TimeoutError:
+            self.disconnect()
+            raise self._trouble(f"no answer within {self.socket_timeout:.3g} s") from None
+        except (OSError, hiredis.ProtocolError) as error:
+            self.disconnect()
+            raise self._trouble(getattr(error, "strerror", None) or str(error) or type(error).__name__) from error
+        except BaseException:
+            self.disconnect()
+            raise
+
+    def _dial(self) -> socket.socket:
+        address = self._address
+        if address.path is not None:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                sock.settimeout(self.socket_connect_timeout)
+                sock.connect(address.path)
+            except BaseException:
+                sock.close()
+                raise
+            return sock
+        # Bytes need no codec for international names, which takes long to import.
+        host: Any = address.host.encode() if address.host.isascii() else address.host
+        sock = socket.create_connection((host, address.port), self.socket_connect_timeout)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return sock
+
+    def _introduce(self, sock: socket.socket) -> None:
+        address = self._address
+        commands: list[tuple[Any, ...]] = []
+        if address.password is not None:
+            user = () if address.username is None else (address.username,)
+            commands.append(("AUTH", *user, address.password))
+        if address.database:
+            commands.append(("SELECT", address.database))
+        # A server that takes no more clients says so to whatever comes first, which shall not be a lock's request; to
+        # one that wants a password a long request is a protocol error, and a short one says what is missing.
+        sounding = not commands
+        if sounding:
+            commands.append(("PING",))
+        sock.sendall(b"".join(map(pack_command, commands)))
+        reader = hiredis.Reader()
+        for _ in commands:
+            while (reply := reader.gets()) is False:
+                data = sock.recv(4096)
+                if not data:
+                    raise ConnectionResetError("the server closed the connection")
+                reader.feed(data)
+            if isinstance(reply, hiredis.ReplyError):
+                self._refused(str(reply), sounding)
+
+    def _refused(self, said: str, sounding: bool) -> None:
+        if "without any password" in said:
+            said = f"NOAUTH {said}"
+        trouble = refusal(said, self._address.name)
+        if sounding and trouble.kind not in ("MAXCLIENTS", "NOAUTH"):
+            return  # PING is not what we came for: the next request says what is wrong, if it matters
+        trouble.sent = False
+        raise trouble
+
+    def _trouble(self, because: str) -> Trouble:
+        return Trouble("refused", because, self._address.name, sent=False, passing=True)
+
+    def disconnect(self) -> None:
+        """End it."""
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            sock.close()
+
+
+def address_of_url(url: object) -> Address | None:
+    """The address behind a plain `redis://` or `unix://` URL; None when redis-py has to read it."""
+    if not isinstance(url, str):
+        return None
+    try:
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
+        port = parts.port or 6379
+    except ValueError:
+        return None  # and to complain about it
+    if parts.scheme not in ("redis", "unix") or not set(options) <= {"db"} or parts.fragment:
+        return None
+    path = unquote(parts.path) if parts.scheme == "unix" else None
+    database = options.get("db") or (parts.path.strip("/") if path is None else "") or "0"
+    if not database.isascii() or not database.isdigit() or path == "" or "," in parts.netloc:
+        return None
+    username = unquote(parts.username) if parts.username else None
+    password = unquote(parts.password) if parts.password else None
+    if username is not None and password is None:
+        return None
+    if path is not None and parts.hostname:
+        return None
+    host = unquote(parts.hostname) if parts.hostname else "localhost"
+    return Address(host, port, path, username, password, int(database))
