@@ -83,6 +83,16 @@ async def _epilogue(stage: Stage, b: Actor, c: Actor) -> None:
     await c.turn()
 
 
+async def _after(stage: Stage, a: Actor, b: Actor, c: Actor) -> None:
+    """A is through, well or badly: does B get in, at the latest when A's ttl is over? Then C."""
+    b.start_acquire()
+    if await stage.through_expiry(b, a.ttl_ms):
+        await b.count()
+        await _epilogue(stage, b, c)
+    else:
+        await b.give_up()
+
+
 async def _cast(stage: Stage, a_ttl_ms: int | None = None) -> tuple[Actor, Actor, Actor]:
     return await stage.client("A", a_ttl_ms), await stage.client("B"), await stage.client("C")
 
@@ -136,10 +146,7 @@ async def _crash_in_acquire(stage: Stage, variant: str) -> bool:
     await stage.until(lambda: not a.alive or a.entered, "A to die or to enter")
     if a.entered:
         return False  # the acquire has fewer commands
-    b.start_acquire()
-    if await stage.through_expiry(b, a.ttl_ms):
-        await b.count()
-    await _epilogue(stage, b, c)
+    await _after(stage, a, b, c)
     return True
 
 
@@ -149,10 +156,7 @@ async def _crash_holding(stage: Stage, variant: str) -> bool:
     await a.do("read")
     stage.fault("A is killed inside the section")
     await a.kill()
-    b.start_acquire()
-    if await stage.through_expiry(b, a.ttl_ms):
-        await b.count()
-    await _epilogue(stage, b, c)
+    await _after(stage, a, b, c)
     return True
 
 
@@ -283,9 +287,8 @@ async def _reply_lost(stage: Stage, variant: str) -> bool:
             await a.count()
             await a.do("leave")
             await a.release()
-        b.start_acquire()
-        if await stage.through_expiry(b, a.ttl_ms):
-            await b.count()
+        await _after(stage, a, b, c)
+        return True
     else:
         await _enter(a)
         await a.count()
@@ -330,10 +333,7 @@ async def _reset(stage: Stage, variant: str) -> bool:
         a.links_hook(before=before)
         a.start_release()
         await _outcome(stage, a, ("released", "failed"), 0)
-    b.start_acquire()
-    if await stage.through_expiry(b, a.ttl_ms):
-        await b.count()
-    await _epilogue(stage, b, c)
+    await _after(stage, a, b, c)
     return True
 
 
@@ -346,10 +346,7 @@ async def _scripts_flushed(stage: Stage, variant: str) -> bool:
     await a.count()
     await a.do("leave")
     await a.release()
-    b.start_acquire()
-    if await stage.through_expiry(b, a.ttl_ms):
-        await b.count()
-    await _epilogue(stage, b, c)
+    await _after(stage, a, b, c)
     return True
 
 

@@ -134,7 +134,6 @@ class Lab:
         self._forks: Forks | None = None
 
     async def __aenter__(self) -> Lab:
-        self._forks = Forks()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -167,7 +166,8 @@ class Lab:
             cell.runs.append(Run(variant, history, judge(history)))
 
     async def _play(self, entry: Entry, fault: Fault, variant: str) -> History | None:
-        assert self._forks is not None, "a lab is used inside `async with`"
+        if self._forks is None:
+            self._forks = Forks()
         stretch = 1.0
         for _ in range(_TRIES):
             stage = Stage(entry, fault.name, variant, self._forks, stretch, self._path)

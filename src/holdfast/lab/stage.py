@@ -128,6 +128,8 @@ class Actor:
         self.phase = "idle"
         if self.broken:
             raise CannotRun(f"the lock does not work even without a fault: {self.broken}")
+        if not self.alive:
+            raise CannotRun("the client's process ended while its lock was made")
 
     async def close(self) -> None:
         if self._channel is not None:
@@ -186,7 +188,7 @@ class Actor:
         """Let it stop trying; one that cannot stop is ended, as its user would."""
         self._order("stop")
         try:
-            await self.stage.until(lambda: self.ended_asking, "giving up", timeout_s=3.0, patient=False)
+            await self.stage.until(lambda: self.ended_asking, "giving up", timeout_s=1.5, patient=False)
         except TimeoutError:
             self.stage.history.add(time.monotonic_ns(), self.name, "gave up", forced=True)
             await self.kill(quietly=True)
@@ -452,7 +454,8 @@ class Stage:
                 raise CannotRun(f"waited {timeout_s:.0f} s for {what}, in vain")
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), poll_s)
+                async with asyncio.timeout(poll_s):  # wait_for of 3.11 can swallow a cancellation
+                    await self._changed.wait()
 
     async def settled(self, actor: Actor) -> bool:
         """Whether the asking actor is inside, once that can be told: it entered, or two more attempts came to nothing.
@@ -485,12 +488,12 @@ class Stage:
         return actor.entered or await self.settled(actor)
 
     async def enters(self, actor: Actor) -> bool:
-        """Whether the asking actor gets in within about 8 s and a dozen attempts."""
+        """Whether the asking actor gets in within about 7 s, or half a dozen attempts."""
         began = time.monotonic()
 
         def decided() -> bool:
             waited = time.monotonic() - began
-            return actor.ended_asking or (actor.tries >= 12 and waited > 2) or waited > 8
+            return actor.ended_asking or (actor.tries >= 6 and waited > 4) or waited > 7
 
         await self.until(decided, f"{actor.name} to get in")
         return actor.entered

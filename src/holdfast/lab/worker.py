@@ -116,13 +116,18 @@ class Client:
         entry = ENTRIES.get(order["scheme"]) or entry_for_factory(order["scheme"])
         self._make = entry.make
         self._addresses = [(host, port) for host, port in order["addresses"]]
-        self._handle = self._make(self._of(order["name"], order["ttl_ms"]))
+        try:
+            self._handle = self._make(self._of(order["name"], order["ttl_ms"]))
+        except Exception as error:
+            self._send({"broken": f"{type(error).__name__}: {error}"})
 
     def _of(self, name: str, ttl_ms: int) -> Setup:
         return Setup(name, ttl_ms, self._addresses, self._clock_offset_s, self._interrupt)
 
     def _warm_up(self, order: dict[str, Any]) -> None:
         """Acquire and release another lock: connections open, scripts load, and a lock that never works shows."""
+        if self._handle is None:
+            return
         self._quiet = True
         try:
             handle = self._make(self._of(order["name"], 30_000))

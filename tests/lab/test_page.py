@@ -1,0 +1,127 @@
+"""The page: whole, self-contained, and usable with a keyboard in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.lab import runs
+from holdfast.lab.faults import FAULTS
+from holdfast.lab.handles import ENTRIES
+from holdfast.lab.history import History
+from holdfast.lab.report import page
+from holdfast.lab.runs import Cell, Run
+from holdfast.lab.story import tell
+from holdfast.lab.timeline import cell_text
+from holdfast.lab.verdicts import judge
+from tests.lab.browser import Browser, chromium
+
+MS = 1_000_000
+
+
+def played(scheme: str, fault: str, *, overlap: bool) -> Cell:
+    """A cell with a hand-made history."""
+    made = History(scheme, fault, "1", lock_keys=("lock:<x>",), clients=["A", "B"], servers=["server"])
+    made.add(0, "A", "asks", ttl_ms=1000)
+    words = {"client": "A", "phase": "acquire", "text": "SET lock:<x> 1 NX", "reply": "OK", "answered_ns": 2 * MS}
+    made.add(1 * MS, "server", "command", **words)
+    made.add(2 * MS, "server", "key", key="lock:<x>", by="A", was=None, now="1", ttl_ms=1000)
+    made.add(3 * MS, "A", "entered")
+    made.add(5 * MS, "lab", "fault", text="</script><b>something</b> breaks", lasting=False)
+    for at in range(6, 40):
+        made.add(at * MS, "server", "command", **{**words, "client": "B", "reply": None if at == 30 else "nil"})
+        made.add(at * MS, "B", "refused")
+    made.add((50 if overlap else 80) * MS, "B", "entered")
+    made.add(70 * MS, "A", "left")
+    made.add(90 * MS, "B", "left")
+    return Cell(scheme, fault, [Run("1", made, judge(made))])
+
+
+def whole_page() -> tuple[str, list[Cell]]:
+    cells = [played(e.name, f.name, overlap=f.name == "failover") for e, f in runs.pairs()]
+    cells[0] = Cell(cells[0].scheme, cells[0].fault, not_run="no compiler here")
+    return page(cells, list(ENTRIES), list(FAULTS), 1.0), cells
+
+
+def data_of(text: str) -> dict[str, Any]:
+    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    loaded: dict[str, Any] = json.loads(found[1])
+    return loaded
+
+
+def test_the_page_has_everything_and_needs_nothing() -> None:
+    text, cells = whole_page()
+    data = data_of(text)
+    assert {f"{cell.scheme} {cell.fault}" for cell in cells} == data["cells"].keys()
+    assert len(cells) == len(data["cells"]) > 200
+    without_namespaces = text.replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"https?://|src=|<link|@import|url\((?!#)", without_namespaces)
+    assert "</script><b>" not in text
+
+
+def test_a_story_folds_repetition_and_marks_violations() -> None:
+    cell = played("setnx", "failover", overlap=True)
+    story = tell(cell.runs[0].history, cell.runs[0].verdicts)
+    assert len(story.rows) < 15
+    folded = [text for row in story.rows for text in row.cells.values() if "×" in text]
+    assert folded == ["SET KEY 1 NX ×33 →"]
+    notes = [row.note for row in story.rows if row.note]
+    assert [kind for kind, _ in notes] == ["fault", "excluded badly"]
+    together = [row.states for row in story.rows if row.states.get("A") == row.states.get("B") == "inside"]
+    assert together, "both bars are drawn as inside"
+
+
+@pytest.mark.parametrize("width", [100, 160])
+def test_a_timeline_fits_its_width(width: int) -> None:
+    text = cell_text(played("setnx", "failover", overlap=True), width)
+    rows = [line for line in text.splitlines() if re.match(r" +\d+\.\d  [│┆█▒✝]", line)]
+    assert rows and max(map(len, rows)) <= width
+    assert "✗✗ EXCLUDED BADLY: A and B were both inside from 50 ms to 70 ms" in text
+    assert text.splitlines()[-1].startswith("✗✗ excluded badly")
+
+
+@pytest.mark.skipif(chromium() is None, reason="no chromium on this machine (Debian: apt-get install chromium)")
+def test_in_a_browser(tmp_path: Path) -> None:
+    text, cells = whole_page()
+    (tmp_path / "report.html").write_text(text)
+    with Browser((tmp_path / "report.html").as_uri()) as browser:
+        browser.until("document.readyState === 'complete' && document.querySelectorAll('td button').length > 0")
+        assert browser.evaluate("document.querySelectorAll('td button').length") == len(cells)
+        labels = browser.evaluate("[...document.querySelectorAll('td button')].map(b => b.ariaLabel)")
+        assert "setnx under failover: excluded badly" in labels
+        # A sign and a word in every cell: nothing hangs on colour.
+        assert browser.evaluate(
+            "[...document.querySelectorAll('td button')].every(b => b.querySelector('.mark').textContent.trim()"
+            " && b.querySelector('.word').textContent)"
+        )
+        # A click opens the timeline of that cell, as SVG.
+        browser.evaluate("document.querySelector('[data-cell=\"setnx failover\"]').click()")
+        browser.until("document.getElementById('play').open")
+        title = "document.getElementById('title').textContent"
+        assert browser.evaluate(title) == "setnx under failover: excluded badly"
+        drawn = browser.evaluate("document.querySelector('#picture svg[role=img]').textContent")
+        assert "ENTERS" in drawn and "EXCLUDED BADLY" in drawn and "<b>something</b>" in drawn
+        # The keyboard: out, to the next cell, in, on to the one after, out.
+        browser.press("Escape")
+        browser.until("!document.getElementById('play').open")
+        assert browser.evaluate("document.activeElement.dataset.cell") == "setnx failover"
+        browser.press("ArrowDown")
+        assert browser.evaluate("document.activeElement.dataset.cell") == "setnx-expire failover"
+        browser.press("Enter")
+        browser.until("document.getElementById('play').open")
+        browser.press("ArrowLeft")
+        assert browser.evaluate(title).startswith("setnx-expire under server")
+        browser.press("Escape")
+        # On a phone nothing but the pictures scrolls sideways; in the dark the page is dark.
+        browser.resize(390, 800)
+        assert browser.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        grounds = []
+        for scheme in ("light", "dark"):
+            browser.prefer(scheme)
+            grounds.append(browser.evaluate("getComputedStyle(document.body).backgroundColor"))
+        assert grounds[0] != grounds[1]
