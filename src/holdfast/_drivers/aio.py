@@ -262,10 +262,16 @@ class AioDriver:
             except Trouble as trouble:
                 begun = self.loop.create_future()
                 begun.set_exception(trouble)
-        self._background(self.run(protocol, (effect, begun)))
+        self._background(self._finish(protocol, effect, begun))
+
+    async def _finish(self, protocol: Protocol[Any], effect: Effect[Any], begun: Awaitable[Any] | None) -> None:
+        try:
+            await self.run(protocol, (effect, begun))
+        except Trouble:
+            pass  # the ttl ends it
 
     def _background(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = self.loop.create_task(_ignoring_trouble(work))
+        task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -539,15 +545,16 @@ class AioDriver:
             return
         now = clock()
         for hold in self.schedule.due(now):
-            ttl_ms = hold.renewal_ttl_ms(now)
-            assert ttl_ms is not None and hold.renewal is not None
-            self._background(self._renew(hold, hold.renewal(ttl_ms), ttl_ms))
+            self._background(self._renew(hold, now))
         self._rearm()
 
-    async def _renew(self, hold: Hold, renewal: Protocol[bool], ttl_ms: int) -> None:
+    async def _renew(self, hold: Hold, due_at: float) -> None:
+        ttl_ms = hold.renewal_ttl_ms(due_at)
+        if ttl_ms is None:
+            ttl_ms = hold.ttl_ms  # not reached: what is due has something left to extend
         sent_at = clock()
         try:
-            held = await self.run(renewal)
+            held = await self.run(hold.extension(ttl_ms))
         except Trouble:
             self.schedule.failed(hold, clock(), self.random())
         else:
@@ -623,13 +630,6 @@ class AioDriver:
         self._waiters.clear()
         for server in self.topology.nodes():
             server.forget()
-
-
-async def _ignoring_trouble(work: Awaitable[Any]) -> None:
-    try:
-        await work
-    except Trouble:
-        pass  # the ttl ends it
 
 
 def _heed(future: asyncio.Future[Any]) -> None:

@@ -288,10 +288,9 @@ class Link(asyncio.Protocol):
             self._fail(Trouble("broken", said, self.server.name, sent=True, passing=True), unsent)
 
     def _end(self, said: str) -> None:
-        transport = self._transport
+        if self._transport is not None:
+            self._transport.abort()
         self.connection_lost(ConnectionError(said))
-        if transport is not None:
-            transport.abort()
 
     def retire(self) -> None:
         """No new requests; closed when it owes nothing any more, or has lingered long enough."""
