@@ -56,6 +56,7 @@ class Hold:
         "extension",
         "fence",
         "held_since",
+        "limited",
         "max_until",
         "name",
         "next_at",
@@ -96,6 +97,7 @@ class Hold:
         self.state = _HELD
         self.reason: str | None = None
         self.asked = False
+        self.limited = False  # its last extension was cut to what max_hold left
         self.renew_from = sent_at
         self.next_at = 0.0
         self.on_loss: Callable[[str], None] | None = None
@@ -118,7 +120,8 @@ class Hold:
         if alive and now < self.deadline:
             return False
         if alive:
-            self.lose("max_hold" if self.max_until is not None and now >= self.max_until else "expired")
+            at_most = self.max_until is not None and (self.limited or now >= self.max_until)
+            self.lose("max_hold" if at_most else "expired")
         return True
 
     def lose(self, reason: str) -> None:
@@ -161,6 +164,7 @@ class Hold:
             return False
         self.deadline = deadline_of(sent_at, min(ttl_ms, self.ttl_ms)) if deadline is None else deadline
         self._bound()
+        self.limited = ttl_ms < self.ttl_ms and self.max_until is not None
         self.renew_from = sent_at
         self.state = LeaseState.HELD
         return not self.over(now)

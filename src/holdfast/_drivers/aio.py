@@ -544,9 +544,11 @@ class AioDriver:
         if self.closed:
             return
         now = clock()
-        for hold in self.schedule.due(now):
-            self._background(self._renew(hold, now))
-        self._rearm()
+        try:
+            for hold in self.schedule.due(now):
+                self._background(self._renew(hold, now))
+        finally:
+            self._rearm()
 
     async def _renew(self, hold: Hold, due_at: float) -> None:
         ttl_ms = hold.renewal_ttl_ms(due_at)
@@ -555,13 +557,16 @@ class AioDriver:
         sent_at = clock()
         try:
             held = await self.run(hold.extension(ttl_ms))
-        except Trouble:
+        except Exception as error:
             self.schedule.failed(hold, clock(), self.random())
+            if not isinstance(error, Trouble):
+                raise  # a bug: shown by the event loop, and no reason to renew no more
         else:
             kept = self.schedule.answered(hold, held, ttl_ms, sent_at, clock(), self.random())
             if held and not kept and hold.state is LeaseState.LOST:
                 self.start(hold.release())  # extended, but too late to be trusted
-        self._rearm()
+        finally:
+            self._rearm()
 
     # ------------------------------------------------------------------ ends
 

@@ -17,6 +17,7 @@ import queue
 import random
 import selectors
 import socket
+import sys
 import threading
 import time
 import weakref
@@ -413,6 +414,27 @@ class ThreadDriver:
         elif held and was_alive:
             self.spawn_release(hold)  # extended, but too late to be trusted
 
+    def renewals_failed(self, jobs: Sequence[tuple[Hold, int, Protocol[bool], Effect[Any]]]) -> None:
+        """Something else than trouble ended them: tried again, like after trouble."""
+        for hold, _, protocol, _ in jobs:
+            protocol.close()
+            with self.lock:
+                if not hold.asked:
+                    continue  # it was answered before
+                self.schedule.failed(hold, clock(), self._random.random())
+                at = hold.next_at
+            self._agent.no_later_than(at)
+
+    def agent_ended(self) -> None:
+        """Nobody keeps the times: what is held counts as lost at once, since nobody would tell of its end."""
+        self._agent = _Agent(self)
+        with self.lock:
+            for hold in self.schedule:
+                self.schedule.remove(hold)
+                hold.lose("watchdog ended")
+        for node in tuple(self._inbox_of):
+            self.inbox_broken(node)
+
     # ------------------------------------------------------------------ ends
 
     def settle(self, patience_s: float) -> bool:
@@ -579,6 +601,9 @@ class _Agent(_Background):
         try:
             while not self._stopping:
                 self._turn(selector, waker[0])
+        except BaseException:
+            self.driver.agent_ended()
+            raise
         finally:
             selector.close()
             for end in waker:
@@ -692,7 +717,11 @@ class _Renewer(_Background):
             jobs = self._jobs.get()
             if jobs is None:
                 return
-            self.driver.renew_batch(self._node, jobs)
+            try:
+                self.driver.renew_batch(self._node, jobs)
+            except Exception:
+                self.driver.renewals_failed(jobs)
+                _report()
 
 
 class _Chores(_Background):
@@ -774,9 +803,16 @@ class _Chores(_Background):
                     error = trouble
         except (StopIteration, Trouble):
             pass
+        except Exception:
+            _report()
         with self._changed:
             self._unfinished -= 1
             self._changed.notify_all()
+
+
+def _report() -> None:
+    """A bug, shown as any unhandled exception of a thread; the thread goes on."""
+    threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
 
 def _new_client_id() -> str:
