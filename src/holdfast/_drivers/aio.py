@@ -40,10 +40,10 @@ from holdfast._core.trouble import Trouble
 from holdfast._lua import SCRIPTS
 from holdfast._transport.aio import Inbox, Server, spelled_out
 from holdfast._transport.clock import clock
-from holdfast._transport.pack import pack_around, pack_command, pack_script, pack_sync
+from holdfast._transport.pack import Ask, pack_command, pack_script, pack_sync
 from holdfast._transport.port import Topology
 
-__all__ = ["AioDriver", "Ask"]
+__all__ = ["AioDriver"]
 
 R = TypeVar("R")
 
@@ -101,19 +101,6 @@ class _Waiter:
 
 _drivers: weakref.WeakSet[AioDriver] = weakref.WeakSet()
 _closing: set[asyncio.Task[None]] = set()
-
-
-class Ask:
-    """A protocol's first request, ready but for its token, so that where it succeeds no protocol has to be started."""
-
-    __slots__ = ("before", "behind", "call", "key", "patience_s", "script")
-
-    def __init__(self, call: Call) -> None:
-        self.call = call
-        self.key = call.keys[0]
-        self.patience_s = call.patience_s
-        self.script = SCRIPTS[call.script]
-        self.before, self.behind = pack_around(self.script, call.keys, call.args)
 
 
 class AioDriver:

@@ -47,6 +47,7 @@ from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.many import GRACE_S, Dialler, ask_all
 from holdfast._transport.asked import Asked
 from holdfast._transport.clock import clock
+from holdfast._transport.pack import Ask
 from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node, Wire
 
@@ -74,6 +75,8 @@ class ThreadDriver:
 
     def __init__(self, topology: Topology[Node], client_id: str, inboxes: str, settings: Settings = DEFAULT) -> None:
         self.topology = topology
+        #: Whether `ask` can be used: where keys move from node to node, the protocol has to follow them.
+        self.can_ask = not getattr(topology, "moves", True)
         self.settings = settings
         self._inboxes = inboxes
         self._random = random.Random()
@@ -128,7 +131,8 @@ class ThreadDriver:
                 try:
                     if cancel is not None and cancel.is_set():
                         raise Cancelled
-                    result = perform[type(effect)](effect, cancel)
+                    kind = type(effect)
+                    result = clock() if kind is Now else perform[kind](effect, cancel)
                 except Trouble as trouble:
                     effect = protocol.throw(trouble)
                 except BaseException as interruption:
@@ -137,6 +141,22 @@ class ThreadDriver:
                     effect = protocol.throw(interruption)
                 else:
                     effect = send(result)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    def ask(self, ask: Ask, token: str, patience_s: float) -> Any:
+        """Send a first request, not where slots move. All but plain success is for its protocol: see `resume`."""
+        return self.topology.node_for(ask.key, None).call_packed(ask.packed(token), patience_s, ask.script)
+
+    def resume(self, protocol: Protocol[R], asked_at: float, reply: Any, error: BaseException | None) -> R:
+        """Run a protocol whose first request was made already, at `asked_at`, and ended so."""
+        try:
+            effect = protocol.send(None)
+            while type(effect) is Now:
+                effect = protocol.send(asked_at)
+            assert type(effect) is Call
+            effect = protocol.send(reply) if error is None else protocol.throw(error)
+            return self._drive(protocol, effect, None)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 

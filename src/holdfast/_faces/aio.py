@@ -32,7 +32,7 @@ from holdfast._core.tokens import make_token
 from holdfast._core.trouble import Trouble
 from holdfast._core.validity import deadline
 from holdfast._core.waiting import Busy, Grant
-from holdfast._drivers.aio import AioDriver, Ask
+from holdfast._drivers.aio import AioDriver
 from holdfast._faces.aio_makers import Makers
 from holdfast._faces.holder import CLIENT_INFO_MS, Holder, client_id_of, client_key, holder_of, introduction
 from holdfast._faces.options import (
@@ -48,6 +48,7 @@ from holdfast._faces.options import (
 from holdfast._faces.places import client_of_url, members_of, quorum_of
 from holdfast._faces.topologies import asyncio_topology
 from holdfast._transport.clock import clock
+from holdfast._transport.pack import Ask
 from holdfast.errors import (
     AcquireTimeout,
     AlreadyHeld,

@@ -14,7 +14,8 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from types import TracebackType
+from threading import get_ident
+from types import CodeType, TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from holdfast._core.describe import introduce, look_up
@@ -26,6 +27,7 @@ from holdfast._core.replicas import Replicas
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tokens import make_token
 from holdfast._core.trouble import Trouble
+from holdfast._core.validity import deadline
 from holdfast._core.waiting import Busy, Grant
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.threads import Cancelled, ThreadDriver
@@ -44,6 +46,7 @@ from holdfast._faces.places import client_of_url, members_of, quorum_of
 from holdfast._faces.threads_makers import Makers
 from holdfast._faces.topologies import threads_topology
 from holdfast._transport.clock import clock
+from holdfast._transport.pack import Ask
 from holdfast._transport.plain import address_of_url
 from holdfast.errors import (
     AcquireCancelled,
@@ -59,6 +62,9 @@ __all__ = ["Cancel", "Client", "Leasable", "Lease", "LeaseState", "Lock", "Loss"
 
 R = TypeVar("R")
 
+_RELEASED = LeaseState.RELEASED
+#: So many acquires of a contended lock go without a try at success in one step.
+_ROUGH_FOR = 1_000
 _DEFAULT_URL = "redis://localhost:6379"
 
 
@@ -126,15 +132,25 @@ class Lease:
     clock and the deed. That is what `fencing_token` is for.
     """
 
-    __slots__ = ("__weakref__", "_client", "_entries", "_hold", "_loss", "_owners", "_where")
+    __slots__ = ("__weakref__", "_client", "_entries", "_hold", "_loss", "_offset", "_owners", "_release_ask", "_where")
 
-    def __init__(self, client: Client, hold: Hold, owners: tuple[tuple[str, int], ...], where: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        hold: Hold,
+        owners: tuple[tuple[str, int], ...],
+        where: CodeType,
+        offset: int,
+        release_ask: Ask | None = None,
+    ) -> None:
         self._client = client
         self._hold = hold
         self._loss: Loss | None = None
         self._owners = owners
         self._entries = 1  # how often its owner has acquired it (a reentrant lock)
         self._where = where
+        self._offset = offset
+        self._release_ask = release_ask
 
     @property
     def name(self) -> str:
@@ -211,24 +227,41 @@ class Lease:
     def _release(self) -> bool:
         hold = self._hold
         client = self._client
+        driver = client._driver
         if hold.over(clock()):
             client._unwatch(self)
             return False
         if self._entries > 1:
             self._entries -= 1
             return True
-        with client._driver.lock:
+        with driver.lock:
             if not hold.released():
                 return False
-            client._driver.schedule.remove(hold)
+            driver.schedule.remove(hold)
         client._disown(self)
-        if not client._run(hold.release()):
+        ask = self._release_ask
+        try:
+            if ask is None:
+                held = driver.run(hold.release())
+            else:
+                # By hand; all but an answer is the protocol's.
+                try:
+                    held = driver.ask(ask, hold.token, ask.patience_s) > 0
+                except BaseException as error:
+                    held = driver.resume(hold.release(), 0.0, None, error)
+        except Trouble as trouble:
+            raise client._public(trouble) from None
+        if not held:
             hold.state = LeaseState.LOST
             hold.reason = "taken"
             if self._loss is not None:
                 self._loss._fire("taken")
-            return False
-        return True
+        return held
+
+    def _acquired_at(self) -> str:
+        code, offset = self._where, self._offset
+        line = next((line for start, end, line in code.co_lines() if start <= offset < end), None)
+        return f"{code.co_filename}:{line}"
 
     def _ended(self, operation: str) -> LeaseLost | LeaseReleased:
         if self._hold.state is LeaseState.LOST:
@@ -260,15 +293,15 @@ class Lease:
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
         hold = getattr(self, "_hold", None)
-        if hold is None or not hold.alive:
+        if hold is None or hold.state is _RELEASED or not hold.alive:
             return
         try:
             self._client._driver.drop(hold)
             self._client._disown(self)
             if not sys.is_finalizing():
                 _warn(
-                    f"the lease of lock {hold.name!r} was dropped without release(); acquired at {self._where}; "
-                    "it is not renewed any more",
+                    f"the lease of lock {hold.name!r} was dropped without release(); "
+                    f"acquired at {self._acquired_at()}; it is not renewed any more",
                     ResourceWarning,
                     source=self,
                     stacklevel=2,
@@ -294,6 +327,10 @@ class Leasable:
         self._renew = renew
         self._max_hold_ms = max_hold_ms
         self._entered = threading.local()
+        #: The first requests of acquire and release, ready but for the token; () where there are none.
+        self._asks: tuple[Ask, Ask] | tuple[()] | None = None
+        #: So many acquires are not worth a try at success in one step: it was contended of late.
+        self._rough = 0
 
     # What a kind of lock has to say.
 
@@ -308,6 +345,14 @@ class Leasable:
     def _give_back(self, token: str) -> Protocol[None]:
         """Undo what an interrupted acquire may have done."""
         raise NotImplementedError
+
+    def _resumed(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
+        """The protocol that acquires, for a token with which its first request was sent."""
+        raise NotImplementedError
+
+    def _prepare(self) -> tuple[Ask, Ask] | tuple[()]:
+        self._asks = ()
+        return ()
 
     @property
     def name(self) -> str:
@@ -329,7 +374,7 @@ class Leasable:
         the server's trouble (`ServerUnreachable`, `ServerError`, `OutcomeUnknown`, …). Whatever it raises,
         KeyboardInterrupt included, what the server may have granted is given back in the background.
         """
-        return self._acquire(timeout_of(timeout), cancel, sys._getframe(1))
+        return self._acquire(None if timeout is None else timeout_of(timeout), cancel, sys._getframe(1))
 
     def try_acquire(self) -> Lease | None:
         """Take it if it is free and nobody waits for it; None otherwise, at once."""
@@ -342,8 +387,11 @@ class Leasable:
         if cancel is not None and not isinstance(cancel, Cancel):
             raise ConfigurationError("cancel", cancel, "a holdfast.Cancel, or None")
         client = self._client
-        thread = threading.get_ident()
-        owners = tuple([(kind, thread) for kind in self._owned_as])
+        code, offset = frame.f_code, frame.f_lasti
+        del frame
+        thread = get_ident()
+        owned_as = self._owned_as
+        owners = ((owned_as[0], thread),) if len(owned_as) == 1 else tuple([(kind, thread) for kind in owned_as])
         for owner in owners:
             held = client._owners.get(owner)
             if held is not None and (lease := held()) is not None and not lease._hold.over(clock()):
@@ -351,16 +399,43 @@ class Leasable:
                     raise AlreadyHeld(lease.name)
                 lease._entries += 1
                 return lease
-        token = client._new_token(f"{self._mark if mark is None else mark}{thread}")
         driver = client._driver
+        if driver.closed:
+            raise ClientClosed()
+        token = f"{driver.client_id}:{self._mark if mark is None else mark}{thread}:{next(client._sequence)}"
+        asks = self._asks
+        if asks is None:
+            asks = self._prepare()
+        got: Grant | Busy
+        release_ask = asks[1] if asks else None
         try:
-            got = driver.run(self._ask(token, timeout_s), cancel)
+            if asks and not self._rough and cancel is None:
+                # The first request by hand; all but a grant in time is the protocol's.
+                ask = asks[0]
+                patience_s = ask.patience_s
+                if timeout_s is not None:
+                    patience_s = max(0.25, min(patience_s, timeout_s or driver.settings.brief_s))
+                asked_at = clock()
+                try:
+                    reply = driver.ask(ask, token, patience_s)
+                except BaseException as error:
+                    got = driver.resume(self._resumed(token, timeout_s), asked_at, None, error)
+                else:
+                    if reply[0] == 1 and clock() < deadline(asked_at, self._ttl_ms):
+                        got = Grant(reply[1], asked_at)
+                    else:
+                        self._rough = _ROUGH_FOR
+                        got = driver.resume(self._resumed(token, timeout_s), asked_at, reply, None)
+            else:
+                if self._rough:
+                    self._rough -= 1
+                got = driver.run(self._ask(token, timeout_s), cancel)
             if type(got) is Grant:
                 hold = self._make_hold(token, got)
-                code = frame.f_code
-                lease = self._lease_class(client, hold, owners, f"{code.co_filename}:{frame.f_lineno}")
+                lease = self._lease_class(client, hold, owners, code, offset, release_ask)
+                known = weakref.ref(lease)
                 for owner in owners:
-                    client._owners[owner] = weakref.ref(lease)
+                    client._owners[owner] = known
                 driver.watch(hold)
                 if got.sent_at >= client._introduce_at:
                     client._introduce(got.sent_at)
@@ -422,6 +497,14 @@ class Lock(Leasable):
         exclusive = self._exclusive
         listening = exclusive.listens and self._client._driver.listening(self._keys.lock)
         return exclusive.acquire(token, self._ttl_ms, timeout_s, listening)
+
+    def _prepare(self) -> tuple[Ask, Ask] | tuple[()]:
+        calls = self._exclusive.first_calls(self._ttl_ms) if self._client._driver.can_ask else None
+        self._asks = asks = () if calls is None else (Ask(calls[0]), Ask(calls[1]))
+        return asks
+
+    def _resumed(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
+        return self._exclusive.acquire(token, self._ttl_ms, timeout_s, False)
 
     def _make_hold(self, token: str, grant: Grant) -> Hold:
         return self._exclusive.hold(token, grant, self._ttl_ms, self._renew, self._max_hold_ms)

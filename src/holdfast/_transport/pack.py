@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast._lua import Script
+from holdfast._core.effects import Call
+from holdfast._lua import SCRIPTS, Script
 
-__all__ = ["pack_around", "pack_command", "pack_script", "pack_sync", "pack_unique"]
+__all__ = ["Ask", "pack_around", "pack_command", "pack_script", "pack_sync", "pack_unique"]
 
 #: What stands before and behind the token (the first argument) in a script's call: all else repeats, since locks are
 #: taken again and again. Cleared when full.
@@ -47,6 +48,23 @@ def pack_around(script: Script, keys: Sequence[str], args: Sequence[str | int | 
                 _around_token.clear()
             _around_token[known] = around
     return around
+
+
+class Ask:
+    """A protocol's first request, ready but for its token, so that where it succeeds no protocol has to be started."""
+
+    __slots__ = ("before", "behind", "call", "key", "patience_s", "script")
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.key = call.keys[0]
+        self.patience_s = call.patience_s
+        self.script = SCRIPTS[call.script]
+        self.before, self.behind = pack_around(self.script, call.keys, call.args)
+
+    def packed(self, token: str) -> bytes:
+        """With the token, which is ASCII."""
+        return b"%b$%d\r\n%b\r\n%b" % (self.before, len(token), token.encode(), self.behind)
 
 
 def _pack_parts(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> list[bytes]:
