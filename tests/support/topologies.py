@@ -22,8 +22,10 @@ from tests.support.faces import eventually
 
 __all__ = ["Cluster", "Quorum", "Replicated", "Topology", "WithSentinel", "plain"]
 
-#: After so long a master counts as down, ms: soon, but not at the first hiccup of a busy machine.
+#: After so long a master counts as down where a test is about that, ms.
 DOWN_AFTER_MS = 1500
+#: And where it is not: no hiccup of a busy machine shall cause a failover.
+NEVER_DOWN_MS = 120_000
 NODE_TIMEOUT_MS = 2000
 
 
@@ -164,8 +166,15 @@ class WithSentinel(Replicated):
 
     service = "mymaster"
 
-    def __init__(self, replicas: int = 2, priorities: Sequence[int] = (), **config: Any) -> None:
+    def __init__(
+        self,
+        replicas: int = 2,
+        priorities: Sequence[int] = (),
+        down_after_ms: int = DOWN_AFTER_MS,
+        **config: Any,
+    ) -> None:
         super().__init__(replicas, priorities, **config)
+        self._down_after_ms = down_after_ms
         try:
             self.sentinels = [self._start_sentinel() for _ in range(3)]
             discover: Any = sentinels.Sentinel
@@ -182,7 +191,7 @@ class WithSentinel(Replicated):
     def _start_sentinel(self) -> embedded.Server:
         executable = servers.executable("valkey")
         assert isinstance(executable, Path)
-        server = _SentinelServer(self.master, self.service, executable=executable)
+        server = _SentinelServer(self.master, self.service, self._down_after_ms, executable=executable)
         self.servers.append(server)
         self._close.callback(server.close)
         server.start()
@@ -229,8 +238,9 @@ class WithSentinel(Replicated):
 class _SentinelServer(embedded.Server):
     """valkey-server as a Sentinel: it rewrites its configuration, which is therefore a file."""
 
-    def __init__(self, master: embedded.Server, service: str, **options: Any) -> None:
+    def __init__(self, master: embedded.Server, service: str, down_after_ms: int, **options: Any) -> None:
         super().__init__(**options)
+        self._down_after_ms = down_after_ms
         self._master = master
         self._service = service
 
@@ -240,7 +250,7 @@ class _SentinelServer(embedded.Server):
             f"bind {self.host}\nport {self.port}\nunixsocket {self.unix_path}\ndir {self.directory}\n"
             f"logfile {self.directory / 'log'}\nsentinel resolve-hostnames no\n"
             f"sentinel monitor {self._service} {self._master.host} {self._master.port} 2\n"
-            f"sentinel down-after-milliseconds {self._service} {DOWN_AFTER_MS}\n"
+            f"sentinel down-after-milliseconds {self._service} {self._down_after_ms}\n"
             f"sentinel failover-timeout {self._service} 5000\nsentinel parallel-syncs {self._service} 2\n"
         )
         return [str(self.executable), str(file), "--sentinel"]
@@ -252,12 +262,12 @@ class _SentinelServer(embedded.Server):
 class Cluster(Topology):
     """Three masters and as many replicas (or none)."""
 
-    def __init__(self, replicas: bool = True) -> None:
+    def __init__(self, replicas: bool = True, node_timeout_ms: int = NODE_TIMEOUT_MS) -> None:
         super().__init__()
         try:
             config = {
                 "cluster-enabled": "yes",
-                "cluster-node-timeout": str(NODE_TIMEOUT_MS),
+                "cluster-node-timeout": str(node_timeout_ms),
                 "cluster-replica-validity-factor": "0",
                 "repl-diskless-sync-delay": "0",
                 "cluster-allow-replica-migration": "no",
@@ -267,7 +277,7 @@ class Cluster(Topology):
             self.clients = [self.keep(plain(server)) for server in self.servers]
             self.ids = [client.execute_command("CLUSTER MYID") for client in self.clients]
             self._form()
-            self.raw = _ClusterRaw(self.keep(self.client()))
+            self.raw = _ClusterRaw(self.keep(self.client()), self.clients)
         except BaseException:
             self.close()
             raise
@@ -329,11 +339,13 @@ def _replicates(client: Any) -> bool:
 class _ClusterRaw:
     """A RedisCluster, with what a test asks of one server asked of all."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, of_nodes: Sequence[Any]) -> None:
         self._client = client
+        self._of_nodes = of_nodes
 
-    def close(self) -> None:
-        self._client.close()
+    def pubsub_numsub(self, channel: str) -> list[tuple[str, int]]:
+        """Subscribers at all nodes together."""
+        return [(channel, sum(client.pubsub_numsub(channel)[0][1] for client in self._of_nodes))]
 
     def client_kill_filter(self, **options: Any) -> Any:
         return self._client.client_kill_filter(target_nodes=cluster.RedisCluster.ALL_NODES, **options)

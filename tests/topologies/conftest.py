@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.support.faces import FACES, Face
-from tests.support.topologies import Cluster, Quorum, Topology, WithSentinel
+from tests.support.topologies import NEVER_DOWN_MS, Cluster, Quorum, Topology, WithSentinel
 
 MAKERS: dict[str, Callable[[], Topology]] = {
     "quorum": Quorum,
-    "sentinel": WithSentinel,
-    "cluster": Cluster,
+    "sentinel": lambda: WithSentinel(down_after_ms=NEVER_DOWN_MS),
+    "cluster": lambda: Cluster(node_timeout_ms=30_000),
 }
 
 

@@ -78,6 +78,8 @@ _BLOCKING = frozenset(
         "WAIT",
     }
 )
+#: Trouble after which another server may be in charge.
+_GONE = frozenset({"silent", "broken", "refused", "READONLY", "MASTERDOWN"})
 #: The session of calls that wait for replicas: they hold up each other, but nobody else.
 _SYNC_SESSION = "sync"
 
@@ -125,6 +127,7 @@ class AioDriver:
         self.introduce_at = float("-inf")
         self._node_for = topology.node_for
         self._moves: bool = getattr(topology, "moves", True)  # whether MOVED and ASK can come
+        self._fails_over: bool = getattr(topology, "fails_over", False)
         self._waiters: dict[str, _Waiter] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._alarm: asyncio.TimerHandle | None = None
@@ -219,6 +222,8 @@ class AioDriver:
         elif isinstance(error, asyncio.CancelledError):
             ended.cancel()
         else:
+            if isinstance(error, Trouble):
+                self._in_trouble(self._node_for(effect.keys[0], effect.node), error)
             ended.set_exception(error)
         return await self.run(protocol, (effect, ended))
 
@@ -281,7 +286,22 @@ class AioDriver:
         script = SCRIPTS[call.script]
         server = self._node_for(keys[0], call.node)
         future = server.submit(pack_script(script, keys, call.args), call.patience_s, script)
-        return self._following(server, call, future) if self._moves else future
+        return self._following(server, call, future) if self._moves or self._fails_over else future
+
+    def _elsewhere(self, server: Server, trouble: Trouble) -> tuple[Server, bool]:
+        """Where MOVED and ASK lead; any other trouble is noted, and raised."""
+        elsewhere = self.topology.redirect(server, trouble) if trouble.kind in ("MOVED", "ASK") else None
+        if elsewhere is None:
+            self._in_trouble(server, trouble)
+            raise trouble
+        if not elsewhere[1]:
+            self._ask_all_waiters()  # their inbox is at the node that has owned the slot
+        return elsewhere
+
+    def _in_trouble(self, server: Server, trouble: Trouble) -> None:
+        self.topology.troubled(server, trouble)
+        if self._fails_over and trouble.kind in _GONE and server.inbox is not None:
+            server.inbox.abort()  # it may be connected to what was the master
 
     async def _following(self, server: Server, call: Call, future: asyncio.Future[Any]) -> Any:
         """The reply, wherever MOVED and ASK lead."""
@@ -289,10 +309,7 @@ class AioDriver:
             try:
                 return await future
             except Trouble as trouble:
-                elsewhere = self.topology.redirect(server, trouble) if trouble.kind in ("MOVED", "ASK") else None
-                if elsewhere is None:
-                    raise
-            server, asking = elsewhere
+                server, asking = self._elsewhere(server, trouble)
             script = SCRIPTS[call.script]
             packed = pack_script(script, call.keys, call.args)
             if asking:
@@ -327,10 +344,7 @@ class AioDriver:
                 if error.kind == "NOSCRIPT":
                     packed = spelled_out(packed, script)
                     continue
-                elsewhere = self.topology.redirect(server, error) if error.kind in ("MOVED", "ASK") else None
-                if elsewhere is None:
-                    raise
-                server, asking = elsewhere
+                server, asking = self._elsewhere(server, error)
                 continue
             try:
                 return (reply, *[await future for future in more])
@@ -347,7 +361,13 @@ class AioDriver:
         word = str(command.args[0]).upper()
         packed = pack_command(command.args)
         if command.session is None and word not in _BLOCKING:
-            return await server.submit(packed, command.patience_s)
+            for _ in range(REDIRECTS_MAX):
+                try:
+                    return await server.submit(packed, command.patience_s)
+                except Trouble as trouble:
+                    server, asking = self._elsewhere(server, trouble)
+                if asking:
+                    _heed(server.submit(_ASKING, command.patience_s))
         session = command.session
         if session is None:
             self._numbers += 1
@@ -355,9 +375,13 @@ class AioDriver:
         link = server.session(session)
         try:
             reply = await link.submit(packed, command.patience_s)
-        except BaseException:
+        except BaseException as error:
             server.end_session(session)
             link.abort()  # what it owes or has watched is nobody's business any more
+            if isinstance(error, Trouble):
+                if error.kind == "MOVED":
+                    self.topology.redirect(server, error)  # the session has to begin anew, at the right node
+                self._in_trouble(server, error)
             raise
         if command.session is None or word in _SESSION_ENDS:
             server.end_session(session)
@@ -444,6 +468,7 @@ class AioDriver:
             raise Trouble("closed", "the client is closed", server.name, sent=False, passing=False)
         failure = task.exception()
         if isinstance(failure, Trouble):
+            self.topology.troubled(server, failure)
             raise Trouble(failure.kind, failure.said, failure.node, sent=False, passing=failure.passing)
         if failure is not None:
             raise failure
@@ -459,6 +484,9 @@ class AioDriver:
 
     def _inbox_broken(self, inbox: Inbox) -> None:
         """Those who wait look for themselves, and open it anew."""
+        self._ask_all_waiters()
+
+    def _ask_all_waiters(self) -> None:
         for waiter in tuple(self._waiters.values()):
             waiter.wake(Wake(Wake.ASK))
 
@@ -581,6 +609,10 @@ class AioDriver:
                 self.start(hold.release())
         await self.settle(CLOSE_PATIENCE_S)
         tasks = tuple(self._tasks)
+        end = getattr(self.topology, "end", None)
+        reading = end() if end is not None else None
+        if reading is not None:
+            tasks = (*tasks, reading)
         servers = self.topology.nodes()
         opening = [server.opening for server in servers if server.opening is not None]
         for task in (*tasks, *opening):

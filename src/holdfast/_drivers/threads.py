@@ -22,6 +22,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from holdfast._core.effects import (
@@ -57,6 +58,10 @@ R = TypeVar("R")
 
 #: How long `close` waits for give-backs that are under way, s.
 _CLOSE_PATIENCE_S = 1.0
+#: How often MOVED and ASK are followed for one request.
+_REDIRECTS_MAX = 5
+#: Trouble after which another server may be in charge.
+_GONE = frozenset({"silent", "broken", "refused", "READONLY", "MASTERDOWN"})
 #: How often the agent looks whether connections have owed a reply for too long, s.
 _OWED_LOOK_S = 1.0
 #: A thread that has had nothing to do for this long ends, s.
@@ -79,6 +84,7 @@ class ThreadDriver:
         self.can_ask = not getattr(topology, "moves", True)
         self.settings = settings
         self._inboxes = inboxes
+        self._fails_over: bool = getattr(topology, "fails_over", False)
         self._random = random.Random()
         self._perform: dict[type[Effect[Any]], Callable[[Any, Cancel | None], Any]] = {
             Call: self._call,
@@ -169,23 +175,30 @@ class ThreadDriver:
                 return node.call(call)
             return self._abortable(lambda on_wire: node.call(call, on_wire), cancel)
         except Trouble as trouble:
-            if trouble.kind not in ("MOVED", "ASK"):
-                raise
-            return self._redirected(call, node, trouble)
+            return self._elsewhere(node, trouble, partial(_call_at, call))
 
-    def _redirected(self, call: Call, node: Node, trouble: Trouble) -> Any:
-        for _ in range(5):  # a slot can move while we follow it, but not for ever
+    def _elsewhere(self, node: Node, trouble: Trouble, ask: Callable[[Node, bool], Any]) -> Any:
+        """Follow MOVED and ASK; any other trouble is noted, and raised."""
+        for _ in range(_REDIRECTS_MAX):  # a slot can move while we follow it, but not for ever
+            if trouble.kind not in ("MOVED", "ASK"):
+                break
             elsewhere = self.topology.redirect(node, trouble)
             if elsewhere is None:
-                raise trouble
+                break
             node, asking = elsewhere
+            if not asking:
+                self._ask_all_waiters()  # their inbox is at the node that has owned the slot
             try:
-                return node.call(call, asking=asking)
+                return ask(node, asking)
             except Trouble as again:
-                if again.kind not in ("MOVED", "ASK"):
-                    raise
                 trouble = again
+        self._in_trouble(node, trouble)
         raise trouble
+
+    def _in_trouble(self, node: Node, trouble: Trouble) -> None:
+        self.topology.troubled(node, trouble)
+        if self._fails_over and trouble.kind in _GONE and node in self._inbox_of:
+            self._agent.drop(node)  # it may be connected to what was the master
 
     def _abortable(self, act: Callable[[Callable[[Wire | None], None]], Any], cancel: Cancel) -> Any:
         in_use: list[Wire] = []
@@ -213,9 +226,17 @@ class ThreadDriver:
 
     def _command(self, command: Command, cancel: Cancel | None) -> Any:
         node = self.topology.node_for(command.key, command.node)
-        if command.session is None:
-            return node.command(command)
-        return self._command_in_session(node, command)
+        try:
+            if command.session is None:
+                return node.command(command)
+            return self._command_in_session(node, command)
+        except Trouble as trouble:
+            if command.session is not None:
+                if trouble.kind == "MOVED":
+                    self.topology.redirect(node, trouble)  # the session has to begin anew, at the right node
+                self._in_trouble(node, trouble)
+                raise
+            return self._elsewhere(node, trouble, lambda node, asking: node.command(command, asking=asking))
 
     def _command_in_session(self, node: Node, command: Command) -> Any:
         """One connection for all commands of a session; EXEC, DISCARD, UNWATCH and trouble end it."""
@@ -272,7 +293,11 @@ class ThreadDriver:
         self._waiters.setdefault(listen.token, queue.SimpleQueue())
         node = self.topology.node_for(listen.key, listen.node)
         if node not in self._inbox_of:
-            self._open_inbox(node, listen.patience_s)
+            try:
+                self._open_inbox(node, listen.patience_s)
+            except Trouble as trouble:
+                self.topology.troubled(node, trouble)
+                raise
 
     def _await_wake(self, wait: AwaitWake, cancel: Cancel | None) -> Wake | None:
         wakes = self._waiters[wait.token]
@@ -312,6 +337,9 @@ class ThreadDriver:
         wire = self._inbox_of.pop(node, None)
         if wire is not None:
             wire.close()
+        self._ask_all_waiters()
+
+    def _ask_all_waiters(self) -> None:
         for wakes in tuple(self._waiters.values()):
             wakes.put(Wake(Wake.ASK))
 
@@ -396,10 +424,10 @@ class ThreadDriver:
             patience_s = min(call.patience_s for call in calls)
             answers = node.call_all(calls, patience_s)
             for (hold, ttl_ms, protocol, effect), answer in zip(plain, answers, strict=True):
-                if isinstance(answer, Trouble) and answer.kind in ("MOVED", "ASK"):
+                if isinstance(answer, Trouble):
+                    assert isinstance(effect, Call)
                     try:
-                        assert isinstance(effect, Call)
-                        answer = self._redirected(effect, node, answer)
+                        answer = self._elsewhere(node, answer, partial(_call_at, effect))
                     except Trouble as trouble:
                         answer = trouble
                 self._answer(hold, ttl_ms, protocol, answer, sent_at)
@@ -498,6 +526,9 @@ class ThreadDriver:
             wire.forget()
         for node in self.topology.nodes():
             node.forget()
+        forget = getattr(self.topology, "forget", None)
+        if forget is not None:
+            forget()
         self._agent.forget()
         self._reset(client_id)
 
@@ -507,6 +538,10 @@ def _get(wakes: queue.SimpleQueue[Wake | None], timeout_s: float) -> Wake | None
         return wakes.get(timeout=timeout_s) if timeout_s > 0 else wakes.get_nowait()
     except queue.Empty:
         return None
+
+
+def _call_at(call: Call, node: Node, asking: bool) -> Any:
+    return node.call(call, asking=asking)
 
 
 async def _ignoring_trouble(protocol: Protocol[Any]) -> None:
@@ -581,6 +616,12 @@ class _Agent(_Background):
         if self.thread is None:
             self._begin()
         self.poke()
+
+    def drop(self, node: Node) -> None:
+        """End the inbox of that node; its waiters look for themselves."""
+        wire = self.driver._inbox_of.get(node)
+        if wire is not None:
+            wire.abort()  # reading it finds the end
 
     def adopt(self, asked: Sequence[Asked]) -> None:
         """Read what these connections owe, when it comes."""

@@ -45,7 +45,7 @@ from holdfast._faces.options import (
     timeout_of,
     ttl_ms_of,
 )
-from holdfast._faces.places import client_of_url, members_of, quorum_of
+from holdfast._faces.places import client_of_url, members_of, quorum_of, settings_for
 from holdfast._faces.topologies import asyncio_topology
 from holdfast._transport.clock import clock
 from holdfast._transport.pack import Ask
@@ -645,7 +645,7 @@ class Client(Makers):
         self._max_hold_ms = max_hold_of(max_hold)
         self._sync_replicas = check_sync_replicas(sync_replicas)
         self._replicas: dict[int | None, Replicas] = {}
-        self._settings = _settings
+        self._settings = _settings = settings_for(redis_client, _settings)
         self._make_topology = asyncio_topology(redis_client)
         nodes = self._make_topology().nodes()
         self._nodes = ", ".join(node.name for node in nodes)

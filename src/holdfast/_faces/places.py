@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -11,7 +12,7 @@ from holdfast._core.settings import Settings
 from holdfast._faces.options import Duration, timeout_of, ttl_ms_of
 from holdfast.errors import ConfigurationError
 
-__all__ = ["Colour", "Members", "Seeds", "client_of_url", "members_of", "quorum_of"]
+__all__ = ["Colour", "Members", "Seeds", "client_of_url", "members_of", "quorum_of", "seeds_of", "settings_for"]
 
 Colour: TypeAlias = Literal["threads", "asyncio"]
 
@@ -21,6 +22,8 @@ _SCHEMES = (
 )
 #: Options of a redlock URL that are ours; the others go to the connections.
 _QUORUM_OPTIONS = ("restart_delay", "member_timeout")
+#: See `settings_for`, s.
+_CLUSTER_RECHECK_S = 3.0
 #: A Sentinel that hangs is left after this, s, unless the URL says otherwise.
 _SENTINEL_PATIENCE_S = 1.0
 
@@ -35,11 +38,33 @@ class Members:
 
 
 class Seeds:
-    """Nodes of a Cluster to begin with, and how to make a client for any of its nodes."""
+    """Nodes of a Cluster to begin with, and how connections to any of its nodes are made."""
 
-    def __init__(self, addresses: Sequence[tuple[str, int]], make_client: Callable[[str, int], Any]) -> None:
+    def __init__(self, addresses: Sequence[tuple[str, int]], connection_class: Any, kwargs: dict[str, Any]) -> None:
         self.addresses = tuple(addresses)
-        self.make_client = make_client
+        self.connection_class = connection_class
+        self.kwargs = kwargs
+
+
+def seeds_of(client: Any) -> Seeds | None:
+    """What a redis-py client of a Cluster knows of it; None for any other client."""
+    manager = getattr(client, "nodes_manager", None)
+    if manager is None:
+        return None
+    addresses = []
+    template: tuple[Any, dict[str, Any]] | None = None
+    for node in (*manager.startup_nodes.values(), *manager.nodes_cache.values()):
+        if (node.host, node.port) not in addresses:
+            addresses.append((node.host, node.port))
+        made = getattr(node, "redis_connection", None)
+        if made is not None:
+            template = made.connection_pool.connection_class, made.connection_pool.connection_kwargs
+        elif hasattr(node, "connection_class"):
+            template = node.connection_class, node.connection_kwargs
+    if template is None:
+        return None
+    kwargs = {key: value for key, value in template[1].items() if key not in ("host", "port")}
+    return Seeds(addresses, template[0], kwargs)
 
 
 def members_of(
@@ -84,6 +109,14 @@ def members_of(
         None if restart_delay is None else _zero_or(restart_delay, "restart_delay"),
         None if member_timeout is None else ttl_ms_of(member_timeout, "member_timeout") / 1000,
     )
+
+
+def settings_for(place: Any, settings: Settings) -> Settings:
+    """In a Cluster, waiters look more often: when the slot moves, the inbox stays where it was."""
+    clustered = isinstance(place, Seeds) or hasattr(place, "nodes_manager")
+    if not clustered:
+        return settings
+    return replace(settings, recheck_max_s=min(settings.recheck_max_s, _CLUSTER_RECHECK_S))
 
 
 def quorum_of(place: Any, nodes: Sequence[Any], settings: Settings) -> Quorum | None:
@@ -214,8 +247,9 @@ def _cluster(url: str, colour: Colour) -> Seeds:
     kwargs = _connection_kwargs(url.startswith("rediss"), credentials, "", options)
     if url.startswith("rediss"):
         kwargs["ssl"] = True
-    library = _library(colour)
-    return Seeds(addresses, lambda host, port: library.Redis(host=host, port=port, **kwargs))
+    pool = _library(colour).Redis(**kwargs).connection_pool
+    template = {key: value for key, value in pool.connection_kwargs.items() if key not in ("host", "port")}
+    return Seeds(addresses, pool.connection_class, template)
 
 
 def _redlock(url: str, colour: Colour) -> Members:

@@ -42,7 +42,7 @@ from holdfast._faces.options import (
     timeout_of,
     ttl_ms_of,
 )
-from holdfast._faces.places import client_of_url, members_of, quorum_of
+from holdfast._faces.places import client_of_url, members_of, quorum_of, settings_for
 from holdfast._faces.threads_makers import Makers
 from holdfast._faces.topologies import threads_topology
 from holdfast._transport.clock import clock
@@ -574,6 +574,7 @@ class Client(Makers):
         self._sync_replicas = check_sync_replicas(sync_replicas)
         self._replicas: dict[int | None, Replicas] = {}
         topology = threads_topology(redis_client)
+        _settings = settings_for(redis_client, _settings)
         self._quorum = quorum_of(redis_client, topology.nodes(), _settings)
         self._driver = ThreadDriver(topology, os.urandom(12).hex(), inbox_prefix(namespace), _settings)
         self._sequence = itertools.count(1)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast._faces.places import Members
+from holdfast._faces.places import Members, Seeds, seeds_of
 from holdfast._transport.plain import Address
 from holdfast._transport.port import Topology
 from holdfast._transport.quorum import QuorumTopology
@@ -32,12 +32,31 @@ def threads_topology(place: Any) -> Topology[Node]:
         for client in place.clients:
             _check_threads(client)
         return QuorumTopology([node_of_client(client) for client in place.clients])
+    seeds = place if isinstance(place, Seeds) else seeds_of(place)
+    if seeds is not None:
+        from holdfast._transport.cluster import ThreadsCluster
+
+        if _is_asyncio(seeds.connection_class):
+            _check_threads(place, wrong=True)
+        return ThreadsCluster(seeds.addresses, lambda host, port: Node(f"{host}:{port}", _maker(seeds, host, port)))
     _check_threads(place)
-    return SingleTopology(node_of_client(place))
+    return SingleTopology(node_of_client(place), _through_sentinel(place))
 
 
-def _check_threads(client: Any) -> None:
-    if type(client).__module__.split(".")[1:2] == ["asyncio"]:
+def _maker(seeds: Seeds, host: str, port: int) -> Callable[[], Any]:
+    return lambda: seeds.connection_class(host=host, port=port, **seeds.kwargs)
+
+
+def _through_sentinel(client: Any) -> bool:
+    return getattr(client.connection_pool, "service_name", None) is not None
+
+
+def _is_asyncio(connection_class: Any) -> bool:
+    return inspect.iscoroutinefunction(getattr(connection_class, "connect", None))
+
+
+def _check_threads(client: Any, wrong: bool = False) -> None:
+    if wrong or type(client).__module__.split(".")[1:2] == ["asyncio"]:
         raise ConfigurationError(
             "redis_client", client, f"{_THREADS}; an asyncio client belongs to holdfast.asyncio.Client"
         )
@@ -48,19 +67,28 @@ def _check_threads(client: Any) -> None:
 
 def asyncio_topology(place: Any) -> Callable[[], Topology[Server]]:
     """For an asyncio client: what makes the servers, anew for every event loop."""
-    from holdfast._transport.aio import SingleTopology, server_of_client
+    from holdfast._transport.aio import Server, SingleTopology, server_of_client
 
     if isinstance(place, Members):
         for client in place.clients:
             _check_asyncio(client)
         return lambda: QuorumTopology([server_of_client(client) for client in place.clients])
+    seeds = place if isinstance(place, Seeds) else seeds_of(place)
+    if seeds is not None:
+        from holdfast._transport.cluster import AioCluster
+
+        if not _is_asyncio(seeds.connection_class):
+            _check_asyncio(place, wrong=True)
+        return lambda: AioCluster(
+            seeds.addresses, lambda host, port: Server(f"{host}:{port}", _maker(seeds, host, port))
+        )
     _check_asyncio(place)
-    return lambda: SingleTopology(server_of_client(place))
+    return lambda: SingleTopology(server_of_client(place), _through_sentinel(place))
 
 
-def _check_asyncio(client: Any) -> None:
-    pool = getattr(client, "connection_pool", None)
-    if pool is None or not hasattr(pool, "connection_class") or not hasattr(pool, "connection_kwargs"):
+def _check_asyncio(client: Any, wrong: bool = False) -> None:
+    pool: Any = getattr(client, "connection_pool", None)
+    if not wrong and (not hasattr(pool, "connection_class") or not hasattr(pool, "connection_kwargs")):
         raise ConfigurationError("redis_client", client, _ASYNCIO)
-    if not inspect.iscoroutinefunction(getattr(pool.connection_class, "connect", None)):
+    if wrong or not _is_asyncio(pool.connection_class):
         raise ConfigurationError("redis_client", client, f"{_ASYNCIO}; a client that blocks belongs to holdfast.Client")

@@ -514,6 +514,11 @@ class Server:
         if self._link is link:
             self._link = None
 
+    def retire_link(self) -> None:
+        """The next request goes on a new connection."""
+        if self._link is not None:
+            self._link.retire()
+
     def close(self) -> None:
         """End every connection; what is buffered is written."""
         self.closed = True
@@ -566,14 +571,15 @@ def _describe(pool: Any) -> str:
 
 
 class SingleTopology:
-    """One server for everything."""
+    """One server for everything. `fails_over`: Sentinels may name another one for it."""
 
-    __slots__ = ("_server",)
+    __slots__ = ("_server", "fails_over")
     #: Whether MOVED and ASK can come.
     moves = False
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, fails_over: bool = False) -> None:
         self._server = server
+        self.fails_over = fails_over
 
     def node_for(self, key: str | None, index: int | None) -> Server:
         return self._server
@@ -583,3 +589,7 @@ class SingleTopology:
 
     def redirect(self, node: Server, trouble: Trouble) -> tuple[Server, bool] | None:
         return None
+
+    def troubled(self, node: Server, trouble: Trouble) -> None:
+        if self.fails_over and trouble.kind in ("silent", "READONLY", "MASTERDOWN"):
+            node.retire_link()  # the next connection asks the Sentinels

@@ -27,3 +27,6 @@ class Topology(Protocol[N]):
 
     def redirect(self, node: N, trouble: Trouble) -> tuple[N, bool] | None:
         """Where to go after MOVED (node, False) or ASK (node, True: say ASKING first); None: nowhere else."""
+
+    def troubled(self, node: N, trouble: Trouble) -> None:
+        """A request to the node ended so: what is known of the topology may be out of date."""

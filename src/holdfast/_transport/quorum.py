@@ -15,8 +15,9 @@ N = TypeVar("N")
 class QuorumTopology(Generic[N]):
     """Each member has its index. What any node may do (a description for people) goes to the first."""
 
-    #: Whether MOVED and ASK can come.
+    #: Whether MOVED and ASK can come, and whether another node can take over.
     moves = False
+    fails_over = False
 
     def __init__(self, members: Sequence[N]) -> None:
         self._members = tuple(members)
@@ -29,3 +30,6 @@ class QuorumTopology(Generic[N]):
 
     def redirect(self, node: N, trouble: Trouble) -> tuple[N, bool] | None:
         return None
+
+    def troubled(self, node: N, trouble: Trouble) -> None:
+        pass

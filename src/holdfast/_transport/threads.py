@@ -306,9 +306,14 @@ class Node:
                 raise refused
         return replies[0] if call.sync is None else tuple(replies)
 
-    def command(self, command: Command, on_wire: Callable[[Wire | None], None] | None = None) -> Reply:
+    def command(
+        self, command: Command, on_wire: Callable[[Wire | None], None] | None = None, asking: bool = False
+    ) -> Reply:
         """Run a plain command."""
-        reply = self._exchange(pack_command(command.args), 1, command.patience_s, on_wire, None)[0]
+        packed = pack_command(command.args)
+        if asking:
+            packed = _ASKING + packed
+        reply = self._exchange(packed, 2 if asking else 1, command.patience_s, on_wire, None)[-1]
         if isinstance(reply, hiredis.ReplyError):
             raise self.refused(reply)
         return reply
@@ -453,15 +458,16 @@ def describe(pool: Any) -> str:
 
 
 class SingleTopology:
-    """One node for everything."""
+    """One node for everything. `fails_over`: Sentinels may name another server for it."""
 
-    __slots__ = ("_node",)
+    __slots__ = ("_node", "fails_over")
 
     #: Whether MOVED and ASK can come, and keys of one script have to share a slot.
     moves = False
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, fails_over: bool = False) -> None:
         self._node = node
+        self.fails_over = fails_over
 
     def node_for(self, key: str | None, index: int | None) -> Node:
         return self._node
@@ -471,3 +477,7 @@ class SingleTopology:
 
     def redirect(self, node: Node, trouble: Trouble) -> tuple[Node, bool] | None:
         return None
+
+    def troubled(self, node: Node, trouble: Trouble) -> None:
+        if self.fails_over and trouble.kind in ("silent", "broken", "READONLY", "MASTERDOWN"):
+            node.drop_idle()  # the next connection asks the Sentinels
