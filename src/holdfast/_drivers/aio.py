@@ -15,7 +15,7 @@ import asyncio
 import os
 import random
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from holdfast._core.effects import (
@@ -452,14 +452,14 @@ class AioDriver:
         server = self._node_for(listen.key, listen.node)
         if listen.token not in self._waiters:
             self._waiters[listen.token] = _Waiter()
+        if self.closed or server.closed:
+            raise Trouble("closed", "the client is closed", server.name, sent=False, passing=False)
         inbox = server.inbox
         if inbox is not None and inbox.open:
             inbox.check()
             return
         task = server.opening
         if task is None:
-            if self.closed or server.closed:
-                raise Trouble("closed", "the client is closed", server.name, sent=False, passing=False)
             task = server.opening = self.loop.create_task(self._open_inbox(server))
         await asyncio.wait((task,), timeout=listen.patience_s)
         if not task.done():
@@ -603,29 +603,40 @@ class AioDriver:
         self.closed = True
         if self._alarm is not None:
             self._alarm.cancel()
+        # First those who wait, so that nobody is handed what we release.
+        for waiter in tuple(self._waiters.values()):
+            waiter.wake(Wake(Wake.ASK))
+        await asyncio.sleep(0)
         for hold in self.schedule:
             self.schedule.remove(hold)
             if hold.released():
                 self.start(hold.release())
-        await self.settle(CLOSE_PATIENCE_S)
+        servers = self.topology.nodes()
+        await self._until_quiet(servers)
         tasks = tuple(self._tasks)
         end = getattr(self.topology, "end", None)
         reading = end() if end is not None else None
         if reading is not None:
             tasks = (*tasks, reading)
-        servers = self.topology.nodes()
         opening = [server.opening for server in servers if server.opening is not None]
         for task in (*tasks, *opening):
             task.cancel()
         for server in servers:
             server.close()
-        for waiter in tuple(self._waiters.values()):
-            waiter.wake(Wake(Wake.ASK))
         if tasks or opening:
             await asyncio.wait((*tasks, *opening), timeout=CLOSE_PATIENCE_S)
         await self._until_gone(servers)
 
-    async def _until_gone(self, servers: Any) -> None:
+    async def _until_quiet(self, servers: Sequence[Server]) -> None:
+        """What is under way ends, and what it spawns: an acquire that is granted now is given back."""
+        until = self.loop.time() + CLOSE_PATIENCE_S
+        quiet = 0
+        while quiet < 3 and (left_s := until - self.loop.time()) > 0:
+            await self.settle(left_s)
+            quiet = 0 if self._tasks or any(server.owes for server in servers) else quiet + 1
+            await asyncio.sleep(0 if quiet else 0.001)
+
+    async def _until_gone(self, servers: Sequence[Server]) -> None:
         """Connections say goodbye in their own time; those that do not in ours are cut."""
         until = self.loop.time() + CLOSE_PATIENCE_S
         aborted = False

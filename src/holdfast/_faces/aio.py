@@ -127,7 +127,7 @@ class _Body:
     def cancel(self, reason: str) -> None:
         """The lease is lost."""
         if self._open and not self._cancelled:
-            if asyncio.current_task() is self._task:
+            if current_task() is self._task:
                 # It found the loss itself, and may be told when it waits next.
                 self._task.get_loop().call_soon(self.cancel, reason)
             else:
@@ -188,7 +188,8 @@ class Lease:
         self._bodies: list[_Body] | None = None
         self._owners = owners
         self._entries = 1  # how often its owner has acquired it (a reentrant lock)
-        self._task = task  # kept, so that its id is nobody else's while the lease lives
+        # Not the task itself, of which this lease may be the result. Its id may be another task's later.
+        self._task = None if task is None else weakref.ref(task)
         self._where = where
         self._offset = offset
         self._release_ask = release_ask
@@ -309,7 +310,7 @@ class Lease:
         return self
 
     def _enter(self) -> None:
-        task = asyncio.current_task()
+        task = current_task()
         if task is None:
             raise RuntimeError("a lease can be entered in a task only")
         body = _Body(task)
@@ -350,8 +351,8 @@ class Lease:
         code, offset = self._where, self._offset
         if code is None:
             return "an unknown place"
-        if code.co_filename == asyncio.events.__file__ and self._task is not None:
-            return f"the start of {self._task!r}"  # acquire() is itself what the task runs
+        if code.co_filename == asyncio.events.__file__:
+            return "the start of a task"  # acquire() is itself what the task runs
         line = next((line for start, end, line in code.co_lines() if start <= offset < end), None)
         return f"{code.co_filename}:{line or code.co_firstlineno}"
 
@@ -469,8 +470,7 @@ class Leasable:
         owned_as = self._owned_as
         owners = ((owned_as[0], me),) if len(owned_as) == 1 else tuple([(kind, me) for kind in owned_as])
         for owner in owners:
-            held = client._owners.get(owner)
-            if held is not None and (lease := held()) is not None and not lease._hold.over(clock()):
+            if owner in client._owners and (lease := client._lease_of(owner, task)) is not None:
                 if not self._reentrant:
                     raise AlreadyHeld(lease.name)
                 lease._entries += 1
@@ -501,6 +501,9 @@ class Leasable:
                 release_ask = None
                 got = await driver.run(self._ask(token, timeout_s))
             if type(got) is Grant:
+                if driver.closed:
+                    driver.start(self._give_back(token))
+                    raise ClientClosed()
                 hold = self._make_hold(token, got)
                 lease = self._lease_class(client, driver, hold, owners, task, code, offset, release_ask)
                 known = weakref.ref(lease)
@@ -522,14 +525,14 @@ class Leasable:
 
     async def __aenter__(self) -> Lease:
         lease = await self._acquire(None, sys._getframe(1))
-        self._entered.setdefault(lease._task, []).append(lease)
+        self._entered.setdefault(current_task(), []).append(lease)
         lease._enter()
         return lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        task = asyncio.current_task()
+        task = current_task()
         leases = self._entered[task]
         lease = leases.pop()
         if not leases:
@@ -602,11 +605,12 @@ class Lock(Leasable):
 
     def __repr__(self) -> str:
         try:
-            task = asyncio.current_task()
+            task = current_task()
         except RuntimeError:
             task = None  # no event loop is running here
-        held = self._client._owners.get((self._owned_as[0], id(task))) if task is not None else None
-        lease = held() if held is not None else None
+        lease = (
+            None if task is None or not self._owned_as else self._client._lease_of((self._owned_as[0], id(task)), task)
+        )
         state = f"{lease.state.name} by this task" if lease is not None else "not held by this task"
         return f"<Lock {self._name!r}: {state}, ttl {self.ttl:g} s>"
 
@@ -755,6 +759,14 @@ class Client(Makers):
         if known is not None:
             self._ifeq = known
         return self._ifeq
+
+    def _lease_of(self, owner: tuple[str, int], task: asyncio.Task[Any] | None) -> Lease | None:
+        """The lease that this task holds of it, if any."""
+        held = self._owners.get(owner)
+        lease = held() if held is not None else None
+        if lease is None or (lease._task is not None and lease._task() is not task) or lease._hold.over(clock()):
+            return None
+        return lease
 
     def _new_token(self, owner: str) -> str:
         return make_token(self._driver.client_id, owner, next(self._sequence))

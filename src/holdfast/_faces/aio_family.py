@@ -441,9 +441,10 @@ class Condition:
 
     def _lease(self, operation: str) -> Lease:
         lock = self._lock
-        held = lock._client._owners.get((lock._owned_as[0], id(asyncio.current_task())))
+        task = asyncio.current_task()
+        held = lock._client._owners.get((lock._owned_as[0], id(task)))
         lease = held() if held is not None else None
-        if lease is None:
+        if lease is None or (lease._task is not None and lease._task() is not task):
             raise NotHeld(lock.name, operation)
         if lease._hold.over(clock()):
             raise lease._ended(operation)

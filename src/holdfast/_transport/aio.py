@@ -43,6 +43,8 @@ INBOX_PATIENCE_S = 5.0
 IDLE_LINKS_MAX = 8
 
 _MORE = object()
+#: Transports of a kind that cannot be silenced, kept from their finalizers.
+_forgotten: list[Any] = []
 #: Errors of a server that has changed its role: its connections lead to the wrong place.
 _MISPLACED = frozenset({"READONLY", "MASTERDOWN"})
 _PING = pack_command(("PING",))
@@ -330,8 +332,9 @@ class Link(asyncio.Protocol):
 
     def forget(self) -> None:
         """In another process, or after its event loop: let go of the descriptor without a word on it."""
-        transport, self._transport, self._kept = self._transport, None, None
+        transport, self._transport = self._transport, None
         _forget_transport(transport)
+        self._kept = None
 
 
 def spelled_out(packed: bytes, script: Script) -> bytes:
@@ -343,15 +346,20 @@ def spelled_out(packed: bytes, script: Script) -> bytes:
 
 def _forget_transport(transport: Any) -> None:
     """Close our copy of the descriptor only; the event loop that it belonged to is not ours any more."""
-    while hasattr(transport, "_ssl_protocol"):
-        transport = getattr(transport._ssl_protocol, "_transport", None)
-    sock = getattr(transport, "_sock", None)
-    if sock is not None:
+    while transport is not None:
+        sock = getattr(transport, "_sock", None)
         try:
-            sock.close()
-            transport._sock = None  # else its finalizer complains
+            if sock is not None:
+                sock.close()
+            # Else the finalizers of the transport and its writer complain, or turn to the event loop.
+            if hasattr(transport, "_closing"):
+                transport._closing = True
+                transport._sock = None
+            else:
+                transport._closed = True
         except (OSError, AttributeError):
-            pass
+            _forgotten.append(transport)
+        transport = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
 
 
 class Inbox(asyncio.Protocol):
@@ -450,9 +458,10 @@ class Inbox(asyncio.Protocol):
 
     def forget(self) -> None:
         """As for `Link`."""
-        transport, self._transport, self._kept = self._transport, None, None
+        transport, self._transport = self._transport, None
         self.open = False
         _forget_transport(transport)
+        self._kept = None
 
 
 class Server:
@@ -535,6 +544,11 @@ class Server:
             link.abort()
         if self.inbox is not None:
             self.inbox.abort()
+
+    @property
+    def owes(self) -> int:
+        """Replies that have not come yet."""
+        return sum(link.owes for link in self._all)
 
     @property
     def gone(self) -> bool:

@@ -1,0 +1,356 @@
+"""Clients over several event loops, forks and ends: nothing leaks, nothing warns."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+import holdfast.asyncio
+from holdfast import embedded
+from holdfast.asyncio import ClientClosed, LeaseLost, LeaseState, ServerError
+
+PATIENCE_S = 30.0
+
+
+def python(code: str, url: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in which every warning is an error, and say what it printed."""
+    return subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", code, url],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S * 3,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_a_closed_client_leaves_nothing_to_warn_about(valkey_server: embedded.Server, unique_name: str) -> None:
+    done = python(
+        f"""
+import asyncio, sys
+import holdfast.asyncio
+async def main():
+    async with holdfast.asyncio.connect(sys.argv[1]) as locks:
+        lock = locks.lock({unique_name!r})
+        async with lock as lease:
+            waiting = asyncio.create_task(lock.acquire())
+            await asyncio.sleep(0.05)
+        async with await waiting:
+            pass
+        kept = await lock.acquire()
+    print(kept.state.name, len(asyncio.all_tasks()))
+asyncio.run(main())
+""",
+        valkey_server.url,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("RELEASED 1\n", "", 0)
+    with redis.Redis.from_url(valkey_server.url) as raw:
+        assert raw.exists(f"holdfast:{{{unique_name}}}") == 0
+
+
+def test_another_event_loop_starts_afresh(valkey_server: embedded.Server, unique_name: str) -> None:
+    """Also when the first loop ended without a word; with every warning an error."""
+    done = python(
+        f"""
+import asyncio, gc, sys
+import holdfast.asyncio
+locks = holdfast.asyncio.connect(sys.argv[1])
+lock = locks.lock({unique_name!r}, ttl=0.5)
+leases = []
+async def first():
+    leases.append(await lock.acquire())
+async def second():
+    lease = await lock.acquire(timeout=20)
+    print(leases[0].state.name, lease.state.name, lease.fencing_token > leases[0].fencing_token)
+    try:
+        await leases[0].release()
+    except holdfast.asyncio.LeaseLost as error:
+        print(error.reason)
+    print(lease.state.name)
+    await lease.release()
+    await locks.close()
+asyncio.run(first())
+gc.collect()
+asyncio.run(second())
+""",
+        valkey_server.url,
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["LOST HELD True", "closed", "HELD"]
+
+
+def test_a_lease_can_be_released_in_another_loop(valkey_server: embedded.Server, unique_name: str) -> None:
+    locks = holdfast.asyncio.connect(valkey_server.url)
+    lock = locks.lock(unique_name)
+
+    async def take() -> Any:
+        return await lock.acquire()
+
+    async def give(lease: Any) -> None:
+        await lease.release()
+        assert await lock.locked() is False
+        await locks.close()
+
+    # One loop stays alive while the other one runs.
+    loop = asyncio.new_event_loop()
+    lease = loop.run_until_complete(take())
+    try:
+        asyncio.run(give(lease))
+        assert lease.state is LeaseState.RELEASED
+        loop.run_until_complete(asyncio.sleep(0.05))
+    finally:
+        loop.close()
+
+
+def test_closing_closes(valkey_server: embedded.Server, unique_name: str) -> None:
+    async def main() -> None:
+        locks = holdfast.asyncio.connect(valkey_server.url)
+        lock = locks.lock(unique_name)
+        lease = await lock.acquire()
+        waiting = asyncio.create_task(locks.lock(unique_name).acquire())
+        while await lock.waiters() == 0:
+            await asyncio.sleep(0.005)
+        await locks.close()
+        await locks.close()
+        with pytest.raises(ClientClosed):
+            await asyncio.wait_for(waiting, PATIENCE_S)
+        with pytest.raises(ClientClosed):
+            await lock.acquire()
+        assert lease.state is LeaseState.RELEASED
+        raw = redis.asyncio.Redis.from_url(valkey_server.url)
+        assert await raw.exists(f"holdfast:{{{unique_name}}}") == 0
+        await raw.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_dropped_lease_says_where_it_came_from(valkey_server: embedded.Server, unique_name: str) -> None:
+    async def main() -> None:
+        async with holdfast.asyncio.connect(valkey_server.url) as locks:
+            lease = await locks.lock(unique_name, ttl=0.5).acquire()
+            line = sys._getframe().f_lineno - 1
+            with pytest.warns(ResourceWarning, match=f"{unique_name}.*{Path(__file__).name}:{line}"):
+                del lease
+            # Nobody renews it: somebody else gets it.
+            async with await locks.lock(unique_name).acquire(timeout=PATIENCE_S):
+                pass
+
+    asyncio.run(main())
+
+
+def test_a_lease_dropped_by_a_task(valkey_server: embedded.Server, unique_name: str) -> None:
+    async def main() -> None:
+        async with holdfast.asyncio.connect(valkey_server.url) as locks:
+
+            async def drop() -> None:
+                await asyncio.create_task(locks.lock(unique_name, ttl=0.5).acquire())
+                await asyncio.sleep(0)  # until now the event loop has kept the task that has ended, and its result
+
+            with pytest.warns(ResourceWarning, match=f"{unique_name}.*start of a task"):
+                await drop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_the_child_of_a_fork_holds_nothing_and_starts_afresh(valkey_server: embedded.Server, unique_name: str) -> None:
+    done = python(
+        f"""
+import asyncio, os, sys
+import holdfast.asyncio
+locks = holdfast.asyncio.connect(sys.argv[1])
+lock = locks.lock({unique_name!r}, ttl=2)
+async def child(lease):
+    assert lease.state is holdfast.asyncio.LeaseState.LOST, lease
+    try:
+        await lease.release()
+    except holdfast.asyncio.LeaseLost as error:
+        assert error.reason == "forked", error
+    else:
+        raise AssertionError
+    assert await lock.try_acquire() is None
+    async with locks.lock({unique_name + "-child"!r}):
+        pass
+    await locks.close()
+async def main():
+    lease = await lock.acquire()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            asyncio.events._set_running_loop(None)  # what a library that forks in a loop has to do
+            asyncio.run(child(lease))
+            status = 0
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            break
+        await asyncio.sleep(0.02)
+    print("child", os.waitstatus_to_exitcode(status))
+    lease.ensure_held()
+    await asyncio.sleep(2.5)  # longer than the ttl: the parent still renews it
+    lease.ensure_held()
+    await lease.release()
+    await locks.close()
+    print("parent", lease.state.name)
+asyncio.run(main())
+""",
+        valkey_server.url,
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["child 0", "parent RELEASED"]
+
+
+def test_ctrl_c_gives_back(valkey_server: embedded.Server, unique_name: str) -> None:
+    """In the body of one lock, and waiting for another."""
+    code = f"""
+import asyncio, sys
+import holdfast.asyncio
+async def main():
+    async with holdfast.asyncio.connect(sys.argv[1]) as locks:
+        async with locks.lock({unique_name + "-a"!r}):
+            print("in", flush=True)
+            async with locks.lock({unique_name + "-b"!r}):
+                pass
+asyncio.run(main())
+"""
+    with redis.Redis.from_url(valkey_server.url, decode_responses=True) as raw:
+        raw.set(f"holdfast:{{{unique_name}-b}}", "somebody", px=60_000)
+        with subprocess.Popen(
+            [sys.executable, "-c", code, valkey_server.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as program:
+            try:
+                assert program.stdout is not None
+                assert program.stdout.readline() == "in\n"
+                program.send_signal(signal.SIGINT)
+                _, stderr = program.communicate(timeout=PATIENCE_S)
+            finally:
+                program.kill()
+        assert "KeyboardInterrupt" in stderr
+        assert raw.exists(f"holdfast:{{{unique_name}-a}}") == 0
+        assert raw.zcard(f"holdfast:{{{unique_name}-b}}:queue") == 0
+        assert raw.get(f"holdfast:{{{unique_name}-b}}") == "somebody"
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("decode", [False, True])
+def test_whatever_the_client_is_told(
+    valkey_server: embedded.Server, unique_name: str, protocol: int, decode: bool
+) -> None:
+    async def main() -> None:
+        client = redis.asyncio.Redis.from_url(
+            valkey_server.url,
+            protocol=protocol,
+            decode_responses=decode,
+            db=3,
+            client_name="me",
+            single_connection_client=False,
+        )
+        async with holdfast.asyncio.Client(client) as locks:
+            lock = locks.lock(unique_name)
+            async with lock as lease:
+                assert await client.get(f"holdfast:{{{unique_name}}}") in (lease.token, lease.token.encode())
+                waiting = asyncio.create_task(lock.acquire())
+                while await lock.waiters() == 0:
+                    await asyncio.sleep(0.005)
+            async with await waiting as later:
+                assert later.fencing_token > lease.fencing_token
+        await client.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_wrong_password_is_one_clear_error(private_server: Any) -> None:
+    server = private_server(password="right")
+
+    async def main() -> None:
+        wrong = redis.asyncio.Redis(host=server.host, port=server.port, password="wrong")
+        async with holdfast.asyncio.Client(wrong) as locks:
+            with pytest.raises(ServerError) as caught:
+                await locks.lock("x").acquire()
+            assert caught.value.kind == "WRONGPASS"
+        async with holdfast.asyncio.connect(server.url) as locks, locks.lock("x"):
+            pass
+
+    asyncio.run(main())
+
+
+def test_over_tls(valkey_server: embedded.Server, unique_name: str, tmp_path: Path) -> None:
+    """The server's end of TLS is a small proxy, since not every server is built with it."""
+    made = subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"),
+            *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+
+    async def main() -> None:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+
+        async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                while data := await reader.read(65536):
+                    writer.write(data)
+            except OSError:
+                pass
+            finally:
+                writer.close()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            there = await asyncio.open_connection(valkey_server.host, valkey_server.port)
+            await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
+
+        proxy = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+        port = proxy.sockets[0].getsockname()[1]
+        url = f"rediss://127.0.0.1:{port}?ssl_ca_certs={tmp_path / 'cert.pem'}"
+        async with holdfast.asyncio.connect(url) as locks:
+            lock = locks.lock(unique_name)
+            async with lock:
+                waiting = asyncio.create_task(lock.acquire())
+                while await lock.waiters() == 0:
+                    await asyncio.sleep(0.005)
+            async with await waiting:
+                pass
+            many = [locks.lock(f"{unique_name}-{number}") for number in range(200)]
+            leases = await asyncio.gather(*(each.acquire() for each in many))
+            await asyncio.gather(*(lease.release() for lease in leases))
+        proxy.close()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asyncio.run(main())
+
+
+def test_a_loop_that_was_blocked_finds_its_lease_lost(valkey_server: embedded.Server, unique_name: str) -> None:
+    """A coroutine that blocks the loop for longer than the ttl is told as soon as it waits again."""
+
+    async def main() -> None:
+        async with holdfast.asyncio.connect(valkey_server.url) as locks:
+            with pytest.raises(LeaseLost):
+                async with locks.lock(unique_name, ttl=0.2) as lease:
+                    until = asyncio.get_running_loop().time() + 0.3
+                    while asyncio.get_running_loop().time() < until:
+                        pass
+                    await asyncio.sleep(PATIENCE_S)
+            assert lease.state is LeaseState.LOST
+
+    asyncio.run(main())
