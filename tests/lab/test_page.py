@@ -32,6 +32,7 @@ def played(scheme: str, fault: str, *, overlap: bool) -> Cell:
     made.add(2 * MS, "server", "key", key="lock:<x>", by="A", was=None, now="1", ttl_ms=1000)
     made.add(3 * MS, "A", "entered")
     made.add(5 * MS, "lab", "fault", text="</script><b>something</b> breaks", lasting=False)
+    made.add(5 * MS, "B", "asks", ttl_ms=1000)
     for at in range(6, 40):
         made.add(at * MS, "server", "command", **{**words, "client": "B", "reply": None if at == 30 else "nil"})
         made.add(at * MS, "B", "refused")
@@ -69,7 +70,7 @@ def test_a_story_folds_repetition_and_marks_violations() -> None:
     story = tell(cell.runs[0].history, cell.runs[0].verdicts)
     assert len(story.rows) < 15
     folded = [text for row in story.rows for text in row.cells.values() if "×" in text]
-    assert folded == ["SET KEY 1 NX ×33 →"]
+    assert folded == ["34× SET KEY 1 NX →"]
     notes = [row.note for row in story.rows if row.note]
     assert [kind for kind, _ in notes] == ["fault", "excluded badly"]
     together = [row.states for row in story.rows if row.states.get("A") == row.states.get("B") == "inside"]

@@ -157,6 +157,7 @@ class Actor:
 
     def start_acquire(self, once: bool = False) -> None:
         self.phase = "acquire"
+        self.stage.playing = True
         self._order("acquire", ttl_ms=self.ttl_ms, once=once)
 
     def start_release(self) -> None:
@@ -306,6 +307,8 @@ class Stage:
         self.clock: Clock | None = None
         self.numbers = itertools.count(1)
         self.counter = 0
+        #: Whether anybody has been told to acquire; what changes before that belongs to the warming up.
+        self.playing = False
         self.highest_fence = 0
         self.history = History(
             entry.name, fault, variant, exclusive=entry.exclusive, lock_keys=entry.lock_keys(LOCK_NAME)
@@ -336,7 +339,7 @@ class Stage:
 
     async def _start(self, name: str) -> LabServer:
         def report(kind: str, **data: Any) -> None:
-            if not str(data.get("key", "")).endswith(_WARM_NAME) and f"{{{_WARM_NAME}}}" not in str(data.get("key")):
+            if kind != "key" or (self.playing and _WARM_NAME not in data["key"]):
                 self.history.add(time.monotonic_ns(), name, kind, **data)
             self.changed()
 
@@ -515,10 +518,12 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _short(words: list[str]) -> str:
-    """A command for people: scripts by their verb, long values cut."""
+    """A command for people: scripts by their first key and arguments, long values cut."""
     if not words:
         return ""
     shown = [words[0].upper(), *words[1:]]
-    if shown[0] in ("EVAL", "EVALSHA", "FCALL") and len(shown) > 1:
-        shown[1] = "script" if shown[0] == "EVAL" else shown[1][:6]
+    if shown[0] in ("EVAL", "EVALSHA") and len(shown) > 3 and shown[2].isdigit():
+        keys = int(shown[2])
+        name = "script" if shown[0] == "EVAL" else shown[1][:6]
+        shown = [shown[0], name, *shown[3:4], *shown[3 + keys :]]
     return " ".join(word if len(word) <= 28 else word[:12] + "…" + word[-6:] for word in shown)

@@ -17,7 +17,7 @@ __all__ = ["Row", "Story", "tell"]
 
 
 #: Random values: their beginning tells them apart.
-_LONG_HEX = re.compile(r"\b([0-9a-f]{6})[0-9a-f]{5,}(?::\S*)?(?:…\S*)?")
+_LONG_HEX = re.compile(r"\b(?=\d*[a-f])([0-9a-f]{6})[0-9a-f]{5,}(?::\S*)?(?:…\S*)?")
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class _Teller:
         return Story(clients, list(self._history.servers), self._rows)
 
     def _is_worth_telling(self, event: Event) -> bool:
-        if event.kind in ("refused", "acquired", "released"):
+        if event.kind in ("acquired", "released"):
             return False
         if event.kind == "clock" and event.lane in self._history.clients:
             return True
@@ -98,8 +98,8 @@ class _Teller:
             row.note = ("fault" if event.kind == "fault" else "healed", event.get("text", ""))
         elif event.kind == "command":
             client = event.get("client")
-            many = f" ×{repeats + 1}" if repeats else ""
-            row.cells[client] = f"{self._short(event.get('text'))}{many} →"
+            many = f"{repeats + 1}× " if repeats else ""
+            row.cells[client] = f"{many}{self._short(event.get('text'))} →"
             row.cells[event.lane] = self._short(_answer(event))
         elif event.lane in self._states:
             row.cells[event.lane] = self._of_client(event)
@@ -212,27 +212,51 @@ def _cut(value: object, most: int = 40) -> str:
 
 
 def _folded(events: Sequence[Event], clients: Sequence[str]) -> list[tuple[Event, int]]:
-    """Events with how often they were repeated: one client saying the same, getting the same, changing nothing."""
-    told: list[tuple[Event, int]] = []
-    last: dict[str, dict[tuple[object, ...], int]] = {client: {} for client in clients}
-    for event in events:
-        client = event.get("client") if event.kind == "command" else event.lane
-        known = last.get(client)
-        if event.kind == "command" and known is not None:
-            verb = str(event.get("text")).split(" ", 1)[0]
-            reply = event.get("reply")
-            like = (event.lane, verb, reply, event.get("fate"), event.get("phase"))
-            if like in known:
-                at = known[like]
-                told[at] = (told[at][0], told[at][1] + 1)
-                continue
-            known[like] = len(told)
-        elif event.kind == "failed" and known is not None:
-            failure = ("failed", event.get("doing"), str(event.get("error"))[:20])
-            if failure in known:
-                continue
-            known[failure] = len(told)
-        elif event.kind not in ("key", "left over") and known is not None:
-            known.clear()
-        told.append((event, 0))
-    return told
+    """Events with how often they were repeated.
+
+    An attempt is what a client sends, and what that changes, until it is refused. One with the same commands as the
+    attempt before it is not told again, but counted there.
+    """
+    attempts = _attempts(events, clients)
+    dropped: set[int] = set()
+    repeats: dict[int, int] = {}
+    for of_client in attempts.values():
+        told: list[int] = []
+        for attempt in of_client:
+            commands = [events[n] for n in attempt if events[n].kind == "command"]
+            if told and [_verb(events[n]) for n in told] == [_verb(event) for event in commands]:
+                dropped.update(attempt)
+                for n in told:
+                    repeats[n] = repeats.get(n, 0) + 1
+            else:
+                told = [n for n in attempt if events[n].kind == "command"]
+    told_events = [(event, repeats.get(n, 0)) for n, event in enumerate(events) if n not in dropped]
+    return [(event, times) for event, times in told_events if event.kind != "refused"]
+
+
+def _attempts(events: Sequence[Event], clients: Sequence[str]) -> dict[str, list[list[int]]]:
+    """Of each client, the positions of the events of each attempt that came to nothing."""
+    found: dict[str, list[list[int]]] = {client: [] for client in clients}
+    current: dict[str, list[int]] = {}
+    for n, event in enumerate(events):
+        client = {"command": event.get("client"), "key": event.get("by")}.get(event.kind, event.lane)
+        if client not in found:
+            continue
+        if event.kind == "asks":
+            current[client] = []
+        elif event.kind == "entered":
+            current.pop(client, None)
+        elif client in current:
+            if event.kind in ("refused", "failed"):
+                if current[client]:
+                    found[client].append(current[client] + ([n] if event.kind == "failed" else []))
+                current[client] = []
+            elif event.kind in ("command", "key"):
+                current[client].append(n)
+    for client, unfinished in current.items():
+        found[client].append(unfinished)
+    return found
+
+
+def _verb(event: Event) -> tuple[object, ...]:
+    return event.lane, str(event.get("text")).split(" ", 1)[0], event.get("fate")
