@@ -16,7 +16,7 @@ from typing import Any
 __all__ = ["PARTS", "SCRIPTS", "Script", "load"]
 
 #: Files that are only ever included.
-PARTS = frozenset({"fence", "permits", "queue", "readers"})
+PARTS = frozenset({"fence", "moment", "permits", "queue", "readers"})
 
 _INCLUDE = re.compile(r"^-- #include (\w+)\n", re.MULTILINE)
 

@@ -1,10 +1,7 @@
--- Part: leased permits. Needs fence; KEYS 1 limit 2 fence 3 queue 4 gone 5 holders.
+-- Part: leased permits. Needs fence and moment; KEYS 1 limit 2 fence 3 queue 4 gone 5 holders.
 -- Holders stand in a sorted set, each scored with the ms at which its own time is over; how many permits a token
 -- is about is in its middle: `<k>.…`. The limit's key holds two numbers: the limit of now, and the declared one.
 local limit_key, fence_key, queue, gone, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local time = redis.call('TIME')
-local now_us = time[1] * 1000000 + time[2]
-local now_ms = math.floor(now_us / 1000)
 
 local function plain(number)
   return string.format('%.0f', number)

@@ -1,12 +1,9 @@
--- Part: readers beside the lock. Needs fence; KEYS 1 lock 2 fence 3 queue 4 gone 5 readers.
+-- Part: readers beside the lock. Needs fence and moment; KEYS 1 lock 2 fence 3 queue 4 gone 5 readers.
 -- Readers stand in a sorted set, each scored with the ms at which its own time is over. While there are any, the
 -- lock's key holds SHARED until the last of them is due, so that whoever knows only the lock is kept out as well.
 -- What a token asks for is in its middle: `r.…` reads, `u<n>.…` is the upgrade of that reader, all else is exclusive.
 local SHARED = '000000000000000000000000:shared:0'
 local lock, fence_key, queue, gone, readers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local time = redis.call('TIME')
-local now_us = time[1] * 1000000 + time[2]
-local now_ms = math.floor(now_us / 1000)
 
 local function plain(number)
   return string.format('%.0f', number)
@@ -38,10 +35,10 @@ local function mirror()
   local last = redis.call('ZRANGE', readers, -1, -1, 'WITHSCORES')
   local left_ms = last[2] and tonumber(last[2]) - now_ms or 0
   if left_ms > 0 then
-    redis.call('SET', lock, SHARED, 'PX', plain(left_ms + 1))
-    redis.call('PEXPIRE', readers, plain(left_ms + 60000))
+    redis.call('SET', lock, SHARED, 'PX', left_ms + 1)
+    redis.call('PEXPIRE', readers, left_ms + 60000)
   else
-    redis.call('DEL', lock)
+    redis.call('DEL', lock, readers)
   end
 end
 

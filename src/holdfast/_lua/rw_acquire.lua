@@ -8,6 +8,32 @@
 --         {-2}                                                          upgrade: not a reader any more
 --         {-3}                                                          upgrade: another reader is upgrading
 -- #include fence
+-- #include moment
+
+-- Nobody waits, and it is free, or read by others: first, since it is the most frequent case and should cost least.
+if redis.call('EXISTS', KEYS[3], KEYS[4]) == 0 then
+  local held = redis.call('GET', KEYS[1])
+  local asked_ms = tonumber(ARGV[2])
+  if string.find(ARGV[1], ':r.', 1, true) then
+    if held == '000000000000000000000000:shared:0' and not redis.call('ZSCORE', KEYS[5], ARGV[1])
+      or not held and redis.call('EXISTS', KEYS[5]) == 0 then
+      redis.call('ZADD', KEYS[5], now_ms + asked_ms, ARGV[1])
+      if not held then
+        redis.call('SET', KEYS[1], '000000000000000000000000:shared:0', 'PX', asked_ms + 1)
+      elseif redis.call('PTTL', KEYS[1]) <= asked_ms then
+        redis.call('PEXPIRE', KEYS[1], asked_ms + 1)
+      end
+      if redis.call('PTTL', KEYS[5]) <= asked_ms + 30000 then
+        redis.call('PEXPIRE', KEYS[5], asked_ms + 60000)
+      end
+      return {1, next_fence(KEYS[2], ARGV[5], now_us)}
+    end
+  elseif not held and redis.call('EXISTS', KEYS[5]) == 0 and string.find(ARGV[1], ':w.', 1, true) then
+    redis.call('SET', KEYS[1], ARGV[1], 'PX', asked_ms)
+    return {1, next_fence(KEYS[2], ARGV[5], now_us)}
+  end
+end
+
 -- #include readers
 local token, ttl_ms, waits = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'wait'
 local arrival, fence_ms, claim_ms, inboxes = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6]), ARGV[7]
@@ -66,7 +92,10 @@ if not fence and waits then
   elseif arrival == 0 then
     arrival = now_us
   end
-  redis.call('ZADD', queue, 'NX', plain(arrival), token)
+  -- LT: a late repeat of the first try may have queued us anew meanwhile; the true arrival is the earliest.
+  if redis.call('ZADD', queue, 'LT', plain(arrival), token) == 0 and ARGV[4] == '0' then
+    arrival = tonumber(redis.call('ZSCORE', queue, token))
+  end
   fence = advance(token, ttl_ms, claim_ms, fence_ms, inboxes)
 elseif not fence then
   advance(nil, 0, claim_ms, fence_ms, inboxes)

@@ -3,6 +3,7 @@
 -- ARGV    1 token of the writer  2 token of the reader  3 ttl_ms  4 fence_ms  5 claim_ms  6 prefix of inboxes
 -- Returns {1, fencing token} now a reader (also to a repeat), {0} not the writer
 -- #include fence
+-- #include moment
 -- #include readers
 local writer, reader, ttl_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local holder = redis.call('GET', lock)

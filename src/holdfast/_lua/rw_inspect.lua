@@ -2,6 +2,7 @@
 -- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers
 -- Returns {exclusive holder or "", its remaining ms, living readers, waiters, last fencing token}
 -- #include fence
+-- #include moment
 -- #include readers
 local holder = redis.call('GET', lock) or ''
 return {

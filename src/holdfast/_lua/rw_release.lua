@@ -3,6 +3,22 @@
 -- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
 --         5 bury_ms: > 0 leaves the queue too, and refuses this token for so long (a delayed acquire may follow)
 -- Returns 2 released and others let in, 1 released, 0 was not a holder
+-- #include moment
+
+-- Nobody waits: first, since it is the most frequent case and should cost least.
+if ARGV[5] == '0' and redis.call('EXISTS', KEYS[3]) == 0 then
+  local held = redis.call('GET', KEYS[1])
+  if held == ARGV[1] and redis.call('EXISTS', KEYS[5]) == 0 then
+    redis.call('DEL', KEYS[1])
+    return 1
+  end
+  local over_ms = held == '000000000000000000000000:shared:0' and redis.call('ZSCORE', KEYS[5], ARGV[1])
+  if over_ms and tonumber(over_ms) > now_ms and redis.call('ZCARD', KEYS[5]) == 1 then
+    redis.call('DEL', KEYS[1], KEYS[5])
+    return 1
+  end
+end
+
 -- #include fence
 -- #include readers
 local token, bury_ms = ARGV[1], tonumber(ARGV[5])

@@ -3,6 +3,7 @@
 -- ARGV    1 token  2 ttl_ms from now  3 fence_ms  4 claim_ms  5 prefix of inboxes
 -- Returns 1 extended, 0 not a holder
 -- #include fence
+-- #include moment
 -- #include readers
 local token, ttl_ms = ARGV[1], tonumber(ARGV[2])
 local holder = redis.call('GET', lock)

@@ -8,6 +8,30 @@
 --         {-2, stored limit (0: none)}                                  the declared limit is another one
 --         {-3, stored limit}                                            more permits asked for than there are
 -- #include fence
+-- #include moment
+
+-- Nobody waits, and the limit is the declared one: first, since it is the most frequent case and should cost least.
+if redis.call('EXISTS', KEYS[3], KEYS[4]) == 0 and redis.call('GET', KEYS[1]) == ARGV[8] .. ' ' .. ARGV[8] then
+  local asked_ms = tonumber(ARGV[2])
+  local free = tonumber(ARGV[8]) - (tonumber(string.match(ARGV[1], '^[^:]*:(%d+)%.')) or 1)
+  if redis.call('EXISTS', KEYS[5]) == 1 then
+    for _, other in ipairs(redis.call('ZRANGEBYSCORE', KEYS[5], '(' .. string.format('%.0f', now_ms), '+inf')) do
+      free = other == ARGV[1] and -1 or free - (tonumber(string.match(other, '^[^:]*:(%d+)%.')) or 1)
+      if free < 0 then
+        break
+      end
+    end
+  end
+  if free >= 0 then
+    redis.call('ZADD', KEYS[5], now_ms + asked_ms, ARGV[1])
+    if redis.call('PTTL', KEYS[5]) <= asked_ms + 30000 then
+      redis.call('PEXPIRE', KEYS[5], asked_ms + 60000)
+    end
+    redis.call('PEXPIRE', KEYS[1], ARGV[5] + asked_ms)
+    return {1, next_fence(KEYS[2], ARGV[5], now_us)}
+  end
+end
+
 -- #include permits
 local token, ttl_ms, waits = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'wait'
 local arrival, fence_ms, claim_ms, inboxes = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6]), ARGV[7]
@@ -49,7 +73,10 @@ if not fence and waits then
   if arrival == 0 then
     arrival = now_us
   end
-  redis.call('ZADD', queue, 'NX', plain(arrival), token)
+  -- LT: a late repeat of the first try may have queued us anew meanwhile; the true arrival is the earliest.
+  if redis.call('ZADD', queue, 'LT', plain(arrival), token) == 0 and ARGV[4] == '0' then
+    arrival = tonumber(redis.call('ZSCORE', queue, token))
+  end
   fence = advance(token, ttl_ms, limit, claim_ms, fence_ms, inboxes)
 elseif not fence then
   advance(nil, 0, limit, claim_ms, fence_ms, inboxes)

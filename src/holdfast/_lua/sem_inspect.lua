@@ -2,6 +2,7 @@
 -- KEYS    1 limit  2 fence  3 queue  4 gone  5 holders
 -- Returns {limit (0: none is stored), declared limit, permits in use, waiters, holders, last fencing token}
 -- #include fence
+-- #include moment
 -- #include permits
 local limit, declared = stored_limit()
 return {

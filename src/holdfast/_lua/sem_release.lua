@@ -3,6 +3,18 @@
 -- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
 --         5 bury_ms: > 0 leaves the queue too, and refuses this token for so long (a delayed acquire may follow)
 -- Returns 2 released and others let in, 1 released, 0 was not a holder
+-- #include moment
+
+-- Nobody waits: first, since it is the most frequent case and should cost least.
+if ARGV[5] == '0' and redis.call('EXISTS', KEYS[3]) == 0 then
+  local over_ms = redis.call('ZSCORE', KEYS[5], ARGV[1])
+  if over_ms then
+    redis.call('ZREM', KEYS[5], ARGV[1])
+    return tonumber(over_ms) > now_ms and 1 or 0
+  end
+  return 0
+end
+
 -- #include fence
 -- #include permits
 local token, bury_ms = ARGV[1], tonumber(ARGV[5])

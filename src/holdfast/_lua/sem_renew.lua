@@ -3,6 +3,7 @@
 -- ARGV    1 token  2 ttl_ms from now  3 keep_ms of the limit
 -- Returns 1 extended, 0 not a holder
 -- #include fence
+-- #include moment
 -- #include permits
 if not is_held(ARGV[1]) then
   return 0
