@@ -204,6 +204,29 @@ def test_a_handed_over_lock_belongs_to_nobody_until_the_next_one_knows() -> None
     assert kinds(good) == ["safe"]
 
 
+def test_a_handed_over_lock_is_somebody_s_once_he_knows() -> None:
+    bad = history(
+        key(5, "A", None, "a"),
+        *turn("A", 10, 20),
+        (15, "B", "asks"),
+        key(20, "A", "a", "b"),
+        (22, "B", "acquired"),
+        key(25, "C", "b", None),
+    )
+    assert kinds(bad) == ["foreign release"]
+
+
+def test_a_minority_s_keys_are_not_the_winner_s() -> None:
+    good = history(
+        (1, "A", "asks"),
+        (1, "B", "asks"),
+        key(2, "B", None, "b"),  # on this server B was faster, A has the others
+        (3, "A", "acquired"),
+        key(5, "B", "b", None),
+    )
+    assert kinds(good) == ["safe"]
+
+
 def test_the_key_of_something_else_is_no_lock() -> None:
     good = history(
         key(5, "A", None, "x", "queue"),

@@ -166,8 +166,8 @@ def _foreign_releases(history: History) -> list[Verdict]:
     """A command of one client removed the lock's key while it stood for the lock of another.
 
     A key becomes the lock of the client that wrote it when that client is told "acquired". One that somebody
-    else wrote meanwhile (a release that hands the lock on, a look that promotes the head of a queue) becomes the
-    lock of whoever is told next. Keys that were there before one asked are not one's own.
+    else wrote meanwhile with its release, handing the lock on, becomes the lock of whoever is told next. Keys that
+    were there before one asked are not one's own.
     """
     found = []
     keys: dict[tuple[str, str], _Tenancy] = {}
@@ -183,7 +183,7 @@ def _foreign_releases(history: History) -> list[Verdict]:
         elif event.kind == "acquired":
             for key in keys.values():
                 meanwhile = key.tenant is None and key.written_ns >= asked_ns.get(client, 0)
-                if key.writer == client or meanwhile:
+                if key.writer == client or (meanwhile and key.writer in releasing):
                     key.tenant = client
         if event.kind != "key" or not _is_lock_key(history, event.get("key"), event.get("type", "string")):
             continue
