@@ -56,6 +56,9 @@ USAGE_ERRORS = {
     "two ways to wait": (["run", "--wait", "1", "--no-wait", "x", "--", "true"], "--no-wait"),
     "two servers": (["run", "--url", "redis://h", "--embedded", "x", "--", "true"], "--embedded"),
     "at least more than at most": (["run", "--at-least", "9s", "--max-hold", "5s", "x", "--", "true"], "--at-least"),
+    "slots that are none": (["run", "--slots", "0", "x", "--", "true"], "slots"),
+    "shared and slots": (["run", "--shared", "--slots", "2", "x", "--", "true"], "--shared"),
+    "an election without a command": (["elect", "x"], "--"),
     "a URL of another kind": (["run", "--url", "http://h", "x", "--", "true"], "URL"),
     "a namespace with braces": (["run", "--namespace", "{a}", "x", "--", "true"], "namespace"),
     "an unknown command": (["frob"], "frob"),
@@ -78,7 +81,7 @@ def test_a_password_in_a_url_is_not_repeated(capfd: pytest.CaptureFixture[str]) 
 
 
 def test_help_has_examples_and_statuses(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("run", "status", "doctor"):
+    for command in ("run", "status", "doctor", "elect"):
         with pytest.raises(SystemExit) as end:
             main([command, "--help"])
         assert end.value.code == 0

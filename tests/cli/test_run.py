@@ -182,6 +182,34 @@ def test_two_at_once_take_turns(url: str, unique_name: str, tmp_path: Path) -> N
         assert entry.startswith("in ") and leaving == entry.replace("in", "out")
 
 
+def test_shared_runs_beside_shared_and_not_beside_alone(url: str, unique_name: str) -> None:
+    with started(
+        "run", "--shared", unique_name, "--", "sh", "-c", "echo in; read x", url=url, stdin=subprocess.PIPE
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == b"in\n"
+        assert holdfast("run", "--shared", "--no-wait", unique_name, "--", "echo", "ran", url=url).stdout == b"ran\n"
+        alone = holdfast("run", "--no-wait", unique_name, "--", "echo", "ran", url=url)
+        assert (alone.returncode, alone.stdout) == (75, b"")
+        assert b"held by one that shares it" in alone.stderr
+        reader.communicate(b"\n", PATIENCE_S)
+    with library.connect(url) as client, client.lock(unique_name):
+        assert holdfast("run", "--shared", "--no-wait", unique_name, "--", "true", url=url).returncode == 75
+
+
+def test_slots_let_in_so_many(url: str, unique_name: str) -> None:
+    with library.connect(url) as client:
+        semaphore = client.semaphore(unique_name, 2)
+        with semaphore:
+            assert holdfast("run", "--slots", "2", "--no-wait", unique_name, "--", "true", url=url).returncode == 0
+            with semaphore:
+                full = holdfast("run", "--slots", "2", "--no-wait", unique_name, "--", "echo", "ran", url=url)
+                assert (full.returncode, full.stdout) == (75, b"")
+                assert full.stderr == f"holdfast: all 2 slots of '{unique_name}' are taken\n".encode()
+    other = holdfast("run", "--slots", "3", "--no-wait", unique_name, "--", "true", url=url)
+    assert other.returncode == 64 and other.stderr.count(b"\n") == 1
+
+
 def test_at_least_keeps_the_lock_beyond_the_command(url: str, unique_name: str) -> None:
     done = holdfast("run", "--at-least", "600s", unique_name, "--", "sh", "-c", "exit 7", url=url)
     assert (done.returncode, done.stderr) == (7, b"")

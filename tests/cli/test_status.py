@@ -25,7 +25,11 @@ def status(url: str, name: str) -> dict[str, Any]:
 def test_a_free_lock(server: embedded.Server, unique_name: str) -> None:
     report = status(server.url, unique_name)
     assert (report["name"], report["held"], report["holder"], report["waiters"]) == (unique_name, False, None, 0)
-    assert set(report) == {"version", "command", "ok", "name", "held", "holder", "waiters"}
+    assert set(report) == {
+        *("version", "command", "ok", "name", "held", "holder", "sharers", "waiters", "last_fencing_token", "slots"),
+        "leader",
+    }
+    assert (report["last_fencing_token"], report["slots"], report["sharers"]) == (None, None, 0)
     said = holdfast("status", unique_name, url=server.url).stdout.decode()
     assert "nobody" in said and unique_name in said
 
@@ -50,6 +54,38 @@ def test_a_held_lock_with_a_waiter(valkey_server: embedded.Server, unique_name: 
     for fact in (socket.gethostname(), str(os.getpid()), str(lease.fencing_token), f"{since:%Y-%m-%d %H:%M:%S} UTC"):
         assert fact in said
     assert "waiters        1\n" in said
+
+
+def test_the_last_fencing_token_outlives_its_lease(valkey_server: embedded.Server, unique_name: str) -> None:
+    with library.connect(valkey_server.url) as client, client.lock(unique_name) as lease:
+        token = lease.fencing_token
+    report = status(valkey_server.url, unique_name)
+    assert (report["held"], report["last_fencing_token"]) == (False, token)
+    assert str(token) in holdfast("status", unique_name, url=valkey_server.url).stdout.decode()
+
+
+def test_a_leader(valkey_server: embedded.Server, unique_name: str) -> None:
+    with library.connect(valkey_server.url) as client, client.election(unique_name) as lease:
+        report = status(valkey_server.url, unique_name)
+        said = holdfast("status", unique_name, url=valkey_server.url).stdout.decode()
+    assert report["held"] is False and report["leader"]["token"] == lease.token
+    assert "led by" in said
+
+
+def test_sharers_and_slots(valkey_server: embedded.Server, unique_name: str) -> None:
+    url = valkey_server.url
+    with (
+        library.connect(url) as client,
+        library.connect(url) as other,
+        client.rwlock(unique_name).read(),
+        other.rwlock(unique_name).read(),
+        client.semaphore(unique_name, 3),
+    ):
+        report = status(url, unique_name)
+        said = holdfast("status", unique_name, url=url).stdout.decode()
+    assert (report["held"], report["holder"], report["sharers"]) == (True, None, 2)
+    assert report["slots"] == {"total": 3, "free": 2, "waiters": 0}
+    assert "2 that share it" in said and "2 of 3 free" in said
 
 
 def test_a_holder_of_another_kind(valkey_server: embedded.Server, unique_name: str) -> None:

@@ -596,6 +596,10 @@ class Lock(Leasable):
         fields = await client._run(look_up(client_key(client.namespace, client_id))) if client_id else []
         return holder_of(token, remaining_ms, fence, fields)
 
+    async def last_fencing_token(self) -> int:
+        """The fencing token of the last lease, be it held or not; 0 when there was none for a day."""
+        return (await self._inspect())[2]
+
     async def waiters(self) -> int:
         """How many are queued for it, including those whose process died since."""
         return (await self._inspect())[3]

@@ -526,6 +526,10 @@ class Lock(Leasable):
         fields = client._run(look_up(client_key(client.namespace, client_id))) if client_id else []
         return holder_of(token, remaining_ms, fence, fields)
 
+    def last_fencing_token(self) -> int:
+        """The fencing token of the last lease, be it held or not; 0 when there was none for a day."""
+        return self._inspect()[2]
+
     def waiters(self) -> int:
         """How many are queued for it, including those whose process died since."""
         return self._inspect()[3]

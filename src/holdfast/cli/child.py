@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from holdfast.cli import exits
+from holdfast.cli.signals import as_before, fork
 
 __all__ = ["Command"]
 
@@ -34,9 +35,10 @@ class Command:
         go, self._go = os.pipe()
         self._failed, failed = os.pipe()
         parent = os.getpid()
-        self.pid = os.fork()
+        self.pid, mask = fork()
         if self.pid == 0:
             try:
+                as_before(mask)
                 os.close(self._go)
                 os.close(self._failed)
                 _become_command(list(argv), go, failed, parent)
@@ -70,6 +72,7 @@ class Command:
     def dismiss(self) -> None:
         """There is nothing to run after all."""
         os.close(self._go)
+        os.close(self._failed)
         try:
             os.waitpid(self.pid, 0)
         except ChildProcessError:
@@ -102,8 +105,9 @@ class Command:
                 self.status = os.WEXITSTATUS(status)
 
     def why_not_executed(self) -> str | None:
-        """Once it has ended: why it did not become the command; None when it did."""
+        """Once it has ended, and once: why it did not become the command; None when it did."""
         said = os.read(self._failed, _LENGTH.size)
+        os.close(self._failed)
         return os.strerror(_LENGTH.unpack(said)[0]) if len(said) == _LENGTH.size else None
 
 

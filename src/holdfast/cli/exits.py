@@ -61,7 +61,7 @@ def status_of(error: BaseException) -> int:
     """The exit status for an error of the library."""
     from holdfast import errors
 
-    if isinstance(error, (UsageError, errors.ConfigurationError)):
+    if isinstance(error, (UsageError, errors.ConfigurationError, errors.DeclaredDifferently, errors.TooManyPermits)):
         return USAGE
     if isinstance(error, (errors.AcquireTimeout, errors.AcquireCancelled, errors.AlreadyHeld)):
         return NOT_ACQUIRED

@@ -18,6 +18,8 @@ import struct
 import time
 from typing import NoReturn
 
+from holdfast.cli.signals import Mask, change, fork
+
 __all__ = ["Guard", "clock"]
 
 #: Process group, kill at (s, `clock`). Smaller than PIPE_BUF, so that it is written and read whole.
@@ -44,10 +46,10 @@ class Guard:
 
     def __init__(self) -> None:
         hears, self._tells = os.pipe()
-        self.pid = os.fork()
+        self.pid, mask = fork()
         if self.pid == 0:
             try:
-                _become_guard(hears)
+                _become_guard(hears, mask)
             finally:
                 os._exit(1)
         os.close(hears)
@@ -73,9 +75,11 @@ class Guard:
         return True
 
 
-def _become_guard(hears: int) -> NoReturn:
+def _become_guard(hears: int, mask: Mask) -> NoReturn:
     for number in _IGNORED:
-        signal.signal(number, signal.SIG_IGN)
+        change(number, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.setsid()
     os.chdir("/")
     # Nothing of our owner's may be kept open: others wait for the end of its pipes.

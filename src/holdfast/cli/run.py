@@ -1,6 +1,6 @@
 """`holdfast run NAME -- CMD …`: a command under a lock.
 
-The lock is asked for in a second thread, so that this one can mind the signals meanwhile.
+With `--shared` beside others that share it, with `--slots N` as one of N.
 """
 
 from __future__ import annotations
@@ -8,23 +8,21 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import threading
 from typing import TYPE_CHECKING
 
 from holdfast.cli import exits
+from holdfast.cli.asking import Asked
 from holdfast.cli.guard import clock
 from holdfast.cli.options import Parser, add_server_options, client_options, duration, split_command
 from holdfast.cli.report import say
-from holdfast.cli.signals import ENDING
+from holdfast.cli.signals import Signals
 from holdfast.cli.supervise import TTL_MIN_S, Supervisor
 
 if TYPE_CHECKING:
-    from holdfast import Cancel, Lease, Lock
+    from holdfast import Client, Lease, Lock, ReadLock, Semaphore
 
 __all__ = ["main"]
 
-#: After a signal, the time for an acquire that is under way to take itself back, s.
-_TAKE_BACK_S = 2.0
 #: Less than this is not worth a request (and no ttl): --at-least is over, s.
 _MOMENT_S = 0.01
 
@@ -41,6 +39,7 @@ examples:
   holdfast run --no-wait backup -- restic backup /srv            skip it while another host does it
   holdfast run --no-wait --at-least 55s minutely -- ./job.sh     cron on many hosts: once a minute, not once a host
   holdfast run --wait 10m deploy -- sh -c 'make && make deploy'  a shell, if you want one
+  holdfast run --slots 3 encode -- ffmpeg …                      three at a time, over all hosts
   holdfast run --embedded demo -- env                            just look: needs no server
 
 durations: 30 or 30s, 500ms, 2m, 1h, 1d
@@ -86,9 +85,24 @@ def _parser() -> Parser:
         help="keep the lock this long even if the command ends sooner: "
         "hosts whose clocks differ by less do not run a job twice",
     )
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument(
+        "--shared",
+        action="store_true",
+        help="beside others that run it with --shared, but not beside one without (readers and writers)",
+    )
+    kind.add_argument(
+        "--slots", metavar="N", type=_slots, help="N of them at a time (the same N everywhere) instead of one"
+    )
     parser.add_argument("--max-hold", metavar="D", type=duration, help="end a command that takes longer than this")
     add_server_options(parser)
     return parser
+
+
+def _slots(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of slots: 1 or more")
+    return int(text)
 
 
 def _check(options: argparse.Namespace, parser: Parser) -> None:
@@ -109,73 +123,55 @@ def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, st
     client = holdfast.connect(
         **client_options(options), ttl=options.ttl, max_hold=options.max_hold
     )  # talks to nobody yet
-    lock = client.lock(options.name)
-    supervisor = Supervisor(argv)
-    asked = _Asked(lock, options.wait, supervisor)
+    wanted = _wanted(client, options)
+    signals = Signals()
+    supervisor = Supervisor(argv, signals)
+    asked = Asked(lambda cancel: wanted.acquire(options.wait, cancel), signals)
     interrupted = asked.wait()
     if asked.lease is None or interrupted is not None:
         supervisor.dismiss()
-        status = _not_run(asked, interrupted, options)
-        client.close()
-        return status
+        try:
+            return _not_run(asked.error, interrupted, client, options)
+        finally:
+            client.close()
     return _run_under(asked.lease, argv[0], supervisor, options, environment)
 
 
-class _Asked:
-    """Asking for the lock, in a thread of its own."""
-
-    def __init__(self, lock: Lock, timeout_s: float | None, supervisor: Supervisor) -> None:
-        from holdfast import Cancel
-
-        self.lock = lock
-        self.lease: Lease | None = None
-        self.error: BaseException | None = None
-        self._cancel: Cancel = Cancel()
-        self._signals = supervisor.signals
-        self._thread = threading.Thread(target=self._acquire, args=(timeout_s,), name="holdfast-acquire", daemon=True)
-        self._thread.start()
-
-    def _acquire(self, timeout_s: float | None) -> None:
-        try:
-            self.lease = self.lock.acquire(timeout_s, self._cancel)
-        except BaseException as error:
-            self.error = error
-        finally:
-            self._signals.poke()
-
-    def wait(self) -> int | None:
-        """Until there is an answer, or a signal that ends us: then its number, and what was asked for is taken back."""
-        while self.lease is None and self.error is None:
-            for number in self._signals.wait(None):
-                if number in ENDING:
-                    self._cancel.set()
-                    self._thread.join(_TAKE_BACK_S)
-                    return number
-        return None
+def _wanted(client: Client, options: argparse.Namespace) -> Lock | ReadLock | Semaphore:
+    """What is asked for. Sends nothing."""
+    if options.slots is not None:
+        return client.semaphore(options.name, options.slots)
+    return client.rwlock(options.name).read() if options.shared else client.lock(options.name)
 
 
-def _not_run(asked: _Asked, interrupted: int | None, options: argparse.Namespace) -> int:
+def _not_run(error: BaseException | None, interrupted: int | None, client: Client, options: argparse.Namespace) -> int:
     import holdfast
 
     if interrupted is not None:
         say(f"interrupted while waiting for lock {options.name!r}")
         return exits.SIGNALLED + interrupted
-    error = asked.error
     assert error is not None
     if not isinstance(error, holdfast.AcquireTimeout):
         raise error
     waited = f"; waited {error.waited_s:.1f} s" if options.wait else ""
-    say(f"lock {options.name!r} is {_held_by(asked.lock)}{waited}")
+    if options.slots is None:
+        say(f"lock {options.name!r} is {_held_by(client, options.name)}{waited}")
+    else:
+        say(f"all {options.slots} slots of {options.name!r} are taken{waited}")
     return exits.NOT_ACQUIRED
 
 
-def _held_by(lock: Lock) -> str:
+def _held_by(client: Client, name: str) -> str:
     import holdfast
 
+    holder, readers = None, 0
     try:
-        holder = lock.holder()
+        readers = client.rwlock(name).readers()
+        holder = client.lock(name).holder()
     except holdfast.HoldfastError:
-        holder = None
+        pass  # over a quorum there are no readers; or the server has gone: then nobody can be named
+    if readers:
+        return f"held by {readers} that share it" if readers > 1 else "held by one that shares it"
     return f"held by {holder}" if holder is not None else "wanted by others, who came first (it was free just now)"
 
 

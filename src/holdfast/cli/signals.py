@@ -4,6 +4,7 @@ Laws: a signal that was ignored when we were started stays ignored, for us and f
 
 Theory: Python's wakeup descriptor writes the number of each signal that comes into a pipe; other threads write a zero
 to have the reader look around. Handlers themselves do nothing, so that no code can be interrupted at a bad moment.
+What we fork starts with signals held back, puts everything as it was, and then lets them come.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
-__all__ = ["ENDING", "JOBS", "PASSED_ON", "Signals"]
+__all__ = ["ENDING", "JOBS", "PASSED_ON", "Mask", "Signals", "as_before", "change", "fork"]
 
 #: What asks a program to end.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -22,21 +24,53 @@ PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
 #: Stop and go on; caught only while there is a command that has to stop and go on with us.
 JOBS = (signal.SIGTSTP, signal.SIGCONT)
 
+Mask: TypeAlias = "set[int]"
+
+#: What we have changed, and whether it was ignored before.
+_changed: dict[int, bool] = {}
+
+
+def change(number: int, handler: signal.Handlers | Callable[[int, object], None]) -> None:
+    """Set a handler; `as_before` knows it."""
+    _changed.setdefault(number, signal.getsignal(number) is signal.SIG_IGN)
+    signal.signal(number, handler)
+
+
+def fork() -> tuple[int, Mask]:
+    """Fork with signals held back; in the child (0) until it gives the mask to `as_before`."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    pid = os.fork()
+    if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return pid, {int(number) for number in mask}
+
+
+def as_before(mask: Mask) -> None:
+    """In a child: signals are what they were when we were started, and come through."""
+    signal.set_wakeup_fd(-1)
+    for number, ignored in _changed.items():
+        signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
 
 class Signals:
-    """Made in the main thread; catches nothing before `catch`."""
+    """Made in the main thread, once; catches nothing before `catch`."""
 
     def __init__(self) -> None:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            change(signal.SIGINT, signal.SIG_DFL)  # no KeyboardInterrupt: it could come at any line
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever ignores it never learns how a child ended
         self._hears, self._tells = os.pipe()
         os.set_blocking(self._hears, False)
         os.set_blocking(self._tells, False)
         signal.set_wakeup_fd(self._tells, warn_on_full_buffer=False)
+        self.catch((signal.SIGCHLD,))
 
     def catch(self, numbers: Iterable[int]) -> None:
         """Read these from now on, unless they were ignored when we were started."""
         for number in numbers:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, _nothing)
+                change(number, _nothing)
 
     def poke(self, *_: object) -> None:
         """Let the reader look around; from any thread."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_server_options, client_options
 from holdfast.cli.report import clean, emit_json, json_error
+
+if TYPE_CHECKING:
+    from holdfast import Holder, Semaphore
 
 __all__ = ["main"]
 
@@ -48,20 +51,45 @@ def _look(options: argparse.Namespace) -> dict[str, Any]:
     with holdfast.connect(**client_options(options)) as client:
         lock = client.lock(options.name)
         holder = lock.holder()
-        waiters = lock.waiters()
-    found: dict[str, Any] = {"name": options.name, "held": holder is not None, "waiters": waiters, "holder": None}
-    if holder is not None:
-        found["holder"] = {
-            "token": holder.token,
-            "holdfast": holder.ours,
-            "host": holder.host,
-            "pid": holder.pid,
-            "program": holder.program,
-            "since": _stamp(holder.since),
-            "remaining_s": holder.remaining_s,
-            "fencing_token": holder.fencing_token,
+        found: dict[str, Any] = {
+            "name": options.name,
+            "held": holder is not None,
+            "holder": None,
+            "sharers": 0,
+            "waiters": lock.waiters(),
+            "last_fencing_token": lock.last_fencing_token() or None,
+            "slots": None,
+            "leader": _person(client.election(options.name).leader()),
         }
+        try:
+            found["sharers"] = client.rwlock(options.name).readers()
+            found["slots"] = _slots(client.semaphore(options.name))
+        except holdfast.ConfigurationError:
+            pass  # a quorum offers neither
+    if holder is not None and not found["sharers"]:
+        found["holder"] = _person(holder)
     return found
+
+
+def _person(holder: Holder | None) -> dict[str, Any] | None:
+    if holder is None:
+        return None
+    return {
+        "token": holder.token,
+        "holdfast": holder.ours,
+        "host": holder.host,
+        "pid": holder.pid,
+        "program": holder.program,
+        "since": _stamp(holder.since),
+        "remaining_s": holder.remaining_s,
+        "fencing_token": holder.fencing_token,
+    }
+
+
+def _slots(semaphore: Semaphore) -> dict[str, int] | None:
+    """What `holdfast run --slots` of the same name uses; None when nobody did for long."""
+    total = semaphore.permits()
+    return {"total": total, "free": semaphore.available(), "waiters": semaphore.waiters()} if total else None
 
 
 def _stamp(moment: datetime | None) -> str | None:
@@ -70,27 +98,38 @@ def _stamp(moment: datetime | None) -> str | None:
 
 def _print(found: dict[str, Any]) -> None:
     lines = [("lock", clean(found["name"]))]
-    holder = found["holder"]
-    if holder is None:
+    if found["sharers"]:
+        lines.append(("held by", f"{found['sharers']} that share it"))
+    elif found["holder"] is None:
         lines.append(("held by", "nobody"))
     else:
-        if holder["host"] is not None:
-            lines.append(("held by", f"{clean(holder['host'])}, pid {holder['pid']}"))
-            lines.append(("program", clean(holder["program"])))
-        elif holder["holdfast"]:
-            lines.append(("held by", f"a holdfast client that has not said who it is, token {clean(holder['token'])}"))
-        else:
-            lines.append(("held by", f"a client of another kind, token {clean(holder['token'])}"))
-        if holder["since"] is not None:
-            since = datetime.fromisoformat(holder["since"])
-            ago_s = max(0, round((datetime.now(UTC) - since).total_seconds()))
-            lines.append(("since", f"{since:%Y-%m-%d %H:%M:%S} UTC ({_span(ago_s)} ago)"))
-        left = holder["remaining_s"]
-        lines.append(("remaining", "without a limit" if left is None else f"{left:.1f} s, unless it is renewed"))
-        if holder["fencing_token"] is not None:
-            lines.append(("fencing token", str(holder["fencing_token"])))
+        lines += _about("held by", found["holder"])
+    if found["last_fencing_token"] is not None:
+        lines.append(("fencing token", f"{found['last_fencing_token']} (the last one)"))
     lines.append(("waiters", str(found["waiters"])))
+    if found["slots"] is not None:
+        lines.append(("slots", "{free} of {total} free, {waiters} waiters".format(**found["slots"])))
+    if found["leader"] is not None:
+        lines += _about("led by", found["leader"])
     sys.stdout.write("".join(f"{label:<14} {value}\n" for label, value in lines))
+
+
+def _about(label: str, person: dict[str, Any]) -> list[tuple[str, str]]:
+    lines = []
+    if person["host"] is not None:
+        lines.append((label, f"{clean(person['host'])}, pid {person['pid']}"))
+        lines.append(("program", clean(person["program"])))
+    elif person["holdfast"]:
+        lines.append((label, f"a holdfast client that has not said who it is, token {clean(person['token'])}"))
+    else:
+        lines.append((label, f"a client of another kind, token {clean(person['token'])}"))
+    if person["since"] is not None:
+        since = datetime.fromisoformat(person["since"])
+        ago_s = max(0, round((datetime.now(UTC) - since).total_seconds()))
+        lines.append(("since", f"{since:%Y-%m-%d %H:%M:%S} UTC ({_span(ago_s)} ago)"))
+    left = person["remaining_s"]
+    lines.append(("remaining", "without a limit" if left is None else f"{left:.1f} s, unless it is renewed"))
+    return lines
 
 
 def _span(seconds: int) -> str:

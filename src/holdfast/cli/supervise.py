@@ -20,10 +20,11 @@ import signal
 import threading
 from typing import TYPE_CHECKING
 
+from holdfast.cli import exits
 from holdfast.cli.child import Command
 from holdfast.cli.guard import Guard, clock
 from holdfast.cli.report import say
-from holdfast.cli.signals import ENDING, JOBS, PASSED_ON, Signals
+from holdfast.cli.signals import ENDING, JOBS, PASSED_ON, Signals, change
 from holdfast.cli.terminal import JOB_CONTROL, Terminal
 
 if TYPE_CHECKING:
@@ -45,23 +46,24 @@ _LOOK_PART, _LOOK_MOST_S = 1 / 8, 5.0
 class Supervisor:
     """One run of one command. Made while there is one thread only, since it forks."""
 
-    def __init__(self, argv: list[str]) -> None:
-        for number in (signal.SIGINT, signal.SIGCHLD):
-            # Not Python's KeyboardInterrupt, and the command shall inherit neither that nor a SIGCHLD that is ignored.
-            if number == signal.SIGCHLD or signal.getsignal(number) is signal.default_int_handler:
-                signal.signal(number, signal.SIG_DFL)
+    def __init__(self, argv: list[str], signals: Signals) -> None:
         self._guard = Guard()
         self._command = Command(argv)
-        self.signals = Signals()
-        self.signals.catch((*ENDING, *PASSED_ON, signal.SIGCHLD))
+        self.signals = signals
+        signals.catch((*ENDING, *PASSED_ON))
         self._terminal = Terminal()
         #: Why the command was ended by us, or None.
         self.ended_for: str | None = None
+        #: Whether a signal that asks to end came, and was passed on.
+        self.asked_to_end = False
+        #: Why the command was never executed, or None.
+        self.why_not_executed: str | None = None
         self._killed = False
         self._told_guard = 0.0
 
     def dismiss(self) -> None:
         """There will be no run."""
+        self._terminal.close()
         self._command.dismiss()
         self._guard.dismiss()
 
@@ -93,8 +95,12 @@ class Supervisor:
             if self.ended_for is not None or command.status is None:
                 command.signal(signal.SIGKILL)  # what is left of its group
             self._guard.dismiss()
-            self._terminal.take_back()
+            self._terminal.close()
         self.why_not_executed = command.why_not_executed()
+        if self.ended_for is None and command.status == exits.SIGNALLED + signal.SIGKILL and lease.remaining() <= 0.0:
+            # We were stopped ourselves, and the guard did it.
+            self.ended_for = f"the lease is lost ({lease.lost.reason or 'expired'}); the command was killed"
+            say(f"lock {lease.name!r}: {self.ended_for}")
         return command.status
 
     def prepare(self, lease: Lease, span_s: float, max_hold_s: float | None) -> None:
@@ -111,6 +117,8 @@ class Supervisor:
             return
         if number == signal.SIGCONT and self._terminal.interactive():
             self._terminal.give(self._command.group)
+        if number in ENDING:
+            self.asked_to_end = True
         self._command.signal(number)
 
     def _look_after_lease(self) -> float:
@@ -161,7 +169,7 @@ class Supervisor:
                 # Ctrl-Z went to the command's group alone; others in ours (a script that called us) shall stop as well.
                 os.killpg(own, signal.SIGTSTP)
                 self.signals.wait(0.0)
-            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+            change(signal.SIGTSTP, signal.SIG_DFL)
             signal.pthread_kill(threading.get_ident(), signal.SIGTSTP)
             # Here we have been told to go on (or were not stopped, if there is no shell that could do that).
             self.signals.catch(JOBS)

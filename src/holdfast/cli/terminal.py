@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 import signal
 
+from holdfast.cli.signals import change
+
 __all__ = ["JOB_CONTROL", "Terminal"]
 
 #: Stopped by one of these: by the terminal, and not by somebody who wants the command alone to stop.
@@ -29,7 +31,7 @@ class Terminal:
         except OSError:
             self._fd = -1  # none: a cron job, a service
         else:
-            signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # else taking it back would stop us
+            change(signal.SIGTTOU, signal.SIG_IGN)  # else taking it back would stop us
 
     @property
     def there(self) -> bool:
@@ -46,6 +48,13 @@ class Terminal:
     def interactive(self) -> bool:
         """Whether the command reads from and writes to a terminal."""
         return self._fd >= 0 and _isatty(0) and _isatty(1)
+
+    def close(self) -> None:
+        """Take it back, and let go of it."""
+        self.take_back()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def give(self, group: int) -> bool:
         """Put the command into the foreground, if we are there."""
