@@ -34,6 +34,7 @@ from holdfast._core.validity import deadline
 from holdfast._core.waiting import Busy, Grant
 from holdfast._drivers.aio import AioDriver
 from holdfast._faces.aio_makers import Makers
+from holdfast._faces.entered import Entered
 from holdfast._faces.holder import CLIENT_INFO_MS, Holder, client_id_of, client_key, holder_of, introduction
 from holdfast._faces.options import (
     Duration,
@@ -406,7 +407,7 @@ class Leasable:
         self._renew = renew
         self._max_hold_ms = max_hold_ms
         self._owned_as: tuple[str, ...] = (f"{self._kind}:{name}",)
-        self._entered: dict[asyncio.Task[Any] | None, list[Lease]] = {}
+        self._entered: Entered[asyncio.Task[Any] | None, Lease] = Entered(_has_ended)
         #: The first requests of acquire and release, ready but for the token; () where there are none.
         self._asks: tuple[Ask, Ask] | tuple[()] | None = None
 
@@ -525,19 +526,18 @@ class Leasable:
 
     async def __aenter__(self) -> Lease:
         lease = await self._acquire(None, sys._getframe(1))
-        self._entered.setdefault(current_task(), []).append(lease)
+        self._entered.push(current_task(), lease)
         lease._enter()
         return lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        task = current_task()
-        leases = self._entered[task]
-        lease = leases.pop()
-        if not leases:
-            del self._entered[task]
-        await lease.__aexit__(kind, error, trace)
+        await self._entered.pop(current_task()).__aexit__(kind, error, trace)
+
+
+def _has_ended(task: asyncio.Task[Any] | None) -> bool:
+    return task is None or task.done()
 
 
 class Lock(Leasable):

@@ -31,6 +31,7 @@ from holdfast._core.validity import deadline
 from holdfast._core.waiting import Busy, Grant
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.threads import Cancelled, ThreadDriver
+from holdfast._faces.entered import Entered
 from holdfast._faces.holder import CLIENT_INFO_MS, Holder, client_id_of, client_key, holder_of, introduction
 from holdfast._faces.options import (
     Duration,
@@ -326,7 +327,7 @@ class Leasable:
         self._ttl_ms = ttl_ms
         self._renew = renew
         self._max_hold_ms = max_hold_ms
-        self._entered = threading.local()
+        self._entered: Entered[threading.Thread, Lease] = Entered(_has_ended)
         #: The first requests of acquire and release, ready but for the token; () where there are none.
         self._asks: tuple[Ask, Ask] | tuple[()] | None = None
         #: So many acquires are not worth a try at success in one step: it was contended of late.
@@ -453,21 +454,17 @@ class Leasable:
 
     def __enter__(self) -> Lease:
         lease = self._acquire(None, None, sys._getframe(1))
-        self._stack().append(lease)
+        self._entered.push(threading.current_thread(), lease)
         return lease
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack().pop().__exit__(kind, error, trace)
+        self._entered.pop(threading.current_thread()).__exit__(kind, error, trace)
 
-    def _stack(self) -> list[Lease]:
-        leases: list[Lease]
-        try:
-            leases = self._entered.leases
-        except AttributeError:
-            leases = self._entered.leases = []
-        return leases
+
+def _has_ended(thread: threading.Thread) -> bool:
+    return not thread.is_alive()
 
 
 class Lock(Leasable):

@@ -1,0 +1,74 @@
+"""Which lease a block leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import AsyncExitStack, ExitStack
+
+import pytest
+
+import holdfast
+import holdfast.asyncio
+from holdfast import embedded
+from holdfast._faces.entered import Entered
+
+
+def entered(*ended: str) -> Entered[str, int]:
+    return Entered(lambda owner: owner in ended)
+
+
+def test_everybody_leaves_their_own() -> None:
+    blocks = entered()
+    blocks.push("a", 1)
+    blocks.push("b", 2)
+    blocks.push("a", 3)
+    assert [blocks.pop("a"), blocks.pop("b"), blocks.pop("a")] == [3, 2, 1]
+
+
+def test_another_leaves_the_only_one() -> None:
+    blocks = entered()
+    blocks.push("a", 1)
+    assert blocks.pop("b") == 1
+
+
+def test_another_leaves_that_of_the_one_who_has_ended() -> None:
+    blocks = entered("a")
+    blocks.push("a", 1)
+    blocks.push("b", 2)
+    assert blocks.pop("c") == 1
+
+
+@pytest.mark.parametrize("ended", [(), ("a", "b")])
+def test_in_doubt_nothing_is_released(ended: tuple[str, ...]) -> None:
+    blocks = entered(*ended)
+    blocks.push("a", 1)
+    blocks.push("b", 2)
+    with pytest.raises(RuntimeError, match="which lease"):
+        blocks.pop("c")
+    assert [blocks.pop("b"), blocks.pop("a")] == [2, 1]
+
+
+def test_an_exit_stack_closed_in_another_thread(valkey_server: embedded.Server, unique_name: str) -> None:
+    with holdfast.connect(valkey_server.url) as locks:
+        lock = locks.lock(unique_name)
+        stack = ExitStack()
+        entering = threading.Thread(target=lambda: stack.enter_context(lock))
+        entering.start()
+        entering.join()
+        assert lock.locked()
+        stack.close()
+        assert not lock.locked()
+
+
+def test_an_exit_stack_closed_in_another_task(valkey_server: embedded.Server, unique_name: str) -> None:
+    async def main() -> None:
+        async with holdfast.asyncio.connect(valkey_server.url) as locks:
+            lock = locks.lock(unique_name)
+            stack = AsyncExitStack()
+            await asyncio.create_task(stack.enter_async_context(lock))
+            assert await lock.locked()
+            await stack.aclose()
+            assert not await lock.locked()
+
+    asyncio.run(main())
