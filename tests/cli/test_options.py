@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -127,3 +130,34 @@ def test_foreign_text_cannot_write_on_the_terminal() -> None:
 
 def test_the_module_is_the_command() -> None:
     assert holdfast("--version").stdout.startswith(b"holdfast ")
+
+
+def test_every_status_is_in_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    table = page[page.index("## Exit status") : page.index("## JSON")]
+    documented = {int(number) for row in re.findall(r"^\| ([\d, ]+) \|", table, re.M) for number in row.split(",")}
+    defined = {value for name, value in vars(exits).items() if name in exits.__all__ and name.isupper()}
+    defined.discard(exits.SIGNALLED)  # a base, not a status: "128 + N"
+    assert documented == defined
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delitem(sys.modules, "holdfast.cli.lab", raising=False)
+    monkeypatch.setitem(sys.modules, "click", None)
+    assert main(["lab"]) == exits.UNAVAILABLE
+    assert "pip install 'holdfast[cli]'" in capfd.readouterr().err
+
+
+def test_a_mistake_of_ours_is_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    from holdfast.cli import status
+
+    def broken(words: list[str]) -> int:
+        raise RuntimeError("oh")
+
+    monkeypatch.setattr(status, "main", broken)
+    monkeypatch.delenv("HOLDFAST_TRACEBACK", raising=False)
+    assert main(["status", "x"]) == exits.INTERNAL
+    assert capfd.readouterr().err == "holdfast: internal error: RuntimeError: oh (HOLDFAST_TRACEBACK=1 shows where)\n"
+    monkeypatch.setenv("HOLDFAST_TRACEBACK", "1")
+    with pytest.raises(RuntimeError):
+        main(["status", "x"])
