@@ -10,10 +10,10 @@ PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-SOURCES := $(wildcard src tests bench models)
+SOURCES := $(wildcard src tests bench models rig)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check format demo bench sim lock clean
+.PHONY: help setup test check format demo bench sim lock clean torture
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,10 @@ sim: $(READY) ## the simulation (SEEDS=A:B, MINUTES=1, JOBS=2, MODE=ordinary), t
 	$(BIN)/python -m holdfast._sim run --jobs $(JOBS) --mode $(or $(MODE),ordinary) \
 	    $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES))
 	$(BIN)/python -m holdfast._sim modes
+
+torture: $(READY) ## real servers, broken every few seconds (SECONDS=60 SEED=1 TOPOLOGY=single LIBRARY=holdfast)
+	$(BIN)/python -m rig torture --seconds $(or $(SECONDS),120) --seed $(or $(SEED),1) \
+	    --topology $(or $(TOPOLOGY),single) --library $(or $(LIBRARY),holdfast)
 
 lock: $(READY) ## resolve requirements-dev.in anew
 	rm -rf .venv-lock && "$(PYTHON)" -m venv .venv-lock

@@ -1,0 +1,68 @@
+"""`python -m rig`: torture a lock, compare several, write the table of faults."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from rig.locks import KINDS
+from rig.stages import STAGES
+from rig.torture import torture
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m rig", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    run = verbs.add_parser("torture", help="run, judge, exit with 1 if anything was wrong")
+    run.add_argument("--seconds", type=float, default=120, help="of faults, for each topology (default: 120)")
+    run.add_argument("--seed", type=int, default=1, help="decides what the nemesis does (default: 1)")
+    run.add_argument("--topology", choices=[*STAGES, "all"], default="single")
+    run.add_argument("--library", choices=list(KINDS), default="holdfast")
+    run.add_argument("--processes", type=int, default=6)
+    run.add_argument("--loops", type=int, default=3, help="threads or tasks in each process (default: 3)")
+    run.add_argument("--locks", type=int, default=3, help="how many locks they contend for (default: 3)")
+    run.add_argument("--ttl", type=float, default=2.0, help="of the leases, s (default: 2)")
+    run.add_argument("--verbose", action="store_true", help="say every fault as it comes")
+    run.add_argument("--json", action="store_true", help="the report as JSON")
+    run.add_argument("--keep", type=Path, help="copy the histories to this folder")
+    return parser.parse_args()
+
+
+def _torture(options: argparse.Namespace) -> int:
+    wrong = 0
+    for topology in STAGES if options.topology == "all" else [options.topology]:
+        report = torture(
+            library=options.library,
+            topology=topology,
+            seconds=options.seconds,
+            seed=options.seed,
+            processes=options.processes,
+            loops=options.loops,
+            locks=options.locks,
+            ttl_s=options.ttl,
+            verbose=options.verbose,
+            keep=options.keep,
+        )
+        print(report.as_json() if options.json else report.as_text(), flush=True)
+        wrong += len(report.wrong)
+    return 1 if wrong else 0
+
+
+def _stop(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Parse and do."""
+    signal.signal(signal.SIGTERM, _stop)  # ends as Ctrl-C does: everything that was started is ended
+    try:
+        return _torture(_arguments())
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

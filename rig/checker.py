@@ -1,0 +1,137 @@
+"""Judges a history.
+
+Laws checked: no two stays at one lock overlap while both rely on their leases; fencing tokens grow in the order of
+grants; after every healing somebody gets in, at every lock, within a bound.
+
+An overlap of validities is *documented* when something that takes leases away for certain (a restart without data, a
+server clock that jumps, a failover without full replication …) fell between the two grants; every other one is a
+violation. Overlaps of the mere bodies, one of them beyond its validity (a stopped process goes on), are counted too:
+they are what fencing tokens are for.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rig.history import Fault, Grant, History
+
+__all__ = ["Overlap", "Verdict", "judge"]
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Two stays at one lock, at the same time."""
+
+    first: Grant
+    second: Grant
+    #: The fault that accounts for it, or None.
+    because: Fault | None
+
+    def __str__(self) -> str:
+        first, second = self.first, self.second
+        length_ms = (min(first.valid_to_ns, second.valid_to_ns) - second.start_ns) / 1e6
+        return (
+            f"{first.lock}: {first.ident} (fence {first.fence}) and {second.ident} (fence {second.fence}) "
+            f"for {length_ms:.1f} ms"
+        )
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a run has shown."""
+
+    violations: list[Overlap] = field(default_factory=list)
+    documented: list[Overlap] = field(default_factory=list)
+    bodies: int = 0
+    disorder: list[str] = field(default_factory=list)
+    #: From a healing to the next grant, anywhere and at the slowest lock, s.
+    longest_wait_s: float = 0.0
+    longest_wait_at_a_lock_s: float = 0.0
+    #: After what.
+    longest_after: str = ""
+
+
+def judge(history: History) -> Verdict:
+    """All findings."""
+    verdict = Verdict()
+    by_lock: dict[str, list[Grant]] = defaultdict(list)
+    for grant in sorted(history.grants, key=lambda grant: grant.start_ns):
+        by_lock[grant.lock].append(grant)
+    losses = [fault for fault in history.faults if fault.row is not None]
+    for grants in by_lock.values():
+        _overlaps(grants, losses, verdict)
+        _order(grants, verdict)
+    _waits(history, by_lock, verdict)
+    return verdict
+
+
+def _overlaps(grants: Sequence[Grant], losses: Sequence[Fault], verdict: Verdict) -> None:
+    inside: list[Grant] = []
+    for second in grants:
+        inside = [first for first in inside if max(first.inside_to_ns, first.valid_to_ns) > second.start_ns]
+        for first in inside:
+            if first.valid_to_ns > second.start_ns and second.valid_to_ns > second.start_ns:
+                because = _because(first, second, losses)
+                overlap = Overlap(first, second, because)
+                (verdict.violations if because is None else verdict.documented).append(overlap)
+            elif first.inside_to_ns > second.start_ns:
+                verdict.bodies += 1
+        inside.append(second)
+
+
+def _because(first: Grant, second: Grant, losses: Sequence[Fault]) -> Fault | None:
+    """A fault that took one of the leases away: it came after that was asked for, and before the other was granted."""
+    for fault in losses:
+        for held, other in ((first, second), (second, first)):
+            if held.asked_ns <= fault.end_ns and fault.begin_ns <= other.start_ns and held.asked_ns <= other.start_ns:
+                return fault
+    return None
+
+
+def _order(grants: Sequence[Grant], verdict: Verdict) -> None:
+    """A grant that was asked for after another one had been told must have the greater fencing token."""
+    fenced = [grant for grant in grants if grant.fence is not None]
+    by_start = sorted(fenced, key=lambda grant: grant.start_ns)
+    starts = [grant.start_ns for grant in by_start]
+    highest: list[Grant] = []
+    for grant in by_start:
+        last = highest[-1] if highest else grant
+        highest.append(grant if (grant.fence or 0) >= (last.fence or 0) else last)
+    for grant in fenced:
+        before = bisect.bisect_right(starts, grant.asked_ns)
+        if before and (highest[before - 1].fence or 0) >= (grant.fence or 0) and highest[before - 1] is not grant:
+            earlier = highest[before - 1]
+            verdict.disorder.append(
+                f"{grant.lock}: {grant.ident} was asked for after {earlier.ident} had been granted, and its fencing "
+                f"token {grant.fence} is not greater than {earlier.fence}"
+            )
+    seen: dict[int, Grant] = {}
+    for grant in fenced:
+        twin = seen.setdefault(grant.fence or 0, grant)
+        if twin is not grant:
+            verdict.disorder.append(f"{grant.lock}: {grant.ident} and {twin.ident} have fencing token {grant.fence}")
+
+
+def _waits(history: History, by_lock: dict[str, list[Grant]], verdict: Verdict) -> None:
+    everywhere = sorted(grant.start_ns for grant in history.grants)
+    each = [sorted(grant.start_ns for grant in grants) for grants in by_lock.values()]
+    faults = sorted(history.faults, key=lambda fault: fault.begin_ns)
+    end_ns = everywhere[-1] if everywhere else 0
+    for index, fault in enumerate(faults):
+        healed_ns = fault.end_ns
+        # The next fault must not be blamed on this healing.
+        until_ns = faults[index + 1].begin_ns if index + 1 < len(faults) else end_ns
+        verdict.longest_wait_s = max(verdict.longest_wait_s, _wait_s(everywhere, healed_ns, until_ns))
+        for starts in each:
+            wait_s = _wait_s(starts, healed_ns, until_ns)
+            if wait_s > verdict.longest_wait_at_a_lock_s:
+                verdict.longest_wait_at_a_lock_s, verdict.longest_after = wait_s, fault.kind
+
+
+def _wait_s(starts: Sequence[int], healed_ns: int, until_ns: int) -> float:
+    at = bisect.bisect_left(starts, healed_ns)
+    next_ns = min(starts[at], until_ns) if at < len(starts) else until_ns
+    return max(0, next_ns - healed_ns) / 1e9

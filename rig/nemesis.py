@@ -1,0 +1,255 @@
+"""Draws faults from the catalogue, injects them and heals them.
+
+Each fault is a method that returns when it is healed. Those that are known to take leases away carry the row of the
+catalogue that says so: what overlaps because of them is documented, everything else is a violation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import redis
+
+from holdfast import embedded
+from rig.history import Fault, now_ns
+
+if TYPE_CHECKING:
+    from rig.torture import Run
+
+__all__ = ["Nemesis"]
+
+
+class Nemesis:
+    """Breaks one run. `pause_s`: between a healing and the next fault."""
+
+    def __init__(self, run: Run, seed: int, pause_s: tuple[float, float] = (0.8, 2.0)) -> None:
+        self._run = run
+        self._random = random.Random(f"nemesis-{seed}")
+        self._pause_s = pause_s
+        self._jumped_s = 0
+        self.faults: list[Fault] = []
+        stage = run.stage
+        self._menu: list[tuple[str, int | None, Callable[[], None]]] = [
+            ("kill a worker", None, self._kill_worker),
+            ("stop a worker", None, self._stop_worker),
+            ("kill connections", None, self._kill_connections),
+            ("forget scripts", None, self._flush_scripts),
+        ]
+        if stage.wires:
+            self._menu += [
+                ("partition", None, self._partition),
+                ("lost reply", None, lambda: self._lose("lose the reply")),
+                ("reset before", None, lambda: self._lose("reset")),
+                ("reset after", None, lambda: self._lose("reset after")),
+                ("half-open connections", None, self._freeze),
+                ("delay", None, self._delay),
+                ("refused connections", None, self._refuse),
+            ]
+        if stage.name == "single":
+            self._menu += [
+                ("stop the server", None, self._stop_server),
+                ("restart empty", 46, self._restart_empty),
+                ("flush all", 55, self._flush_all),
+                ("memory limit", None, self._limit_memory),
+                ("pause clients", None, self._pause_clients),
+                ("busy script", None, self._busy_script),
+                ("read-only", None, self._read_only),
+            ]
+            if stage.clock is not None:
+                self._menu += [
+                    ("server clock ahead", 41, self._server_clock),
+                    ("client clocks jump", None, self._client_clocks),
+                ]
+        if stage.name == "quorum":
+            self._menu += [
+                ("stop two members", None, self._stop_server),
+                ("restart a member empty", None, self._restart_empty),
+            ]
+        if stage.name == "sentinel":
+            self._menu += [("failover", None, self._failover), ("stop the master", None, self._stop_master)]
+        if stage.name == "cluster":
+            # Without sync_replicas a promoted replica may lack the last writes: that is what the row says.
+            self._menu += [("failover", 22, self._failover)]
+
+    def reign(self, stopping: threading.Event) -> None:
+        """Fault after fault, all kinds in turn before any comes again, until told to stop."""
+        while True:
+            for kind, row, inject in self._random.sample(self._menu, len(self._menu)):
+                if stopping.wait(self._random.uniform(*self._pause_s)):
+                    return
+                begin_ns = now_ns()
+                self._run.say(f"fault: {kind}")
+                with contextlib.suppress(redis.RedisError):
+                    inject()
+                self.faults.append(Fault(kind, begin_ns, now_ns(), row))
+                if stopping.is_set():
+                    return
+
+    def _some_time(self, least_s: float = 0.3, most_s: float | None = None) -> None:
+        self._run.stopping.wait(self._random.uniform(least_s, 2 * self._run.ttl_s if most_s is None else most_s))
+
+    # ---- workers ----
+
+    def _kill_worker(self) -> None:
+        self._run.replace(self._random.randrange(len(self._run.workers)))
+
+    def _stop_worker(self) -> None:
+        worker = self._random.choice(self._run.workers)
+        worker.pause()
+        try:
+            self._some_time()
+        finally:
+            worker.resume()
+
+    # ---- wires ----
+
+    def _wires(self) -> list[Any]:
+        """Those of one worker; of a quorum's, any number of them."""
+        wires = self._random.choice(list(self._run.stage.wires.values()))
+        return self._random.sample(wires, self._random.randint(1, len(wires)))
+
+    def _partition(self) -> None:
+        wires = self._wires()
+        for wire in wires:
+            wire.partition()
+        self._some_time()
+        for wire in wires:
+            wire.heal()
+
+    def _lose(self, deed: Any) -> None:
+        wires = self._wires()
+        for wire in wires:
+            wire.on(b"*", deed, most=self._random.randint(1, 3), skip=self._random.randint(0, 5))
+        self._some_time(most_s=1)
+        for wire in wires:
+            wire.heal()
+
+    def _freeze(self) -> None:
+        for wire in self._wires():
+            wire.freeze()
+
+    def _delay(self) -> None:
+        wires = self._wires()
+        for wire in wires:
+            wire.slow(0.005, self._random.uniform(0.01, 0.2))
+        self._some_time()
+        for wire in wires:
+            wire.heal()
+
+    def _refuse(self) -> None:
+        wires = self._wires()
+        for wire in wires:
+            wire.refuse()
+        self._some_time(most_s=1.5)
+        for wire in wires:
+            wire.heal()
+
+    # ---- servers ----
+
+    def _look(self, server: embedded.Server) -> Any:
+        return self._run.stage.look(server)
+
+    def _kill_connections(self) -> None:
+        for server in self._run.stage.masters():
+            with self._look(server) as client:
+                for kind in self._random.choice((["normal"], ["pubsub"], ["normal", "pubsub"])):
+                    client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+
+    def _flush_scripts(self) -> None:
+        for server in self._run.stage.masters():
+            with self._look(server) as client:
+                client.script_flush()
+
+    def _stop_server(self) -> None:
+        servers = self._run.stage.servers
+        chosen = self._random.sample(servers, 1 if len(servers) == 1 else 2)
+        for server in chosen:
+            server.pause()
+        try:
+            self._some_time(0.2, 1.5)
+        finally:
+            for server in chosen:
+                server.resume()
+
+    def _restart_empty(self) -> None:
+        server = self._random.choice(self._run.stage.servers)
+        server.kill()
+        self._some_time(0.05, 0.5)
+        server.start()
+
+    def _flush_all(self) -> None:
+        with self._look(self._run.stage.servers[0]) as client:
+            client.flushall()
+
+    def _limit_memory(self) -> None:
+        with self._look(self._run.stage.servers[0]) as client:
+            client.config_set("maxmemory", 1)
+            self._some_time(most_s=1)
+            client.config_set("maxmemory", 0)
+
+    def _pause_clients(self) -> None:
+        with self._look(self._run.stage.servers[0]) as client:
+            client.execute_command(
+                "CLIENT", "PAUSE", self._random.randint(200, 1500), self._random.choice(["ALL", "WRITE"])
+            )
+            self._some_time(most_s=0.5)
+            client.execute_command("CLIENT", "UNPAUSE")
+
+    def _busy_script(self) -> None:
+        server = self._run.stage.servers[0]
+
+        def block() -> None:
+            with contextlib.suppress(redis.RedisError), self._look(server) as client:
+                client.eval("while true do end", 0)
+
+        thread = threading.Thread(target=block, daemon=True)
+        thread.start()
+        self._some_time(0.2, 1)
+        with self._look(server) as client:
+            while thread.is_alive():
+                with contextlib.suppress(redis.RedisError):
+                    client.script_kill()
+                thread.join(0.05)
+
+    def _read_only(self) -> None:
+        with self._look(self._run.stage.servers[0]) as client:
+            client.execute_command("REPLICAOF", "127.0.0.1", "1")
+            self._some_time(most_s=1)
+            client.execute_command("REPLICAOF", "NO", "ONE")
+
+    # ---- clocks ----
+
+    def _server_clock(self) -> None:
+        clock = self._run.stage.clock
+        assert clock is not None
+        self._jumped_s += 60  # never back: with a restart without data that would be the one case that is not fenced
+        clock.jump(self._jumped_s)
+
+    def _client_clocks(self) -> None:
+        clock = self._run.client_clock
+        if clock is not None:
+            clock.jump(self._random.choice((3600, -3600, 86_400, -86_400)))
+            self._some_time()
+            clock.jump(0)
+
+    # ---- masters ----
+
+    def _failover(self) -> None:
+        server = self._random.choice(self._run.stage.masters())
+        server.kill()
+        self._run.stopping.wait(6)
+        server.start()
+        self._run.stopping.wait(2)
+
+    def _stop_master(self) -> None:
+        server = self._random.choice(self._run.stage.masters())
+        server.pause()
+        try:
+            self._run.stopping.wait(6)
+        finally:
+            server.resume()
+        self._run.stopping.wait(2)

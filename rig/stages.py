@@ -1,0 +1,159 @@
+"""Servers for a run, and how workers reach them."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Sequence
+from typing import Any, Self
+
+import redis
+
+from holdfast import embedded
+from holdfast.lab.servers import Clock
+from tests.support import servers
+from tests.support.proxy import Proxy
+from tests.support.topologies import Cluster, Quorum, WithSentinel
+
+__all__ = ["STAGES", "Stage"]
+
+#: A member of a quorum does not vote for so long after its start, s; not below the ttl of the locks.
+RESTART_DELAY_S = 3.0
+
+
+class Stage:
+    """One topology. `clock`: a wall clock of its servers that can be made to jump, or None."""
+
+    name = ""
+    #: Options of holdfast's clients.
+    options: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
+    clock: Clock | None = None
+
+    def __init__(self) -> None:
+        self._close = contextlib.ExitStack()
+        self.servers: Sequence[embedded.Server] = ()
+        #: The wires of each worker, by its number.
+        self.wires: dict[int, list[Proxy]] = {}
+
+    def url_for(self, worker: int) -> str:
+        """Where that worker connects to, through wires of its own where the topology allows that."""
+        raise NotImplementedError
+
+    def look(self, server: embedded.Server) -> Any:
+        """redis-py for one server, which gives up soon."""
+        return redis.Redis(
+            host=server.host, port=server.port, socket_timeout=3, socket_connect_timeout=3, decode_responses=True
+        )
+
+    def masters(self) -> list[embedded.Server]:
+        """Those that locks are on, as far as can be told now."""
+        return list(self.servers)
+
+    def left_over(self) -> list[str]:
+        """Keys that are locks, on all masters."""
+        found = []
+        for server in self.masters():
+            with contextlib.suppress(redis.RedisError), self.look(server) as client:
+                for key in client.scan_iter("*torture*"):
+                    if not key.endswith((":fence", ":gone")):
+                        found.append(key)
+        return found
+
+    def _wired(self, worker: int, targets: Sequence[embedded.Server]) -> list[Proxy]:
+        proxies = [self._close.enter_context(Proxy(server.host, server.port)) for server in targets]
+        self.wires[worker] = proxies
+        return proxies
+
+    def close(self) -> None:
+        self._close.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Single(Stage):
+    """One server."""
+
+    name = "single"
+
+    def __init__(self) -> None:
+        super().__init__()
+        try:
+            if shutil.which("gcc") is not None:
+                self.clock = Clock()
+                self._close.callback(self.clock.close)
+            executable = self.clock.program if self.clock is not None else servers.executable("valkey")
+            server = embedded.server(executable=str(executable), config={"lua-time-limit": 50})
+            self._close.callback(server.close)
+            self.servers = [server]
+        except BaseException:
+            self.close()
+            raise
+
+    def url_for(self, worker: int) -> str:
+        return self._wired(worker, self.servers)[0].url
+
+
+class FiveIndependent(Stage):
+    """Redlock's quorum."""
+
+    name = "quorum"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._quorum = self._close.enter_context(Quorum(5))
+        self.servers = self._quorum.servers
+
+    def url_for(self, worker: int) -> str:
+        wires = self._wired(worker, self.servers)
+        addresses = ",".join(f"127.0.0.1:{wire.port}" for wire in wires)
+        return f"redlock://{addresses}/0?restart_delay={RESTART_DELAY_S:g}"
+
+
+class Failover(Stage):
+    """A master with two replicas and three Sentinels."""
+
+    name = "sentinel"
+    options = {"sync_replicas": "all"}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.topology = self._close.enter_context(WithSentinel())
+        self.topology.ready_for_failover()
+        self.servers = [self.topology.master, *self.topology.replicas]
+
+    def url_for(self, worker: int) -> str:
+        return self.topology.url
+
+    def masters(self) -> list[embedded.Server]:
+        with contextlib.suppress(redis.RedisError, StopIteration):
+            return [self.topology.master_now()]
+        return []
+
+
+class Slots(Stage):
+    """A Cluster of three masters, each with a replica."""
+
+    name = "cluster"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.topology = self._close.enter_context(Cluster())
+        self.servers = self.topology.servers
+
+    def url_for(self, worker: int) -> str:
+        return self.topology.url
+
+    def masters(self) -> list[embedded.Server]:
+        found = []
+        for server in self.servers:
+            with contextlib.suppress(redis.RedisError), self.look(server) as client:
+                if client.info("replication")["role"] == "master":
+                    found.append(server)
+        return found
+
+
+STAGES: dict[str, type[Stage]] = {stage.name: stage for stage in (Single, FiveIndependent, Failover, Slots)}

@@ -1,0 +1,343 @@
+"""One run from beginning to end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.lab.servers import Clock
+from rig.checker import Verdict, judge
+from rig.history import History
+from rig.locks import KINDS
+from rig.nemesis import Nemesis
+from rig.resource import Resource
+from rig.stages import STAGES, Stage
+
+__all__ = ["Report", "Run", "torture"]
+
+#: Workers may take so long to give back and go, s.
+_GOODBYE_S = 20.0
+#: After a healing somebody must get in at every lock within the ttl and this, s: a failover, and a slow machine.
+_GRACE_S = 20.0
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run has shown. `wrong` is empty when all is well."""
+
+    library: str
+    topology: str
+    seconds: float
+    seed: int
+    workers: int = 0
+    grants: int = 0
+    writes: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    overlaps: int = 0
+    documented: dict[str, int] = field(default_factory=dict)
+    bodies: int = 0
+    stale_refused: int = 0
+    stale_accepted: int = 0
+    longest_wait_s: float = 0.0
+    longest_wait_at_a_lock_s: float = 0.0
+    longest_after: str = ""
+    errors: dict[str, int] = field(default_factory=dict)
+    left_over: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    def as_text(self) -> str:
+        faults = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
+        documented = ", ".join(f"{kind} {count}" for kind, count in sorted(self.documented.items())) or "0"
+        errors = ", ".join(f"{kind} {count}" for kind, count in sorted(self.errors.items())) or "none"
+        lines = [
+            f"{self.library} on {self.topology}, {self.seconds:.0f} s, seed {self.seed}, {self.workers} processes",
+            f"  grants                                    {self.grants:,} (with {self.writes:,} writes)",
+            f"  faults                                    {sum(self.faults.values())}: {faults}",
+            f"  overlaps inside validity                  {self.overlaps}",
+            f"  the same, in documented rows              {documented}",
+            f"  overlaps of bodies beyond their validity  {self.bodies}",
+            f"  stale writes refused                      {self.stale_refused}",
+            f"  stale writes accepted                     {self.stale_accepted}",
+            f"  longest time without a grant once healed  {self.longest_wait_s:.2f} s anywhere, "
+            f"{self.longest_wait_at_a_lock_s:.2f} s at one lock (after: {self.longest_after or 'nothing'})",
+            f"  what clients were told                    {errors}",
+            f"  left behind                               {', '.join(self.left_over) or 'nothing'}",
+        ]
+        return "\n".join(lines + [f"  WRONG: {each}" for each in self.wrong])
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+
+class _Worker:
+    """A process that takes turns."""
+
+    def __init__(self, config: dict[str, Any], environment: dict[str, str]) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "rig.worker", json.dumps(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=self._said,
+            stderr=self._said,
+            env=environment,
+            cwd=Path(__file__).parent.parent,
+        )
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+
+    def tell_to_go(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Its exit status, or None when it has not ended."""
+        try:
+            return self._process.wait(max(0.0, timeout_s))
+        except subprocess.TimeoutExpired:
+            return None
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def said(self) -> str:
+        """The end of what it wrote."""
+        self._said.seek(0)
+        return self._said.read().decode("utf-8", "replace")[-2000:]
+
+    def _signal(self, number: int) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def close(self) -> None:
+        self.kill()
+        self._said.close()
+
+
+class Run:
+    """What the nemesis works on."""
+
+    def __init__(
+        self,
+        library: str,
+        stage: Stage,
+        folder: Path,
+        resource: Resource,
+        *,
+        seed: int,
+        processes: int,
+        loops: int,
+        locks: int,
+        ttl_s: float,
+        verbose: bool,
+    ) -> None:
+        self.library = library
+        self.stage = stage
+        self.ttl_s = ttl_s
+        self.stopping = threading.Event()
+        self.client_clock: Clock | None = None
+        self.workers: list[_Worker] = []
+        self.failures: list[str] = []
+        self._folder = folder
+        self._verbose = verbose
+        self._began_at = time.monotonic()
+        self._count = 0
+        self._environment = dict(os.environ)
+        self._close = contextlib.ExitStack()
+        if stage.name == "single" and shutil.which("gcc") is not None:
+            clock = self.client_clock = Clock()
+            self._close.callback(clock.close)
+            home = Path(clock.program).parent
+            self._environment |= {"HOLDFAST_LAB_CLOCK": str(home / "offset"), "LD_PRELOAD": str(home / "clock.so")}
+        faces = ["threads", "asyncio"] if KINDS[library][1] is not None else ["threads"]
+        self._configs: list[dict[str, Any]] = [
+            {
+                "library": library,
+                "face": faces[number % len(faces)],
+                "url": stage.url_for(number),
+                "ttl_s": ttl_s,
+                "loops": loops,
+                "locks": [f"torture-{each}" for each in range(locks)],
+                "resource": str(resource.path),
+                "options": stage.options if library == "holdfast" else {},
+            }
+            for number in range(processes)
+        ]
+        self._seed = seed
+
+    def start(self) -> None:
+        for number in range(len(self._configs)):
+            self.workers.append(self._begin(number))
+
+    def _begin(self, number: int) -> _Worker:
+        self._count += 1
+        name = f"{number}{self._configs[number]['face'][0]}{self._count}"
+        config = {
+            **self._configs[number],
+            "name": name,
+            "log": str(self._folder / f"{name}.log"),
+            "seed": f"{self._seed}-{name}",
+        }
+        return _Worker(config, self._environment)
+
+    def replace(self, number: int) -> None:
+        """Kill one, and start another in its place."""
+        self.workers[number].close()
+        self.workers[number] = self._begin(number)
+
+    def say(self, text: str) -> None:
+        if self._verbose:
+            print(f"  {time.monotonic() - self._began_at:6.1f} s  {text}", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Have all workers give back and go."""
+        for worker in self.workers:
+            worker.resume()
+            worker.tell_to_go()
+        until = time.monotonic() + _GOODBYE_S
+        for worker in self.workers:
+            status = worker.wait(until - time.monotonic())
+            if status is None:
+                self.failures.append(f"a worker did not end within {_GOODBYE_S:g} s: {worker.said()}")
+            elif status != 0:
+                self.failures.append(f"a worker ended with status {status}: {worker.said()}")
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.close()
+        self._close.close()
+
+    def history(self, faults: Nemesis) -> History:
+        history = History.read(sorted(self._folder.glob("*.log")))
+        history.faults = faults.faults
+        return history
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-rig-", dir="/tmp"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def torture(
+    *,
+    library: str = "holdfast",
+    topology: str = "single",
+    seconds: float = 120,
+    seed: int = 1,
+    processes: int = 6,
+    loops: int = 3,
+    locks: int = 3,
+    ttl_s: float = 2.0,
+    verbose: bool = False,
+    keep: Path | None = None,
+) -> Report:
+    """Run and judge."""
+    report = Report(library, topology, seconds, seed, workers=processes)
+    with contextlib.ExitStack() as opened:
+        folder = opened.enter_context(_scratch())
+        stage = opened.enter_context(STAGES[topology]())
+        resource = opened.enter_context(Resource(folder / "resource"))
+        run = Run(
+            library,
+            stage,
+            folder,
+            resource,
+            seed=seed,
+            processes=processes,
+            loops=loops,
+            locks=locks,
+            ttl_s=ttl_s,
+            verbose=verbose,
+        )
+        opened.callback(run.close)
+        run.start()
+        nemesis = Nemesis(run, seed)
+        reign = threading.Thread(target=nemesis.reign, args=(run.stopping,), name="nemesis")
+        opened.callback(run.stopping.set)
+        reign.start()
+        opened.callback(reign.join)
+        opened.callback(run.stopping.set)
+        until = time.monotonic() + seconds
+        while (left_s := until - time.monotonic()) > 0:
+            time.sleep(min(0.2, left_s))
+            for number, worker in enumerate(run.workers):
+                if not worker.running and not run.stopping.is_set() and worker.wait(0) not in (-signal.SIGKILL, None):
+                    run.failures.append(f"worker {number} ended by itself: {worker.said()}")
+                    until = 0
+        run.stopping.set()
+        reign.join()
+        run.stopping = threading.Event()
+        time.sleep(1.0)  # the last healing shall have its grant too
+        run.end()
+        report.left_over = _left_over(stage, ttl_s)
+        history = run.history(nemesis)
+        if keep is not None:
+            shutil.copytree(folder, keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("resource"))
+    _fill(report, history, judge(history), resource, run, ttl_s)
+    return report
+
+
+def _left_over(stage: Stage, ttl_s: float) -> list[str]:
+    """Lock keys and queues that are still there when those of killed workers have expired."""
+    until = time.monotonic() + ttl_s + 10
+    while (found := stage.left_over()) and time.monotonic() < until:
+        time.sleep(0.1)
+    return found
+
+
+def _fill(report: Report, history: History, verdict: Verdict, resource: Resource, run: Run, ttl_s: float) -> None:
+    report.grants = len(history.grants)
+    report.writes = history.writes
+    report.faults = dict(Counter(fault.kind for fault in history.faults))
+    report.overlaps = len(verdict.violations)
+    report.documented = dict(
+        Counter(
+            f"row {overlap.because.row} ({overlap.because.kind})" for overlap in verdict.documented if overlap.because
+        )
+    )
+    report.bodies = verdict.bodies
+    report.stale_refused = resource.refused
+    report.stale_accepted = resource.stale_accepted
+    report.longest_wait_s = verdict.longest_wait_s
+    report.longest_wait_at_a_lock_s = verdict.longest_wait_at_a_lock_s
+    report.longest_after = verdict.longest_after
+    report.errors = dict(history.errors)
+    wrong = report.wrong
+    wrong += [f"overlap inside validity: {overlap}" for overlap in verdict.violations[:20]]
+    wrong += verdict.disorder[:20]
+    wrong += [f"a worker's loop ended: {crash}" for crash in history.crashes[:5]]
+    wrong += run.failures
+    if report.stale_accepted:
+        wrong.append(f"{report.stale_accepted} stale writes were accepted")
+    if not report.grants:
+        wrong.append("nobody got in at all")
+    if report.longest_wait_at_a_lock_s > ttl_s + _GRACE_S:
+        wrong.append(
+            f"nobody got in at a lock for {report.longest_wait_at_a_lock_s:.1f} s after {report.longest_after}"
+        )
+    if report.left_over:
+        wrong.append(f"left behind: {', '.join(report.left_over)}")

@@ -1,0 +1,122 @@
+"""The rig's judge can find somebody guilty."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rig.checker import judge
+from rig.history import Fault, Grant, History
+from rig.resource import Resource, Writer
+
+MS = 1_000_000
+
+
+def grant(
+    ident: str, fence: int | None, start_ms: int, end_ms: int, until_ms: int | None = None, lock: str = "a"
+) -> Grant:
+    return Grant(
+        ident,
+        ident[0],
+        lock,
+        fence,
+        (start_ms - 5) * MS,
+        start_ms * MS,
+        None if until_ms is None else until_ms * MS,
+        end_ns=end_ms * MS,
+        seen_ns=end_ms * MS,
+    )
+
+
+def test_turns_are_fine() -> None:
+    verdict = judge(History([grant("a1", 1, 100, 200, 2100), grant("b1", 2, 201, 300, 2201)]))
+    assert (verdict.violations, verdict.documented, verdict.bodies, verdict.disorder) == ([], [], 0, [])
+
+
+def test_two_valid_leases_are_a_violation() -> None:
+    verdict = judge(History([grant("a1", 1, 100, 200, 2100), grant("b1", 2, 199, 300, 2200)]))
+    assert [(str(each.first.ident), each.second.ident) for each in verdict.violations] == [("a1", "b1")]
+
+
+def test_other_locks_do_not_matter() -> None:
+    verdict = judge(History([grant("a1", 1, 100, 200, 2100), grant("b1", 2, 150, 300, 2200, lock="b")]))
+    assert verdict.violations == []
+
+
+def test_a_lease_that_was_relied_on_beyond_a_long_stay_is_found() -> None:
+    stays = [grant("a1", 1, 100, 5000, 5000), *(grant(f"b{n}", n, n * 100, n * 100 + 50, n * 100 + 60) for n in (2, 3))]
+    assert len(judge(History(stays)).violations) == 2
+
+
+def test_a_body_that_goes_on_beyond_its_validity_is_counted_apart() -> None:
+    verdict = judge(History([grant("a1", 1, 100, 900, 500), grant("b1", 2, 600, 700, 2600)]))
+    assert verdict.violations == []
+    assert verdict.bodies == 1
+
+
+def test_without_a_limit_the_body_is_the_validity() -> None:
+    verdict = judge(History([grant("a1", None, 100, 900), grant("b1", None, 600, 700)]))
+    assert len(verdict.violations) == 1
+
+
+def test_what_a_documented_fault_took_away_is_told_apart() -> None:
+    stays = [grant("a1", 1, 100, 900, 2100), grant("b1", 2, 600, 700, 2600)]
+    lost = Fault("restart empty", 500 * MS, 550 * MS, 46)
+    verdict = judge(History(stays, [lost]))
+    assert verdict.violations == []
+    assert [each.because for each in verdict.documented] == [lost]
+    too_early = Fault("restart empty", 50 * MS, 60 * MS, 46)
+    too_late = Fault("restart empty", 650 * MS, 660 * MS, 46)
+    harmless = Fault("partition", 500 * MS, 550 * MS, None)
+    for other in (too_early, too_late, harmless):
+        assert len(judge(History(stays, [other])).violations) == 1, other
+
+
+def test_fencing_tokens_that_do_not_grow_are_found() -> None:
+    assert judge(History([grant("a1", 7, 100, 200, 300), grant("b1", 6, 400, 500, 600)])).disorder
+    assert judge(History([grant("a1", 7, 100, 200, 300), grant("b1", 7, 400, 500, 600)])).disorder
+    crossed = [grant("a1", 8, 100, 200, 300), grant("b1", 7, 102, 500, 600)]  # asked for before the other was told
+    assert not judge(History(crossed)).disorder
+
+
+def test_the_wait_after_a_healing_is_found() -> None:
+    stays = [grant("a1", 1, 100, 200, 300), grant("b1", 2, 9000, 9100, 9200), grant("c1", 1, 1000, 1100, 1200, "b")]
+    verdict = judge(History(stays, [Fault("partition", 300 * MS, 500 * MS, None)]))
+    assert verdict.longest_wait_s == 0.5
+    assert verdict.longest_wait_at_a_lock_s == 8.5
+    assert verdict.longest_after == "partition"
+
+
+def test_a_history_is_read_up_to_the_line_that_was_cut(tmp_path: Path) -> None:
+    lines = [
+        ["granted", "w.1", "a", 3, 1, 2, 50],
+        ["valid", "w.1", 10, 60],
+        ["wrote", "w.1", 11, True],
+        ["left", "w.1", 20],
+        ["error", "acquire", "ServerError"],
+        ["granted", "w.2", "a", 4, 21, 22, 90],
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines) + '["left","w.2'
+    (tmp_path / "w.log").write_text(text)
+    history = History.read([tmp_path / "w.log"])
+    first, second = history.grants
+    assert (first.fence, first.valid_to_ns, first.inside_to_ns) == (3, 20, 20)
+    assert second.end_ns is None
+    assert second.valid_to_ns == 22, "after its last sign of life nothing is claimed for it"
+    assert history.errors == {"acquire: ServerError": 1}
+
+
+def test_the_resource_refuses_what_is_stale(tmp_path: Path) -> None:
+    with Resource(tmp_path / "r") as resource:
+        one, two = Writer(str(resource.path)), Writer(str(resource.path))
+        assert one.write("a", 5, 100)
+        assert two.write("a", 6, 200)
+        assert not one.write("a", 5, 100)
+        assert one.write("b", 5, 100)
+        assert (resource.accepted, resource.refused, resource.stale_accepted) == (3, 1, 0)
+        assert one.write("c", None, 100)
+        assert two.write("c", None, 200)
+        assert one.write("c", None, 100), "nothing to refuse it by"
+        assert resource.stale_accepted == 1
+        one.close()
+        two.close()
