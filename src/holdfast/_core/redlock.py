@@ -113,6 +113,7 @@ class Quorum:
         self.run_ids[index] = run_id
         if run_id and run_id in self.run_ids[:index] + self.run_ids[index + 1 :]:
             twice = [name for name, other in zip(self.names, self.run_ids, strict=True) if other == run_id]
+            self.run_ids = [None] * self.size  # so that the next time says so, too
             raise ConfigurationError("servers", twice, "independent servers; these are one and the same (run_id)")
 
     # What could not be given back at once.
@@ -339,6 +340,8 @@ async def _release_all(
     def late(at: int, reply: Reply) -> None:
         quorum.settled(members[at], token)
 
+    until = await Now() + ttl_ms / 1000 + 1.0
+
     answers: Sequence[Answer] = [None] * len(members)
     try:
         answers = await _ask(calls, patience_s, enough, late)
@@ -349,7 +352,6 @@ async def _release_all(
             if answer is None or (isinstance(answer, Trouble) and answer.passing)
         ]
         if missing:
-            until = await Now() + ttl_ms / 1000 + 1.0
             for index in missing:
                 payer = quorum.owe(index, token, keys, until)
                 if payer is not None:

@@ -87,6 +87,7 @@ class Node:
         self._equip()
 
     def _equip(self) -> None:
+        self.server.run_id = b"%040x" % (self.number + 1)
         self.server.numsub = lambda channel: len(self.subscribers.get(channel, ()))
         self.server.publish = self._publish
 
@@ -217,6 +218,7 @@ class Node:
         self.up = True
         if empty:
             self.wipe()
+        self.server.started_us = self.now_us()
 
     def wipe(self) -> None:
         """All data is gone."""

@@ -41,6 +41,21 @@ MODES: dict[str, Mode] = {
         ),
         Mode("server-clock-forward", "a server's clock jumps forward", "overlap", _LOOSE - {"overlap"}),
         Mode("empty-and-clock-back", "data lost and the clock set back at once", "fence", _LOOSE),
+        Mode("quorum", "independent servers whose clocks differ: a majority decides"),
+        Mode(
+            "quorum-empty",
+            "the same, and members restart without their data; tokens are promised while a majority remembers",
+            None,
+            frozenset({"fence", "shorter on the server"}),
+        ),
+        Mode(
+            "quorum-instant-restart",
+            "members restart without their data and vote at once",
+            "overlap",
+            _LOOSE - {"overlap"} | {"fence"},
+        ),
+        Mode("quorum-clock-forward", "a member's clock jumps forward", "overlap", _LOOSE - {"overlap"} | {"fence"}),
+        Mode("quorum-not-written-back", "fencing tokens are not written back to a majority", "fence"),
         Mode(
             "careless",
             "holders work on without looking at the deadline",
@@ -150,6 +165,19 @@ class Options:
             lag_s = 0.05
         elif mode == "server-clock-forward":
             rates["clock forward"] = 0.05
+        elif mode.startswith("quorum"):
+            low = rng.choice((0.5, 1.0, 2.0))
+            options = replace(options, nodes=rng.choice((3, 3, 5)), ttl_s=(low, low * rng.choice((1, 3))))
+            rates.pop("inbox broken", None)  # nobody listens
+            rates.pop("inbox deaf", None)
+            # One at a time for so many members is little: strike harder.
+            for kind in ("cut", "server pause"):
+                rates[kind] = rates.get(kind, 0.0) * 2 + 0.05
+            if mode in ("quorum-empty", "quorum-instant-restart"):
+                rates["empty"] = 0.1
+                rates["restart"] = 0.0
+            elif mode == "quorum-clock-forward":
+                rates["clock forward"] = 0.1
         elif mode == "careless":
             rates["pause"] = 0.1
             options = replace(options, careless=True)
@@ -193,7 +221,8 @@ class Options:
 
     def brief_s(self) -> float:
         """How long a few messages take, when nothing is wrong."""
-        return 0.05 + 60 * self.latency_s + (6 * self.lag_s if self.sync is not None else 0.0)
+        polling = 5.0 if self.mode.startswith("quorum") else 0.0  # waiters ask from time to time
+        return 0.05 + 60 * self.latency_s + (6 * self.lag_s if self.sync is not None else 0.0) + polling
 
     def drain_s(self) -> float:
         """How long everybody may take to come to an end."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from holdfast._sim.check import Primitive
 from holdfast._sim.options import MODES, Options
 from holdfast._sim.primitives import found
+from holdfast._sim.quorum import QuorumLock
 from holdfast._sim.world import Result, Violation, World
 
 __all__ = ["Tally", "commit", "report", "run_modes", "run_seed", "run_seeds", "world_of"]
@@ -44,6 +45,8 @@ def world_of(
         if mode not in ("ordinary", "calm", "empty"):
             names = ["mutex"]  # what a mode demands is seen at the lock
     makers: list[Callable[[World], Primitive]] = [primitives[name] for name in names]
+    if mode.startswith("quorum"):
+        makers = [QuorumLock]
     return World(Options.draw(seed, mode, without), makers, trace=trace)
 
 
