@@ -284,7 +284,7 @@ class Lease:
         client._disown(self)
         ask = self._release_ask
         try:
-            if ask is None or driver is not client._driver:
+            if ask is None or driver is not client._here or driver.closed or driver.loop is not get_running_loop():
                 held = await client._driver.run(hold.release())
             else:
                 # By hand; all but an answer is the protocol's.
@@ -464,8 +464,11 @@ class Leasable:
 
     async def _acquire(self, timeout_s: float | None, frame: Any, mark: str | None = None) -> Lease:
         client = self._client
-        driver = client._driver
-        task = current_task(driver.loop)
+        loop = get_running_loop()
+        driver = client._here
+        if driver is None or driver.loop is not loop or driver.closed:
+            driver = client._driver
+        task = current_task(loop)
         code, offset = frame.f_code, frame.f_lasti
         me = id(task)
         owned_as = self._owned_as
@@ -503,8 +506,7 @@ class Leasable:
                 got = await driver.run(self._ask(token, timeout_s))
             if type(got) is Grant:
                 if driver.closed:
-                    driver.start(self._give_back(token))
-                    raise ClientClosed()
+                    raise ClientClosed()  # and it is given back below
                 hold = self._make_hold(token, got)
                 lease = self._lease_class(client, driver, hold, owners, task, code, offset, release_ask)
                 known = weakref.ref(lease)
@@ -861,10 +863,11 @@ class Client(Makers):
         self._disown(lease)
 
     def _disown(self, lease: Lease) -> None:
+        owned = self._owners
         for owner in lease._owners:
-            held = self._owners.get(owner)
-            if held is not None and held() in (lease, None):
-                self._owners.pop(owner, None)
+            known = owned.pop(owner, None)
+            if known is not None and known() is not lease and known() is not None:
+                owned[owner] = known  # another task of the same id has it by now
 
     def _introduce(self, driver: AioDriver, now: float) -> None:
         driver.introduce_at = now + CLIENT_INFO_MS / 2000
