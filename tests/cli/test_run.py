@@ -134,6 +134,13 @@ def test_other_open_files_are_passed_on(url: str, unique_name: str) -> None:
         assert there.read() == b"hi"  # and nobody of ours keeps it open
 
 
+def test_without_input_and_output(url: str, unique_name: str) -> None:
+    words = [PYTHON, "-m", "holdfast", "run", "--url", url, unique_name, "--", "sh", "-c", "exit 6"]
+    closing = 'exec "$@" <&- >&- 2>&-'
+    assert subprocess.run(["sh", "-c", closing, "sh", *words], check=False, timeout=PATIENCE_S).returncode == 6
+    assert free(url, unique_name)
+
+
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux's /proc")
 def test_signals_are_as_a_shell_would_leave_them(url: str, unique_name: str) -> None:
     command = ["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"]

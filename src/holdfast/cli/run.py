@@ -235,5 +235,4 @@ def _leave(status: int, options: argparse.Namespace) -> int:
     time, in a program that is started before every command)."""
     if options.embedded:
         return status
-    sys.stdout.flush()
     os._exit(status)

@@ -60,6 +60,7 @@ class Supervisor:
         self.why_not_executed: str | None = None
         self._killed = False
         self._told_guard = 0.0
+        self._unguarded = False
 
     def dismiss(self) -> None:
         """There will be no run."""
@@ -76,8 +77,7 @@ class Supervisor:
         self.prepare(lease, span_s, max_hold_s)
         lease.on_lost(self.signals.poke)
         command = self._command
-        if not self._tell_guard(clock(), lease.remaining()):
-            raise RuntimeError("the guard process has died")
+        self._tell_guard(clock(), lease.remaining())
         if self._terminal.interactive():
             self._terminal.give(command.group)
         self.signals.catch(JOBS)
@@ -150,12 +150,14 @@ class Supervisor:
         self.ended_for = why
         say(f"lock {self._lease.name!r}: {why}")
 
-    def _tell_guard(self, now: float, left_s: float) -> bool:
+    def _tell_guard(self, now: float, left_s: float) -> None:
         kill_at = now + left_s - self._kill_lead_s
         if abs(kill_at - self._told_guard) < 0.001:
-            return True
+            return
         self._told_guard = kill_at
-        return self._guard.protect(self._command.group, kill_at)
+        if not self._guard.protect(self._command.group, kill_at) and not self._unguarded:
+            self._unguarded = True
+            say(f"lock {self._lease.name!r}: the guard process was killed; the command goes on without it")
 
     def _stop_with_it(self) -> None:
         """The command was stopped by the terminal: so that the shell sees it, we stop too, and go on together."""
