@@ -38,6 +38,8 @@ class _Lock:
         #: When each token was first queued (µs of the server), and who waits in that order.
         self.arrivals: dict[bytes, int] = {}
         self.queue: list[tuple[int, bytes]] = []
+        #: By node: the ms at which it forgets the queue, as of the last request.
+        self.queue_until: dict[int, int] = {}
 
     def until(self, token: bytes, kind: str) -> float | None:
         """How long the server keeps it for that token."""
@@ -201,6 +203,10 @@ class Mutex(Primitive):
         before = lock.holders.get(node.number)
         if before is not None and now_ms > before[1]:
             before = None  # its time was over
+        if lock.queue and now_ms > lock.queue_until.get(node.number, 0) and node is world.master:
+            lock.queue.clear()  # nobody had asked for so long that the server has forgotten the queue
+            world.counted["queue forgotten"] += 1
+        lock.queue_until[node.number] = server.expires.get(lock.queue_key, 0)
         token = server.data.get(lock.key)
         if script == "acquire" and call.args[3]:
             lock.arrivals.setdefault(asker, int(call.args[3]))
