@@ -203,10 +203,11 @@ class Mutex(Primitive):
         before = lock.holders.get(node.number)
         if before is not None and now_ms > before[1]:
             before = None  # its time was over
-        if lock.queue and now_ms > lock.queue_until.get(node.number, 0) and node is world.master:
+        if lock.queue and now_ms > lock.queue_until.get(node.number, now_ms) and node is world.master:
             lock.queue.clear()  # nobody had asked for so long that the server has forgotten the queue
             world.counted["queue forgotten"] += 1
-        lock.queue_until[node.number] = server.expires.get(lock.queue_key, 0)
+        if lock.queue_key in server.expires:
+            lock.queue_until[node.number] = server.expires[lock.queue_key]
         token = server.data.get(lock.key)
         if script == "acquire" and call.args[3]:
             lock.arrivals.setdefault(asker, int(call.args[3]))
