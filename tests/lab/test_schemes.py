@@ -151,6 +151,14 @@ def test_where_no_client_can_be_safe_the_fencing_token_saves_the_data() -> None:
             assert "lost update" in cell.kinds, said(cell)
 
 
+def test_holdfast_with_more_than_one_server() -> None:
+    cells = play(holdfast_synced="failover", holdfast_quorum="none one-restarted two-stopped three-stopped")
+    check(cells, "holdfast-synced failover", "unavailable")  # and not: excluded badly
+    for fault in ("none", "one-restarted", "two-stopped"):
+        check(cells, f"holdfast-quorum {fault}", "safe")
+    check(cells, "holdfast-quorum three-stopped", "unavailable")
+
+
 def test_libraries() -> None:
     present = [name for name in ("redis_py", "python_redis_lock") if not ENTRIES[name.replace("_", "-")].missing]
     assert "redis_py" in present

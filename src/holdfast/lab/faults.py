@@ -46,9 +46,12 @@ class Fault:
     on: str = "any"
     own_clock: bool = False
     replica: bool = False
+    restart_delay_s: float = 0.0
     missing: Callable[[], str | None] = field(default=lambda: None)
 
     def applies_to(self, entry: Entry) -> bool:
+        if entry.replicated and not self.replica:
+            return False
         return self.on == "any" or (self.on == "quorum") == (entry.servers > 1)
 
 
@@ -423,18 +426,27 @@ async def _failover(stage: Stage, variant: str) -> bool:
     relay = _Relay(master)
     await relay.open()
     stage.also_close(relay)
-    a, b, c = await _cast(stage)
     await replica.ask("REPLICAOF", "127.0.0.1", relay.port)
     await _in_step(stage, master, replica)
-    stage.fault("the replica stops hearing from its master")
+    a, b, c = await _cast(stage)
+    await _in_step(stage, master, replica)
+    stage.fault("the replica stops hearing from its master", lasting=True)
     relay.cut()
-    await _enter(a)
-    await a.do("read")
+    a.start_acquire()
+    if await stage.enters(a):
+        await a.do("read")
+    else:
+        await a.give_up()  # it wants the replica's word, too
     stage.fault("the master is killed before it could replicate; the replica is promoted")
     await master.kill()
     await replica.ask("REPLICAOF", "NO", "ONE")
     stage.history.add(stage.now_ns(), replica.name, "promoted")
+    stage.healed("the promoted replica serves")
     await replica.forget()
+    if stage.entry.replicated:
+        second = await stage.another_server("replica 2")
+        await second.ask("REPLICAOF", *replica.address)
+        await _in_step(stage, replica, second)
     for actor in (a, b, c):
         for link in actor.links:
             link.server = replica
@@ -590,6 +602,7 @@ FAULTS: dict[str, Fault] = {
             "One of the three servers that granted the lock comes back empty at once.",
             _one_restarted,
             on="quorum",
+            restart_delay_s=8.0,
         ),
         Fault("one-slow", "One of five servers answers 0.6 s late.", _slow, on="quorum"),
     )

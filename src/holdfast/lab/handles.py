@@ -23,13 +23,18 @@ __all__ = ["ENTRIES", "Entry", "Handle", "Setup", "entry_for_factory", "first_li
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a handle is made of: the lock's name, its ttl, one address per server, the client's clock."""
+    """What a handle is made of: the lock's name, its ttl, one address per server, the client's clock.
+
+    ``restart_delay_s``: for how long a restarted server is left out, by those who can do that. The lab's servers are
+    young, so that it is 0 except where that is the point.
+    """
 
     name: str
     ttl_ms: int
     addresses: Sequence[Address]
     clock_offset_s: float = 0.0
     interrupt: Callable[[], None] | None = None
+    restart_delay_s: float = 0.0
 
     @property
     def url(self) -> str:
@@ -128,8 +133,8 @@ class WatchHandle(Handle):
 class _HoldfastHandle(Handle):
     """The public API for threads, its waiting queue included."""
 
-    def __init__(self, setup: Setup) -> None:
-        self._client = holdfast.connect(setup.url)
+    def __init__(self, client: holdfast.Client, setup: Setup) -> None:
+        self._client = client
         self._lock = self._client.lock(setup.name, ttl=setup.ttl_ms / 1000)
         self._lease: holdfast.Lease | None = None
 
@@ -263,6 +268,8 @@ class Entry:
     lock_key: Callable[[str], str] | None = None
     servers: int = 1
     exclusive: bool = True
+    #: Makes sense only where a replica listens.
+    replicated: bool = False
     needs: str | None = None
     factory: str | None = None
     summary: str = field(default="")
@@ -303,6 +310,20 @@ Weak: a server that loses its data or jumps in time grants again before the hold
 token helps, if the resource checks it.
 """
 
+_HOLDFAST_SYNCED = """`holdfast` with sync_replicas="all": a lease counts only when every replica has acknowledged it.
+
+Source: `holdfast.connect(url, sync_replicas="all")`.
+Claim: survives the promotion of any replica.
+Weak: not available while a replica does not answer. Loss of data on all servers, and clocks that jump, are as before.
+"""
+
+_HOLDFAST_QUORUM = """`holdfast` over five independent servers: Redlock, renewed, fenced, and wary of restarted servers.
+
+Source: `holdfast.Client.quorum([url, …])`; with a short `restart_delay`, for the lab's servers are young.
+Claim: safe and available while a majority of the servers runs; a server that was restarted does not vote for a while.
+Weak: the clocks of a majority must not jump; a paused holder is safe through its deadline and its fencing token only.
+"""
+
 _REDIS_PY = """The Lock of redis-py, as `redis.Redis(...).lock(name, timeout=…)` makes it.
 
 Source: the redis package.
@@ -317,6 +338,16 @@ Source: the python-redis-lock package.
 Claim: a lock with SET NX and BLPOP; waiters are woken by a list.
 Weak: those of `set-nx-token`; `reset()` and `reset_all()` delete the locks of others on purpose.
 """
+
+
+def _holdfast_key(name: str) -> str:
+    return f"holdfast:{{{name}}}"
+
+
+def _holdfast_quorum(setup: Setup) -> Handle:
+    urls = [f"redis://{host}:{port}/0" for host, port in setup.addresses]
+    return _HoldfastHandle(holdfast.Client.quorum(urls, restart_delay=setup.restart_delay_s), setup)
+
 
 ENTRIES: dict[str, Entry] = {
     entry.name: entry
@@ -350,7 +381,20 @@ ENTRIES: dict[str, Entry] = {
             _ObjectHandle,
             lock_key=lambda name: f"lock:{_Target.__module__}.{_Target.__qualname__}:{name}",
         ),
-        Entry("holdfast", _HOLDFAST, _HoldfastHandle, lock_key=lambda name: f"holdfast:{{{name}}}"),
+        Entry(
+            "holdfast",
+            _HOLDFAST,
+            lambda setup: _HoldfastHandle(holdfast.connect(setup.url), setup),
+            lock_key=_holdfast_key,
+        ),
+        Entry(
+            "holdfast-synced",
+            _HOLDFAST_SYNCED,
+            lambda setup: _HoldfastHandle(holdfast.connect(setup.url, sync_replicas="all"), setup),
+            lock_key=_holdfast_key,
+            replicated=True,
+        ),
+        Entry("holdfast-quorum", _HOLDFAST_QUORUM, _holdfast_quorum, lock_key=_holdfast_key, servers=5),
         Entry("redis-py", _REDIS_PY, _RedisPyHandle, lock_key=lambda name: name, needs="redis"),
         Entry(
             "python-redis-lock",

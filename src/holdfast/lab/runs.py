@@ -147,6 +147,8 @@ class Lab:
         cell.not_run = entry.missing or fault.missing() or ""
         if not cell.not_run and not fault.applies_to(entry):
             needs = "five servers" if fault.on == "quorum" else "one server"
+            if entry.replicated:
+                needs = "a server without a replica"
             has = "five" if entry.servers > 1 else "one"
             cell.not_run = f"{fault.name} is a fault of schemes on {needs}; {entry.name} runs on {has}"
         if not cell.not_run:
@@ -170,7 +172,7 @@ class Lab:
             self._forks = Forks()
         stretch = 1.0
         for _ in range(_TRIES):
-            stage = Stage(entry, fault.name, variant, self._forks, stretch, self._path)
+            stage = Stage(entry, fault.name, variant, self._forks, stretch, self._path, fault.restart_delay_s)
             try:
                 await stage.open(own_clock=fault.own_clock, replica=fault.replica)
                 if not await fault.play(stage, variant):

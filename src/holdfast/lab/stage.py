@@ -121,6 +121,7 @@ class Actor:
             ttl_ms=self.ttl_ms,
             addresses=[["127.0.0.1", link.port] for link in self.links],
             clock_offset_s=clock_offset_s,
+            restart_delay_s=self.stage.restart_delay_s,
             path=self.stage.path,
         )
         self.phase = "warm-up"
@@ -292,16 +293,26 @@ class Stage:
         forks: where clients come from.
         stretch: multiplies the short ttl; grows when the machine was too slow.
         path: folders for the clients' `sys.path`.
+        restart_delay_s: see there.
     """
 
     def __init__(
-        self, entry: Entry, fault: str, variant: str, forks: Forks, stretch: float = 1.0, path: tuple[str, ...] = ()
+        self,
+        entry: Entry,
+        fault: str,
+        variant: str,
+        forks: Forks,
+        stretch: float = 1.0,
+        path: tuple[str, ...] = (),
+        restart_delay_s: float = 0.0,
     ) -> None:
         self.entry = entry
         self.forks = forks
         self.path = list(path)
         self.stretch = stretch
         self.short_ms = int(SHORT_MS * stretch)
+        #: For how long clients that know of such a thing leave a restarted server out.
+        self.restart_delay_s = restart_delay_s
         self.servers: list[LabServer] = []
         self.actors: dict[str, Actor] = {}
         self.clock: Clock | None = None
@@ -521,7 +532,9 @@ def _short(words: list[str]) -> str:
     """A command for people: scripts by their first key and arguments, long values cut."""
     if not words:
         return ""
-    shown = [words[0].upper(), *words[1:]]
+    shown = [words[0].upper(), *(" ".join(word.split()) for word in words[1:])]
+    if [word.upper() for word in words[:2]] == ["SCRIPT", "LOAD"]:
+        return "SCRIPT LOAD …"
     if shown[0] in ("EVAL", "EVALSHA") and len(shown) > 3 and shown[2].isdigit():
         keys = int(shown[2])
         name = "script" if shown[0] == "EVAL" else shown[1][:6]

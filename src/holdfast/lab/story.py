@@ -77,6 +77,9 @@ class _Teller:
     def _is_worth_telling(self, event: Event) -> bool:
         if event.kind in ("acquired", "released"):
             return False
+        if event.kind == "command" and event.get("phase") == "holding" and self._history.lock_keys:
+            # What goes on beside the lock, as introducing oneself, is of no interest here.
+            return "KEY" in self._short(event.get("text"))
         if event.kind == "clock" and event.lane in self._history.clients:
             return True
         keys = self._history.lock_keys
@@ -214,24 +217,42 @@ def _cut(value: object, most: int = 40) -> str:
 def _folded(events: Sequence[Event], clients: Sequence[str]) -> list[tuple[Event, int]]:
     """Events with how often they were repeated.
 
-    An attempt is what a client sends, and what that changes, until it is refused. One with the same commands as the
-    attempt before it is not told again, but counted there.
+    An attempt is what a client sends, and what that changes, until it is refused. What it repeats within an attempt,
+    and a whole attempt with the same commands as the one before it, is not told again, but counted.
     """
-    attempts = _attempts(events, clients)
     dropped: set[int] = set()
     repeats: dict[int, int] = {}
-    for of_client in attempts.values():
-        told: list[int] = []
+    for of_client in _attempts(events, clients).values():
+        told: dict[tuple[object, ...], int] = {}
         for attempt in of_client:
-            commands = [events[n] for n in attempt if events[n].kind == "command"]
-            if told and [_verb(events[n]) for n in told] == [_verb(event) for event in commands]:
+            first: dict[tuple[object, ...], int] = {}
+            for n in attempt:
+                if _signature(events[n]) in first:
+                    dropped.add(n)
+                    repeats[first[_signature(events[n])]] = repeats.get(first[_signature(events[n])], 0) + 1
+                else:
+                    first[_signature(events[n])] = n
+            if told and _commands(told) == _commands(first):
                 dropped.update(attempt)
-                for n in told:
-                    repeats[n] = repeats.get(n, 0) + 1
+                for like, n in told.items():
+                    repeats[n] = repeats.get(n, 0) + 1 + repeats.get(first.get(like, -1), 0)
             else:
-                told = [n for n in attempt if events[n].kind == "command"]
+                told = first
     told_events = [(event, repeats.get(n, 0)) for n, event in enumerate(events) if n not in dropped]
     return [(event, times) for event, times in told_events if event.kind != "refused"]
+
+
+def _commands(signatures: dict[tuple[object, ...], int]) -> set[tuple[object, ...]]:
+    return {like for like in signatures if like[0] == "command"}
+
+
+def _signature(event: Event) -> tuple[object, ...]:
+    """What makes two events of an attempt the same to a reader."""
+    if event.kind == "command":
+        return "command", event.lane, str(event.get("text")).split(" ", 2)[:2][-1], event.get("fate")
+    if event.kind == "key":
+        return "key", event.lane, event.get("key"), event.get("now") is None
+    return event.kind, str(event.get("error"))[:20]
 
 
 def _attempts(events: Sequence[Event], clients: Sequence[str]) -> dict[str, list[list[int]]]:
@@ -256,7 +277,3 @@ def _attempts(events: Sequence[Event], clients: Sequence[str]) -> dict[str, list
     for client, unfinished in current.items():
         found[client].append(unfinished)
     return found
-
-
-def _verb(event: Event) -> tuple[object, ...]:
-    return event.lane, str(event.get("text")).split(" ", 1)[0], event.get("fate")

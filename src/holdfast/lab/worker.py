@@ -26,6 +26,8 @@ __all__ = ["Client", "main", "serve_forks"]
 
 _PAUSE_S = 0.05
 _TICK_S = 0.02
+#: How long a lock may take to be acquired for the first time, with nobody in its way.
+_WARM_UP_S = 20.0
 
 
 class _Stop(BaseException):
@@ -115,6 +117,7 @@ class Client:
             _shift_wall_clock(self._clock_offset_s)
         entry = ENTRIES.get(order["scheme"]) or entry_for_factory(order["scheme"])
         self._make = entry.make
+        self._restart_delay_s = order["restart_delay_s"]
         self._addresses = [(host, port) for host, port in order["addresses"]]
         try:
             self._handle = self._make(self._of(order["name"], order["ttl_ms"]))
@@ -122,7 +125,7 @@ class Client:
             self._send({"broken": f"{type(error).__name__}: {error}"})
 
     def _of(self, name: str, ttl_ms: int) -> Setup:
-        return Setup(name, ttl_ms, self._addresses, self._clock_offset_s, self._interrupt)
+        return Setup(name, ttl_ms, self._addresses, self._clock_offset_s, self._interrupt, self._restart_delay_s)
 
     def _warm_up(self, order: dict[str, Any]) -> None:
         """Acquire and release another lock: connections open, scripts load, and a lock that never works shows."""
@@ -131,10 +134,8 @@ class Client:
         self._quiet = True
         try:
             handle = self._make(self._of(order["name"], 30_000))
-            deadline = time.monotonic() + 10
-            while not handle.try_acquire():
-                if time.monotonic() > deadline:
-                    raise TimeoutError("could not be acquired without any fault")
+            deadline = time.monotonic() + _WARM_UP_S
+            while not self._warm_try(handle, deadline):
                 time.sleep(_PAUSE_S)
             if isinstance(handle, WatchHandle):
                 handle.commit()
@@ -145,6 +146,19 @@ class Client:
             self._send({"broken": f"{type(error).__name__}: {error}"})
         finally:
             self._quiet = False
+
+    @staticmethod
+    def _warm_try(handle: Handle, deadline: float) -> bool:
+        """One attempt; errors count as "no" (a server may still be too young) until the time is over."""
+        try:
+            got = handle.try_acquire()
+        except Exception:
+            if time.monotonic() > deadline:
+                raise
+            return False
+        if not got and time.monotonic() > deadline:
+            raise TimeoutError("could not be acquired without any fault")
+        return got
 
     def _interrupt(self) -> None:
         if self._wants_stop():
