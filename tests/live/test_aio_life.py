@@ -246,6 +246,35 @@ asyncio.run(main())
         assert raw.get(f"holdfast:{{{unique_name}-b}}") == "somebody"
 
 
+@pytest.mark.parametrize("end", ["pass", "raise SystemExit(3)", "del lease", "1 / 0"])
+def test_what_is_held_at_the_interpreters_end_is_released(
+    valkey_server: embedded.Server, unique_name: str, end: str
+) -> None:
+    """Also when its event loop has ended long before, and when the server has a name that must be looked up."""
+    code = f"""
+import asyncio, sys
+import holdfast.asyncio
+locks = holdfast.asyncio.connect(sys.argv[1])
+async def main():
+    return await locks.lock({unique_name!r}, ttl=600).acquire()
+lease = asyncio.run(main())
+print(lease.state.name, flush=True)
+{end}
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, f"redis://localhost:{valkey_server.port}"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S * 3,
+        check=False,
+    )
+    assert done.stdout == "HELD\n"
+    assert done.returncode == {"pass": 0, "del lease": 0, "1 / 0": 1}.get(end, 3)
+    assert end == "1 / 0" or done.stderr == ""
+    with redis.Redis.from_url(valkey_server.url) as raw:
+        assert raw.exists(f"holdfast:{{{unique_name}}}") == 0
+
+
 @pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize("decode", [False, True])
 def test_whatever_the_client_is_told(

@@ -10,8 +10,10 @@ is a driver of its own; a lease belongs to the driver that acquired it.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import itertools
 import os
+import socket
 import sys
 import time
 import warnings
@@ -668,6 +670,7 @@ class Client(Makers):
         self._drivers: list[AioDriver] = []
         self._finalizer = weakref.finalize(self, _let_go, self._drivers)
         self._finalizer.atexit = False
+        _clients.add(self)
 
     @classmethod
     def quorum(
@@ -913,3 +916,55 @@ def _let_go(drivers: list[AioDriver]) -> None:
             driver.loop.call_soon_threadsafe(driver.close_soon)
         except RuntimeError:  # the loop is closed
             driver.forget("closed")
+
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+#: How long the interpreter's end may be held up, s.
+_EXIT_PATIENCE_S = 2.0
+
+
+class _LastLoop(asyncio.SelectorEventLoop):
+    """For the interpreter's end, when no thread can be started any more to look up names."""
+
+    async def getaddrinfo(
+        self,
+        host: bytes | str | None,
+        port: bytes | str | int | None,
+        *,
+        family: int = 0,
+        type: int = 0,
+        proto: int = 0,
+        flags: int = 0,
+    ) -> Any:
+        return socket.getaddrinfo(host, port, family, type, proto, flags)
+
+
+@atexit.register
+def _release_all() -> None:
+    """At the interpreter's end: release what event loops have left behind, so that nobody has to wait for a ttl."""
+    now = clock()
+    left = []
+    for client in tuple(_clients):
+        holds = [hold for driver in client._drivers for hold in driver.schedule if not hold.over(now)]
+        if holds:
+            left.append((client, holds))
+    if left:
+        try:
+            with asyncio.Runner(loop_factory=_LastLoop) as runner:
+                runner.get_loop().set_exception_handler(lambda loop, context: None)
+                runner.run(_release_in_time(left))
+        except Exception:
+            pass  # the ttl ends it
+
+
+async def _release_in_time(left: list[tuple[Client, list[Hold]]]) -> None:
+    for client, holds in left:
+        driver = AioDriver(
+            client._make_topology(), os.urandom(12).hex(), inbox_prefix(client._namespace), client._settings
+        )
+        for hold in holds:
+            if hold.released():
+                driver.start(hold.release())
+        await driver.settle(_EXIT_PATIENCE_S)
+        await driver.close()
