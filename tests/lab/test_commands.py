@@ -22,6 +22,8 @@ from holdfast.lab.faults import FAULTS
 from holdfast.lab.handles import ENTRIES, Entry, entry_for_factory, load_factory
 from holdfast.lab.runs import UnknownName
 
+pytestmark = pytest.mark.timeout(300)  # many processes on a machine that may be busy
+
 
 def test_list_names_everything() -> None:
     out = io.StringIO()

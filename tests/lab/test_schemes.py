@@ -14,7 +14,10 @@ from holdfast.lab.handles import ENTRIES
 from holdfast.lab.runs import Cell
 from holdfast.lab.servers import no_compiler
 
-SINGLE = [fault.name for fault in FAULTS.values() if fault.on != "quorum"]
+#: Faults of one server that this machine can play.
+PLAYED = [fault.name for fault in FAULTS.values() if fault.on != "quorum" and fault.missing() is None]
+
+pytestmark = pytest.mark.timeout(300)  # many processes on a machine that may be busy
 
 
 def play(**wanted: str) -> dict[str, Cell]:
@@ -108,14 +111,13 @@ def test_redlock() -> None:
 
 
 def test_the_naive_redlock_deletes_the_locks_of_others() -> None:
-    cells = play(redlock_naive="none one-stopped")
+    cells = play(redlock_naive="none")
     naive = cells["redlock-naive none"]
     assert "foreign release" in naive.kinds and naive.verdict == "excluded badly", said(naive)
-    check(cells, "redlock-naive one-stopped", "unavailable")
 
 
 def test_watch_never_loses_an_update() -> None:
-    cells = play(watch=" ".join(fault for fault in SINGLE if FAULTS[fault].missing() is None))
+    cells = play(watch=" ".join(PLAYED))
     for cell in cells.values():
         assert cell.runs, said(cell)
         assert "lost update" not in cell.kinds, said(cell)
@@ -127,36 +129,26 @@ def test_watch_never_loses_an_update() -> None:
 _BEYOND_ANY_CLIENT = ("failover", "server-restarted", "server-clock")
 
 
-def test_holdfast_is_safe_or_says_lost_before_anybody_else_enters() -> None:
-    cells = play(holdfast=" ".join(fault for fault in SINGLE if FAULTS[fault].missing() is None))
+@pytest.mark.parametrize("part", [0, 1, 2], ids=["one third", "another", "the last"])
+def test_holdfast_is_safe_or_says_lost_before_anybody_else_enters(part: int) -> None:
+    cells = play(holdfast=" ".join(PLAYED[part::3]))
     for cell in cells.values():
         assert cell.runs, said(cell)
         if cell.fault not in _BEYOND_ANY_CLIENT:
             check({"it": cell}, "it", "safe")
-    noticed = cells["holdfast pause-holding"].runs[0].history
-    assert [event.lane for event in noticed.of("lost")] == ["A"]
-
-
-def test_where_no_client_can_be_safe_the_fencing_token_saves_the_data() -> None:
-    cells = play(
-        holdfast=" ".join(fault for fault in _BEYOND_ANY_CLIENT if FAULTS[fault].missing() is None),
-        set_nx_token="failover",
-    )
-    for cell in cells.values():
-        fences = [event.get("fence") for event in cell.runs[0].history.of("acquired")]
-        if cell.scheme == "holdfast":
+        else:  # then the fencing token saves the data, as it cannot with `set-nx-token`
             assert "lost update" not in cell.kinds, said(cell)
+            fences = [event.get("fence") for event in cell.runs[0].history.of("acquired")]
             assert len(fences) > 1 and fences == sorted(set(fences)), "fencing tokens only grow"
-        else:
-            assert "lost update" in cell.kinds, said(cell)
+        if cell.fault == "pause-holding":
+            assert [event.lane for event in cell.runs[0].history.of("lost")] == ["A"], said(cell)
 
 
 def test_holdfast_with_more_than_one_server() -> None:
-    cells = play(holdfast_synced="failover", holdfast_quorum="none one-restarted two-stopped three-stopped")
+    cells = play(holdfast_synced="failover", holdfast_quorum="none one-restarted two-stopped")
     check(cells, "holdfast-synced failover", "unavailable")  # and not: excluded badly
     for fault in ("none", "one-restarted", "two-stopped"):
         check(cells, f"holdfast-quorum {fault}", "safe")
-    check(cells, "holdfast-quorum three-stopped", "unavailable")
 
 
 def test_libraries() -> None:

@@ -394,24 +394,34 @@ class _Relay:
     async def close(self) -> None:
         if self._listener is not None:
             self._listener.close()
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._serve(reader, writer))
         self._tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            writer.close()
+
+        task.add_done_callback(ended)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             up_reader, up_writer = await asyncio.open_connection(*self._master.address)
+        except OSError:
+            return  # the master is down
+        try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._pump(reader, up_writer))
                 group.create_task(self._pump(up_reader, writer))
-        except (asyncio.CancelledError, OSError, ExceptionGroup):
-            pass  # one end has gone, or the run is over
+        except ExceptionGroup:
+            pass  # one end has gone
         finally:
-            self._tasks.discard(task)
-            writer.close()
+            up_writer.close()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):

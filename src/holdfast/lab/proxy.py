@@ -88,6 +88,7 @@ class Link:
         self.after: Hook | None = None
         self.port = 0
         self._report = report
+        self._closed = False
         self._listener: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -98,6 +99,7 @@ class Link:
     async def close(self) -> None:
         if self._listener is not None:
             self._listener.close()
+        self._closed = True
         await self.cut()
 
     async def cut(self) -> None:
@@ -107,22 +109,27 @@ class Link:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.refusing or self._closed:
+            writer.transport.abort()
+            return
+        task = asyncio.ensure_future(self._serve(reader, writer))
         self._tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            # Also of a task that was cancelled before its first step.
+            self._tasks.discard(task)
+            writer.close()
+
+        task.add_done_callback(ended)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if not self.refusing:
-                await _Wire(self, reader, writer).run()
-        except asyncio.CancelledError:
-            pass  # cut, or the lab ends
+            await _Wire(self, reader, writer).run()
         except Fate:
             _make_reset(writer)
         except OSError:
             pass  # one of the two ends has gone
-        finally:
-            self._tasks.discard(task)
-            writer.transport.abort() if self.refusing else writer.close()
 
     def say(self, request: Request) -> None:
         self._report(request)

@@ -149,6 +149,7 @@ class LabServer:
         self._frames = Frames()
         self._asking = asyncio.Lock()
         self.paused = False
+        self._closed = False
 
     @property
     def process(self) -> embedded.Server:
@@ -165,6 +166,7 @@ class LabServer:
         self._process = await asyncio.to_thread(embedded.server, executable=executable, config=config)
 
     async def close(self) -> None:
+        self._closed = True
         self._disconnect()
         if self._process is not None:
             self._process.close()
@@ -180,6 +182,8 @@ class LabServer:
     async def ask(self, *words: str | int) -> Any:
         """A command of the lab's own. Raises OSError when the server is not there."""
         async with self._asking:
+            if self._closed:
+                raise OSError(f"{self.name} is closed")
             try:
                 if self._streams is None:
                     self._streams = await asyncio.open_connection(*self.address)
