@@ -7,7 +7,9 @@ import signal
 import sys
 from pathlib import Path
 
+from rig.compare import compare
 from rig.locks import KINDS
+from rig.rows import PAGE, page
 from rig.stages import STAGES
 from rig.torture import torture
 
@@ -27,6 +29,13 @@ def _arguments() -> argparse.Namespace:
     run.add_argument("--verbose", action="store_true", help="say every fault as it comes")
     run.add_argument("--json", action="store_true", help="the report as JSON")
     run.add_argument("--keep", type=Path, help="copy the histories to this folder")
+    verbs.add_parser("rows", help="write docs/faults.md from the tests' names")
+    compare = verbs.add_parser("compare", help="torture every library alike and write docs/torture.md")
+    compare.add_argument("--seconds", type=float, default=120)
+    compare.add_argument("--seeds", type=int, nargs="+", default=[1])
+    compare.add_argument(
+        "--topologies", nargs="*", default=["quorum", "sentinel", "cluster"], help="for holdfast alone"
+    )
     return parser.parse_args()
 
 
@@ -58,7 +67,13 @@ def main() -> int:
     """Parse and do."""
     signal.signal(signal.SIGTERM, _stop)  # ends as Ctrl-C does: everything that was started is ended
     try:
-        return _torture(_arguments())
+        options = _arguments()
+        if options.verb == "rows":
+            PAGE.write_text(page(), encoding="utf-8")
+            return 0
+        if options.verb == "compare":
+            return compare(options.seconds, options.seeds, options.topologies)
+        return _torture(options)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -37,6 +37,8 @@ class Section:
 class Locks:
     """A client."""
 
+    #: What its methods may raise; anything else is a bug of the library.
+    errors: type[Exception] = Exception
     #: Whether holding for longer than the ttl is made possible by the library.
     renews = True
 
@@ -59,6 +61,7 @@ class _HoldfastThreads(Locks):
         import holdfast
 
         self._errors = holdfast
+        self.errors = holdfast.HoldfastError
         self._client = holdfast.connect(url, ttl=ttl_s, **options)
 
     async def acquire(self, name: str, timeout_s: float) -> Section | None:
@@ -74,6 +77,7 @@ class _HoldfastThreads(Locks):
 class _HoldfastAsyncio(Locks):
     def __init__(self, url: str, ttl_s: float, **options: Any) -> None:
         self._errors = importlib.import_module("holdfast")
+        self.errors = self._errors.HoldfastError
         self._client = importlib.import_module("holdfast.asyncio").connect(url, ttl=ttl_s, **options)
 
     async def acquire(self, name: str, timeout_s: float) -> Section | None:

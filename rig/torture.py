@@ -329,7 +329,7 @@ def _fill(report: Report, history: History, verdict: Verdict, resource: Resource
     wrong = report.wrong
     wrong += [f"overlap inside validity: {overlap}" for overlap in verdict.violations[:20]]
     wrong += verdict.disorder[:20]
-    wrong += [f"a worker's loop ended: {crash}" for crash in history.crashes[:5]]
+    wrong += [f"a bug: {crash}" for crash in history.crashes[:5]]
     wrong += run.failures
     if report.stale_accepted:
         wrong.append(f"{report.stale_accepted} stale writes were accepted")

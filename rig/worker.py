@@ -54,7 +54,7 @@ class _Loop:
         try:
             section = await self._locks.acquire(lock, _TIMEOUT_S)
         except Exception as error:
-            self._log.write("error", "acquire", type(error).__name__)
+            self._failed("acquire", error)
             await self._locks.sleep(self._random.uniform(0.02, 0.2))
             return
         if section is None:
@@ -77,8 +77,13 @@ class _Loop:
         try:
             await section.release()
         except Exception as error:
-            self._log.write("error", "release", type(error).__name__)
+            self._failed("release", error)
         await self._locks.sleep(self._random.uniform(0, 0.005))
+
+    def _failed(self, what: str, error: Exception) -> None:
+        self._log.write("error", what, type(error).__name__)
+        if not isinstance(error, self._locks.errors):
+            self._log.write("crash", traceback.format_exc())
 
     async def _until(self, section: Section) -> int | None:
         """Up to when it may be relied upon: what remains counts from a stamp taken before."""

