@@ -52,7 +52,7 @@ ROOMS: dict[str, Room] = {
     "asyncio": Room(_FACTS | {"", "_faces"}),
     "embedded": Room(_FACTS),
     "fencing": Room(_FACTS | {"_faces.options"}),
-    "testing": Room(_PUBLIC | {"_sim", "_core"}, frozenset({"pytest"})),
+    "testing": Room(_PUBLIC | {"_sim", "_core", "_faces"}, frozenset({"pytest"})),
     "lab": Room(_PUBLIC | {"_core.effects", "_core.trouble"}, _CLIENTS | _TERMINAL),
     "cli": Room(_PUBLIC, _CLIENTS | _TERMINAL),
     "demo": Room(_PUBLIC, _TERMINAL),

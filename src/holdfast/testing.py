@@ -1,0 +1,254 @@
+"""A pytest plugin for the tests of programs that use holdfast: a real server of their own, and trouble on demand.
+
+Installed with holdfast and found by pytest itself (`-p no:holdfast` leaves it out). Nothing is started before a test
+asks for one of the fixtures:
+
+    def test_an_order_is_shipped_once(holdfast_url):             # HOLDFAST_URL is set: holdfast.connect() finds it
+        ship("orders:42")
+
+    def test_a_lost_lease_rolls_back(holdfast_url, holdfast_trouble):
+        holdfast_trouble.lose_next("orders:42", after=0.1)
+        with pytest.raises(holdfast.LeaseLost):
+            ship("orders:42")
+
+Fixtures: `holdfast_server`, `holdfast_url`, `holdfast_client`, `holdfast_async_client`, `holdfast_trouble`. The server
+is the one of `holdfast.embedded` (extra `embedded`). Clocks are real: this is for few tests with short ttls, not for
+simulating hours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    import holdfast.asyncio
+    from holdfast import Client
+    from holdfast._core.hold import Hold
+    from holdfast.embedded import Server
+
+__all__ = [
+    "Trouble",
+    "holdfast_async_client",
+    "holdfast_client",
+    "holdfast_server",
+    "holdfast_trouble",
+    "holdfast_url",
+]
+
+
+@pytest.fixture(scope="session")
+def holdfast_server() -> Iterator[Server]:
+    """A private real server for this test session (`holdfast.embedded.Server`); ended with it."""
+    from holdfast import embedded
+
+    with embedded.server() as server:
+        yield server
+
+
+@pytest.fixture
+def holdfast_url(holdfast_server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """URL of that server, empty at the beginning of the test; HOLDFAST_URL is set to it for the test."""
+    _empty(holdfast_server)
+    monkeypatch.setenv("HOLDFAST_URL", holdfast_server.url)
+    return holdfast_server.url
+
+
+@pytest.fixture
+def holdfast_client(holdfast_url: str) -> Iterator[Client]:
+    """A `holdfast.Client` for that server, closed after the test."""
+    import holdfast
+
+    with holdfast.connect(holdfast_url) as client:
+        yield client
+
+
+@pytest.fixture
+def holdfast_async_client(holdfast_url: str) -> Iterator[holdfast.asyncio.Client]:
+    """A `holdfast.asyncio.Client` for that server, to be used in whatever event loop the test runs."""
+    from holdfast.asyncio import connect
+
+    client = connect(holdfast_url)
+    yield client
+    asyncio.run(client.close())
+
+
+@pytest.fixture
+def holdfast_trouble(holdfast_server: Server) -> Iterator[Trouble]:
+    """Makes trouble for the code under test (`Trouble`); all of it ends with the test."""
+    trouble = Trouble(holdfast_server)
+    try:
+        yield trouble
+    finally:
+        trouble.end()
+
+
+def _empty(server: Server) -> None:
+    """FLUSHALL on a server that may have been hurt by the test before."""
+    if not server.running:
+        server.start()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(30)
+        sock.connect(str(server.unix_path))
+        sock.sendall(b"FLUSHALL\r\n")
+        sock.recv(64)
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What shall happen to the next lease of a name."""
+
+    name: str | None
+    after_s: float
+    reason: str
+
+
+class Trouble:
+    """What the fixture `holdfast_trouble` gives: lock trouble for the code under test, on demand.
+
+    It works on every client of this process, of both faces, and needs no access to the leases inside the code under
+    test: locks are named. `name=None` means every lock.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._guard = threading.Lock()
+        self._held: list[tuple[Hold, asyncio.AbstractEventLoop | None]] = []
+        self._plans: list[_Plan] = []
+        self._timeouts: list[str | None] = []
+        self._undo = contextlib.ExitStack()
+        self._hook()
+
+    # ---- what a test does ----
+
+    def lose(self, name: str | None = None, reason: str = "taken") -> int:
+        """Let all leases of that lock that are held now be lost, at once; returns how many there were.
+
+        As if a renewal had found that somebody else holds the lock: `lost` is set, callbacks run, `ensure_held()` and
+        `release()` raise `LeaseLost` with this `reason`, an asyncio body is cancelled. The server is left alone: there
+        the lock stays taken until its ttl is over.
+        """
+        with self._guard:
+            chosen = [each for each in self._held if each[0].alive and name in (None, each[0].name)]
+        for hold, loop in chosen:
+            _lose(hold, loop, reason)
+        return len(chosen)
+
+    def lose_next(self, name: str | None = None, after: float = 0.0, reason: str = "taken") -> None:
+        """Let the next lease of that lock be lost `after` seconds from when it is acquired."""
+        with self._guard:
+            self._plans.append(_Plan(name, after, reason))
+
+    def acquire_times_out(self, name: str | None = None) -> None:
+        """From now on nobody gets that lock: `acquire` raises `AcquireTimeout` at once, whatever its timeout.
+
+        `try_acquire` returns None. Ends with the test, or with `end()`.
+        """
+        with self._guard:
+            self._timeouts.append(name)
+
+    @contextlib.contextmanager
+    def server_gone(self) -> Iterator[None]:
+        """Inside the block the server is dead: connections are refused. Afterwards it is back, without its data."""
+        self._server.kill()
+        try:
+            yield
+        finally:
+            self._server.start()
+
+    @contextlib.contextmanager
+    def server_hangs(self) -> Iterator[None]:
+        """Inside the block the server is frozen: connections stay open and nothing is answered."""
+        self._server.pause()
+        try:
+            yield
+        finally:
+            self._server.resume()
+
+    def end(self) -> None:
+        """No more trouble."""
+        self._undo.close()
+        if not self._server.running:
+            self._server.start()
+
+    # ---- inside ----
+
+    def _hook(self) -> None:
+        from holdfast._core.hold import Schedule
+        from holdfast._faces import aio, threads
+        from holdfast.errors import AcquireTimeout
+
+        watch = Schedule.add
+
+        def add(schedule: Schedule, hold: Hold, jitter: float) -> float:
+            self._acquired(hold)
+            return watch(schedule, hold, jitter)
+
+        self._replace(Schedule, "add", add)
+        acquire = threads.Leasable._acquire
+
+        def turned_away(lock: Any, timeout_s: float | None, *args: Any) -> Any:
+            if self._times_out(lock.name):
+                raise AcquireTimeout(lock.name, timeout_s or 0.0, because="injected by holdfast_trouble")
+            return acquire(lock, timeout_s, *args)
+
+        self._replace(threads.Leasable, "_acquire", turned_away)
+        acquire_async = aio.Leasable._acquire
+
+        async def turned_away_async(lock: Any, timeout_s: float | None, *args: Any) -> Any:
+            if self._times_out(lock.name):
+                raise AcquireTimeout(lock.name, timeout_s or 0.0, because="injected by holdfast_trouble")
+            return await acquire_async(lock, timeout_s, *args)
+
+        self._replace(aio.Leasable, "_acquire", turned_away_async)
+
+    def _replace(self, owner: type, name: str, by: Callable[..., Any]) -> None:
+        self._undo.callback(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, by)
+
+    def _times_out(self, name: str) -> bool:
+        with self._guard:
+            return None in self._timeouts or name in self._timeouts
+
+    def _acquired(self, hold: Hold) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        with self._guard:
+            self._held = [each for each in self._held if each[0].alive]
+            self._held.append((hold, loop))
+            plan = next((plan for plan in self._plans if plan.name in (None, hold.name)), None)
+            if plan is None:
+                return
+            self._plans.remove(plan)
+        if loop is not None:
+            loop.call_later(plan.after_s, hold.lose, plan.reason)
+        elif plan.after_s > 0:
+            timer = threading.Timer(plan.after_s, hold.lose, (plan.reason,))
+            timer.daemon = True
+            timer.start()
+        else:
+            hold.lose(plan.reason)
+
+
+def _lose(hold: Hold, loop: asyncio.AbstractEventLoop | None, reason: str) -> None:
+    """In the thread to which the lease belongs."""
+    if loop is None:
+        hold.lose(reason)
+        return
+    try:
+        here = asyncio.get_running_loop()
+    except RuntimeError:
+        here = None
+    if here is loop:
+        hold.lose(reason)
+    elif not loop.is_closed():
+        loop.call_soon_threadsafe(hold.lose, reason)
