@@ -69,7 +69,9 @@ class Quorum:
         "run_ids",
         "settings",
         "size",
+        "unchecked",
         "used",
+        "wrong",
     )
 
     def __init__(
@@ -86,6 +88,9 @@ class Quorum:
         self.need = self.size // 2 + 1
         self.restart_delay_ms = restart_delay_ms
         self.run_ids: list[str | None] = [None] * self.size
+        #: The first round waits for all, to see whether they are what they should be; what a late answer showed.
+        self.unchecked = True
+        self.wrong: ConfigurationError | None = None
         #: The token of the last round, for acquisitions whose first round failed.
         self.used: dict[str, str] = {}
         self._ahead_s: list[float | None] = [None] * self.size
@@ -108,13 +113,27 @@ class Quorum:
         """A member told its time."""
         self._ahead_s[index] = server_us / 1_000_000 - asked_at
 
-    def saw_run_id(self, index: int, run_id: str) -> None:
-        """A member told who it is. Raises for one that is there twice."""
-        self.run_ids[index] = run_id
-        if run_id and run_id in self.run_ids[:index] + self.run_ids[index + 1 :]:
-            twice = [name for name, other in zip(self.names, self.run_ids, strict=True) if other == run_id]
-            self.run_ids = [None] * self.size  # so that the next time says so, too
-            raise ConfigurationError("servers", twice, "independent servers; these are one and the same (run_id)")
+    def look_at(self, index: int, answer: Reply) -> None:
+        """A member told who it is. Notes one that is there twice, or is no master."""
+        twice: list[str] = []
+        if answer[0] == -3:
+            self.wrong = ConfigurationError("servers", self.names[index], f"masters; this is a {_text(answer[1])}")
+        elif answer[0] == 1 and self.run_ids[index] is None:
+            run_id = self.run_ids[index] = _text(answer[3])
+            if run_id:
+                twice = [name for name, other in zip(self.names, self.run_ids, strict=True) if other == run_id]
+        if len(twice) > 1:
+            self.wrong = ConfigurationError(
+                "servers", twice, "independent servers; these are one and the same (by their run_id)"
+            )
+
+    def complain(self) -> None:
+        """Raise what was noted, and look anew the next time: it may have been put right."""
+        wrong, self.wrong = self.wrong, None
+        if wrong is not None:
+            self.run_ids = [None] * self.size
+            self.unchecked = True
+            raise wrong
 
     # What could not be given back at once.
 
@@ -223,6 +242,9 @@ class _Round:
         """The members that gave their votes."""
         return [index for index, answer in enumerate(self.answers) if _is_grant(answer)]
 
+    def _all(self, answers: Sequence[Answer]) -> bool:
+        return None not in answers
+
     def _enough(self, answers: Sequence[Answer]) -> bool:
         granted = hopeless = 0
         for answer in answers:
@@ -236,6 +258,7 @@ class _Round:
         return granted >= need or hopeless > len(answers) - need
 
     def _late(self, index: int, reply: Reply) -> Protocol[None] | None:
+        self.quorum.look_at(index, reply)
         if self.over and _is_grant(reply):
             return self.back_at(index)
         self.owed.discard(index)
@@ -254,7 +277,9 @@ class _Round:
             Call("quorum_acquire", vote_keys, checking if run_id is None else plain, patience_s, node=index)
             for index, run_id in enumerate(quorum.run_ids)
         ]
-        self.answers = answers = await _ask(calls, patience_s, self._enough, self._late)
+        unchecked, quorum.unchecked = quorum.unchecked, False
+        enough = self._all if unchecked else self._enough
+        self.answers = answers = await _ask(calls, patience_s, enough, self._late)
         fences: dict[int, int] = {}
         for index, answer in enumerate(answers):
             if answer is None:
@@ -268,10 +293,8 @@ class _Round:
                 fence, server_us = answer[1], answer[2]
                 quorum.saw_clock(index, server_us, asked_at)
                 fences[fence] = fences.get(fence, 0) + 1
-                if quorum.run_ids[index] is None:
-                    quorum.saw_run_id(index, _text(answer[3]))
-            elif answer[0] == -3:
-                raise ConfigurationError("servers", quorum.names[index], f"masters; this is a {_text(answer[1])}")
+            quorum.look_at(index, answer)
+        quorum.complain()
         if sum(fences.values()) < quorum.need:
             return None
         for fence, count in fences.items():

@@ -1,0 +1,260 @@
+"""Over a quorum of real servers: members that are gone, hang, forget, or are not what they should be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import holdfast
+from tests.support.faces import Face, eventually
+from tests.support.topologies import Quorum, address, plain
+
+
+@pytest.fixture(scope="module")
+def five() -> Iterator[Quorum]:
+    with Quorum(5) as five:
+        yield five
+
+
+@pytest.fixture
+def quorum(five: Quorum) -> Iterator[Quorum]:
+    """Five members that all go on, before and after."""
+    yield five
+    for server in five.servers:
+        server.start()
+        server.resume()
+
+
+def key(name: str) -> str:
+    return f"holdfast:{{{name}}}"
+
+
+def held_at(quorum: Quorum, name: str, members: range = range(5)) -> list[Any]:
+    return [quorum.clients[member].get(key(name)) for member in members]
+
+
+# ---------------------------------------------------------------- members that fail
+
+
+@pytest.mark.parametrize("how, count", [("kill", 2), ("pause", 2)])
+def test_a_minority_may_fail(quorum: Quorum, face: Face, unique_name: str, how: str, count: int) -> None:
+    locks, others = face.connect(quorum.url), face.connect(quorum.url)
+    before = locks.lock(unique_name).acquire()
+    for server in quorum.servers[:count]:
+        getattr(server, how)()
+    assert others.lock(unique_name).try_acquire() is None
+    before.extend(20)
+    before.release()
+    lease = others.lock(unique_name).acquire(timeout=30)
+    assert lease.fencing_token > before.fencing_token
+    assert held_at(quorum, unique_name, range(count, 5)).count(lease.token) >= 3
+    lease.release()
+    assert not any(held_at(quorum, unique_name, range(count, 5)))
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+def test_a_majority_may_not(quorum: Quorum, face: Face, unique_name: str, how: str) -> None:
+    locks = face.connect(quorum.url)
+    locks.lock(f"{unique_name}-warm").acquire().release()
+    for server in quorum.servers[:3]:
+        getattr(server, how)()
+    began = time.monotonic()
+    with pytest.raises(holdfast.QuorumUnreachable) as caught:
+        locks.lock(unique_name).try_acquire()
+    with pytest.raises(holdfast.QuorumUnreachable):
+        locks.lock(unique_name).acquire(timeout=1)
+    assert time.monotonic() - began < 20, "long before any ttl"
+    assert caught.value.needed == 3
+    assert caught.value.heard <= 2, "those that are there, as far as they had answered when it was hopeless"
+    assert len(caught.value.problems) >= 3
+    assert address(quorum.servers[0]) in str(caught.value)
+    eventually(lambda: not any(held_at(quorum, unique_name, range(3, 5))), "the votes were given back")
+    for server in quorum.servers[:3]:
+        server.start()
+        server.resume()
+    # The requests that lay in the buffers of those that hung are carried out now, and undone.
+    eventually(lambda: not any(held_at(quorum, unique_name)), "nothing is left anywhere", 60)
+    locks.lock(unique_name).acquire(timeout=30).release()
+
+
+def test_a_holder_learns_that_the_majority_is_gone(quorum: Quorum, face: Face, unique_name: str) -> None:
+    lease = face.connect(quorum.url).lock(unique_name, ttl=3).acquire()
+    for server in quorum.servers[:3]:
+        server.pause()
+    eventually(lambda: lease.state.name == "SUSPECT", "a renewal failed")
+    assert lease.lost.wait(30)
+    with pytest.raises(holdfast.LeaseLost):
+        lease.ensure_held()
+
+
+def test_renewals_go_on_without_a_minority(quorum: Quorum, face: Face, unique_name: str) -> None:
+    lease = face.connect(quorum.url).lock(unique_name, ttl=1.5).acquire()
+    quorum.servers[0].pause()
+    quorum.servers[1].kill()
+    time.sleep(2.5)  # longer than the ttl: it is the absence of a loss that counts
+    lease.ensure_held()
+    lease.release()
+
+
+def test_a_member_that_hangs_is_not_waited_for(quorum: Quorum, face: Face, unique_name: str) -> None:
+    lock = face.connect(quorum.url, ttl=60).lock(unique_name, renew=False)
+    for _ in range(5):
+        lock.acquire().release()
+    quorum.servers[2].pause()
+    lock.acquire().release()  # found out
+    began = time.monotonic()
+    for _ in range(20):
+        lock.acquire().release()
+    took = time.monotonic() - began
+    assert took < 20 * 0.5, f"{took:.3f} s for 20 turns: a member is waited for 1 s with such a ttl"
+
+
+# ---------------------------------------------------------------- members that forget
+
+
+def test_a_member_that_was_restarted_does_not_vote(face: Face, unique_name: str) -> None:
+    with Quorum(3) as own:
+        locks = face.module().Client.quorum(own.urls, ttl=1, restart_delay=1)
+        locks = face.wrap(locks)
+        try:
+            # All three are too young at first, and grow up.
+            with pytest.raises(holdfast.QuorumUnreachable, match="restarted lately"):
+                locks.lock(unique_name).try_acquire()
+            locks.lock(unique_name).acquire(timeout=30).release()
+            own.servers[0].kill()
+            own.servers[0].start()
+            own.servers[1].kill()
+            own.servers[1].start()  # both empty: with their votes, two holders were possible
+            with pytest.raises(holdfast.QuorumUnreachable, match="restarted lately"):
+                locks.lock(unique_name).try_acquire()
+            eventually(lambda: not any(held_at(own, unique_name, range(3))), "the one vote was given back")
+            locks.lock(unique_name).acquire(timeout=30).release()
+        finally:
+            locks.close()
+
+
+def test_fencing_tokens_grow_whichever_majority_it_is(quorum: Quorum, face: Face, unique_name: str) -> None:
+    """Every turn sees another minority gone, and clients that know nothing of each other."""
+    tokens = []
+    clients = [face.connect(quorum.url) for _ in range(2)]
+    # A token far ahead, which just a majority remembers: those that follow must not forget it.
+    for member in range(3):
+        quorum.clients[member].set(f"{key(unique_name)}:fence", 2_500_000_000_000_000, px=600_000)
+    for turn in range(6):
+        gone = [(turn * 2 + 1) % 5, (turn * 2 + 2) % 5] if turn else []
+        for member in gone:
+            quorum.servers[member].pause()
+        try:
+            lease = clients[turn % 2].lock(unique_name, ttl=20).acquire(timeout=30)
+            tokens.append(lease.fencing_token)
+            lease.release()
+        finally:
+            for member in gone:
+                quorum.servers[member].resume()
+    assert tokens[0] > 2_500_000_000_000_000
+    assert tokens == sorted(set(tokens))
+
+
+# ---------------------------------------------------------------- contention
+
+
+def test_contenders_take_turns(quorum: Quorum, face: Face, unique_name: str) -> None:
+    inside: list[int] = []
+    tokens: list[int] = []
+
+    def take(number: int) -> None:
+        locks = clients[number]
+        for _ in range(3):
+            lease = locks.lock(unique_name, ttl=20).acquire(timeout=60)
+            inside.append(number)
+            assert inside == [number]
+            tokens.append(lease.fencing_token)
+            inside.remove(number)
+            lease.release()
+
+    clients = [face.connect(quorum.url) for _ in range(4)]
+    for taker in [face.start(take, number) for number in range(4)]:
+        taker.result(120)
+    assert len(tokens) == 12
+    assert tokens == sorted(set(tokens))
+
+
+def test_waiting_ends_with_the_release(quorum: Quorum, face: Face, unique_name: str) -> None:
+    locks, others = face.connect(quorum.url), face.connect(quorum.url)
+    lease = locks.lock(unique_name).acquire()
+    with pytest.raises(holdfast.AcquireTimeout) as caught:
+        others.lock(unique_name).acquire(timeout=0.3)
+    assert caught.value.holder == lease.token
+    waiting = face.start(others.lock(unique_name).acquire, timeout=60)
+    lease.release()
+    waiting.result().release()
+
+
+# ---------------------------------------------------------------- wrong set-ups
+
+
+def test_wrong_set_ups_are_refused(face: Face) -> None:
+    make: Any = face.module().Client.quorum
+    urls = [f"redis://127.0.0.1:{port}" for port in range(1, 6)]
+    for servers in (urls[:1], urls[:2], urls[:4], [], "redis://127.0.0.1", None, [*urls[:2], 5]):
+        with pytest.raises(holdfast.ConfigurationError) as caught:
+            make(servers)
+        assert caught.value.argument == "servers"
+    with pytest.raises(holdfast.ConfigurationError, match="same"):
+        make([*urls[:2], urls[0]])
+    for url in ("redlock://a,b", "redlock://a:1,b:2,c:x", "redlock://a,a,b", "redlock://a,b,c/x/y"):
+        with pytest.raises(holdfast.ConfigurationError):
+            face.connect(url)
+    for options in ({"restart_delay": -1}, {"member_timeout": 0}, {"ttl": 0}):
+        with pytest.raises(holdfast.ConfigurationError):
+            make(urls, **options)
+
+
+def test_the_same_server_twice_is_found_out(quorum: Quorum, face: Face, unique_name: str) -> None:
+    one = quorum.servers[0]
+    url = f"redlock://{address(one)},localhost:{one.port},{address(quorum.servers[1])}?restart_delay=0"
+    locks = face.connect(url)
+    for _ in range(2):
+        with pytest.raises(holdfast.ConfigurationError, match="one and the same"):
+            locks.lock(unique_name).acquire(timeout=5)
+    eventually(lambda: not any(held_at(quorum, unique_name)), "nothing is left")
+
+
+def test_a_replica_is_no_member(quorum: Quorum, face: Face, private_server: Any, unique_name: str) -> None:
+    master = quorum.servers[0]
+    quorum.clients[0].config_set("repl-diskless-sync-delay", 0)
+    replica = private_server(config={"replicaof": f"{master.host} {master.port}", "replica-read-only": "no"})
+    with plain(replica) as client:
+        eventually(lambda: client.info("replication")["master_link_status"] == "up", "it follows", 60)
+        locks = face.connect(
+            f"redlock://{address(master)},{address(quorum.servers[1])},{address(replica)}?restart_delay=0"
+        )
+        with pytest.raises(holdfast.ConfigurationError, match="slave"):
+            locks.lock(unique_name).acquire(timeout=5)
+
+
+def test_what_a_quorum_does_not_offer(face: Face) -> None:
+    locks = face.connect("redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3")
+    asked: list[tuple[str, tuple[Any, ...]]] = [
+        ("rwlock", ("a",)),
+        ("semaphore", ("a", 3)),
+        ("multilock", ("a", "b")),
+        ("condition", (locks.lock("a"),)),
+        ("latch", ("a", 3)),
+        ("event", ("a",)),
+        ("barrier", ("a", 3)),
+        ("optimistic", ("a",)),
+        ("compare_and_set", ("a", "b", "c")),
+    ]
+    for maker, arguments in asked:
+        with pytest.raises(holdfast.ConfigurationError, match="one server that decides"):
+            getattr(locks, maker)(*arguments)
+
+
+def test_an_election_over_a_quorum(quorum: Quorum, face: Face, unique_name: str) -> None:
+    election = face.connect(quorum.url).election(unique_name)
+    with election as leadership:
+        assert leadership.fencing_token
