@@ -103,7 +103,7 @@ def test_a_storm_of_cancellations_leaves_nothing(valkey_server: embedded.Server,
     async def main() -> None:
         cancelled = 0
         async with served(valkey_server) as (locks, raw):
-            for wave in range(10):
+            for wave in range(20):
                 cancelled += await _storm(locks, raw, f"{unique_name}-{wave}", 150, 0.06, seed * 100 + wave)
                 if cancelled >= 500:
                     break
@@ -135,7 +135,7 @@ def test_a_storm_over_a_slow_wire_leaves_nothing(valkey_server: embedded.Server,
         raw = redis.asyncio.Redis.from_url(valkey_server.url, decode_responses=True)
         cancelled = 0
         async with holdfast.asyncio.connect(f"redis://127.0.0.1:{port}") as locks:
-            for wave in range(10):
+            for wave in range(20):
                 cancelled += await _storm(locks, raw, f"{unique_name}-{wave}", 120, 0.2, wave)
                 if cancelled >= 300:
                     break

@@ -203,7 +203,11 @@ def test_a_former_master_gets_no_more_requests(play: Callable[[Test], None]) -> 
     play(test)
 
 
-def test_silence_ends_in_time_and_a_late_reply_is_dropped(play: Callable[[Test], None]) -> None:
+def test_silence_ends_in_time_and_a_late_reply_is_dropped(
+    play: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aio, "SILENCE_S", 1000.0)  # however slow this machine is: the connection stays
+
     async def test(fake: Fake, driver: AioDriver) -> None:
         fake.answer = lambda words, wire: None
         with pytest.raises(Trouble) as caught:
@@ -456,13 +460,13 @@ def test_wake_ups_are_kept_and_a_grant_beats_a_hint(play: Callable[[Test], None]
 
 def test_a_half_open_inbox_is_found_out(play: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aio, "INBOX_QUIET_S", -1.0)
-    monkeypatch.setattr(aio, "INBOX_PATIENCE_S", 0.05)
 
     async def test(fake: Fake, driver: AioDriver) -> None:
         fake.answer = lambda words, wire: (
             b"*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n" if words[0] == b"SUBSCRIBE" else None
         )
         await driver.run(protocol(Listen("a", "k", PATIENCE_S)))
+        monkeypatch.setattr(aio, "INBOX_PATIENCE_S", 0.05)
         waiting = asyncio.create_task(driver.run(protocol(AwaitWake("a", PATIENCE_S))))
         await driver.run(protocol(Listen("b", "k", PATIENCE_S)))  # relies on it: asks for a sign of life
         got = await waiting
