@@ -64,6 +64,8 @@ _REDIRECTS_MAX = 5
 _GONE = frozenset({"silent", "broken", "refused", "READONLY", "MASTERDOWN"})
 #: How often the agent looks whether connections have owed a reply for too long, s.
 _OWED_LOOK_S = 1.0
+#: For so long after its last deed the agent looks again by itself, s: below the time to the first renewal, as a rule.
+_LINGER_S = 1.0
 #: A thread that has had nothing to do for this long ends, s.
 _IDLE_S = 10.0
 
@@ -588,6 +590,7 @@ class _Agent(_Background):
         self._selector: selectors.BaseSelector | None = None
         self._waker: tuple[socket.socket, socket.socket] | None = None
         self._sleeps_until = 0.0
+        self._lingers = True
         self._stopping = False
         self._new: list[tuple[Node, Wire]] = []
         self._new_owed: list[Asked] = []
@@ -692,9 +695,15 @@ class _Agent(_Background):
         if next_at is not None:
             self._sleeps_until = next_at
             wait_s = max(0.0, next_at - clock())
+        elif self._lingers:
+            # Where there was a lease there will be another one, and its coming need not wake us.
+            self._sleeps_until = clock() + _LINGER_S
+            wait_s = _LINGER_S
         if self._owed:
             wait_s = _OWED_LOOK_S if wait_s is None else min(wait_s, _OWED_LOOK_S)
-        for key, _ in selector.select(wait_s):
+        ready = selector.select(wait_s)
+        self._lingers = bool(ready)
+        for key, _ in ready:
             if isinstance(key.data, Asked):
                 self._read_owed(selector, key.data)
             elif key.data is None:

@@ -19,7 +19,7 @@ from holdfast._core.hold import Hold
 from holdfast._core.keys import lock_keys
 from holdfast._core.optimistic import Value
 from holdfast._core.trouble import Trouble
-from holdfast._core.waiting import Busy, Grant, Turn, wait_for
+from holdfast._core.waiting import Busy, Grant, Turn, patience_for, wait_for
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.threads import Cancelled
 from holdfast._faces.holder import Holder
@@ -27,6 +27,7 @@ from holdfast._faces.naming import namer
 from holdfast._faces.options import PERMITS_MAX, Duration, check_count, check_name, timeout_of, ttl_ms_of
 from holdfast._faces.threads import Client, Leasable, Lease, Lock
 from holdfast._transport.clock import clock
+from holdfast._transport.pack import Ask
 from holdfast.errors import (
     AcquireCancelled,
     AcquireTimeout,
@@ -81,6 +82,18 @@ class _TurnLeasable(Leasable):
     def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
         turn = self._turn(token)
         return wait_for(turn, timeout_s, listening=self._client._driver.listening(turn.key))
+
+    def _prepare(self) -> tuple[Ask, Ask] | tuple[()]:
+        driver = self._client._driver
+        if not driver.can_ask:
+            return super()._prepare()
+        turn = self._turn("")
+        patience_s = patience_for(self._ttl_ms, driver.settings)
+        self._asks = asks = Ask(turn.ask(False, 0, patience_s)), Ask(turn.undo(0, patience_s))
+        return asks
+
+    def _resumed(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
+        return wait_for(self._turn(token), timeout_s)
 
     def _make_hold(self, token: str, grant: Grant) -> Hold:
         turn = self._turn(token)
@@ -212,6 +225,7 @@ class _Upgrade(WriteLock):
     ) -> None:
         super().__init__(client, name, ttl_ms, renew, max_hold_ms)
         self._owned_as = ()  # the reader beneath it says who owns it
+        self._asks = ()  # its token is not the one that it is given
         self._reader = reader
 
     def _turn(self, token: str) -> rwlock.RWTurn:
@@ -225,6 +239,7 @@ class _Downgrade(ReadLock):
         self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None, writer: str
     ) -> None:
         super().__init__(client, name, ttl_ms, renew, max_hold_ms)
+        self._asks = ()  # not one request, but two
         self._writer = writer
 
     async def _ask(self, token: str, timeout_s: float | None) -> Grant | Busy:

@@ -15,7 +15,6 @@ if redis.call('EXISTS', lock, queue, gone) == 0 then
   return {1, next_fence(fence_key, fence_ms)}
 end
 
--- #include queue
 local holder = redis.call('GET', lock)
 if redis.call('SISMEMBER', gone, token) == 1 then
   return {-1}
@@ -24,6 +23,8 @@ if holder == token then
   redis.call('PEXPIRE', lock, ttl_ms)
   return {1, tonumber(redis.call('GET', fence_key) or next_fence(fence_key, fence_ms))}
 end
+
+-- #include queue
 
 local waits = ARGV[3] == 'wait'
 local arrival = tonumber(ARGV[4])
