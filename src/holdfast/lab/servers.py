@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import mmap
+import shlex
 import shutil
 import struct
 import subprocess
@@ -110,10 +111,8 @@ class Clock:
             self._memory = mmap.mmap(self._file.fileno(), 8)
             #: A program that starts the server with the shim in front of the C library.
             self.program = self._folder / "server"
-            self.program.write_text(
-                "#!/bin/sh\n"
-                f"HOLDFAST_LAB_CLOCK='{offset}' LD_PRELOAD='{shim}' exec '{embedded.valkey_executable()}' \"$@\"\n"
-            )
+            quoted = [shlex.quote(str(path)) for path in (offset, shim, embedded.valkey_executable())]
+            self.program.write_text('#!/bin/sh\nHOLDFAST_LAB_CLOCK={} LD_PRELOAD={} exec {} "$@"\n'.format(*quoted))
             self.program.chmod(0o755)
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
