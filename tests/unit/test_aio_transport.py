@@ -264,6 +264,32 @@ def test_an_answer_that_makes_no_sense_ends_the_connection(play: Callable[[Test]
     play(test)
 
 
+def test_a_server_that_hangs_up_after_the_handshake(play: Callable[[Test], None]) -> None:
+    """Whoever reads at that moment, requests do not wait for an end that was seen already."""
+
+    async def test(fake: Fake, driver: AioDriver) -> None:
+        hang_up = True
+        make = aio._connect
+
+        async def connect(*args: Any) -> Any:
+            connection = await make(*args)
+            if hang_up:
+                fake.wires[-1].close()
+                await until(connection._reader.at_eof)
+            return connection
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(aio, "_connect", connect)
+            for effect in (call(), Listen("t", "k", PATIENCE_S)):
+                with pytest.raises(Trouble) as caught:
+                    await driver.run(protocol(effect))
+                assert (caught.value.kind, caught.value.sent, caught.value.passing) == ("broken", False, True)
+            hang_up = False
+            assert await driver.run(protocol(call())) == 1
+
+    play(test)
+
+
 def test_nobody_listens_there(tmp_path: Path) -> None:
     async def main() -> None:
         client = redis.asyncio.Redis(unix_socket_path=str(tmp_path / "none"), protocol=2)

@@ -84,11 +84,16 @@ def _drop(connection: Any) -> None:
 
 
 def _take_over(connection: Any, protocol: asyncio.Protocol) -> tuple[asyncio.Transport, Any, bytes]:
-    """Put our protocol on the connection: (transport, what must be kept alive, what was read ahead)."""
+    """Put our protocol on the connection: (transport, what must be kept alive, what was read ahead).
+
+    Its end may have been seen before, and would not be told again: the transport is closing then.
+    """
     writer, reader = connection._writer, connection._reader
     connection._writer = connection._reader = None  # else its finalizer would close ours
     transport: asyncio.Transport = writer.transport
     transport.set_protocol(protocol)
+    if getattr(reader, "_eof", False):
+        transport.abort()
     return transport, writer, bytes(getattr(reader, "_buffer", b""))
 
 
@@ -254,7 +259,8 @@ class Link(asyncio.Protocol):
             return
         transport, self._kept, ahead = _take_over(connection, self)
         if transport.is_closing():
-            self.connection_lost(None)
+            self._fail(Trouble("broken", "the connection was closed", self.server.name, sent=False, passing=True))
+            self._kept = None
             return
         # Those whose asker has gone meanwhile need not be sent at all.
         self._pending = deque(request for request in self._pending if not request[0].done())
@@ -319,6 +325,11 @@ class Link(asyncio.Protocol):
             self._opening.cancel()
         elif self._transport is not None:
             self._transport.abort()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it takes new requests."""
+        return not self.ended and not self._retired
 
     @property
     def gone(self) -> bool:
@@ -390,9 +401,12 @@ class Inbox(asyncio.Protocol):
         """Connect, and wait for the confirmation. Raises `Trouble`."""
         connection = await _connect(self._server.make, self._server.name)
         self._transport, self._kept, ahead = _take_over(connection, self)
-        if ahead:
-            self.data_received(ahead)
-        self._transport.write(pack_command(("SUBSCRIBE", self._channel)))
+        if self._transport.is_closing():
+            self.connection_lost(None)
+        else:
+            if ahead:
+                self.data_received(ahead)
+            self._transport.write(pack_command(("SUBSCRIBE", self._channel)))
         try:
             async with asyncio.timeout(INBOX_PATIENCE_S):
                 await self._confirmed
@@ -488,7 +502,7 @@ class Server:
     def session(self, name: str) -> Link:
         """The connection of that session alone."""
         link = self._in_session.get(name)
-        if link is None or link.ended:
+        if link is None or not link.usable:
             link = self._take()
             self._in_session[name] = link
         return link
@@ -496,7 +510,7 @@ class Server:
     def end_session(self, name: str) -> None:
         """Others may have its connection now, when it owes nothing."""
         link = self._in_session.pop(name, None)
-        if link is None or link.ended:
+        if link is None or not link.usable:
             return
         if link.owes or len(self._idle) >= IDLE_LINKS_MAX or self.closed:
             link.abort()
@@ -506,7 +520,7 @@ class Server:
     def _take(self) -> Link:
         while self._idle:
             link = self._idle.pop()
-            if not link.ended:
+            if link.usable:
                 return link
         return self._new_link()
 
