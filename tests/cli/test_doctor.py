@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
 
 from holdfast import embedded, errors
-from holdfast.cli.doctor import Facts, Finding, examine
+from holdfast.cli.doctor import Finding, examine, examine_all
+from holdfast.cli.survey import Facts, Survey
 from tests.support.commands import holdfast, wait_for
+from tests.support.topologies import NEVER_DOWN_MS, Cluster, Quorum, WithSentinel
 
 HEALTHY: dict[str, Any] = {
     "role": "master",
@@ -31,7 +34,7 @@ CONFIG = {"save": "", "appendfsync": "everysec", "min-replicas-to-write": "1", "
 
 
 def facts(info: dict[str, Any] | None = None, config: dict[str, str] | None = None, **more: Any) -> Facts:
-    more = {"round_trips_ms": [0.2] * 9, "clocks_apart_s": 0.01, "handoff_ms": 0.5, **more}
+    more = {"round_trips_ms": [0.2] * 9, "clocks_apart_s": 0.01, **more}
     return Facts("h:1", "holdfast", {**HEALTHY, **(info or {})}, {**CONFIG, **(config or {})}, **more)
 
 
@@ -63,7 +66,8 @@ JUDGEMENTS = {
     "far away": ("latency", "warning", facts(round_trips_ms=[150.0] * 9)),
     "crowded": ("clients", "warning", facts({"connected_clients": 9_900})),
     "impatient": ("clients", "note", facts(config={"timeout": "60"})),
-    "scripts not allowed": ("lock", "fatal", facts(trial_error=errors.ScriptRefused("h:1", "NOPERM", "NOPERM no"))),
+    "a restart forgets votes": ("persistence", "note", facts({"aof_enabled": 0}, kind="quorum")),
+    "a member with replicas": ("replicas", "danger", facts(kind="quorum")),
 }
 
 
@@ -83,8 +87,49 @@ def test_findings_come_by_weight() -> None:
 
 
 def test_a_server_that_tells_nothing_is_judged_by_the_lock_alone() -> None:
-    silent = Facts("h:1", "holdfast", handoff_ms=1.0)
-    assert {finding.weight for finding in examine(silent)} == {"ok", "note"}
+    silent = Survey("h:1", "single", [Facts("h:1", "holdfast")], handoff_ms=1.0)
+    assert {finding.weight for finding in examine_all(silent)} == {"ok", "note"}
+
+
+def place(kind: str, *servers: Facts, **more: Any) -> list[Finding]:
+    for number, server in enumerate(servers):
+        server.server, server.kind = f"h:{number}", kind
+        server.info.setdefault("run_id", str(number))
+    return examine_all(Survey("everything", kind, list(servers), **more))
+
+
+def alone(**info: Any) -> Facts:
+    return facts({"connected_slaves": 0, **info}, {"min-replicas-to-write": "0"})
+
+
+def test_a_lock_that_cannot_be_taken_is_fatal_and_says_which_rights_it_takes() -> None:
+    (finding, *_) = place("single", facts(), trial_error=errors.ScriptRefused("h:1", "NOPERM", "NOPERM no"))
+    assert (finding.check, finding.weight) == ("lock", "fatal")
+    assert "+evalsha" in (finding.do or "")
+
+
+def test_what_servers_share_is_said_once_and_what_they_do_not_names_them() -> None:
+    findings = place("cluster", facts(), facts(), facts({"maxmemory": 10**9, "maxmemory_policy": "allkeys-lru"}))
+    versions = [finding for finding in findings if finding.check == "version"]
+    assert [(finding.what, finding.servers) for finding in versions] == [("Redis 7.4.1", ())]
+    (evicting,) = [finding for finding in findings if finding.check == "memory"]
+    assert (evicting.weight, evicting.servers) == ("danger", ("h:2",))
+
+
+def test_a_quorum_with_a_member_gone() -> None:
+    (gone,) = [f for f in place("quorum", alone(), alone(), silent={"h:9": "refused"}) if f.check == "members"]
+    assert (gone.weight, gone.servers) == ("warning", ("h:9",))
+    assert "no other one may fail" in gone.what
+
+
+def test_a_quorum_of_one_server_under_two_names() -> None:
+    findings = place("quorum", alone(run_id="same"), alone(run_id="same"), alone())
+    assert ("members", "fatal") in [(finding.check, finding.weight) for finding in findings]
+
+
+def test_sentinels_that_complain() -> None:
+    findings = place("sentinel", facts(), complaint="NOQUORUM 1 usable Sentinels")
+    assert findings[0].weight == "danger" and "NOQUORUM" in findings[0].what
 
 
 def examined(url: str, *words: str) -> tuple[int, dict[str, Any]]:
@@ -102,11 +147,14 @@ def weights(report: dict[str, Any]) -> dict[str, str]:
 def test_a_real_server_of_each_kind(server: embedded.Server) -> None:
     status, report = examined(server.url)
     assert (status, report["ok"], report["usable"]) == (0, True, True)
-    assert set(report) >= {"server", "product", "server_version", "verdict", "findings", "clocks_apart_s", "handoff_ms"}
-    assert set(report["findings"][0]) == {"check", "weight", "what", "do"}
-    assert report["product"] in ("redis", "valkey") and report["server_version"][0] in "6789"
+    assert set(report) == {
+        *("version", "command", "ok", "usable", "verdict", "place", "kind", "servers", "handoff_ms", "findings")
+    }
+    assert set(report["findings"][0]) == {"check", "weight", "what", "do", "servers"}
+    (told,) = report["servers"]
+    assert told["product"] in ("redis", "valkey") and told["version"][0] in "6789"
     assert weights(report)["lock"] == "ok" and report["handoff_ms"] > 0
-    assert abs(report["clocks_apart_s"]) < 60
+    assert abs(told["clocks_apart_s"]) < 60
     assert "geheim" not in json.dumps(report)
 
 
@@ -141,6 +189,37 @@ def test_a_replica_cannot_be_used(
     status, report = examined(server.url)
     assert (status, report["usable"]) == (78, False)
     assert weights(report)["role"] == "fatal"
+
+
+def test_a_quorum() -> None:
+    with Quorum(3) as quorum:
+        status, report = examined(quorum.url)
+        assert (status, report["kind"], len(report["servers"])) == (0, "quorum", 3), report
+        assert weights(report)["lock"] == "ok" and weights(report)["persistence"] == "note"
+        quorum.servers[0].kill()
+        status, report = examined(quorum.url)
+        assert status == 0 and weights(report)["members"] == "warning", report
+        quorum.servers[1].kill()
+        status, report = examined(quorum.url)
+        assert status == 78 and weights(report)["lock"] == "fatal", report
+
+
+def test_through_sentinel() -> None:
+    with WithSentinel(down_after_ms=NEVER_DOWN_MS) as topology:
+        status, report = examined(topology.url)
+        assert (status, report["kind"]) == (0, "sentinel"), report
+        assert weights(report)["lock"] == "ok"
+        assert {"danger"} >= {weights(report)["replicas"]}  # no min-replicas-to-write
+        sentinel = urlsplit(topology.url).netloc.split(",")[0]
+        status, report = examined(f"redis://{sentinel}")
+        assert status == 78 and weights(report)["role"] == "fatal"
+
+
+def test_a_cluster() -> None:
+    with Cluster(node_timeout_ms=30_000) as cluster:
+        status, report = examined(cluster.url)
+        assert (status, report["kind"]) == (0, "cluster"), report
+        assert len(report["servers"]) >= 3 and weights(report)["lock"] == "ok"
 
 
 RIGHTS = [

@@ -1,29 +1,24 @@
 """`holdfast doctor`: can this server be used for locks, and how safely.
 
-Theory: first everything that can be known is gathered (`Facts`), with "not known" for what the server does not
-tell this user; then each check of `CHECKS` turns facts into findings, and they are shown by weight. A lock is
-really taken, handed over and released on the way, since that alone proves that this user may do it all.
+Theory: `survey` finds out what there is to know; each check of `CHECKS` turns the facts of one server into findings,
+`_PLACE_CHECKS` those of the whole place (a Cluster, a quorum, …); findings are shown by weight, those that several
+servers share once.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_server_options, client_options
 from holdfast.cli.report import clean, emit_json, json_error
+from holdfast.cli.survey import Facts, Survey, survey
 
-__all__ = ["CHECKS", "Facts", "Finding", "examine", "gather", "main"]
+__all__ = ["CHECKS", "Finding", "examine", "examine_all", "main"]
 
-#: How long the server has for each answer, s.
-_PATIENCE_S = 5.0
 #: Oldest versions that are supported.
 _OLDEST = {"redis": (6, 2), "valkey": (7, 2)}
 #: Beyond this the clocks of server and client are worth a word (it harms no lock), s.
@@ -60,39 +55,8 @@ class Finding:
     weight: str
     what: str
     do: str | None = None
-
-
-@dataclass
-class Facts:
-    """What was found out. An empty `info` or None: the server does not tell this user."""
-
-    server: str
-    namespace: str | None
-    info: dict[str, Any] = field(default_factory=dict)
-    config: dict[str, str] = field(default_factory=dict)
-    round_trips_ms: list[float] = field(default_factory=list)
-    clocks_apart_s: float | None = None
-    handoff_ms: float | None = None
-    #: What went wrong with the lock that was tried, or None.
-    trial_error: BaseException | None = None
-
-    def number(self, name: str) -> int | None:
-        """A number from INFO."""
-        value = self.info.get(name)
-        return value if isinstance(value, int) else None
-
-    def setting(self, *names: str) -> str | None:
-        """The first of these that CONFIG GET told."""
-        return next((self.config[name] for name in names if name in self.config), None)
-
-    @property
-    def product(self) -> tuple[str, tuple[int, ...]] | None:
-        """(redis or valkey, version)."""
-        for product in ("valkey", "redis"):
-            version = self.info.get(f"{product}_version")
-            if isinstance(version, str):
-                return product, tuple(int(part) for part in version.split(".") if part.isdigit())
-        return None
+    #: Which servers of several it is about; empty: all of them, or there is only one.
+    servers: tuple[str, ...] = ()
 
 
 def main(words: list[str]) -> int:
@@ -102,176 +66,43 @@ def main(words: list[str]) -> int:
     add_server_options(parser)
     options = parser.parse_args(words)
     try:
-        facts = _gather_from(options)
+        found = _survey(options)
     except Exception as error:
         if not options.json:
             raise
         return json_error("doctor", error)
-    findings = examine(facts)
+    findings = examine_all(found)
     usable = all(finding.weight != "fatal" for finding in findings)
     if options.json:
-        _print_json(facts, findings, usable)
+        _print_json(found, findings, usable)
     else:
-        _print(facts, findings, usable)
+        _print(found, findings, usable)
     if usable:
         return exits.OK
-    refused = facts.trial_error is not None and exits.status_of(facts.trial_error) == exits.REFUSED
+    refused = found.trial_error is not None and exits.status_of(found.trial_error) == exits.REFUSED
     return exits.REFUSED if refused else exits.UNUSABLE
 
 
-# ---- finding out ----
-
-
-def _gather_from(options: argparse.Namespace) -> Facts:
+def _survey(options: argparse.Namespace) -> Survey:
     if not options.embedded:
-        return gather(**client_options(options))
+        return survey(**client_options(options))
     from holdfast import embedded
 
     with embedded.server() as server:
         options.url = server.unix_url
-        return gather(**client_options(options))
+        return survey(**client_options(options))
 
 
-def gather(url: str | None, namespace: str | None) -> Facts:
-    """Ask the server. Raises when it cannot be reached, or does not let us in."""
-    import redis
-
-    import holdfast
-
-    holdfast.connect(url, namespace=namespace).close()  # refuses what is wrong with the arguments
-    url = url if url is not None else os.environ.get("HOLDFAST_URL") or "redis://localhost:6379"
-    # Small waits, no repeats: a server in trouble is what we want to see.
-    with redis.Redis.from_url(url, socket_timeout=_PATIENCE_S, socket_connect_timeout=_PATIENCE_S) as client:
-        facts = Facts(_name_of(client), namespace)
-        _let_in(client, facts.server)
-        facts.info = _told(lambda: client.info("everything")) or _told(client.info) or {}
-        for name in ("save", "appendfsync", "min-replicas-to-write", "min-replicas-max-lag", "timeout"):
-            got = _told(lambda name=name: client.config_get(name)) or {}  # type: ignore[misc]
-            facts.config.update({_text(key): _text(value) for key, value in got.items()})
-        _measure(client, facts)
-    if facts.info.get("redis_mode") != "sentinel" and facts.info.get("role") != "slave":
-        _try_a_lock(facts, url)
-    return facts
-
-
-def _name_of(client: Any) -> str:
-    kwargs = client.connection_pool.connection_kwargs
-    return str(kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}")
-
-
-def _let_in(client: Any, server: str) -> None:
-    """Raise what a lock would raise if it could not even connect."""
-    import redis
-
-    from holdfast import errors
-
-    try:
-        client.ping()
-    except redis.exceptions.NoPermissionError:
-        pass  # PING is not needed
-    except (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError) as error:
-        raise errors.ServerError(server, "NOAUTH", str(error), "check user name and password") from None
-    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
-        if "authentication" in str(error).lower() or "wrongpass" in str(error).lower():
-            raise errors.ServerError(server, "WRONGPASS", str(error), "check user name and password") from None
-        raise errors.ServerUnreachable(server, str(error)) from None
-    except redis.exceptions.RedisError as error:
-        kind = "NOAUTH" if "authentication" in str(error).lower() else type(error).__name__
-        raise errors.ServerError(server, kind, str(error)) from None
-
-
-def _told(ask: Callable[[], Any]) -> Any:
-    """The answer, or None when this user does not get one."""
-    import redis
-
-    try:
-        return ask()
-    except redis.exceptions.RedisError:
-        return None
-
-
-def _text(value: object) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def _measure(client: Any, facts: Facts) -> None:
-    """Round trips and the server's clock against ours; the quickest answer says most about the clock."""
-    best_s = float("inf")
-    for _ in range(9):
-        sent_at, sent_on = time.perf_counter(), time.time()
-        told = _told(client.time)
-        took_s = time.perf_counter() - sent_at
-        if told is None:
-            return
-        facts.round_trips_ms.append(took_s * 1000)
-        if took_s < best_s:
-            best_s = took_s
-            facts.clocks_apart_s = told[0] + told[1] / 1_000_000 - (sent_on + took_s / 2)
-
-
-def _try_a_lock(facts: Facts, url: str) -> None:
-    """Take a lock, extend it, hand it over to a waiter, release it."""
-    import holdfast
-
-    name = f"holdfast-doctor-{os.urandom(8).hex()}"
-    granted: list[float] = []
-    waiting_errors: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            with there.lock(name).acquire(timeout=2 * _PATIENCE_S):
-                granted.append(time.perf_counter())
-        except BaseException as error:
-            waiting_errors.append(error)
-
-    try:
-        with (
-            holdfast.connect(url, namespace=facts.namespace, ttl=10) as here,
-            holdfast.connect(url, namespace=facts.namespace, ttl=10) as there,
-        ):
-            lock = here.lock(name)
-            lease = lock.acquire(timeout=_PATIENCE_S)
-            lease.extend(10)
-            waiter = threading.Thread(target=wait, daemon=True)
-            waiter.start()
-            until = time.monotonic() + _PATIENCE_S
-            while lock.waiters() == 0 and not waiting_errors and time.monotonic() < until:
-                time.sleep(0.005)
-            time.sleep(0.02)  # it sleeps now
-            released_at = time.perf_counter()
-            lease.release()
-            waiter.join(2 * _PATIENCE_S)
-            if waiting_errors:
-                raise waiting_errors[0]
-            if granted:
-                facts.handoff_ms = (granted[0] - released_at) * 1000
-    except Exception as error:
-        facts.trial_error = error
-
-
-# ---- judging: each check gets the facts, and yields findings ----
+# ---- judging one server: each check gets its facts, and yields findings ----
 
 
 def _check_role(facts: Facts) -> Iterator[Finding]:
-    if facts.info.get("redis_mode") == "sentinel" or facts.info.get("server_mode") == "sentinel":
-        yield Finding("role", "fatal", "this is a Sentinel, not a server that keeps data", "name the master's address")
+    if facts.is_sentinel:
+        way_out = "use redis+sentinel://HOST:PORT/SERVICE"
+        yield Finding("role", "fatal", "this is a Sentinel, not a server that keeps data", way_out)
     elif facts.info.get("role") == "slave":
         master = f"{facts.info.get('master_host')}:{facts.info.get('master_port')}"
         yield Finding("role", "fatal", f"this is a replica of {clean(master)}, and takes no writes", "name the master")
-
-
-def _check_trial(facts: Facts) -> Iterator[Finding]:
-    error = facts.trial_error
-    if error is None:
-        if facts.handoff_ms is not None:
-            yield Finding("lock", "ok", f"a lock was taken, handed over ({facts.handoff_ms:.1f} ms) and released")
-        return
-    do = None
-    if exits.status_of(error) == exits.REFUSED:
-        do = f"give the user these rights: {_PERMISSIONS.format(facts.namespace or 'holdfast')}"
-        if facts.namespace is None:
-            do += ", and the locks' own names as keys"
-    yield Finding("lock", "fatal", f"a lock could not be taken and handed over: {exits.sentence(error)}", do)
 
 
 def _check_version(facts: Facts) -> Iterator[Finding]:
@@ -323,6 +154,13 @@ def _check_eviction(facts: Facts) -> Iterator[Finding]:
 def _check_replicas(facts: Facts) -> Iterator[Finding]:
     replicas = facts.number("connected_slaves")
     if replicas is None or facts.info.get("role") == "slave":
+        return
+    if facts.kind == "quorum":
+        if replicas:
+            what = (
+                f"{replicas} replica(s): when one of them takes over, the quorum counts a member that forgot its vote"
+            )
+            yield Finding("replicas", "danger", what, "members of a quorum have no replicas, and are never failed over")
         return
     needed = facts.setting("min-replicas-to-write", "min-slaves-to-write")
     if replicas == 0 and needed in (None, "0"):
@@ -376,6 +214,10 @@ def _check_persistence(facts: Facts) -> Iterator[Finding]:
     if aof and fsync in ("always", "everysec", None):
         lost = "nothing" if fsync == "always" else "at most about a second of locks"
         yield Finding("persistence", "ok", f"append-only file, fsync {fsync or 'not known'}: a crash loses {lost}")
+        return
+    if facts.kind == "quorum":
+        what = "a restart forgets votes: after one the member does not vote for restart_delay (a ttl, by itself)"
+        yield Finding("persistence", "note", what, "appendonly yes with appendfsync always forgets nothing")
         return
     how = "snapshots only" if save else "nothing is written to disk"
     if aof:
@@ -440,7 +282,6 @@ def _check_limits(facts: Facts) -> Iterator[Finding]:
 #: In no order: findings are shown by weight.
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _check_role,
-    _check_trial,
     _check_version,
     _check_eviction,
     _check_replicas,
@@ -451,10 +292,76 @@ CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
 )
 
 
+# ---- judging the whole place ----
+
+
+def _check_trial(found: Survey) -> Iterator[Finding]:
+    error = found.trial_error
+    if error is None:
+        if found.handoff_ms is not None:
+            yield Finding("lock", "ok", f"a lock was taken, handed over ({found.handoff_ms:.1f} ms) and released")
+        return
+    do = None
+    if exits.status_of(error) == exits.REFUSED:
+        namespace = found.servers[0].namespace
+        do = f"give the user these rights: {_PERMISSIONS.format(namespace or 'holdfast')}"
+        if namespace is None:
+            do += ", and the locks' own names as keys"
+    yield Finding("lock", "fatal", f"a lock could not be taken and handed over: {exits.sentence(error)}", do)
+
+
+def _check_silent(found: Survey) -> Iterator[Finding]:
+    total = len(found.servers) + len(found.silent)
+    for server, why in found.silent.items():
+        what, do = f"cannot be reached: {why}", "bring it back"
+        if found.kind == "quorum":
+            left = len(found.servers) - (total // 2 + 1)
+            what += f"; {left} more may fail" if left > 0 else "; no other one may fail"
+        yield Finding("members", "warning", what, do, (server,))
+
+
+def _check_complaint(found: Survey) -> Iterator[Finding]:
+    if found.complaint is not None:
+        whose = "the Sentinels" if found.kind == "sentinel" else "the Cluster"
+        yield Finding("members", "danger", f"{whose} complain: {found.complaint}", "see the servers' logs")
+
+
+def _check_independent(found: Survey) -> Iterator[Finding]:
+    if found.kind != "quorum":
+        return
+    runs = [facts.info.get("run_id") for facts in found.servers]
+    if len({run for run in runs if run}) < len([run for run in runs if run]):
+        yield Finding("members", "fatal", "two members are one and the same server", "name independent servers")
+    if any(facts.info.get("cluster_enabled") for facts in found.servers):
+        yield Finding("members", "fatal", "members belong to a Cluster", "name independent servers")
+
+
+_PLACE_CHECKS = (_check_trial, _check_silent, _check_complaint, _check_independent)
+
+
 def examine(facts: Facts) -> list[Finding]:
-    """All findings, heaviest first."""
+    """All findings about one server, heaviest first."""
+    return _by_weight(finding for check in CHECKS for finding in check(facts))
+
+
+def examine_all(found: Survey) -> list[Finding]:
+    """All findings, heaviest first; what several servers share is said once."""
+    findings = [finding for check in _PLACE_CHECKS for finding in check(found)]
+    of: dict[Finding, list[str]] = {}
+    for facts in found.servers:
+        for finding in examine(facts):
+            # Figures differ from server to server: those that are well need not be told one by one.
+            if finding.weight != "ok" or finding.check == "version" or len(found.servers) == 1:
+                of.setdefault(finding, []).append(facts.server)
+    for finding, servers in of.items():
+        everywhere = len(servers) == len(found.servers) and not found.silent
+        findings.append(finding if everywhere else replace(finding, servers=tuple(servers)))
+    return _by_weight(findings)
+
+
+def _by_weight(findings: Iterable[Finding]) -> list[Finding]:
     weights = list(_MARKS)
-    return sorted((finding for check in CHECKS for finding in check(facts)), key=lambda f: weights.index(f.weight))
+    return sorted(findings, key=lambda finding: weights.index(finding.weight))
 
 
 # ---- showing ----
@@ -470,31 +377,44 @@ def _verdict(findings: list[Finding], usable: bool) -> str:
     return "can be used"
 
 
-def _print(facts: Facts, findings: list[Finding], usable: bool) -> None:
+def _print(found: Survey, findings: list[Finding], usable: bool) -> None:
     colours = {"fatal": "31;1", "danger": "31", "warning": "33", "ok": "32"} if sys.stdout.isatty() else {}
-    lines = [f"{facts.server} {_verdict(findings, usable)}", ""]
+    lines = [f"{found.place} {_verdict(findings, usable)}", ""]
     for finding in findings:
         mark = _MARKS[finding.weight]
         if finding.weight in colours:
             mark = f"\x1b[{colours[finding.weight]}m{mark}\x1b[0m"
-        lines.append(f"{mark} {finding.check:<12} {clean(finding.what)}")
+        where = f"{', '.join(finding.servers)}: " if finding.servers else ""
+        lines.append(f"{mark} {finding.check:<12} {clean(where + finding.what)}")
         if finding.do is not None:
             lines.append(f"   {'':<12} → {clean(finding.do)}")
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _print_json(facts: Facts, findings: list[Finding], usable: bool) -> None:
-    product = facts.product
+def _print_json(found: Survey, findings: list[Finding], usable: bool) -> None:
+    servers = []
+    for facts in found.servers:
+        product = facts.product
+        servers.append(
+            {
+                "server": facts.server,
+                "product": product and product[0],
+                "version": product and ".".join(map(str, product[1])),
+                "clocks_apart_s": facts.clocks_apart_s,
+            }
+        )
     emit_json(
         "doctor",
         {
             "usable": usable,
-            "server": facts.server,
-            "product": product and product[0],
-            "server_version": product and ".".join(map(str, product[1])),
             "verdict": _verdict(findings, usable),
-            "findings": [{"check": f.check, "weight": f.weight, "what": f.what, "do": f.do} for f in findings],
-            "clocks_apart_s": facts.clocks_apart_s,
-            "handoff_ms": facts.handoff_ms,
+            "place": found.place,
+            "kind": found.kind,
+            "servers": servers,
+            "handoff_ms": found.handoff_ms,
+            "findings": [
+                {"check": f.check, "weight": f.weight, "what": f.what, "do": f.do, "servers": f.servers}
+                for f in findings
+            ],
         },
     )

@@ -1,0 +1,316 @@
+"""What there is to know about the place where locks live: asked, not judged (that is `doctor`).
+
+What a server does not tell this user is "not known", and no error. A lock is really taken, handed over and
+released, since that alone proves that this user may do it all.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+__all__ = ["Facts", "Survey", "survey"]
+
+#: How long a server has for each answer, s.
+_PATIENCE_S = 5.0
+
+_KINDS = {"redis+sentinel": "sentinel", "redis+cluster": "cluster", "redlock": "quorum"}
+#: Options in URLs of a quorum that are not for the connections.
+_QUORUM_OPTIONS = ("restart_delay", "member_timeout")
+
+
+@dataclass
+class Facts:
+    """What was found out. An empty `info` or None: the server does not tell this user."""
+
+    server: str
+    namespace: str | None
+    info: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, str] = field(default_factory=dict)
+    round_trips_ms: list[float] = field(default_factory=list)
+    clocks_apart_s: float | None = None
+    #: What kind of place it belongs to, as in `Survey`.
+    kind: str = "single"
+
+    @property
+    def is_sentinel(self) -> bool:
+        """Whether it is a Sentinel, which keeps no data."""
+        return "sentinel" in (self.info.get("redis_mode"), self.info.get("server_mode"))
+
+    def number(self, name: str) -> int | None:
+        """A number from INFO."""
+        value = self.info.get(name)
+        return value if isinstance(value, int) else None
+
+    def setting(self, *names: str) -> str | None:
+        """The first of these that CONFIG GET told."""
+        return next((self.config[name] for name in names if name in self.config), None)
+
+    @property
+    def product(self) -> tuple[str, tuple[int, ...]] | None:
+        """(redis or valkey, version)."""
+        for product in ("valkey", "redis"):
+            version = self.info.get(f"{product}_version")
+            if isinstance(version, str):
+                return product, tuple(int(part) for part in version.split(".") if part.isdigit())
+        return None
+
+
+@dataclass
+class Survey:
+    """The whole place."""
+
+    #: As it was named, without users and passwords.
+    place: str
+    #: single, sentinel, cluster or quorum.
+    kind: str
+    #: The servers that could be asked.
+    servers: list[Facts] = field(default_factory=list)
+    #: Those (of Sentinels: the Sentinels) that could not, and why.
+    silent: dict[str, str] = field(default_factory=dict)
+    #: What Sentinels or the Cluster say is wrong with them, or None.
+    complaint: str | None = None
+    #: The lock that was tried.
+    handoff_ms: float | None = None
+    trial_error: BaseException | None = None
+
+
+def survey(url: str | None, namespace: str | None) -> Survey:
+    """Ask around. Raises when nobody can be reached, or does not let us in."""
+    import holdfast
+
+    holdfast.connect(url, namespace=namespace).close()  # refuses what is wrong with the arguments
+    url = url if url is not None else os.environ.get("HOLDFAST_URL") or "redis://localhost:6379"
+    scheme = urlsplit(url).scheme
+    kind = _KINDS.get(scheme.replace("rediss", "redis").replace("redlocks", "redlock"), "single")
+    found = Survey(_shown(url), kind)
+    {"single": _single, "sentinel": _sentinel, "cluster": _cluster, "quorum": _quorum}[kind](found, url, namespace)
+    writable = [facts for facts in found.servers if facts.info.get("role") != "slave" and not facts.is_sentinel]
+    if writable:
+        _try_a_lock(found, url, namespace)
+    return found
+
+
+def _shown(url: str) -> str:
+    parts = urlsplit(url)
+    hosts = parts.netloc.rpartition("@")[2]
+    if parts.scheme in ("redis", "rediss"):
+        return hosts if ":" in hosts else f"{hosts or 'localhost'}:6379"
+    return unquote(parts.path) if parts.scheme == "unix" else f"{parts.scheme}://{hosts}{parts.path}"
+
+
+def _single(found: Survey, url: str, namespace: str | None) -> None:
+    found.servers.append(_ask(url, namespace))
+
+
+def _quorum(found: Survey, url: str, namespace: str | None) -> None:
+    parts = urlsplit(url)
+    credentials, at, hosts = parts.netloc.rpartition("@")
+    options = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] not in _QUORUM_OPTIONS])
+    scheme = "rediss" if parts.scheme == "redlocks" else "redis"
+    _ask_all(
+        found, [f"{scheme}://{credentials}{at}{host}{parts.path}?{options}" for host in hosts.split(",")], namespace
+    )
+
+
+def _sentinel(found: Survey, url: str, namespace: str | None) -> None:
+    import redis
+
+    from holdfast import errors
+
+    parts = urlsplit(url)
+    credentials, at, hosts = parts.netloc.rpartition("@")
+    service, _, database = parts.path.strip("/").partition("/")
+    options = parse_qsl(parts.query)
+    theirs = {key.removeprefix("sentinel_"): value for key, value in options if key.startswith("sentinel_")}
+    scheme = "rediss" if parts.scheme.startswith("rediss") else "redis"
+    master: tuple[str, int] | None = None
+    for address in hosts.split(","):
+        host, _, port = address.rpartition(":") if ":" in address else (address, "", "26379")
+        kwargs: dict[str, Any] = {"ssl": scheme == "rediss", "socket_timeout": _PATIENCE_S, **theirs}
+        try:
+            with redis.Redis(host=host, port=int(port), socket_connect_timeout=_PATIENCE_S, **kwargs) as client:
+                told = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
+                if told:
+                    master = master or (_text(told[0]), int(told[1]))
+                    client.execute_command("SENTINEL", "CKQUORUM", service)
+                else:
+                    found.complaint = f"{address} knows no service {service!r}"
+        except redis.exceptions.ResponseError as error:
+            found.complaint = f"{address}: {error}"
+        except (redis.exceptions.RedisError, OSError) as error:
+            found.silent[address] = str(error)
+    if master is None:
+        raise errors.ServerUnreachable(found.place, found.complaint or "; ".join(found.silent.values()))
+    query = urlencode([pair for pair in options if not pair[0].startswith("sentinel_")])
+    found.servers.append(
+        _ask(f"{scheme}://{credentials}{at}{master[0]}:{master[1]}/{database or 0}?{query}", namespace)
+    )
+
+
+def _cluster(found: Survey, url: str, namespace: str | None) -> None:
+    import redis
+
+    from holdfast import errors
+
+    parts = urlsplit(url)
+    credentials, at, hosts = parts.netloc.rpartition("@")
+    scheme = "rediss" if parts.scheme.startswith("rediss") else "redis"
+    masters: set[tuple[str, int]] = set()
+    for address in hosts.split(","):
+        seed = f"{scheme}://{credentials}{at}{address}/0?{parts.query}"
+        try:
+            with redis.Redis.from_url(seed, socket_timeout=_PATIENCE_S, socket_connect_timeout=_PATIENCE_S) as client:
+                if not masters:
+                    own = address.rpartition(":")[0] or address
+                    masters = set(_masters(client.execute_command("CLUSTER SLOTS"), own))
+                    state = _state(client.execute_command("CLUSTER INFO"))
+                    if state != "ok":
+                        found.complaint = f"{address} says cluster_state:{state}"
+        except redis.exceptions.ResponseError as error:
+            found.complaint = f"{address}: {error}"
+        except (redis.exceptions.RedisError, OSError) as error:
+            found.silent[address] = str(error)
+    if not masters:
+        raise errors.ServerUnreachable(found.place, found.complaint or "; ".join(found.silent.values()))
+    _ask_all(
+        found,
+        [f"{scheme}://{credentials}{at}{host}:{port}/0?{parts.query}" for host, port in sorted(masters)],
+        namespace,
+    )
+
+
+def _masters(slots: Any, own: str) -> Iterator[tuple[str, int]]:
+    """Addresses in a reply to CLUSTER SLOTS, which some versions of redis-py have parsed already."""
+    for slot in slots.values() if isinstance(slots, dict) else slots:
+        host, port = slot["primary"][:2] if isinstance(slot, dict) else slot[2][:2]
+        yield _text(host or "") or own, int(port)
+
+
+def _state(told: Any) -> str:
+    if isinstance(told, dict):
+        return str(told.get("cluster_state"))
+    return _text(told).partition("cluster_state:")[2].split("\r\n")[0]
+
+
+def _ask_all(found: Survey, urls: list[str], namespace: str | None) -> None:
+    from holdfast import errors
+
+    for url in urls:
+        try:
+            found.servers.append(_ask(url, namespace, found.kind))
+        except errors.ServerUnreachable as error:
+            found.silent[_shown(url)] = error.because
+    if not found.servers:
+        raise errors.ServerUnreachable(found.place, "; ".join(found.silent.values()))
+
+
+def _ask(url: str, namespace: str | None, kind: str = "single") -> Facts:
+    import redis
+
+    # Small waits, no repeats: a server in trouble is what we want to see.
+    with redis.Redis.from_url(url, socket_timeout=_PATIENCE_S, socket_connect_timeout=_PATIENCE_S) as client:
+        facts = Facts(_shown(url), namespace, kind=kind)
+        _let_in(client, facts.server)
+        facts.info = _told(lambda: client.info("everything")) or _told(client.info) or {}
+        for name in ("save", "appendfsync", "min-replicas-to-write", "min-replicas-max-lag", "timeout"):
+            got = _told(lambda name=name: client.config_get(name)) or {}  # type: ignore[misc]
+            facts.config.update({_text(key): _text(value) for key, value in got.items()})
+        _measure(client, facts)
+    return facts
+
+
+def _let_in(client: Any, server: str) -> None:
+    """Raise what a lock would raise if it could not even connect."""
+    import redis
+
+    from holdfast import errors
+
+    try:
+        client.ping()
+    except redis.exceptions.NoPermissionError:
+        pass  # PING is not needed
+    except (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError) as error:
+        raise errors.ServerError(server, "NOAUTH", str(error), "check user name and password") from None
+    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
+        if "authentication" in str(error).lower() or "wrongpass" in str(error).lower():
+            raise errors.ServerError(server, "WRONGPASS", str(error), "check user name and password") from None
+        raise errors.ServerUnreachable(server, str(error)) from None
+    except redis.exceptions.RedisError as error:
+        kind = "NOAUTH" if "authentication" in str(error).lower() else type(error).__name__
+        raise errors.ServerError(server, kind, str(error)) from None
+
+
+def _told(ask: Callable[[], Any]) -> Any:
+    """The answer, or None when this user does not get one."""
+    import redis
+
+    try:
+        return ask()
+    except redis.exceptions.RedisError:
+        return None
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _measure(client: Any, facts: Facts) -> None:
+    """Round trips and the server's clock against ours; the quickest answer says most about the clock."""
+    best_s = float("inf")
+    for _ in range(9):
+        sent_at, sent_on = time.perf_counter(), time.time()
+        told = _told(client.time)
+        took_s = time.perf_counter() - sent_at
+        if told is None:
+            return
+        facts.round_trips_ms.append(took_s * 1000)
+        if took_s < best_s:
+            best_s = took_s
+            facts.clocks_apart_s = told[0] + told[1] / 1_000_000 - (sent_on + took_s / 2)
+
+
+def _try_a_lock(found: Survey, url: str, namespace: str | None) -> None:
+    """Take a lock, extend it, hand it over to a waiter, release it."""
+    import holdfast
+
+    name = f"holdfast-doctor-{os.urandom(8).hex()}"
+    granted: list[float] = []
+    waiting_errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            with there.lock(name).acquire(timeout=2 * _PATIENCE_S):
+                granted.append(time.perf_counter())
+        except BaseException as error:
+            waiting_errors.append(error)
+
+    try:
+        with (
+            holdfast.connect(url, namespace=namespace, ttl=10) as here,
+            holdfast.connect(url, namespace=namespace, ttl=10) as there,
+        ):
+            lock = here.lock(name)
+            lease = lock.acquire(timeout=_PATIENCE_S)
+            lease.extend(10)
+            waiter = threading.Thread(target=wait, daemon=True)
+            waiter.start()
+            # Over a quorum nobody queues: waiters ask from time to time.
+            until = time.monotonic() + (_PATIENCE_S if found.kind != "quorum" else 0.1)
+            while lock.waiters() == 0 and not waiting_errors and time.monotonic() < until:
+                time.sleep(0.005)
+            time.sleep(0.02)  # it sleeps now
+            released_at = time.perf_counter()
+            lease.release()
+            waiter.join(2 * _PATIENCE_S)
+            if waiting_errors:
+                raise waiting_errors[0]
+            if granted:
+                found.handoff_ms = (granted[0] - released_at) * 1000
+    except Exception as error:
+        found.trial_error = error
