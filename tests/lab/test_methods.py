@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast import embedded
+from holdfast._core.effects import Command
 from holdfast._core.trouble import Trouble
 from holdfast.lab import schemes
 from holdfast.lab.driver import BlockingDriver
@@ -111,6 +112,28 @@ def test_watch_loses_against_whoever_was_faster_and_can_be_abandoned(connect: Co
     assert driver.run(slow.begin()) == 5
     driver.run(slow.abandon())
     assert driver.run(fast.begin()) == 5
+
+
+def test_watch_leaves_nothing_watched_or_open_when_it_fails(
+    connect: Connect, unique_name: str, valkey_server: embedded.Server
+) -> None:
+    driver, other = connect(), connect()
+    watch = schemes.Watch(unique_name)
+    push = schemes.base.command("LPUSH", unique_name, "no number")
+
+    async def ask(command: Command) -> object:
+        return await command
+
+    other.run(ask(push))
+    with pytest.raises(Trouble, match="WRONGTYPE"):  # the read fails: UNWATCH
+        driver.run(watch.begin())
+    other.run(ask(schemes.base.command("DEL", unique_name)))
+    assert driver.run(watch.update(lambda value: value + 1)) == 1
+    # The write is refused inside MULTI: DISCARD, and the connection is as good as new.
+    assert driver.run(watch.begin()) == 1
+    with pytest.raises(Trouble):
+        driver.run(watch.commit(["too", "many", "words"]))  # type: ignore[arg-type]
+    assert driver.run(watch.update(lambda value: value + 1)) == 2
 
 
 def test_a_server_that_is_not_there_is_trouble() -> None:

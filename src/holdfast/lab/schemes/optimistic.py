@@ -33,9 +33,16 @@ class Watch:
 
     async def begin(self) -> int:
         """WATCH and read; the value to start from."""
-        self._session = await fresh_token()
+        if self._session is None:
+            self._session = await fresh_token()  # one connection for all that this object does
         await self._do("WATCH", self.key)
-        self.value = int(text(await self._do("GET", self.key)) or 0)
+        read = False
+        try:
+            self.value = int(text(await self._do("GET", self.key)) or 0)
+            read = True
+        finally:
+            if not read:
+                await self.abandon()
         return self.value
 
     async def commit(self, value: int) -> bool:
@@ -51,14 +58,11 @@ class Watch:
         finally:
             if not done:
                 await self._leave("DISCARD" if opened else "UNWATCH")
-            self._session = None
         return said is not None
 
     async def abandon(self) -> None:
         """UNWATCH: nothing will be written."""
-        if self._session is not None:
-            await self._leave("UNWATCH")
-            self._session = None
+        await self._leave("UNWATCH")
 
     async def update(self, change: Callable[[int], int]) -> int:
         """Read, change and write until nobody came between; returns what was written."""
