@@ -1,6 +1,6 @@
 """The table of faults: what each row of the catalogue is, what a client sees of it, and which tests show that.
 
-The tests are found by their names: `test_46_…` is for row 46, `test_06_07_…` for both.
+The tests are found by their names: `test_46_…` is for row 46, `test_06_07_…` for both; and see `ALSO`.
 """
 
 from __future__ import annotations
@@ -134,13 +134,28 @@ ROWS: tuple[Row, ...] = (
     Row(55, "FLUSHALL, or a key removed by hand", "told by the next renewal; fencing tokens grow"),
 )
 
+#: Tests of rows that do not have the number in their names.
+ALSO: dict[str, tuple[int, ...]] = {
+    "test_what_is_held_is_on_the_replicas": (22,),
+    "test_sentinel_names_another_master": (22, 26),
+    "test_one_of_two_replicas_is_not_enough": (23,),
+    "test_a_replica_that_is_gone_is_still_counted": (23,),
+    "test_too_few_are_reported_and_nothing_is_left": (24,),
+    "test_a_lease_that_the_replicas_do_not_follow_is_lost": (25,),
+    "test_a_replica_takes_over_the_slot": (36,),
+    "test_a_slot_moves_while_held_and_waited_for": (37,),
+    "test_a_cluster_that_is_down": (38,),
+    "test_a_member_that_was_restarted_does_not_vote": (48,),
+    "test_a_minority_may_fail": (49,),
+    "test_a_majority_may_not": (49,),
+}
+
 #: Where a row without a test against real servers is answered for.
 ELSEWHERE: dict[int, str] = {
     22: "simulation (replication with lag and failover)",
     23: "simulation (replication with lag and failover)",
     24: "simulation",
     25: "simulation",
-    27: "by the list of errors that pass by themselves, as rows 26 and 28",
     36: "contract of the Cluster",
     37: "contract of the Cluster",
     38: "by the list of errors that pass by themselves, as rows 26 and 28",
@@ -167,12 +182,13 @@ def shown_by_row() -> dict[int, list[Shown]]:
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         text = path.read_text(encoding="utf-8")
         for function in _functions(ast.parse(text)):
-            numbers = re.match(r"test_((?:\d\d_)+)", function.name)
-            if numbers is None:
-                continue
-            test = _test(function, path, ast.get_source_segment(text, function) or "")
-            for number in numbers[1].rstrip("_").split("_"):
-                found[int(number)].append(test)
+            named = re.match(r"test_((?:\d\d_)+)", function.name)
+            numbers = [int(part) for part in named[1].rstrip("_").split("_")] if named is not None else []
+            numbers += ALSO.get(function.name, ())
+            if numbers:
+                test = _test(function, path, ast.get_source_segment(text, function) or "")
+                for number in numbers:
+                    found[number].append(test)
     return found
 
 
@@ -192,6 +208,8 @@ def _test(function: ast.FunctionDef | ast.AsyncFunctionDef, path: Path, source: 
     servers = ""
     if "EVERY_SERVER" in decorators or asked_for & {"server", "url", "server_kind"}:
         servers = "Redis 6.2, Redis 7.0, Valkey 9.1"
+    elif "OLDEST_AND_NEWEST" in decorators:
+        servers = "Redis 6.2, Valkey 9.1"
     elif "redis70" in decorators:
         servers = "Redis 7.0, Valkey 9.1"
     return Shown(function.name, path.relative_to(ROOT).as_posix(), faces, servers)

@@ -221,9 +221,8 @@ def test_43_jumps_of_the_server_clock_hold_up_no_waiter(
         after.release()
 
 
-@pytest.mark.parametrize("jump", [86_400, -86_400])
 def test_44_jumps_of_the_clients_wall_clock_change_nothing(
-    face: Face, valkey_server: embedded.Server, look: Any, unique_name: str, monkeypatch: pytest.MonkeyPatch, jump: int
+    face: Face, valkey_server: embedded.Server, look: Any, unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if shutil.which("gcc") is None:
         pytest.skip("making a clock jump needs gcc")
@@ -233,14 +232,15 @@ def test_44_jumps_of_the_clients_wall_clock_change_nothing(
         monkeypatch.setenv("HOLDFAST_LAB_CLOCK", os.path.join(folder, "offset"))
         monkeypatch.setenv("LD_PRELOAD", os.path.join(folder, "clock.so"))
         with workers(face.name, valkey_server.url, 2) as (holder, waiter):
-            held = holder.ask(f"acquire {unique_name} 1.5")
-            waiter.tell(f"acquire {unique_name} 1.5")
+            held = holder.ask(f"acquire {unique_name} 2")
+            waiter.tell(f"acquire {unique_name} 2")
             eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
-            clock.jump(jump)
-            until = time.monotonic() + 3
-            eventually(lambda: time.monotonic() > until, "two of its ttls have passed")
-            assert holder.ask("ensure")["state"] == "HELD"
-            assert look.get(key_of(unique_name)) == held["token"]
+            for jump in (86_400, -86_400):
+                clock.jump(jump)
+                until = time.monotonic() + 2.5
+                eventually(lambda until=until: time.monotonic() > until, "more than its ttl has passed")  # type: ignore[misc]
+                assert holder.ask("ensure")["state"] == "HELD"
+                assert look.get(key_of(unique_name)) == held["token"]
             holder.ask("release")
             after = waiter.answer()
             assert after["state"] == "HELD"

@@ -28,6 +28,8 @@ from tests.support.servers import KINDS, Kind
 LONG_S = 600
 
 EVERY_SERVER = pytest.mark.parametrize("kind", KINDS)
+#: Where what lies between the two says the same.
+OLDEST_AND_NEWEST = pytest.mark.parametrize("kind", ["redis62", "valkey"])
 
 
 def renewed(look: Any, lease: Any) -> Callable[[], bool]:
@@ -43,7 +45,7 @@ def renewed(look: Any, lease: Any) -> Callable[[], bool]:
 # ---------------------------------------------------------------- the wrong server, or not yet
 
 
-@EVERY_SERVER
+@OLDEST_AND_NEWEST
 def test_26_readonly_is_waited_out(
     face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
 ) -> None:
@@ -62,6 +64,28 @@ def test_26_readonly_is_waited_out(
     look.execute_command("REPLICAOF", "NO", "ONE")
     waiting.result(60).release()
     eventually(lambda: lease.state.name == "HELD", "renewed as soon as it could be")
+    lease.release()
+
+
+@OLDEST_AND_NEWEST
+def test_27_missing_replicas_are_waited_for(
+    face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
+) -> None:
+    server = private_server(kind)
+    look = looking_at(server)
+    locks = face.connect(server.url)
+    lease = locks.lock(unique_name, ttl=3).acquire()
+    look.config_set("min-replicas-to-write", 1)
+    with pytest.raises(holdfast.ServerError) as caught:
+        locks.lock(f"{unique_name}-2").acquire(timeout=0.3)
+    assert caught.value.kind == "NOREPLICAS"
+    assert "min-replicas-to-write" in str(caught.value)
+    waiting = face.start(locks.lock(f"{unique_name}-2").acquire, timeout=60)
+    eventually(lambda: lease.state.name == "SUSPECT")
+    assert not waiting.done()
+    look.config_set("min-replicas-to-write", 0)
+    waiting.result(60).release()
+    eventually(lambda: lease.state.name == "HELD")
     lease.release()
 
 
@@ -104,7 +128,7 @@ def says_loading(server: embedded.Server) -> bool:
 # ---------------------------------------------------------------- scripts
 
 
-@EVERY_SERVER
+@OLDEST_AND_NEWEST
 def test_29_scripts_that_are_forgotten_are_loaded_again(
     face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
 ) -> None:
@@ -126,7 +150,7 @@ def test_29_scripts_that_are_forgotten_are_loaded_again(
     assert not look.exists(key_of(unique_name))
 
 
-@EVERY_SERVER
+@OLDEST_AND_NEWEST
 def test_32_a_script_that_blocks_the_server_is_waited_out(
     face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
 ) -> None:
@@ -225,7 +249,7 @@ def test_30_a_full_server_refuses_clearly_and_takes_back(
     assert not look.exists(key_of(unique_name), key_of(f"{unique_name}-2"))
 
 
-@EVERY_SERVER
+@OLDEST_AND_NEWEST
 def test_30_a_full_server_hands_over(
     face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
 ) -> None:
@@ -276,7 +300,7 @@ def test_34_a_paused_server_is_waited_for(face: Face, private_server: Any, looki
         each.release()
 
 
-@EVERY_SERVER
+@OLDEST_AND_NEWEST
 def test_35_a_crowded_server_says_so_and_renewals_go_on(
     face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
 ) -> None:

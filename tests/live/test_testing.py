@@ -11,11 +11,12 @@ pytest_plugins = ["pytester"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-OPTIONS = ("-p", "no:holdfast", "-p", "holdfast.testing", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "error")
+#: The plugin by its module, since the entry point may not be installed yet; the others would only cost time.
+LEAN = ("-p", "no:holdfast", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest", "-W", "error")
 
 
 def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess(*OPTIONS, *args, timeout=100)
+    return pytester.runpytest_subprocess(*LEAN, "-p", "holdfast.testing", *args, timeout=100)
 
 
 def test_the_examples_of_the_page(pytester: pytest.Pytester) -> None:
@@ -101,7 +102,7 @@ def test_nothing_starts_unasked(pytester: pytest.Pytester) -> None:
 
 def test_it_can_be_left_out(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_nothing(holdfast_client): pass")
-    result = pytester.runpytest_subprocess("-p", "no:holdfast", "-p", "no:cacheprovider", timeout=100)
+    result = pytester.runpytest_subprocess(*LEAN, timeout=100)
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*fixture 'holdfast_client' not found*"])
 
