@@ -321,10 +321,9 @@ class Cluster(Topology):
                 shares = client.execute_command("CLUSTER SLOTS")
             except redis.ConnectionError:
                 continue
-            for (first, last), share in shares.items():
+            for first, last, primary, *_ in shares:
                 if first <= slot <= last:
-                    port = share["primary"][1]
-                    return next(at for at, server in enumerate(self.servers) if server.port == port)
+                    return next(at for at, server in enumerate(self.servers) if server.port == primary[1])
         raise AssertionError(f"nobody owns {key}")
 
 

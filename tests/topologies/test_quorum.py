@@ -90,6 +90,7 @@ def test_a_holder_learns_that_the_majority_is_gone(quorum: Quorum, face: Face, u
         lease.ensure_held()
 
 
+@pytest.mark.parametrize("face", ["threads"], indirect=True)
 def test_renewals_go_on_without_a_minority(quorum: Quorum, face: Face, unique_name: str) -> None:
     lease = face.connect(quorum.url).lock(unique_name, ttl=1.5).acquire()
     quorum.servers[0].pause()
@@ -115,6 +116,7 @@ def test_a_member_that_hangs_is_not_waited_for(quorum: Quorum, face: Face, uniqu
 # ---------------------------------------------------------------- members that forget
 
 
+@pytest.mark.parametrize("face", ["threads"], indirect=True)
 def test_a_member_that_was_restarted_does_not_vote(face: Face, unique_name: str) -> None:
     with Quorum(3) as own:
         locks = face.module().Client.quorum(own.urls, ttl=1, restart_delay=1)
@@ -136,6 +138,7 @@ def test_a_member_that_was_restarted_does_not_vote(face: Face, unique_name: str)
             locks.close()
 
 
+@pytest.mark.parametrize("face", ["asyncio"], indirect=True)
 def test_fencing_tokens_grow_whichever_majority_it_is(quorum: Quorum, face: Face, unique_name: str) -> None:
     """Every turn sees another minority gone, and clients that know nothing of each other."""
     tokens = []
@@ -223,6 +226,7 @@ def test_the_same_server_twice_is_found_out(quorum: Quorum, face: Face, unique_n
     eventually(lambda: not any(held_at(quorum, unique_name)), "nothing is left")
 
 
+@pytest.mark.parametrize("face", ["asyncio"], indirect=True)
 def test_a_replica_is_no_member(quorum: Quorum, face: Face, private_server: Any, unique_name: str) -> None:
     master = quorum.servers[0]
     quorum.clients[0].config_set("repl-diskless-sync-delay", 0)

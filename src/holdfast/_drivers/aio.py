@@ -344,6 +344,8 @@ class AioDriver:
                 if error.kind == "NOSCRIPT":
                     packed = spelled_out(packed, script)
                     continue
+                if self._fails_over and error.kind in _GONE:
+                    server.end_session(_SYNC_SESSION)  # it may lead to what was the master
                 server, asking = self._elsewhere(server, error)
                 continue
             try:

@@ -23,7 +23,7 @@ _SCHEMES = (
 #: Options of a redlock URL that are ours; the others go to the connections.
 _QUORUM_OPTIONS = ("restart_delay", "member_timeout")
 #: See `settings_for`, s.
-_CLUSTER_RECHECK_S = 3.0
+_FAILOVER_RECHECK_S = 3.0
 #: A Sentinel that hangs is left after this, s, unless the URL says otherwise.
 _SENTINEL_PATIENCE_S = 1.0
 
@@ -112,11 +112,15 @@ def members_of(
 
 
 def settings_for(place: Any, settings: Settings) -> Settings:
-    """In a Cluster, waiters look more often: when the slot moves, the inbox stays where it was."""
-    clustered = isinstance(place, Seeds) or hasattr(place, "nodes_manager")
-    if not clustered:
+    """Where another server can take over, waiters look more often.
+
+    Their inbox stays where it was when a slot moves, and hears nothing from a master that hangs.
+    """
+    pool = getattr(place, "connection_pool", None)
+    fails_over = isinstance(place, Seeds) or hasattr(place, "nodes_manager") or hasattr(pool, "service_name")
+    if not fails_over:
         return settings
-    return replace(settings, recheck_max_s=min(settings.recheck_max_s, _CLUSTER_RECHECK_S))
+    return replace(settings, recheck_max_s=min(settings.recheck_max_s, _FAILOVER_RECHECK_S))
 
 
 def quorum_of(place: Any, nodes: Sequence[Any], settings: Settings) -> Quorum | None:
