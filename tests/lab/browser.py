@@ -15,7 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["Browser", "chromium"]
+__all__ = ["Browser", "Unusable", "chromium"]
+
+
+class Unusable(Exception):
+    """The browser is installed, but does not start on this machine."""
 
 
 def chromium() -> str | None:
@@ -62,6 +66,10 @@ class Browser:
         self._number = 0
         self._session: str | None = None
         try:
+            try:
+                self._send("Browser.getVersion")
+            except (OSError, AssertionError) as error:
+                raise Unusable(f"{program} does not start here: {error}") from error
             target = self._send("Target.createTarget", url=url)["targetId"]
             self._session = self._send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         except BaseException:
@@ -74,7 +82,7 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def until(self, script: str, timeout_s: float = 20) -> None:
+    def until(self, script: str, timeout_s: float = 60) -> None:
         """Wait until the expression is true."""
         deadline = time.monotonic() + timeout_s
         while not self.evaluate(script):
@@ -101,7 +109,7 @@ class Browser:
         if self._session is not None:
             message["sessionId"] = self._session
         os.write(self._out, json.dumps(message).encode() + b"\0")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while True:
             *whole, self._buffer = self._buffer.split(b"\0")
             for raw in whole:

@@ -18,7 +18,7 @@ from holdfast.lab.runs import Cell, Run
 from holdfast.lab.story import tell
 from holdfast.lab.timeline import cell_text
 from holdfast.lab.verdicts import judge
-from tests.lab.browser import Browser, chromium
+from tests.lab.browser import Browser, Unusable, chromium
 
 MS = 1_000_000
 
@@ -87,10 +87,15 @@ def test_a_timeline_fits_its_width(width: int) -> None:
 
 
 @pytest.mark.skipif(chromium() is None, reason="no chromium on this machine (Debian: apt-get install chromium)")
+@pytest.mark.timeout(300)  # a browser's first start on a busy machine
 def test_in_a_browser(tmp_path: Path) -> None:
     text, cells = whole_page()
     (tmp_path / "report.html").write_text(text)
-    with Browser((tmp_path / "report.html").as_uri()) as browser:
+    try:
+        opened = Browser((tmp_path / "report.html").as_uri())
+    except Unusable as error:
+        pytest.skip(str(error))
+    with opened as browser:
         browser.until("document.readyState === 'complete' && document.querySelectorAll('td button').length > 0")
         assert browser.evaluate("document.querySelectorAll('td button').length") == len(cells)
         labels = browser.evaluate("[...document.querySelectorAll('td button')].map(b => b.ariaLabel)")
