@@ -10,18 +10,18 @@ __all__ = ["introduce", "look_up"]
 _PATIENCE_S = 2.0
 
 
-async def introduce(key: str, fields: tuple[str, ...], keep_ms: int) -> None:
-    """Write the description of a client; nothing depends on it, so trouble is ignored."""
+async def introduce(key: str, description: str, keep_ms: int) -> None:
+    """Write the description of a client, in one command with its ttl; nothing depends on it, so trouble is ignored."""
     try:
-        await Command(("HSET", key, *fields), _PATIENCE_S, key=key)
-        await Command(("PEXPIRE", key, keep_ms), _PATIENCE_S, key=key)
+        await Command(("SET", key, description, "PX", keep_ms), _PATIENCE_S, key=key)
     except Trouble:
         pass
 
 
-async def look_up(key: str) -> Reply:
-    """The fields of a description; empty when there is none, or it may not be read."""
+async def look_up(key: str) -> bytes | None:
+    """A description; None when there is none, or it may not be read."""
     try:
-        return await Command(("HGETALL", key), _PATIENCE_S, key=key)
+        found: Reply = await Command(("GET", key), _PATIENCE_S, key=key)
     except Trouble:
-        return []
+        return None
+    return found if isinstance(found, bytes) else None

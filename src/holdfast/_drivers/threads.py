@@ -41,7 +41,7 @@ from holdfast._core.effects import (
     Unlisten,
     Wake,
 )
-from holdfast._core.hold import Hold, Schedule
+from holdfast._core.hold import Hold, LeaseState, Schedule
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
 from holdfast._drivers.cancel import Cancel
@@ -456,12 +456,11 @@ class ThreadDriver:
             self._agent.no_later_than(at)
             return
         with self.lock:
-            was_alive = hold.alive
             kept = self.schedule.answered(hold, held, ttl_ms, sent_at, clock(), self._random.random())
             at = hold.next_at
         if kept:
             self._agent.no_later_than(at)
-        elif held and was_alive:
+        elif held and hold.state is LeaseState.LOST:
             self.spawn_release(hold)  # extended, but too late to be trusted
 
     def renewals_failed(self, jobs: Sequence[tuple[Hold, int, Protocol[bool], Effect[Any]]]) -> None:

@@ -597,8 +597,8 @@ class Lock(Leasable):
         if not token:
             return None
         client_id = client_id_of(token)
-        fields = await client._run(look_up(client_key(client.namespace, client_id))) if client_id else []
-        return holder_of(token, remaining_ms, fence, fields)
+        description = await client._run(look_up(client_key(client.namespace, client_id))) if client_id else None
+        return holder_of(token, remaining_ms, fence, description)
 
     async def last_fencing_token(self) -> int:
         """The fencing token of the last lease, be it held or not; 0 when there was none for a day."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from holdfast._core.tokens import client_of, is_ours
 
@@ -47,26 +48,24 @@ def client_key(namespace: str | None, client_id: str) -> str:
     return f"{namespace or 'holdfast'}:client:{client_id}"
 
 
-def introduction(now_s: float) -> tuple[str, ...]:
-    """Fields and values that describe this process."""
+def introduction(now_s: float) -> str:
+    """What a client says of itself: JSON."""
     program = " ".join([os.path.basename(sys.argv[0] or "python"), *sys.argv[1:]])[:200]
-    return (
-        "host",
-        socket.gethostname(),
-        "pid",
-        str(os.getpid()),
-        "program",
-        program,
-        "since",
-        f"{now_s:.3f}",
-    )
+    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "program": program, "since": now_s})
 
 
-def holder_of(token: str, remaining_ms: int, fence: int, fields: Sequence[bytes] | dict[bytes, bytes]) -> Holder:
+def _told(description: bytes | None) -> dict[str, Any]:
+    """The fields of a description; what cannot be read says nothing."""
+    try:
+        told = json.loads(description or b"{}")
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def holder_of(token: str, remaining_ms: int, fence: int, description: bytes | None) -> Holder:
     """Put together what `inspect` and the client's description say."""
-    if not isinstance(fields, dict):
-        fields = dict(zip(fields[::2], fields[1::2], strict=True))
-    told = {key.decode(): value.decode("utf-8", "replace") for key, value in fields.items()}
+    told = _told(description)
     ours = is_ours(token)
     return Holder(
         token=token,
@@ -75,9 +74,9 @@ def holder_of(token: str, remaining_ms: int, fence: int, fields: Sequence[bytes]
         fencing_token=fence if ours else None,
         since=_utc(fence / 1_000_000) if ours and fence else None,
         host=told.get("host"),
-        pid=int(told["pid"]) if told.get("pid", "").isdigit() else None,
+        pid=told.get("pid"),
         program=told.get("program"),
-        client_since=_utc(float(told["since"])) if "since" in told else None,
+        client_since=_utc(told["since"]) if "since" in told else None,
     )
 
 
