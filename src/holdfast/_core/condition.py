@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from holdfast._core.effects import Call, Now, Random, Reply, Sleep
 from holdfast._core.keys import LockKeys
+from holdfast._core.replicas import Sync
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
 from holdfast._core.waiting import Turn, patience_for
@@ -39,8 +40,9 @@ class ConditionTurn(Turn):
         token: str,
         ttl_ms: int,
         settings: Settings = DEFAULT,
+        sync: Sync = None,
     ) -> None:
-        super().__init__(token, ttl_ms, keys.lock, settings)
+        super().__init__(token, ttl_ms, keys.lock, settings, sync)
         self.keys = keys
         self.cond = cond
         self.holder = holder
@@ -64,6 +66,7 @@ class ConditionTurn(Turn):
                 settings.signal_recheck_ms,
             ),
             patience_s,
+            sync=self.tail(),
         )
 
     def heard(self, reply: Reply) -> None:
@@ -71,7 +74,7 @@ class ConditionTurn(Turn):
             self.notified = False
 
     def confirm(self, patience_s: float) -> Call:
-        return Call("renew", (self.keys.lock,), (self.token, self.ttl_ms), patience_s)
+        return Call("renew", (self.keys.lock,), (self.token, self.ttl_ms), patience_s, sync=self.tail())
 
     def undo(self, bury_ms: int, patience_s: float) -> Call:
         settings = self.settings

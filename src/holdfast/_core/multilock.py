@@ -15,8 +15,9 @@ from __future__ import annotations
 import binascii
 from collections.abc import Sequence
 
-from holdfast._core.effects import Answer, Call, CallMany, Now, Reply, Spawn
+from holdfast._core.effects import Answer, Call, CallMany, Now, Spawn
 from holdfast._core.keys import LockKeys
+from holdfast._core.replicas import NotAcked, Replicas, Sync, judge
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
 from holdfast._core.validity import deadline
@@ -58,8 +59,9 @@ class MultiTurn(Turn):
         token: str,
         ttl_ms: int,
         settings: Settings = DEFAULT,
+        sync: Sync = None,
     ) -> None:
-        super().__init__(token, ttl_ms, all_keys[0].lock, settings)
+        super().__init__(token, ttl_ms, all_keys[0].lock, settings, sync)
         self.keys = tuple(key for keys in all_keys for key in keys.all)
         self.inboxes = all_keys[0].inboxes
 
@@ -78,13 +80,18 @@ class MultiTurn(Turn):
                 self.inboxes,
             ),
             patience_s,
+            sync=self.tail(),
         )
 
     def extend(self, ttl_ms: int, fence: int = 0) -> Call:
         """Extend all, and let all know the fencing token."""
         settings = self.settings
         return Call(
-            "multi_renew", self.keys, (self.token, ttl_ms, fence, settings.fence_ms), patience_for(ttl_ms, settings)
+            "multi_renew",
+            self.keys,
+            (self.token, ttl_ms, fence, settings.fence_ms),
+            patience_for(ttl_ms, settings),
+            sync=self.tail(),
         )
 
     def confirm(self, patience_s: float) -> Call:
@@ -117,17 +124,22 @@ class _LaterTurn(MultiTurn):
 
 
 def turns_for(
-    all_keys: Sequence[LockKeys], together: bool, token: str, ttl_ms: int, settings: Settings = DEFAULT
+    all_keys: Sequence[LockKeys],
+    together: bool,
+    token: str,
+    ttl_ms: int,
+    settings: Settings = DEFAULT,
+    sync: Sync = None,
 ) -> list[MultiTurn]:
     """The turns to take, in their order."""
     turns: list[MultiTurn] = []
     for keys in group(all_keys, together):
         if turns:
-            later = _LaterTurn(keys, token, ttl_ms, settings)
+            later = _LaterTurn(keys, token, ttl_ms, settings, sync)
             later.earlier = turns[:]
             turns.append(later)
         else:
-            turns.append(MultiTurn(keys, token, ttl_ms, settings))
+            turns.append(MultiTurn(keys, token, ttl_ms, settings, sync))
     return turns
 
 
@@ -168,24 +180,36 @@ async def _all_extended(turns: Sequence[MultiTurn], ttl_ms: int, fence: int) -> 
     """Extend all at once; False when one is not held any more. Raises the first `Trouble`."""
     if not turns:
         return True
-    answers: list[Answer] = await CallMany(
-        [turn.extend(ttl_ms, fence) for turn in turns], patience_for(ttl_ms, turns[0].settings)
-    )
-    if any(not isinstance(answer, Trouble) and answer is not None and answer != 1 for answer in answers):
-        return False
-    for answer in answers:
-        if answer is None:
-            raise Trouble("silent", "no answer in time", "", sent=True, passing=True)
-        if isinstance(answer, Trouble):
-            raise answer
-    return True
+    sync = turns[0].sync
+    for last in (False, True):
+        answers: list[Answer] = await CallMany(
+            [turn.extend(ttl_ms, fence) for turn in turns], patience_for(ttl_ms, turns[0].settings)
+        )
+        replies = [answer[0] if isinstance(answer, tuple) else answer for answer in answers]
+        if any(reply is not None and not isinstance(reply, Trouble) and reply != 1 for reply in replies):
+            return False
+        for reply in replies:
+            if reply is None:
+                raise Trouble("silent", "no answer in time", "", sent=True, passing=True)
+            if isinstance(reply, Trouble):
+                raise reply
+        if sync is None:
+            return True
+        try:
+            for turn, answer in zip(turns, answers, strict=True):
+                assert isinstance(answer, tuple)
+                judge(sync, turn.name, answer, await Now())
+            return True
+        except NotAcked:
+            if last or not isinstance(sync, Replicas):
+                raise  # else: there are more replicas than we knew
+    raise AssertionError
 
 
 async def renew(turns: Sequence[MultiTurn], ttl_ms: int) -> bool:
     """Extend all: False when one is not held any more."""
     if len(turns) == 1:
-        reply: Reply = await turns[0].extend(ttl_ms)
-        return bool(reply == 1)
+        return await turns[0].renew(ttl_ms)
     return await _all_extended(turns, ttl_ms, 0)
 
 

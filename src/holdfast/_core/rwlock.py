@@ -16,6 +16,7 @@ import re
 
 from holdfast._core.effects import Call, Now, Random, Reply, Sleep, Spawn
 from holdfast._core.keys import LockKeys
+from holdfast._core.replicas import Sync, judge
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
 from holdfast._core.waiting import Grant, Turn, patience_for
@@ -43,9 +44,15 @@ class RWTurn(Turn):
 
     __slots__ = ("keys",)
 
-    def __init__(self, keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT) -> None:
-        super().__init__(token, ttl_ms, keys.lock, settings)
+    def __init__(
+        self, keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT, sync: Sync = None
+    ) -> None:
+        super().__init__(token, ttl_ms, keys.lock, settings, sync)
         self.keys = keys
+
+    @property
+    def name(self) -> str:
+        return self.keys.name
 
     def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
         settings, ttl_ms = self.settings, self.ttl_ms
@@ -62,6 +69,7 @@ class RWTurn(Turn):
                 self.keys.inboxes,
             ),
             patience_s,
+            sync=self.tail(),
         )
 
     def confirm(self, patience_s: float) -> Call:
@@ -71,6 +79,7 @@ class RWTurn(Turn):
             self.keys.more("readers"),
             (self.token, self.ttl_ms, settings.fence_ms, settings.claim_ms, self.keys.inboxes),
             patience_s,
+            sync=self.tail(),
         )
 
     def undo(self, bury_ms: int, patience_s: float) -> Call:
@@ -114,7 +123,12 @@ async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
                         reader.keys.inboxes,
                     ),
                     patience_s,
+                    sync=reader.tail(),
                 )
+                if reader.sync is not None:
+                    answer, reply = reply, reply[0]
+                    if reply[0] == 1:
+                        judge(reader.sync, reader.name, answer, asked_at)
             except Trouble as trouble:
                 if not trouble.passing or await Now() >= until:
                     raise

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from holdfast._core.effects import Call, Reply
 from holdfast._core.keys import LockKeys
+from holdfast._core.replicas import Sync
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Turn
 from holdfast.errors import DeclaredDifferently, TooManyPermits
@@ -29,10 +30,22 @@ class SemaphoreTurn(Turn):
 
     __slots__ = ("declared", "keys")
 
-    def __init__(self, keys: LockKeys, token: str, ttl_ms: int, declared: int, settings: Settings = DEFAULT) -> None:
-        super().__init__(token, ttl_ms, keys.lock, settings)
+    def __init__(
+        self,
+        keys: LockKeys,
+        token: str,
+        ttl_ms: int,
+        declared: int,
+        settings: Settings = DEFAULT,
+        sync: Sync = None,
+    ) -> None:
+        super().__init__(token, ttl_ms, keys.lock, settings, sync)
         self.keys = keys
         self.declared = declared
+
+    @property
+    def name(self) -> str:
+        return self.keys.name
 
     def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
         settings, ttl_ms = self.settings, self.ttl_ms
@@ -50,6 +63,7 @@ class SemaphoreTurn(Turn):
                 self.declared,
             ),
             patience_s,
+            sync=self.tail(),
         )
 
     def confirm(self, patience_s: float) -> Call:
@@ -58,6 +72,7 @@ class SemaphoreTurn(Turn):
             self.keys.more("holders"),
             (self.token, self.ttl_ms, self.settings.fence_ms),
             patience_s,
+            sync=self.tail(),
         )
 
     def undo(self, bury_ms: int, patience_s: float) -> Call:

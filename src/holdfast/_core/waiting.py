@@ -34,7 +34,7 @@ from holdfast._core.effects import (
     Unlisten,
     Wake,
 )
-from holdfast._core.replicas import Replicas, Sync, judge
+from holdfast._core.replicas import NotAcked, Replicas, Sync, SyncTail, judge, tail_of
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import is_ours
 from holdfast._core.trouble import Trouble
@@ -91,6 +91,10 @@ class Turn:
         """What it is called in errors."""
         return self.key
 
+    def tail(self) -> SyncTail | None:
+        """What to send behind a request that grants or extends. May raise `Trouble`."""
+        return None if self.sync is None else tail_of(self.sync, self.ttl_ms)
+
     def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
         """The request: be granted, or (when `queueing`) take the place that `arrival` gives."""
         raise NotImplementedError
@@ -114,7 +118,20 @@ class Turn:
     async def renew(self, ttl_ms: int) -> bool:
         """Extend to `ttl_ms` from now: False when it is not held any more. Raises `Trouble`."""
         self.ttl_ms = ttl_ms
-        return bool(await self.confirm(patience_for(ttl_ms, self.settings)) == 1)
+        sync = self.sync
+        for last in (False, True):
+            reply = await self.confirm(patience_for(ttl_ms, self.settings))
+            if sync is None:
+                return bool(reply == 1)
+            if reply[0] != 1:
+                return False
+            try:
+                judge(sync, self.name, reply, await Now())
+                return True
+            except NotAcked:
+                if last or not isinstance(sync, Replicas):
+                    raise  # else: there are more replicas than we knew
+        raise AssertionError
 
     def refused(self, reply: Reply) -> Exception:
         """The error behind a reply that is neither granted nor busy."""

@@ -790,8 +790,16 @@ class Client(Makers):
             return OverQuorum(keys, settings, self._quorum)
         if sync_replicas is None:
             return OneServer(keys, settings)
+        return OneServer(keys, settings, self._replicas_for(sync_replicas))
+
+    def _replicas_for(self, sync_replicas: int | Literal["all"]) -> Replicas:
         wanted = None if sync_replicas == "all" else sync_replicas
-        return OneServer(keys, settings, self._replicas.setdefault(wanted, Replicas(wanted)))
+        return self._replicas.setdefault(wanted, Replicas(wanted))
+
+    @property
+    def _sync(self) -> Replicas | None:
+        """The replicas that have to acknowledge what is not a lock."""
+        return None if self._sync_replicas is None else self._replicas_for(self._sync_replicas)
 
     @property
     def _driver(self) -> AioDriver:

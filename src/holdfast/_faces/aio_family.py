@@ -147,7 +147,7 @@ class _Side(_TurnLeasable):
         self._keys = lock_keys(client.namespace, name)
 
     def _turn(self, token: str) -> rwlock.RWTurn:
-        return rwlock.RWTurn(self._keys, token, self._ttl_ms, self._client._settings)
+        return rwlock.RWTurn(self._keys, token, self._ttl_ms, self._client._settings, self._client._sync)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}: ttl {self.ttl:g} s>"
@@ -296,7 +296,9 @@ class Semaphore(_TurnLeasable):
         self._keys = semaphore.semaphore_keys(lock_keys(client.namespace, name))
 
     def _turn(self, token: str) -> semaphore.SemaphoreTurn:
-        return semaphore.SemaphoreTurn(self._keys, token, self._ttl_ms, self._declared, self._client._settings)
+        return semaphore.SemaphoreTurn(
+            self._keys, token, self._ttl_ms, self._declared, self._client._settings, self._client._sync
+        )
 
     async def acquire(self, timeout: Duration | None = None, *, permits: int = 1) -> Lease:
         """Wait for the turn, and take so many permits, under one lease. Otherwise as `Lock.acquire`.
@@ -375,7 +377,7 @@ class MultiLock(Leasable):
     def _turns(self, token: str) -> list[multilock.MultiTurn]:
         driver = self._client._driver
         together = not getattr(driver.topology, "moves", True)
-        return multilock.turns_for(self._all_keys, together, token, self._ttl_ms, driver.settings)
+        return multilock.turns_for(self._all_keys, together, token, self._ttl_ms, driver.settings, self._client._sync)
 
     def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
         turns = self._turns(token)
@@ -463,7 +465,9 @@ class Condition:
         client = lock._client
         driver = client._driver
         token = client._new_token(_task_id())
-        turn = condition.ConditionTurn(lock._keys, self._key, hold.token, token, hold.ttl_ms, driver.settings)
+        turn = condition.ConditionTurn(
+            lock._keys, self._key, hold.token, token, hold.ttl_ms, driver.settings, client._sync
+        )
         hold.released()
         driver.unwatch(hold)
         protocol = wait_for(turn, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)

@@ -175,7 +175,7 @@ class _Side(_TurnLeasable):
         self._keys = lock_keys(client.namespace, name)
 
     def _turn(self, token: str) -> rwlock.RWTurn:
-        return rwlock.RWTurn(self._keys, token, self._ttl_ms, self._client._driver.settings)
+        return rwlock.RWTurn(self._keys, token, self._ttl_ms, self._client._driver.settings, self._client._sync)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}: ttl {self.ttl:g} s>"
@@ -326,7 +326,9 @@ class Semaphore(_TurnLeasable):
         self._keys = semaphore.semaphore_keys(lock_keys(client.namespace, name))
 
     def _turn(self, token: str) -> semaphore.SemaphoreTurn:
-        return semaphore.SemaphoreTurn(self._keys, token, self._ttl_ms, self._declared, self._client._driver.settings)
+        return semaphore.SemaphoreTurn(
+            self._keys, token, self._ttl_ms, self._declared, self._client._driver.settings, self._client._sync
+        )
 
     def acquire(self, timeout: Duration | None = None, cancel: Cancel | None = None, *, permits: int = 1) -> Lease:
         """Wait for the turn, and take so many permits, under one lease. Otherwise as `Lock.acquire`.
@@ -405,7 +407,7 @@ class MultiLock(Leasable):
     def _turns(self, token: str) -> list[multilock.MultiTurn]:
         driver = self._client._driver
         together = not getattr(driver.topology, "moves", True)
-        return multilock.turns_for(self._all_keys, together, token, self._ttl_ms, driver.settings)
+        return multilock.turns_for(self._all_keys, together, token, self._ttl_ms, driver.settings, self._client._sync)
 
     def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
         turns = self._turns(token)
@@ -492,7 +494,9 @@ class Condition:
         client = lock._client
         driver = client._driver
         token = client._new_token(str(threading.get_ident()))
-        turn = condition.ConditionTurn(lock._keys, self._key, hold.token, token, hold.ttl_ms, driver.settings)
+        turn = condition.ConditionTurn(
+            lock._keys, self._key, hold.token, token, hold.ttl_ms, driver.settings, client._sync
+        )
         with driver.lock:
             if not hold.released():
                 raise lease._ended("wait()")

@@ -88,7 +88,7 @@ class SharedLock(Primitive):
     ) -> tuple[Belief, RWTurn] | None:
         """One acquisition, as the faces do it."""
         world, ledger = self.world, lock.ledger
-        turn = RWTurn(lock.keys, token, ttl_ms, process.settings)
+        turn = RWTurn(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
         ledger.begins(process, token)
         try:
             got = await wait_for(turn, timeout_s, listening=process.listening(None, lock.keys.lock))
@@ -106,7 +106,7 @@ class SharedLock(Primitive):
         return self.believe(process, lock, token, ttl_ms, got, kind), turn
 
     def believe(self, process: Process, lock: _Shared, token: str, ttl_ms: int, got: Grant, kind: str) -> Belief:
-        turn = RWTurn(lock.keys, token, ttl_ms, process.settings)
+        turn = RWTurn(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
         renew = self.world.rng.random() < 0.8
         hold = Hold(lock.ledger.name, token, got.fence, ttl_ms, got.sent_at, turn.renew, turn.release, renew)
         belief = lock.ledger.granted(process, hold, kind, ordered=False)
@@ -187,7 +187,9 @@ class SharedLock(Primitive):
         lock.ledger.ended[writer.token] = self.world.now
         lock.ledger.begins(process, token)
         try:
-            got = await rwlock.downgrade(turn, RWTurn(lock.keys, token, ttl_ms, process.settings))
+            got = await rwlock.downgrade(
+                turn, RWTurn(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
+            )
         except Trouble:
             self.left(process, lock, token)
             return writer
