@@ -99,23 +99,23 @@ def _inspect(world: World) -> Drawn:
 
 
 def _rw_acquire(world: World) -> Drawn:
-    keys, args = world.keys("readers"), list(_acquire(world)[1])
+    keys, args = world.keys("readers", "upgraded"), list(_acquire(world)[1])
     args[0] = world.reader()
     return keys, args
 
 
 def _rw_release(world: World) -> Drawn:
-    return world.keys("readers"), (world.reader(), FENCE_MS, world.claim(), world.inboxes, world.bury())
+    return world.keys("readers", "upgraded"), (world.reader(), FENCE_MS, world.claim(), world.inboxes, world.bury())
 
 
 def _rw_renew(world: World) -> Drawn:
-    return world.keys("readers"), (world.reader(), world.ttl(), FENCE_MS, world.claim(), world.inboxes)
+    return world.keys("readers", "upgraded"), (world.reader(), world.ttl(), FENCE_MS, world.claim(), world.inboxes)
 
 
 def _rw_downgrade(world: World) -> Drawn:
     writer = world.token("1", "w.1")
     reader = writer.replace(":w.", ":r.").replace(":1:", ":r.1:")
-    return world.keys("readers"), (writer, reader, world.ttl(), FENCE_MS, world.claim(), world.inboxes)
+    return world.keys("readers", "upgraded"), (writer, reader, world.ttl(), FENCE_MS, world.claim(), world.inboxes)
 
 
 def _sem_keys(world: World) -> list[str]:
@@ -298,7 +298,7 @@ GENERATORS: dict[str, Callable[[World], Drawn]] = {
     "renew": _renew,
     "rw_acquire": _rw_acquire,
     "rw_downgrade": _rw_downgrade,
-    "rw_inspect": lambda world: (world.keys("readers"), ()),
+    "rw_inspect": lambda world: (world.keys("readers", "upgraded"), ()),
     "rw_release": _rw_release,
     "rw_renew": _rw_renew,
     "sem_acquire": _sem_acquire,

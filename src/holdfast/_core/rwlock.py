@@ -6,8 +6,8 @@ together, so that neither side starves; every reader's time is its own; at most 
 Theory: the writer is the holder of the plain lock of that name (`holdfast:{NAME}`), in the same queue, so the two
 exclude each other. Readers stand in a sorted set, each with its own expiry on the server's clock; while there are
 any, the lock's key says so. What a token is for stands in it: `r.` reads, `w.` writes, `u<n>.` is an upgrade
-of the reader that has the same token otherwise. An upgrade leaves the reader in place beneath it, so that both
-its release and its failure end with a reader that never lost its turn.
+of the reader that has the same token otherwise. An upgrade leaves the reader in place beneath it, and stands in a
+key of its own, so that its release, its failure and its expiry all end with a reader that never lost its turn.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ __all__ = ["READER", "WRITER", "RWTurn", "downgrade", "inspect", "upgrade_token"
 #: What the owner in a token begins with.
 READER = "r."
 WRITER = "w."
+
+#: Keys beside the lock's own.
+_MORE = ("readers", "upgraded")
 
 _READER_TOKEN = re.compile(r"([^:]*:)r(\..*)")
 
@@ -58,7 +61,7 @@ class RWTurn(Turn):
         settings, ttl_ms = self.settings, self.ttl_ms
         return Call(
             "rw_acquire",
-            self.keys.more("readers"),
+            self.keys.more(*_MORE),
             (
                 self.token,
                 ttl_ms,
@@ -76,7 +79,7 @@ class RWTurn(Turn):
         settings = self.settings
         return Call(
             "rw_renew",
-            self.keys.more("readers"),
+            self.keys.more(*_MORE),
             (self.token, self.ttl_ms, settings.fence_ms, settings.claim_ms, self.keys.inboxes),
             patience_s,
             sync=self.tail(),
@@ -86,7 +89,7 @@ class RWTurn(Turn):
         settings = self.settings
         return Call(
             "rw_release",
-            self.keys.more("readers"),
+            self.keys.more(*_MORE),
             (self.token, settings.fence_ms, settings.claim_ms, self.keys.inboxes, bury_ms),
             patience_s,
         )
@@ -113,7 +116,7 @@ async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
             try:
                 reply = await Call(
                     "rw_downgrade",
-                    reader.keys.more("readers"),
+                    reader.keys.more(*_MORE),
                     (
                         writer.token,
                         reader.token,
@@ -143,5 +146,5 @@ async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
 
 async def inspect(keys: LockKeys, patience_s: float) -> tuple[str, int, int, int, int]:
     """(exclusive holder's token or "", its remaining ms (-1 for ever, -2 none), readers, waiters, last fence)."""
-    holder, remaining_ms, readers, waiters, fence = await Call("rw_inspect", keys.more("readers"), (), patience_s)
+    holder, remaining_ms, readers, waiters, fence = await Call("rw_inspect", keys.more(*_MORE), (), patience_s)
     return holder.decode("utf-8", "replace"), remaining_ms, readers, waiters, fence

@@ -1,9 +1,11 @@
--- Part: readers beside the lock. Needs fence and moment; KEYS 1 lock 2 fence 3 queue 4 gone 5 readers.
+-- Part: readers beside the lock. Needs fence and moment; KEYS 1 lock 2 fence 3 queue 4 gone 5 readers
+-- 6 upgraded.
 -- Readers stand in a sorted set, each scored with the ms at which its own time is over. While there are any, the
 -- lock's key holds SHARED until the last of them is due, so that whoever knows only the lock is kept out as well.
+-- A reader that became the writer has its token in a key of its own: when that runs out, it is a reader as before.
 -- What a token asks for is in its middle: `r.…` reads, `u<n>.…` is the upgrade of that reader, all else is exclusive.
 local SHARED = '000000000000000000000000:shared:0'
-local lock, fence_key, queue, gone, readers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local lock, fence_key, queue, gone, readers, upgraded = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 
 local function plain(number)
   return string.format('%.0f', number)
@@ -19,6 +21,15 @@ local function reader_of(token)
   return client and client .. 'r' .. rest
 end
 
+-- Who holds it alone, or SHARED, or nobody.
+local function current()
+  local holder = redis.call('GET', lock)
+  if not holder or holder == SHARED then
+    return redis.call('GET', upgraded) or holder
+  end
+  return holder
+end
+
 local function living_readers()
   return redis.call('ZCOUNT', readers, '(' .. plain(now_ms), '+inf')
 end
@@ -30,10 +41,10 @@ local function reads(token, holder)
     and (not holder or holder == SHARED or reader_of(holder) == token)
 end
 
--- Let the lock's key say what the set of readers says. Only while nobody holds it exclusively.
+-- Let the lock's key say what the readers' keys say. Only while nobody but an upgraded reader holds it alone.
 local function mirror()
   local last = redis.call('ZRANGE', readers, -1, -1, 'WITHSCORES')
-  local left_ms = last[2] and tonumber(last[2]) - now_ms or 0
+  local left_ms = math.max(last[2] and tonumber(last[2]) - now_ms or 0, redis.call('PTTL', upgraded))
   if left_ms > 0 then
     redis.call('SET', lock, SHARED, 'PX', left_ms + 1)
     redis.call('PEXPIRE', readers, left_ms + 60000)
@@ -55,7 +66,7 @@ end
 -- `me` is the caller's own token in the queue, if any: it gets its whole ttl and no message.
 -- Returns the caller's fencing token or nil, and how many others were granted.
 local function advance(me, ttl_ms, claim_ms, fence_ms, inboxes)
-  local holder = redis.call('GET', lock)
+  local holder = current()
   local mine, others, read = nil, 0, false
   for _ = 1, 1000 do
     if holder and holder ~= SHARED then
@@ -81,8 +92,8 @@ local function advance(me, ttl_ms, claim_ms, fence_ms, inboxes)
       break
     else
       redis.call('ZREM', queue, head)
-      redis.call('SET', lock, head, 'PX', plain(window_ms))
-      holder, read, granted = head, false, true
+      redis.call('SET', beneath and upgraded or lock, head, 'PX', plain(window_ms))
+      holder, read, granted = head, beneath ~= nil, true
     end
     if granted then
       local fence = next_fence(fence_key, fence_ms)

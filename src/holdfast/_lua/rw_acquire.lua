@@ -1,5 +1,5 @@
 -- Acquire a lock for reading or writing, or upgrade a reader; or take a place in the queue.
--- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers
+-- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers  6 upgraded
 -- ARGV    1 token  2 ttl_ms  3 "try" or "wait"  4 arrival_us as an earlier reply gave it, or 0
 --         5 fence_ms  6 claim_ms  7 prefix of inboxes
 -- Returns {1, fencing token}                                            granted (also to a repeat)
@@ -11,7 +11,7 @@
 -- #include moment
 
 -- Nobody waits, and it is free, or read by others: first, since it is the most frequent case and should cost least.
-if redis.call('EXISTS', KEYS[3], KEYS[4]) == 0 then
+if redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[6]) == 0 then
   local held = redis.call('GET', KEYS[1])
   local asked_ms = tonumber(ARGV[2])
   if string.find(ARGV[1], ':r.', 1, true) then
@@ -38,14 +38,17 @@ end
 local token, ttl_ms, waits = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'wait'
 local arrival, fence_ms, claim_ms, inboxes = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6]), ARGV[7]
 local reader, beneath = is_reader(token), reader_of(token)
-local holder = redis.call('GET', lock)
+local holder = current()
 
 if redis.call('SISMEMBER', gone, token) == 1 then
   return {-1}
 end
-if holder == token then
+if holder == token and (not beneath or redis.call('GET', upgraded) == token or reads(beneath, holder)) then
   if reader then
     settle(token, ttl_ms, claim_ms, fence_ms, inboxes)
+  elseif redis.call('GET', upgraded) == token then
+    redis.call('PEXPIRE', upgraded, ttl_ms)
+    mirror()
   else
     redis.call('PEXPIRE', lock, ttl_ms)
   end
@@ -53,9 +56,7 @@ if holder == token then
 end
 if reader and reads(token, holder) then
   redis.call('ZADD', readers, plain(now_ms + ttl_ms), token)
-  if not holder or holder == SHARED then
-    mirror()
-  end
+  mirror()
   return {1, next_fence(fence_key, fence_ms)}
 end
 if beneath then
@@ -79,8 +80,11 @@ local function grant()
   elseif living_readers() > (beneath and 1 or 0) then
     return nil
   else
-    redis.call('SET', lock, token, 'PX', plain(ttl_ms))
+    redis.call('SET', beneath and upgraded or lock, token, 'PX', plain(ttl_ms))
     redis.call('ZREM', queue, token)
+    if beneath then
+      mirror()
+    end
   end
   return next_fence(fence_key, fence_ms)
 end
@@ -99,17 +103,17 @@ if not fence and waits then
   fence = advance(token, ttl_ms, claim_ms, fence_ms, inboxes)
 elseif not fence then
   advance(nil, 0, claim_ms, fence_ms, inboxes)
-  holder = redis.call('GET', lock)
+  holder = current()
   fence = grant()
 end
 if fence then
   return {1, fence}
 end
 
-holder = redis.call('GET', lock)
+holder = current()
 local remaining_ms
 if holder and holder ~= SHARED then
-  remaining_ms = redis.call('PTTL', lock)
+  remaining_ms = redis.call('PTTL', redis.call('GET', upgraded) == holder and upgraded or lock)
 else
   -- The first reader whose time may be over, but for the one that upgrades.
   local due = redis.call('ZRANGEBYSCORE', readers, '(' .. plain(now_ms), '+inf', 'WITHSCORES', 'LIMIT', 0, 2)

@@ -1,12 +1,12 @@
 -- Turn a writer into a reader, and let in the readers that are next.
--- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers
+-- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers  6 upgraded
 -- ARGV    1 token of the writer  2 token of the reader  3 ttl_ms  4 fence_ms  5 claim_ms  6 prefix of inboxes
 -- Returns {1, fencing token} now a reader (also to a repeat), {0} not the writer
 -- #include fence
 -- #include moment
 -- #include readers
 local writer, reader, ttl_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local holder = redis.call('GET', lock)
+local holder = current()
 if redis.call('SISMEMBER', gone, reader) == 1 or holder ~= writer and not reads(reader, holder) then
   return {0}
 end

@@ -1,13 +1,13 @@
 -- Look at a shared lock without changing anything.
--- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers
+-- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers  6 upgraded
 -- Returns {exclusive holder or "", its remaining ms, living readers, waiters, last fencing token}
 -- #include fence
 -- #include moment
 -- #include readers
-local holder = redis.call('GET', lock) or ''
+local holder = current() or ''
 return {
   holder == SHARED and '' or holder,
-  holder == SHARED and -2 or redis.call('PTTL', lock),
+  holder == SHARED and -2 or redis.call('PTTL', redis.call('EXISTS', upgraded) == 1 and upgraded or lock),
   living_readers(),
   redis.call('ZCARD', queue),
   tonumber(redis.call('GET', fence_key) or 0)

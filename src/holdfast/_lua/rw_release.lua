@@ -1,12 +1,12 @@
 -- Release a reader, writer or upgrade and let in who is next; also leaves the queue, and gives back what may be held.
--- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers
+-- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers  6 upgraded
 -- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
 --         5 bury_ms: > 0 leaves the queue too, and refuses this token for so long (a delayed acquire may follow)
 -- Returns 2 released and others let in, 1 released, 0 was not a holder
 -- #include moment
 
 -- Nobody waits: first, since it is the most frequent case and should cost least.
-if ARGV[5] == '0' and redis.call('EXISTS', KEYS[3]) == 0 then
+if ARGV[5] == '0' and redis.call('EXISTS', KEYS[3], KEYS[6]) == 0 then
   local held = redis.call('GET', KEYS[1])
   if held == ARGV[1] and redis.call('EXISTS', KEYS[5]) == 0 then
     redis.call('DEL', KEYS[1])
@@ -22,7 +22,7 @@ end
 -- #include fence
 -- #include readers
 local token, bury_ms = ARGV[1], tonumber(ARGV[5])
-local holder = redis.call('GET', lock)
+local holder = current()
 local result = reads(token, holder) and 1 or 0
 redis.call('ZREMRANGEBYSCORE', readers, '-inf', plain(now_ms))
 redis.call('ZREM', readers, token)
@@ -32,6 +32,9 @@ end
 if holder == token then
   result = 1
   holder = nil
+  if redis.call('GET', upgraded) == token then
+    redis.call('DEL', upgraded)
+  end
 end
 if not holder or holder == SHARED then
   mirror()

@@ -28,6 +28,13 @@ def _reader_of(token: bytes) -> bytes | None:
     return client + b":r." + middle.partition(b".")[2] + b":" + number if middle.startswith(b"u") else None
 
 
+def _conflict(one: str, other: str) -> bool:
+    """Kinds are `read:TOKEN`, `write` and `upgrade:TOKEN of the reader beneath`, who is in nobody's way."""
+    if one.startswith("read") and other.startswith("read"):
+        return False
+    return one.replace("upgrade", "read") != other.replace("upgrade", "read")
+
+
 class _Shared:
     """One shared lock."""
 
@@ -37,7 +44,8 @@ class _Shared:
         self.key = self.keys.lock.encode()
         self.queue_key = self.keys.queue.encode()
         self.readers_key = f"{self.keys.base}:readers".encode()
-        self.ledger = Ledger(world, name, conflict=lambda one, other: not (one == other == "read"), until=self.until)
+        self.upgraded_key = f"{self.keys.base}:upgraded".encode()
+        self.ledger = Ledger(world, name, conflict=_conflict, until=self.until)
         #: The greatest fencing token that any writer's client was told: readers' and writers' must exceed it.
         self.writer_fence = 0
         self.greatest_fence = 0
@@ -47,13 +55,14 @@ class _Shared:
         node = self.world.master
         server = node.server
         now_ms = node.wall_ms()
-        if kind == "read":
+        if kind.startswith("read"):
             readers = server.peek(self.readers_key, now_ms)
             score = readers.scores.get(token) if readers is not None else None
             return None if score is None else node.until(int(score))
-        if server.peek(self.key, now_ms) != token:
+        key = self.upgraded_key if kind.startswith("upgrade") else self.key
+        if server.peek(key, now_ms) != token:
             return None
-        return node.until(server.expires.get(self.key, 0))
+        return node.until(server.expires.get(key, 0))
 
 
 class SharedLock(Primitive):
@@ -111,17 +120,24 @@ class SharedLock(Primitive):
         hold = Hold(lock.ledger.name, token, got.fence, ttl_ms, got.sent_at, turn.renew, turn.release, renew)
         belief = lock.ledger.granted(process, hold, kind, ordered=False)
         self.fences(lock, belief)
+        # A reader that waits to be the writer does not look after its own reading.
+        hold.on_loss = lambda _: self.gone(lock, belief)
         process.watch(hold)
         return belief
+
+    def gone(self, lock: _Shared, belief: Belief) -> None:
+        """It is lost, or its holder begins to give it back."""
+        if lock.ledger.beliefs.get(belief.token) is belief:
+            lock.ledger.released(belief)
 
     def fences(self, lock: _Shared, belief: Belief) -> None:
         """A writer's is greater than all before it, a reader's than that of each writer before it."""
         fence = belief.hold.fence
-        least = lock.writer_fence if belief.kind == "read" else lock.greatest_fence
+        least = lock.writer_fence if belief.kind.startswith("read") else lock.greatest_fence
         if fence <= least:
             self.world.fail("fence", f"{lock.ledger.name}: {belief} comes after fence {least}")
         lock.greatest_fence = max(lock.greatest_fence, fence)
-        if belief.kind != "read":
+        if not belief.kind.startswith("read"):
             lock.writer_fence = max(lock.writer_fence, fence)
 
     async def session(self, process: Process, lock: _Shared, mark: str) -> None:
@@ -133,7 +149,8 @@ class SharedLock(Primitive):
         )
         client, owner, number = process.token().split(":")
         token = f"{client}:{mark}{owner}:{number}"
-        kind = "read" if mark == READER else "write"
+        reads = mark == READER
+        kind = f"read:{token}" if reads else "write"
         taken = await self.take(process, lock, token, ttl_ms, timeout_s, kind)
         if taken is None:
             return
@@ -141,9 +158,9 @@ class SharedLock(Primitive):
         cancelled = False
         try:
             await self.hold_on(belief)
-            if belief.lives() and kind == "read" and rng.random() < 0.3:
+            if belief.lives() and reads and rng.random() < 0.3:
                 await self.upgrade(process, lock, belief, ttl_ms)
-            elif belief.lives() and kind == "write" and rng.random() < 0.3:
+            elif belief.lives() and not reads and rng.random() < 0.3:
                 belief = await self.downgrade(process, lock, belief, turn, ttl_ms)
                 await self.hold_on(belief)
         except Cancelled:
@@ -157,23 +174,18 @@ class SharedLock(Primitive):
         rng, options = self.world.rng, self.world.options
         number = int(process.token().rpartition(":")[2])
         token = upgrade_token(reader.hold.token, number)
-        # Its own reading is no conflict with its writing: the ledger forgets it meanwhile.
-        name = reader.token
-        lock.ledger.beliefs.pop(name, None)
+        timeout_s = None if rng.random() < 0.5 else rng.random() * options.work_s
+        taken = await self.take(process, lock, token, ttl_ms, timeout_s, f"upgrade:{reader.hold.token}")
+        if taken is None:
+            return
+        cancelled = False
         try:
-            timeout_s = None if rng.random() < 0.5 else rng.random() * options.work_s
-            taken = await self.take(process, lock, token, ttl_ms, timeout_s, "upgrade")
-            if taken is not None:
-                cancelled = False
-                try:
-                    await self.hold_on(taken[0])
-                except Cancelled:
-                    cancelled = True
-                await self.end(process, lock, taken[0], cancelled)
-                if cancelled:
-                    raise Cancelled
-        finally:
-            lock.ledger.beliefs[name] = reader
+            await self.hold_on(taken[0])
+        except Cancelled:
+            cancelled = True
+        await self.end(process, lock, taken[0], cancelled)
+        if cancelled:
+            raise Cancelled
 
     async def downgrade(self, process: Process, lock: _Shared, writer: Belief, turn: RWTurn, ttl_ms: int) -> Belief:
         """Go on as a reader."""
@@ -199,7 +211,7 @@ class SharedLock(Primitive):
         if got is None:
             self.left(process, lock, token)
             return writer
-        return self.believe(process, lock, token, ttl_ms, got, "read")
+        return self.believe(process, lock, token, ttl_ms, got, f"read:{token}")
 
     async def hold_on(self, belief: Belief) -> None:
         """Work while the lease lasts."""
@@ -216,8 +228,7 @@ class SharedLock(Primitive):
         hold = belief.hold
         hold.over(process.local())
         process.unwatch(hold)
-        if lock.ledger.beliefs.get(belief.token) is belief:
-            lock.ledger.released(belief)
+        self.gone(lock, belief)
         lock.ledger.ended[belief.token] = self.world.now
         if not hold.released():
             self.world.counted[f"lost: {hold.reason}"] += 1
@@ -246,10 +257,10 @@ class SharedLock(Primitive):
         """All tokens that live there."""
         node = self.world.master
         server, now_ms = node.server, node.wall_ms()
-        holder = server.peek(lock.key, now_ms)
+        alone = [server.peek(key, now_ms) for key in (lock.key, lock.upgraded_key)]
         queue = server.peek(lock.queue_key, now_ms)
         tokens = list(queue.scores) if queue is not None else []
-        return tokens + self.readers(node, lock, now_ms) + ([holder] if holder not in (None, _SHARED) else [])
+        return tokens + self.readers(node, lock, now_ms) + [token for token in alone if token not in (None, _SHARED)]
 
     def readers(self, node: Node, lock: _Shared, now_ms: int) -> list[bytes]:
         readers = node.server.peek(lock.readers_key, now_ms)
@@ -268,18 +279,21 @@ class SharedLock(Primitive):
         now_ms = server.now_ms
         holder = server.peek(lock.key, now_ms)
         readers = self.readers(node, lock, now_ms)
-        if holder is None:
-            if readers:
-                self.world.fail("unseen readers", f"{readers[0].decode()} reads and the lock's key says nobody does")
-        elif holder == _SHARED:
+        upgraded = server.peek(lock.upgraded_key, now_ms)
+        scores = server.data[lock.readers_key].scores if readers else {}
+        ends = [scores[token] for token in readers]
+        if upgraded is not None:
+            ends.append(server.expires.get(lock.upgraded_key, 0))
+        if holder is None or holder == _SHARED:
             # Whoever knows only the lock's key must be kept out for as long as anybody reads.
-            scores = server.data[lock.readers_key].scores if readers else {}
-            if readers and server.expires.get(lock.key, 0) < max(scores[token] for token in readers):
+            if ends and (holder is None or server.expires.get(lock.key, 0) < max(ends)):
                 self.world.fail("unseen readers", "the lock's key forgets the readers before their time is over")
+            others = [token for token in readers if upgraded is not None and token != _reader_of(upgraded)]
         else:
-            others = [token for token in readers if token != _reader_of(holder)]
-            if others and b":r." not in holder:
-                self.world.fail("reader beside writer", f"{holder.decode()} writes while {others[0].decode()} reads")
+            others = readers if b":r." not in holder else []
+        if others:
+            alone = (upgraded or holder or b"").decode()
+            self.world.fail("reader beside writer", f"{alone} writes while {others[0].decode()} reads")
 
     def crashed(self, process: Process) -> None:
         for lock in self.locks:
