@@ -116,22 +116,27 @@ def _order(grants: Sequence[Grant], verdict: Verdict) -> None:
 
 
 def _waits(history: History, by_lock: dict[str, list[Grant]], verdict: Verdict) -> None:
-    everywhere = sorted(grant.start_ns for grant in history.grants)
-    each = [sorted(grant.start_ns for grant in grants) for grants in by_lock.values()]
+    """From a healing to the next grant at each lock, as far as it was free and somebody asked for it."""
     faults = sorted(history.faults, key=lambda fault: fault.begin_ns)
-    end_ns = everywhere[-1] if everywhere else 0
+    end_ns = max((grant.inside_to_ns for grant in history.grants), default=0)
+    attempts: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for lock, asked_ns, at_ns in history.failed:
+        attempts[lock].append((asked_ns, at_ns))
+    for lock, grants in by_lock.items():
+        attempts[lock] += [(grant.asked_ns, grant.start_ns) for grant in grants]
     for index, fault in enumerate(faults):
-        healed_ns = fault.end_ns
         # The next fault must not be blamed on this healing.
         until_ns = faults[index + 1].begin_ns if index + 1 < len(faults) else end_ns
-        verdict.longest_wait_s = max(verdict.longest_wait_s, _wait_s(everywhere, healed_ns, until_ns))
-        for starts in each:
-            wait_s = _wait_s(starts, healed_ns, until_ns)
-            if wait_s > verdict.longest_wait_at_a_lock_s:
-                verdict.longest_wait_at_a_lock_s, verdict.longest_after = wait_s, fault.kind
+        waits = [_wait_s(grants, attempts[lock], fault.end_ns, until_ns) for lock, grants in by_lock.items()]
+        if waits and min(waits) > verdict.longest_wait_s:
+            verdict.longest_wait_s = min(waits)
+        if waits and max(waits) > verdict.longest_wait_at_a_lock_s:
+            verdict.longest_wait_at_a_lock_s, verdict.longest_after = max(waits), fault.kind
 
 
-def _wait_s(starts: Sequence[int], healed_ns: int, until_ns: int) -> float:
-    at = bisect.bisect_left(starts, healed_ns)
-    next_ns = min(starts[at], until_ns) if at < len(starts) else until_ns
-    return max(0, next_ns - healed_ns) / 1e9
+def _wait_s(grants: Sequence[Grant], attempts: Sequence[tuple[int, int]], healed_ns: int, until_ns: int) -> float:
+    after = next((grant for grant in grants if grant.start_ns >= healed_ns), None)
+    until_ns = until_ns if after is None else min(after.start_ns, until_ns)
+    free_ns = max([healed_ns, *(grant.inside_to_ns for grant in grants if grant.start_ns < healed_ns)])
+    asked_ns = min((begin for begin, end in attempts if end > free_ns), default=until_ns)
+    return max(0, until_ns - max(free_ns, asked_ns)) / 1e9

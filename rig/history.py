@@ -78,6 +78,8 @@ class History:
 
     grants: list[Grant] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    #: Attempts that ended without a grant: lock, begin and end.
+    failed: list[tuple[str, int, int]] = field(default_factory=list)
     #: What acquires and releases ended with, other than well: how often.
     errors: dict[str, int] = field(default_factory=dict)
     writes: int = 0
@@ -116,6 +118,10 @@ class History:
             grants[ident].end_ns = grants[ident].seen_ns = at_ns
             grants[ident].lost = reason
             self._count(f"lost: {reason}")
+        elif kind == "failed":
+            lock, asked_ns, at_ns, why = rest
+            self.failed.append((lock, asked_ns, at_ns))
+            self._count(f"acquire: {why}")
         elif kind == "error":
             self._count(f"{rest[0]}: {rest[1]}")
         elif kind == "crash":

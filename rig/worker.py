@@ -54,11 +54,12 @@ class _Loop:
         try:
             section = await self._locks.acquire(lock, _TIMEOUT_S)
         except Exception as error:
-            self._failed("acquire", error)
+            self._log.write("failed", lock, asked_ns, now_ns(), type(error).__name__)
+            self._examine(error)
             await self._locks.sleep(self._random.uniform(0.02, 0.2))
             return
         if section is None:
-            self._log.write("error", "acquire", "timeout")
+            self._log.write("failed", lock, asked_ns, now_ns(), "timeout")
             return
         start_ns = now_ns()
         ident = next(self._ids)
@@ -77,11 +78,12 @@ class _Loop:
         try:
             await section.release()
         except Exception as error:
-            self._failed("release", error)
+            self._log.write("error", "release", type(error).__name__)
+            self._examine(error)
         await self._locks.sleep(self._random.uniform(0, 0.005))
 
-    def _failed(self, what: str, error: Exception) -> None:
-        self._log.write("error", what, type(error).__name__)
+    def _examine(self, error: Exception) -> None:
+        """Errors of the library are part of the game; others are not."""
         if not isinstance(error, self._locks.errors):
             self._log.write("crash", traceback.format_exc())
 

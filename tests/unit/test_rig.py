@@ -81,10 +81,19 @@ def test_fencing_tokens_that_do_not_grow_are_found() -> None:
 
 def test_the_wait_after_a_healing_is_found() -> None:
     stays = [grant("a1", 1, 100, 200, 300), grant("b1", 2, 9000, 9100, 9200), grant("c1", 1, 1000, 1100, 1200, "b")]
-    verdict = judge(History(stays, [Fault("partition", 300 * MS, 500 * MS, None)]))
-    assert verdict.longest_wait_s == 0.5
+    stays[1].asked_ns = 250 * MS
+    healing = [Fault("partition", 300 * MS, 500 * MS, None)]
+    verdict = judge(History(stays, healing))
+    assert verdict.longest_wait_s == 0.005, "at the other lock nobody asked before"
     assert verdict.longest_wait_at_a_lock_s == 8.5
     assert verdict.longest_after == "partition"
+    stays[1].asked_ns = 8995 * MS
+    assert judge(History(stays, healing)).longest_wait_at_a_lock_s == 0.005
+    tried = [("a", 2000 * MS, 7000 * MS)]
+    assert judge(History(stays, healing, tried)).longest_wait_at_a_lock_s == 7.0, "somebody else asked in vain"
+    stays[0].end_ns = 8000 * MS
+    assert judge(History(stays, healing, tried)).longest_wait_at_a_lock_s <= 1.0, "it was held for most of the time"
+    assert judge(History(stays[:1], healing, [("a", 8000 * MS, 9500 * MS)])).longest_wait_at_a_lock_s == 0
 
 
 def test_a_history_is_read_up_to_the_line_that_was_cut(tmp_path: Path) -> None:
@@ -93,7 +102,8 @@ def test_a_history_is_read_up_to_the_line_that_was_cut(tmp_path: Path) -> None:
         ["valid", "w.1", 10, 60],
         ["wrote", "w.1", 11, True],
         ["left", "w.1", 20],
-        ["error", "acquire", "ServerError"],
+        ["failed", "a", 20, 21, "ServerError"],
+        ["error", "release", "LeaseLost"],
         ["granted", "w.2", "a", 4, 21, 22, 90],
     ]
     text = "".join(json.dumps(line) + "\n" for line in lines) + '["left","w.2'
@@ -103,7 +113,8 @@ def test_a_history_is_read_up_to_the_line_that_was_cut(tmp_path: Path) -> None:
     assert (first.fence, first.valid_to_ns, first.inside_to_ns) == (3, 20, 20)
     assert second.end_ns is None
     assert second.valid_to_ns == 22, "after its last sign of life nothing is claimed for it"
-    assert history.errors == {"acquire: ServerError": 1}
+    assert history.errors == {"acquire: ServerError": 1, "release: LeaseLost": 1}
+    assert history.failed == [("a", 20, 21)]
 
 
 def test_the_resource_refuses_what_is_stale(tmp_path: Path) -> None:
