@@ -101,8 +101,7 @@ def _sum(reports: Sequence[Report]) -> dict[str, str]:
         "bodies that went on beyond their validity": str(told("bodies")),
         "stale writes refused": str(told("stale_refused")),
         "**stale writes accepted**": f"**{told('stale_accepted')}**",
-        "longest wait for a free lock once healed, at the quickest lock": f"{max(r.longest_wait_s for r in reports):.2f} s",
-        "the same, at the slowest lock": f"{max(r.longest_wait_at_a_lock_s for r in reports):.2f} s",
+        "longest wait for a free lock once healed": f"{max(r.longest_wait_at_a_lock_s for r in reports):.2f} s",
         "left behind": str(sum(len(report.left_over) for report in reports)),
     }
 
