@@ -12,7 +12,7 @@ from holdfast._sim.primitives import found
 from holdfast._sim.world import World
 
 #: Seeds of every primitive in the ordinary mode, and in the two without violations to be shown.
-ORDINARY = range(20)
+ORDINARY = range(12)
 OTHER = range(8)
 
 
@@ -93,4 +93,4 @@ def test_a_cancellation_at_every_effect_leaves_nothing_behind(name: str) -> None
         result = world.run()
         assert result.violation is None, f"cancelled at effect {effect}: {result.violation}"
         cancelled += world.cancelled
-    assert cancelled >= 45, "most of them met their effect"
+    assert cancelled >= 40, "most of them met their effect"

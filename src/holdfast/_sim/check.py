@@ -101,6 +101,8 @@ class Ledger:
         self.last_fence = 0
         #: Since when nobody has believed to hold it.
         self.idle_since = 0.0
+        #: Until when what was lost may still lie on the server, and waiters may not know better.
+        self.lost_until = 0.0
 
     # -- what workers tell ------------------------------------------------------------------------
 
@@ -152,14 +154,15 @@ class Ledger:
     def released(self, belief: Belief) -> None:
         """Its holder begins to give it back; or it has lost it, and the server's time for it must run out first."""
         self.beliefs.pop(belief.token, None)
+        now = self.world.now
+        if not belief.hold.alive:
+            settings = self.world.settings
+            # Waiters may know of an earlier holder only, whose ttl was longer.
+            low_s, high_s = self.world.options.ttl_s
+            self.lost_until = now + high_s * (1 + 2 * DRIFT) - low_s + settings.recheck_late_s * 1.5
         if not self.beliefs:
-            hold = belief.hold
-            self.idle_since = self.world.now
-            if not hold.alive:
-                settings = self.world.settings
-                # Waiters may know of an earlier holder only, whose ttl was longer.
-                low_s, high_s = self.world.options.ttl_s
-                self.idle_since += high_s * (1 + 2 * DRIFT) - low_s + settings.recheck_late_s * 1.5
+            # Who releases last may do so before the server's time for one that was lost is over.
+            self.idle_since = max(now, self.lost_until)
 
     def handed_to_nobody(self, token: bytes) -> None:
         """It was handed to a waiter that had left without being able to say so.
