@@ -339,6 +339,8 @@ class Stage:
         names = ["master"] if replica else ["server"] if count == 1 else [f"server {n + 1}" for n in range(count)]
         for name in names:
             self.servers.append(await self._start(name))
+        if self.clock is not None:
+            self.clock.remove_files()
         self.history.servers = list(names)
 
     async def another_server(self, name: str) -> LabServer:
