@@ -119,7 +119,7 @@ class Clock:
             raise
 
     def remove_files(self) -> None:
-        """Once the servers run they have everything in memory, and so have we: nothing is left on disk, come what may."""
+        """Once the servers run, they and we have everything in memory: nothing stays on disk, come what may."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def jump(self, seconds: int) -> None:
