@@ -1,0 +1,25 @@
+"""The examples of docs/synchronizers.md run as they stand, on a real server."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import embedded
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "synchronizers.md"
+
+
+def test_the_examples_run(valkey_server: embedded.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", valkey_server.url)
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 10
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), names)
+    locks = names["locks"]
+    assert isinstance(locks, holdfast.Client)
+    locks.close()
