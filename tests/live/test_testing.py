@@ -19,85 +19,79 @@ def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
     return pytester.runpytest_subprocess(*LEAN, "-p", "holdfast.testing", *args, timeout=100)
 
 
-def test_the_examples_of_the_page(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(**{f"test_block_{number}": block for number, block in enumerate(BLOCKS)})
-    expected = sum(block.count("\ndef test_") for block in BLOCKS)
-    assert expected >= 8
-    run(pytester).assert_outcomes(passed=expected)
+NOTHING = """
+import os
+import sys
 
 
-def test_trouble_of_other_kinds_of_locks(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        """
-        import asyncio
-        import threading
+def test_nothing():
+    assert "holdfast.embedded" not in sys.modules
+    assert "redis" not in sys.modules
+    assert "HOLDFAST_URL" not in os.environ
+"""
 
-        import holdfast
-        import pytest
+MORE = """
+import asyncio
+import threading
 
-
-        def test_all_names(holdfast_client, holdfast_trouble):
-            with pytest.raises(holdfast.LeaseLost):
-                with holdfast_client.rwlock("a").read(), holdfast_client.semaphore("b", permits=2):
-                    assert holdfast_trouble.lose(reason="expired") == 2
-            holdfast_trouble.acquire_times_out()
-            for lock in (holdfast_client.rwlock("a").write(), holdfast_client.semaphore("b", permits=2)):
-                with pytest.raises(holdfast.AcquireTimeout, match="injected"):
-                    lock.acquire(timeout=1)
+import holdfast
+import pytest
 
 
-        def test_trouble_has_ended(holdfast_client):
-            holdfast_client.lock("a").acquire().release()
+def test_all_names(holdfast_client, holdfast_trouble):
+    with pytest.raises(holdfast.LeaseLost):
+        with holdfast_client.rwlock("a").read(), holdfast_client.semaphore("b", permits=2):
+            assert holdfast_trouble.lose(reason="expired") == 2
+    holdfast_trouble.acquire_times_out()
+    for lock in (holdfast_client.rwlock("a").write(), holdfast_client.semaphore("b", permits=2)):
+        with pytest.raises(holdfast.AcquireTimeout, match="injected"):
+            lock.acquire(timeout=1)
 
 
-        def test_at_once(holdfast_client, holdfast_trouble):
-            holdfast_trouble.lose_next("a")
-            lease = holdfast_client.lock("a").acquire()
-            told = threading.Event()
-            lease.on_lost(lambda error: told.set())
-            assert told.wait(30)
-            with pytest.raises(holdfast.LeaseLost, match="taken"):
-                lease.ensure_held()
+def test_trouble_has_ended(holdfast_client):
+    holdfast_client.lock("a").acquire().release()
 
 
-        def test_asyncio_from_another_thread(holdfast_async_client, holdfast_trouble):
-            async def main():
-                lease = await holdfast_async_client.lock("a").acquire()
-                await asyncio.to_thread(holdfast_trouble.lose, "a")
-                async with asyncio.timeout(30):
-                    await lease.lost.wait()
-                with pytest.raises(holdfast.LeaseLost):
-                    await lease.release()
-                holdfast_trouble.acquire_times_out("a")
-                assert await holdfast_async_client.lock("a").try_acquire() is None
-
-            asyncio.run(main())
+def test_at_once(holdfast_client, holdfast_trouble):
+    holdfast_trouble.lose_next("a")
+    lease = holdfast_client.lock("a").acquire()
+    told = threading.Event()
+    lease.on_lost(lambda error: told.set())
+    assert told.wait(30)
+    with pytest.raises(holdfast.LeaseLost, match="taken"):
+        lease.ensure_held()
 
 
-        def test_a_server_left_dead(holdfast_server, holdfast_client):
-            holdfast_server.kill()
+def test_asyncio_from_another_thread(holdfast_async_client, holdfast_trouble):
+    async def main():
+        lease = await holdfast_async_client.lock("a").acquire()
+        await asyncio.to_thread(holdfast_trouble.lose, "a")
+        async with asyncio.timeout(30):
+            await lease.lost.wait()
+        with pytest.raises(holdfast.LeaseLost):
+            await lease.release()
+        holdfast_trouble.acquire_times_out("a")
+        assert await holdfast_async_client.lock("a").try_acquire() is None
+
+    asyncio.run(main())
 
 
-        def test_a_server_is_there_again(holdfast_client):
-            assert not holdfast_client.lock("a").locked()
-        """
-    )
-    run(pytester).assert_outcomes(passed=6)
+def test_a_server_left_dead(holdfast_server, holdfast_client):
+    holdfast_server.kill()
 
 
-def test_nothing_starts_unasked(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        """
-        import os
-        import sys
+def test_a_server_is_there_again(holdfast_client):
+    assert not holdfast_client.lock("a").locked()
+"""
 
-        def test_nothing():
-            assert "holdfast.embedded" not in sys.modules
-            assert "redis" not in sys.modules
-            assert "HOLDFAST_URL" not in os.environ
-        """
-    )
-    run(pytester).assert_outcomes(passed=1)
+
+def test_the_examples_of_the_page_and_more(pytester: pytest.Pytester) -> None:
+    files = {f"test_block_{number}": block for number, block in enumerate(BLOCKS)}
+    # The first one finds that nothing was started before a test asked for it.
+    pytester.makepyfile(test_a_first=NOTHING, test_more=MORE, **files)
+    examples = sum(block.count("\ndef test_") for block in BLOCKS)
+    assert examples >= 8
+    run(pytester).assert_outcomes(passed=examples + 1 + MORE.count("\ndef test_"))
 
 
 def test_it_can_be_left_out(pytester: pytest.Pytester) -> None:
