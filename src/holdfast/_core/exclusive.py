@@ -5,15 +5,18 @@ One class for a server that decides alone (a single one, a Sentinel's master, th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
-from holdfast._core import mutex, redlock
+from holdfast._core import mutex, plain, redlock
 from holdfast._core.effects import Call, Protocol
 from holdfast._core.hold import Hold
 from holdfast._core.keys import LockKeys
+from holdfast._core.plain import Scripts
 from holdfast._core.redlock import Quorum
 from holdfast._core.replicas import Sync
 from holdfast._core.settings import Settings
+from holdfast._core.trouble import Trouble
 from holdfast._core.waiting import Busy, Grant
 
 __all__ = ["Exclusive", "OneServer", "OverQuorum"]
@@ -56,44 +59,68 @@ class Exclusive:
 
 
 class OneServer(Exclusive):
-    """One server decides; `sync`: with the replicas that have to acknowledge."""
+    """One server decides; `sync`: with the replicas that have to acknowledge; `scripts`: whether it has any."""
 
-    __slots__ = ("sync",)
+    __slots__ = ("scripts", "sync")
 
-    def __init__(self, keys: LockKeys, settings: Settings, sync: Sync = None) -> None:
+    def __init__(self, keys: LockKeys, settings: Settings, sync: Sync = None, scripts: Scripts | None = None) -> None:
         super().__init__(keys, settings)
         self.sync = sync
+        self.scripts = Scripts() if scripts is None else scripts
 
     def acquire(self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool) -> Protocol[Grant | Busy]:
-        return mutex.acquire(
-            self.keys, token, ttl_ms, timeout_s, listening=listening, settings=self.settings, sync=self.sync
-        )
+        if self.scripts.refused and self.sync is None:
+            return plain.acquire(self.keys, token, ttl_ms, timeout_s, self.scripts, self.settings)
+        return self._acquire(token, ttl_ms, timeout_s, listening)
+
+    async def _acquire(self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool) -> Grant | Busy:
+        keys, settings, scripts = self.keys, self.settings, self.scripts
+        try:
+            return await mutex.acquire(
+                keys, token, ttl_ms, timeout_s, listening=listening, settings=settings, sync=self.sync
+            )
+        except Trouble as trouble:
+            if self.sync is not None or not plain.no_scripts(trouble):
+                raise
+            scripts.refuse(trouble)
+        return await plain.acquire(keys, token, ttl_ms, timeout_s, scripts, settings)
 
     def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
-        if self.sync is not None:
+        if self.sync is not None or self.scripts.refused:
             return None
         keys, settings = self.keys, self.settings
         return mutex.first_ask(keys, "", ttl_ms, settings), mutex.first_release(keys, "", ttl_ms, settings)
 
     def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> Hold:
-        keys, settings, sync = self.keys, self.settings, self.sync
-        return Hold(
-            keys.name,
-            token,
-            grant.fence,
-            ttl_ms,
-            grant.sent_at,
-            partial(mutex.extend_to, keys, token, settings, sync=sync),
-            partial(mutex.release, keys, token, ttl_ms, settings),
-            renew,
-            max_hold_ms,
-        )
+        keys, settings, sync, scripts = self.keys, self.settings, self.sync, self.scripts
+        extend: Callable[[int], Protocol[bool]]
+        release: Callable[[], Protocol[bool]]
+        if grant.more is plain.PLAIN:
+            extend = partial(plain.renew, keys, token, scripts, settings)
+            release = partial(plain.release, keys, token, ttl_ms, scripts, settings)
+        else:
+            extend = partial(mutex.extend_to, keys, token, settings, sync=sync)
+            release = partial(mutex.release, keys, token, ttl_ms, settings)
+        return Hold(keys.name, token, grant.fence, ttl_ms, grant.sent_at, extend, release, renew, max_hold_ms)
 
     def give_back(self, token: str, ttl_ms: int) -> Protocol[None]:
+        if self.scripts.refused:
+            return plain.give_back(self.keys, token, ttl_ms, self.scripts, self.settings)
         return mutex.give_back(self.keys, token, ttl_ms, self.settings)
 
     def inspect(self) -> Protocol[tuple[str, int, int, int]]:
-        return mutex.inspect(self.keys, self.settings.patience_s)
+        if self.scripts.refused:
+            return plain.inspect(self.keys, self.settings.patience_s)
+        return self._inspect()
+
+    async def _inspect(self) -> tuple[str, int, int, int]:
+        try:
+            return await mutex.inspect(self.keys, self.settings.patience_s)
+        except Trouble as trouble:
+            if not plain.no_scripts(trouble):
+                raise
+            self.scripts.refuse(trouble)
+        return await plain.inspect(self.keys, self.settings.patience_s)
 
 
 class OverQuorum(Exclusive):

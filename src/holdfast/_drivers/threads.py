@@ -162,8 +162,11 @@ class ThreadDriver:
             effect = protocol.send(None)
             while type(effect) is Now:
                 effect = protocol.send(asked_at)
-            assert type(effect) is Call
-            effect = protocol.send(reply) if error is None else protocol.throw(error)
+            if type(effect) is Call:
+                if isinstance(error, Trouble):
+                    self._in_trouble(self.topology.node_for(effect.keys[0], effect.node), error)
+                effect = protocol.send(reply) if error is None else protocol.throw(error)
+            # Else it has another way now, where the request was in vain.
             return self._drive(protocol, effect, None)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]

@@ -28,6 +28,7 @@ from holdfast._core.effects import Protocol
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
 from holdfast._core.hold import Hold, LeaseState
 from holdfast._core.keys import LockKeys, inbox_prefix, lock_keys
+from holdfast._core.plain import PLAIN, Scripts
 from holdfast._core.replicas import Replicas
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tokens import make_token
@@ -510,6 +511,8 @@ class Leasable:
                 if driver.closed:
                     raise ClientClosed()  # and it is given back below
                 hold = self._make_hold(token, got)
+                if got.more is PLAIN:
+                    release_ask = None  # scripts are no use
                 lease = self._lease_class(client, driver, hold, owners, task, code, offset, release_ask)
                 known = weakref.ref(lease)
                 for owner in owners:
@@ -657,6 +660,7 @@ class Client(Makers):
         self._max_hold_ms = max_hold_of(max_hold)
         self._sync_replicas = check_sync_replicas(sync_replicas)
         self._replicas: dict[int | None, Replicas] = {}
+        self._scripts = Scripts()
         self._settings = _settings = settings_for(redis_client, _settings)
         self._make_topology = asyncio_topology(redis_client)
         nodes = self._make_topology().nodes()
@@ -789,7 +793,7 @@ class Client(Makers):
                 )
             return OverQuorum(keys, settings, self._quorum)
         if sync_replicas is None:
-            return OneServer(keys, settings)
+            return OneServer(keys, settings, None, self._scripts)
         return OneServer(keys, settings, self._replicas_for(sync_replicas))
 
     def _replicas_for(self, sync_replicas: int | Literal["all"]) -> Replicas:

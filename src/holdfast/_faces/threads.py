@@ -23,6 +23,7 @@ from holdfast._core.effects import Protocol
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
 from holdfast._core.hold import Hold, LeaseState
 from holdfast._core.keys import LockKeys, inbox_prefix, lock_keys
+from holdfast._core.plain import PLAIN, Scripts
 from holdfast._core.replicas import Replicas
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tokens import make_token
@@ -433,6 +434,8 @@ class Leasable:
                 got = driver.run(self._ask(token, timeout_s), cancel)
             if type(got) is Grant:
                 hold = self._make_hold(token, got)
+                if got.more is PLAIN:
+                    release_ask = None  # scripts are no use
                 lease = self._lease_class(client, hold, owners, code, offset, release_ask)
                 known = weakref.ref(lease)
                 for owner in owners:
@@ -574,6 +577,7 @@ class Client(Makers):
         self._max_hold_ms = max_hold_of(max_hold)
         self._sync_replicas = check_sync_replicas(sync_replicas)
         self._replicas: dict[int | None, Replicas] = {}
+        self._scripts = Scripts()
         topology = threads_topology(redis_client)
         _settings = settings_for(redis_client, _settings)
         self._quorum = quorum_of(redis_client, topology.nodes(), _settings)
@@ -686,7 +690,7 @@ class Client(Makers):
                 )
             return OverQuorum(keys, settings, self._quorum)
         if sync_replicas is None:
-            return OneServer(keys, settings)
+            return OneServer(keys, settings, None, self._scripts)
         return OneServer(keys, settings, self._replicas_for(sync_replicas))
 
     def _replicas_for(self, sync_replicas: int | Literal["all"]) -> Replicas:

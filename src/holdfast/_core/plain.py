@@ -1,0 +1,238 @@
+"""The lock on a server that knows no scripts: plain commands, and polling.
+
+Laws: every write compares the token; a fencing token is only written while the lock is ours; what an acquisition may
+have left is given back.
+
+Theory: SET NX PX takes it, with one command. To compare and delete, or extend, in one command needs DELIFEQ (Valkey 9),
+DELEX (Redis 8.4) and SET … IFEQ (Valkey 8.1, Redis 8.4); which of them the server has is found out by using them, once.
+Elsewhere WATCH guards the comparison: EXEC does nothing when the key has changed since. There is no queue, and nothing
+that buries a token: an acquire that is delayed by more than its give-back blocks the lock until its ttl has passed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from holdfast._core.effects import Command, Now, Random, Reply, Sleep, Spawn
+from holdfast._core.keys import LockKeys
+from holdfast._core.settings import Settings
+from holdfast._core.trouble import Trouble
+from holdfast._core.validity import deadline
+from holdfast._core.waiting import Busy, Grant, patience_for
+
+__all__ = ["PLAIN", "Scripts", "acquire", "give_back", "inspect", "no_scripts", "release", "renew"]
+
+#: `Grant.more` of a grant without scripts.
+PLAIN = ["plain"]
+
+_WARNING = (
+    "{said}: this server runs no scripts, so locks use plain commands. They still exclude each other and have fencing "
+    "tokens, but waiters poll and are not served in the order of their coming, and each step takes more round trips"
+)
+
+
+class Scripts:
+    """What a client knows of its server: whether it runs scripts, and which comparing commands it has."""
+
+    __slots__ = ("deletes", "extends", "refused")
+
+    def __init__(self) -> None:
+        self.refused = False
+        #: Ways to compare and delete that may work still, the best first; to extend likewise.
+        self.deletes: list[str] = ["DELIFEQ", "DELEX", "WATCH"]
+        self.extends: list[str] = ["SET", "WATCH"]
+
+    def refuse(self, trouble: Trouble) -> None:
+        """Remember that there are none, and say what that means."""
+        if not self.refused:
+            self.refused = True
+            warnings.warn(_WARNING.format(said=trouble.said), RuntimeWarning, stacklevel=2)
+
+
+def no_scripts(trouble: Trouble) -> bool:
+    """Whether the server has no scripts at all. One that does not let *this user* run them says NOPERM."""
+    said = trouble.said.lower()
+    return trouble.kind == "ERR" and "unknown command" in said and "eval" in said
+
+
+def _lacks(trouble: Trouble) -> bool:
+    """Whether the server does not know the command, or this form of it."""
+    said = trouble.said.lower()
+    return (trouble.kind == "ERR" and ("unknown command" in said or "syntax error" in said)) or trouble.kind == "NOPERM"
+
+
+async def _guarded(
+    keys: LockKeys, token: str, patience_s: float, watched: Sequence[str], act: Sequence[str | int]
+) -> bool:
+    """Do `act` if the lock is held with `token`, and nothing watched has changed meanwhile."""
+    session = f"plain {token}"
+    held: Reply = None
+
+    async def ask(*args: str | int) -> Reply:
+        return await Command(args, patience_s, key=keys.lock, session=session)
+
+    for _ in range(5):
+        await ask("WATCH", *watched)
+        held = await ask("GET", keys.lock)
+        if not _is(held, token):
+            await ask("UNWATCH")
+            return False
+        await ask("MULTI")
+        await ask(*act)
+        if await ask("EXEC") is not None:
+            return True
+    return False
+
+
+def _is(value: Reply, token: str) -> bool:
+    return value is not None and _text(value) == token
+
+
+def _text(value: Reply) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+async def _delete(keys: LockKeys, token: str, patience_s: float, scripts: Scripts) -> bool:
+    while True:
+        way = scripts.deletes[0]
+        if way == "WATCH":
+            return await _guarded(keys, token, patience_s, (keys.lock,), ("DEL", keys.lock))
+        args = (way, keys.lock, token) if way == "DELIFEQ" else (way, keys.lock, "IFEQ", token)
+        try:
+            return bool(await Command(args, patience_s, key=keys.lock) == 1)
+        except Trouble as trouble:
+            if not _lacks(trouble):
+                raise
+            scripts.deletes = [other for other in scripts.deletes if other != way]
+
+
+async def renew(keys: LockKeys, token: str, scripts: Scripts, settings: Settings, ttl_ms: int) -> bool:
+    """Extend to `ttl_ms` from now; False when we are not the holder."""
+    patience_s = patience_for(ttl_ms, settings)
+    if scripts.extends[0] == "SET":
+        args = ("SET", keys.lock, token, "IFEQ", token, "PX", ttl_ms)
+        try:
+            return await Command(args, patience_s, key=keys.lock) is not None
+        except Trouble as trouble:
+            if not _lacks(trouble):
+                raise
+            scripts.extends = ["WATCH"]
+    return await _guarded(keys, token, patience_s, (keys.lock,), ("PEXPIRE", keys.lock, ttl_ms))
+
+
+async def release(keys: LockKeys, token: str, ttl_ms: int, scripts: Scripts, settings: Settings) -> bool:
+    """Release; False when we were not the holder any more. Repeated for a short while, then left to the background."""
+    until = await Now() + settings.brief_s
+    doubtful = False
+    while True:
+        try:
+            return await _delete(keys, token, patience_for(ttl_ms, settings), scripts) or doubtful
+        except Trouble as trouble:
+            doubtful = doubtful or trouble.sent
+            if not trouble.passing or await Now() >= until:
+                await Spawn(give_back(keys, token, ttl_ms, scripts, settings))
+                raise
+            await Sleep(settings.trouble_pause_s * (0.5 + await Random()))
+
+
+async def give_back(keys: LockKeys, token: str, ttl_ms: int, scripts: Scripts, settings: Settings) -> None:
+    """Undo whatever an acquire with this token has done; tried until the ttl has passed."""
+    until = await Now() + ttl_ms / 1000 + 1.0
+    pause_s = settings.trouble_pause_s
+    while True:
+        try:
+            await _delete(keys, token, patience_for(ttl_ms, settings), scripts)
+            return
+        except Trouble as trouble:
+            if not trouble.passing or await Now() + pause_s > until:
+                return  # the ttl ends it
+            await Sleep(pause_s * (0.5 + await Random()))
+            pause_s = min(pause_s * 2, settings.trouble_pause_max_s)
+
+
+async def _next_fence(keys: LockKeys, token: str, patience_s: float, settings: Settings) -> int | None:
+    """The next fencing token, as fence.lua makes it; None when the lock is ours no more."""
+    for _ in range(5):
+        last = await Command(("GET", keys.fence), patience_s, key=keys.lock)
+        seconds, micros = await Command(("TIME",), patience_s, key=keys.lock)
+        fence = max(int(last or 0) + 1, int(seconds) * 1_000_000 + int(micros))
+        session = f"plain {token}"
+
+        async def ask(*args: str | int, session: str = session) -> Reply:
+            return await Command(args, patience_s, key=keys.lock, session=session)
+
+        await ask("WATCH", keys.lock, keys.fence)
+        held, now = await ask("GET", keys.lock), await ask("GET", keys.fence)
+        if not _is(held, token) or now != last:
+            await ask("UNWATCH")
+            if not _is(held, token):
+                return None
+            continue
+        await ask("MULTI")
+        await ask("SET", keys.fence, fence, "PX", settings.fence_ms)
+        if await ask("EXEC") is not None:
+            return fence
+    return None
+
+
+async def acquire(
+    keys: LockKeys, token: str, ttl_ms: int, timeout_s: float | None, scripts: Scripts, settings: Settings
+) -> Grant | Busy:
+    """Take the lock, polling `timeout_s` at most (None: as long as it takes, 0: once)."""
+    began_at = now = await Now()
+    give_up_at = None if timeout_s is None else began_at + timeout_s
+    patience_s = patience_for(ttl_ms, settings)
+    polls = 0
+    asked_at: float | None = None  # of the first request that may have taken it
+    troubled_at: float | None = None
+    taken = False
+    try:
+        while True:
+            holder: str | None = None
+            try:
+                if asked_at is None:
+                    asked_at = now
+                args = ("SET", keys.lock, token, "NX", "PX", ttl_ms)
+                if await Command(args, patience_s, key=keys.lock) is None:
+                    value = await Command(("GET", keys.lock), patience_s, key=keys.lock)
+                    holder = None if value is None else _text(value)
+                else:
+                    holder = token
+                if holder == token:
+                    fence = await _next_fence(keys, token, patience_s, settings)
+                    now = await Now()
+                    if fence is not None and now < deadline(asked_at, ttl_ms):
+                        taken = True
+                        return Grant(fence, asked_at, PLAIN)
+                    await _delete(keys, token, patience_s, scripts)
+                asked_at = troubled_at = None
+            except Trouble as trouble:
+                now = await Now()
+                if troubled_at is None:
+                    troubled_at = now
+                allowed_s = settings.stubborn_s if give_up_at is None else settings.brief_s
+                allowed_until = max(troubled_at + allowed_s, give_up_at or 0.0)
+                if not trouble.passing or now >= allowed_until or timeout_s == 0:
+                    raise
+            now = await Now()
+            if give_up_at is not None and now >= give_up_at:
+                return Busy(holder, now - began_at)
+            pause_s = min(settings.foreign_poll_max_s, settings.foreign_poll_s * 2 ** min(polls, 10))
+            polls += 1
+            pause_s *= 0.5 + await Random()
+            if give_up_at is not None:
+                pause_s = min(pause_s, give_up_at - now)
+            await Sleep(pause_s)
+            now = await Now()
+    finally:
+        if not taken and asked_at is not None:
+            await Spawn(give_back(keys, token, ttl_ms, scripts, settings))
+
+
+async def inspect(keys: LockKeys, patience_s: float) -> tuple[str, int, int, int]:
+    """(holder's token or "", remaining ms (-1 for ever, -2 free), last fencing token, waiters: 0)."""
+    holder = await Command(("GET", keys.lock), patience_s, key=keys.lock)
+    remaining_ms: int = await Command(("PTTL", keys.lock), patience_s, key=keys.lock)
+    fence = await Command(("GET", keys.fence), patience_s, key=keys.lock)
+    return "" if holder is None else _text(holder), remaining_ms, int(fence or 0), 0
