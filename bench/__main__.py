@@ -28,6 +28,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Exit status 0, also when a target was missed: a shared machine proves nothing with one run."""
     options = _parse(words)
     wanted = list(dict.fromkeys(options.only)) if options.only else list(ROWS)
+    page = options.page or (_PAGE if wanted == list(ROWS) and not options.quick else None)
     tables: list[Table] = []
     begin = time.monotonic()
     # Sessions of hundreds of processes and tasks: the server's file limit is the one thing to raise.
@@ -39,15 +40,16 @@ def main(words: Sequence[str] | None = None) -> int:
             except Missing as missing:
                 table = Table(name, name, "", ("",), missing=str(missing))
             tables.append(table)
+            if page is not None:  # after every row, so that nothing is lost with a run that is interrupted
+                facts = _facts(server, time.monotonic() - begin, options.quick)
+                page.write_text(_page(tables, facts), encoding="utf-8")
             if not options.json:
                 run.say("")
                 print(("\r" if sys.stderr.isatty() else "") + table.plain() + "\n", flush=True)
     facts = _facts(server, time.monotonic() - begin, options.quick)
     if options.json:
         print(json.dumps({"facts": facts, "rows": [table.as_dict() for table in tables]}, indent=2))
-    page = options.page or (_PAGE if wanted == list(ROWS) and not options.quick else None)
     if page is not None:
-        page.write_text(_page(tables, facts), encoding="utf-8")
         print(f"written: {page}", file=sys.stderr)
     return 0
 

@@ -56,6 +56,10 @@ class Holdfast:
     def pair(self, name: str) -> Pair:
         return self._locks.lock(name).acquire, lambda lease: lease.release()
 
+    def settle(self) -> None:
+        """Wait for what is sent once, in the background."""
+        self._locks._driver.settle(30.0)
+
     def close(self) -> None:
         self._locks.close()
 

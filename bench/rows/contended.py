@@ -30,7 +30,7 @@ def contended(run: Run) -> Table:
 
         return once
 
-    found = rounds(run, "contended", run.some(5, 1), {who: measure(who) for who in _NAMES})
+    found = rounds(run, "contended", run.some(3, 1), {who: measure(who) for who in _NAMES})
     table = Table(
         "contended",
         f"One lock, {processes} processes × {threads} threads",

@@ -19,7 +19,7 @@ _LOCK = "lock"
 
 def family(run: Run) -> Table:
     """Acquire and release of each, nobody else."""
-    cycles = run.some(1000, 50)
+    cycles = run.some(200, 50)
     table = Table(
         "family",
         "Other synchronizers beside the plain lock",
@@ -50,7 +50,7 @@ def family(run: Run) -> Table:
 
             return once
 
-        found = rounds(run, "family", run.some(9, 2), {who: measure(who) for who in pairs})
+        found = rounds(run, "family", run.some(15, 2), {who: measure(who) for who in pairs})
     for who in pairs:
         median, times = statistics.median(found[who]), ratio(found[who], found[_LOCK])
         table.lines.append((who, number(median), number(times)))

@@ -38,7 +38,7 @@ def processes(run: Run) -> Table:
 def _handoff(run: Run, kind: str, compete: Callable[..., list[crowd.Seen]], names: list[str]) -> Table:
     sizes = (2, 8) if run.quick else _SIZES
     lasts_s = 0.3 if run.quick else 1.0
-    turns = run.some(5, 1)
+    turns = run.some(3, 1)
     table = Table(
         f"handoff-{kind}",
         f"Handoff between waiting {kind}",

@@ -81,7 +81,7 @@ def sync(run: Run) -> Table:
             "sync_replicas=1": _pair(locks.lock(unique(), sync_replicas=1)),
             'sync_replicas="all"': _pair(locks.lock(unique(), sync_replicas="all")),
         }
-        measured = {who: _cycles(pair, run.some(500, 20)) for who, pair in parties.items()}
+        measured = {who: _cycles(pair, run.some(100, 20)) for who, pair in parties.items()}
         return _filled(table, rounds(run, "sync", run.some(9, 2), measured), "without")
 
 
@@ -99,7 +99,7 @@ def cluster(run: Run) -> Table:
         holdfast.connect(run.server.url) as single,
     ):
         parties = {_ONE: _pair(single.lock(unique())), "Cluster": _pair(clustered.lock(unique()))}
-        measured = {who: _cycles(pair, run.some(500, 20)) for who, pair in parties.items()}
+        measured = {who: _cycles(pair, run.some(100, 20)) for who, pair in parties.items()}
         return _filled(table, rounds(run, "cluster", run.some(9, 2), measured), _ONE)
 
 
@@ -129,9 +129,9 @@ def quorum(run: Run) -> Table:
                 measured = {}
                 for who, pair in pairs.items():
                     if who in (_ONE, "holdfast"):
-                        measured[who] = _cycles(pair, run.some(200, 20))
+                        measured[who] = _cycles(pair, run.some(60, 20))
                     else:
-                        measured[who] = _if_it_can(_cycles(pair, 1 if stopped else run.some(50, 5)))
+                        measured[who] = _if_it_can(_cycles(pair, 1 if stopped else run.some(20, 5)))
                 found[stopped] = rounds(run, f"quorum, {stopped} stopped", run.some(5, 2), measured)
     for who in pairs:
         healthy = found[0][who]

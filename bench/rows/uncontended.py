@@ -16,7 +16,7 @@ __all__ = ["tasks", "threads"]
 
 def threads(run: Run) -> Table:
     """One thread."""
-    cycles = run.some(2000, 100)
+    cycles = run.some(300, 100)
     names = [peers.FLOOR, "holdfast", "redis-py Lock", "python-redis-lock"]
     open_peers = {who: peers.PEERS[who](run.server.url) for who in names}
     try:
@@ -26,7 +26,7 @@ def threads(run: Run) -> Table:
             acquire, release = pairs[who]
 
             def once() -> float:
-                for _ in range(20):
+                for _ in range(10):
                     release(acquire())
                 begin = time.perf_counter()
                 for _ in range(cycles):
@@ -35,7 +35,7 @@ def threads(run: Run) -> Table:
 
             return once
 
-        found = rounds(run, "threads", run.some(15, 3), {who: measure(who) for who in names})
+        found = rounds(run, "threads", run.some(25, 3), {who: measure(who) for who in names})
     finally:
         for peer in open_peers.values():
             peer.close()
@@ -101,10 +101,10 @@ async def _all_tasks(run: Run, names: list[str]) -> dict[int, dict[str, list[flo
     found: dict[int, dict[str, list[float]]] = {}
     try:
         for count in (1, 100, 1000):
-            per_task = run.some({1: 2000, 100: 40, 1000: 6}[count], {1: 50, 100: 2, 1000: 1}[count])
+            per_task = run.some({1: 300, 100: 20, 1000: 4}[count], {1: 50, 100: 2, 1000: 1}[count])
             pairs = {who: [await peer.pair(peers.unique()) for _ in range(count)] for who, peer in open_peers.items()}
             found[count] = {who: [] for who in names}
-            turns = run.some(9, 2)
+            turns = run.some(15, 2)
             for turn in range(turns + 1):
                 for who in names if turn % 2 else reversed(names):
                     run.say(f"asyncio, {count} tasks: round {turn} of {turns}, {who}")

@@ -22,7 +22,7 @@ def test_quick_rows_give_figures_and_a_page(tmp_path: Path) -> None:
     rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
     assert rows["threads"]["figures"]["holdfast"]["us"] > 0
     assert rows["threads"]["figures"]["floor"]["ratio"] == 1.0
-    assert rows["commands"]["figures"]["holdfast"]["sent a cycle"] == 2.0
+    assert 2.0 <= rows["commands"]["figures"]["holdfast"]["sent a cycle"] < 2.5
     said = page.read_text(encoding="utf-8")
     assert "## Acquire and release, one thread, nobody else" in said
     assert "× the floor" in said
