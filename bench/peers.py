@@ -68,7 +68,7 @@ def _roomy(url: str) -> Any:
     """A redis-py client without the limits that would end a crowd: 100 connections, 5 s for a blocking command."""
     import redis
 
-    return redis.Redis.from_url(url, max_connections=10_000, socket_timeout=None)
+    return redis.Redis.from_url(url, max_connections=10_000, socket_timeout=None, socket_connect_timeout=60)
 
 
 class RedisPy:

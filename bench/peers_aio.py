@@ -48,7 +48,9 @@ class RedisPy:
     def __init__(self, url: str) -> None:
         import redis.asyncio
 
-        self._client = redis.asyncio.Redis.from_url(url, max_connections=10_000)
+        self._client = redis.asyncio.Redis.from_url(
+            url, max_connections=10_000, socket_timeout=None, socket_connect_timeout=60
+        )
 
     async def pair(self, name: str) -> Pair:
         lock = self._client.lock(f"redis-py:{name}", timeout=TTL_MS / 1000)
