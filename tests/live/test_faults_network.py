@@ -284,6 +284,35 @@ def test_09_50_a_waiter_with_a_half_open_inbox_gets_its_turn(
     lease.release()
 
 
+def test_09_a_half_open_inbox_is_found_out(
+    near: Any,
+    far: Any,
+    face: Face,
+    wire: Proxy,
+    look: Any,
+    unique_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in ("holdfast._drivers.threads", "holdfast._transport.aio"):
+        monkeypatch.setattr(f"{module}.INBOX_QUIET_S", 0.1)
+        monkeypatch.setattr(f"{module}.INBOX_PATIENCE_S", 1.0)
+    first = far.lock(unique_name).acquire()
+    waiting = face.start(near.lock(unique_name, ttl=3).acquire)
+    eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
+    channel = f"holdfast:inbox:{client_of(look.zrange(queue_of(unique_name), 0, 0)[0])}"
+    first.release()
+    waiting.result(60).release()
+    wire.freeze()
+    holder = far.lock(unique_name, ttl=LONG_S).acquire()
+    waiting = face.start(near.lock(unique_name, ttl=3).acquire)
+    eventually(lambda: look.pubsub_numsub(channel)[0][1] == 2, "it listens on another connection")
+    eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
+    holder.release()
+    lease = waiting.result(60)
+    lease.ensure_held()
+    lease.release()
+
+
 def test_10_killed_connections_cost_nothing(face: Face, private_server: Any, looking_at: Any, unique_name: str) -> None:
     server = private_server()
     look = looking_at(server)

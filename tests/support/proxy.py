@@ -18,6 +18,7 @@ import random
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal, Self, TypeVar
 
@@ -87,6 +88,7 @@ class _Way:
         self.waiting: list[bytes] = []
         self.ended = False
         self._free_at = 0.0
+        self._under_way: deque[bytes] = deque()
 
     def send(self, data: bytes) -> None:
         if self.dead:
@@ -97,8 +99,12 @@ class _Way:
             return
         self.pair.delayed = True
         loop = self.pair.proxy.loop
-        self._free_at = max(self._free_at, loop.time() + delay_s)  # what was sent first arrives first
-        loop.call_at(self._free_at, self._arrive, data)
+        self._free_at = max(self._free_at, loop.time() + delay_s)
+        self._under_way.append(data)
+        loop.call_at(self._free_at, self._arrive_next)
+
+    def _arrive_next(self) -> None:
+        self._arrive(self._under_way.popleft())  # what was sent first: timers of the same moment come in any order
 
     def _arrive(self, data: bytes) -> None:
         if self.dead:
@@ -111,8 +117,8 @@ class _Way:
     def end(self) -> None:
         """The sender has closed its end."""
         self.ended = True
-        if self._free_at > self.pair.proxy.loop.time():
-            self.pair.proxy.loop.call_at(self._free_at, self.open, False)
+        if self._under_way:
+            self.pair.proxy.loop.call_at(self._free_at + 0.001, self.end)
         else:
             self.open(False)
 

@@ -48,7 +48,7 @@ from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.many import GRACE_S, Dialler, ask_all
 from holdfast._transport.asked import Asked
 from holdfast._transport.clock import clock
-from holdfast._transport.pack import Ask
+from holdfast._transport.pack import Ask, pack_command
 from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node, Wire
 
@@ -56,6 +56,12 @@ __all__ = ["Cancelled", "ThreadDriver"]
 
 R = TypeVar("R")
 
+_PING = pack_command(("PING",))
+
+#: An inbox that was not heard of for so long is asked for a sign of life when somebody relies on it, s.
+INBOX_QUIET_S = 10.0
+#: So long may the sign take, s.
+INBOX_PATIENCE_S = 5.0
 #: How long `close` waits for give-backs that are under way, s.
 _CLOSE_PATIENCE_S = 1.0
 #: How often MOVED and ASK are followed for one request.
@@ -303,6 +309,8 @@ class ThreadDriver:
             except Trouble as trouble:
                 self.topology.troubled(node, trouble)
                 raise
+        else:
+            self._agent.check(node)
 
     def _await_wake(self, wait: AwaitWake, cancel: Cancel | None) -> Wake | None:
         wakes = self._waiters[wait.token]
@@ -597,6 +605,9 @@ class _Agent(_Background):
         self._new: list[tuple[Node, Wire]] = []
         self._new_owed: list[Asked] = []
         self._owed: set[Asked] = set()
+        self._to_check: list[Node] = []
+        self._heard_at: dict[Node, float] = {}
+        self._pong_until: dict[Node, float] = {}
 
     def _begin(self) -> None:
         with self.guard:
@@ -621,6 +632,12 @@ class _Agent(_Background):
         if self.thread is None:
             self._begin()
         self.poke()
+
+    def check(self, node: Node) -> None:
+        """Somebody relies on the inbox of that node: ask for a sign of life when it has been quiet for long."""
+        if node not in self._pong_until and clock() - self._heard_at.get(node, float("inf")) > INBOX_QUIET_S:
+            self._to_check.append(node)
+            self.poke()
 
     def drop(self, node: Node) -> None:
         """End the inbox of that node; its waiters look for themselves."""
@@ -689,6 +706,8 @@ class _Agent(_Background):
             self._owed.add(asked)
             selector.register(asked.wire.sock, selectors.EVENT_READ, asked)
             self._read_owed(selector, asked)
+        while self._to_check:
+            self._ping(self._to_check.pop())
         # The promise about when we look next is made before looking at the schedule, so that nothing falls between.
         self._sleeps_until = float("inf")
         with driver.lock:
@@ -703,6 +722,9 @@ class _Agent(_Background):
             wait_s = _LINGER_S
         if self._owed:
             wait_s = _OWED_LOOK_S if wait_s is None else min(wait_s, _OWED_LOOK_S)
+        if self._pong_until:
+            pong_s = max(0.0, min(self._pong_until.values()) - clock())
+            wait_s = pong_s if wait_s is None else min(wait_s, pong_s)
         ready = selector.select(wait_s)
         self._lingers = bool(ready)
         for key, _ in ready:
@@ -716,6 +738,11 @@ class _Agent(_Background):
             else:
                 self._read(selector, *key.data)
         self._sleeps_until = 0.0
+        if self._pong_until:
+            now = clock()
+            for node in [node for node, until in self._pong_until.items() if until <= now]:
+                del self._pong_until[node]
+                self.drop(node)  # half-open, or as good as that
         if self._owed:
             now = clock()
             for asked in [asked for asked in self._owed if asked.until <= now]:
@@ -752,13 +779,25 @@ class _Agent(_Background):
         except (KeyError, ValueError):
             pass
 
+    def _ping(self, node: Node) -> None:
+        wire = self.driver._inbox_of.get(node)
+        if wire is not None and node not in self._pong_until:
+            self._pong_until[node] = clock() + INBOX_PATIENCE_S
+            try:
+                wire.sock.send(_PING)
+            except (OSError, ValueError):
+                pass  # no sign of life will come
+
     def _read(self, selector: selectors.BaseSelector, node: Node, wire: Wire) -> None:
+        self._heard_at[node] = clock()
+        self._pong_until.pop(node, None)
         try:
             for reply in wire.read_ready():
                 if isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message":
                     self.driver.deliver(reply[2])
         except (OSError, ValueError):
             selector.unregister(wire.sock)
+            self._heard_at.pop(node, None)
             self.driver.inbox_broken(node)
 
 
