@@ -29,7 +29,7 @@ from rig.stages import STAGES, Stage
 __all__ = ["Report", "Run", "torture"]
 
 #: Workers may take so long to give back and go, s.
-_GOODBYE_S = 20.0
+_GOODBYE_S = 60.0
 #: After a healing somebody must get in at every lock within the ttl and this, s: a failover, and a slow machine.
 _GRACE_S = 20.0
 
@@ -276,7 +276,7 @@ def torture(
         opened.callback(run.close)
         run.start()
         nemesis = Nemesis(run, seed)
-        reign = threading.Thread(target=nemesis.reign, args=(run.stopping,), name="nemesis")
+        reign = threading.Thread(target=_reign, args=(nemesis, run), name="nemesis")
         opened.callback(run.stopping.set)
         reign.start()
         opened.callback(reign.join)
@@ -299,6 +299,13 @@ def torture(
             shutil.copytree(folder, keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("resource"))
     _fill(report, history, judge(history), resource, run, ttl_s)
     return report
+
+
+def _reign(nemesis: Nemesis, run: Run) -> None:
+    try:
+        nemesis.reign(run.stopping)
+    except Exception as error:
+        run.failures.append(f"the nemesis failed: {type(error).__name__}: {error}")
 
 
 def _left_over(stage: Stage, ttl_s: float) -> list[str]:
