@@ -17,11 +17,11 @@ def check(folder: Path, *defines: str, liveness: bool) -> str:
     if shutil.which("spin") is None or shutil.which("cc") is None:
         pytest.skip("no spin or no C compiler on PATH (Debian: apt-get install spin gcc)")
     flags = [f"-D{define}" for define in defines]
-    subprocess.run(["spin", *flags, "-a", str(MODEL)], cwd=folder, check=True, capture_output=True, timeout=60)
+    subprocess.run(["spin", *flags, "-a", str(MODEL)], cwd=folder, check=True, capture_output=True, timeout=100)
     build = ["cc", "-O1", "-w", *([] if liveness else ["-DSAFETY"]), "-o", "pan", "pan.c"]
-    subprocess.run(build, cwd=folder, check=True, capture_output=True, timeout=60)
+    subprocess.run(build, cwd=folder, check=True, capture_output=True, timeout=100)
     run = ["./pan", "-m200000", *(LIVENESS if liveness else ())]
-    said = subprocess.run(run, cwd=folder, check=True, capture_output=True, text=True, timeout=60).stdout
+    said = subprocess.run(run, cwd=folder, check=True, capture_output=True, text=True, timeout=100).stdout
     assert "max search depth too small" not in said
     return said
 
