@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -83,23 +82,6 @@ def test_waits_for_the_holder_of_one(
     assert lease.fencing_token > holding.fencing_token
     assert [raw.get(key(name)) for name in names] == [lease.token] * 3
     lease.release()
-
-
-def test_what_is_held_already_is_kept_while_waiting(
-    locks: Any, others: Any, face: Face, raw: Any, names: list[str], apart: str
-) -> None:
-    holding = others.lock(names[2]).acquire()
-    waiting = face.start(locks.multilock(*names, ttl=1.2).acquire)
-    queue = key(names[2], ":queue")
-    eventually(lambda: raw.zcard(queue) == 1 or any(raw.zcard(key(name, ":queue")) for name in names))
-    held = [name for name in names if raw.get(key(name)) not in (None, holding.token)]
-    started = raw.time()[0]
-    while raw.time()[0] < started + 3:  # the server's seconds: twice the ttl and more
-        for name in held:
-            assert raw.exists(key(name))
-        time.sleep(0.02)
-    holding.release()
-    waiting.result().release()
 
 
 def test_the_fencing_token_is_known_to_all(locks: Any, others: Any, raw: Any, names: list[str], apart: str) -> None:

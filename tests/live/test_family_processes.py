@@ -6,7 +6,9 @@ import asyncio
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -140,6 +142,34 @@ def test_a_notification_passes_a_killed_waiter(start: Any, locks: holdfast.Clien
     assert token_of(second) == raw.get(f"holdfast:{{{unique_name}}}"), "the living one has the lock"
 
 
+@pytest.mark.parametrize("way", ["one script", "slot by slot"])
+def test_what_is_held_of_several_is_kept_while_waiting_for_the_rest(
+    valkey_server: embedded.Server, raw: Any, unique_name: str, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    if way == "slot by slot":
+        monkeypatch.setattr("holdfast._transport.threads.SingleTopology.moves", True)
+    names = [f"{unique_name}-{letter}" for letter in "ab"]
+    keys = {name: f"holdfast:{{{name}}}" for name in names}
+    with holdfast.connect(valkey_server.url) as one, holdfast.connect(valkey_server.url) as two:
+        pool = ThreadPoolExecutor(1)
+        # Whichever comes last in the order of taking: that one is held by somebody else.
+        both = two.multilock(*names).acquire()
+        waiting = pool.submit(one.multilock(*names, ttl=3).acquire)
+        (first,) = eventually(lambda: [name for name in names if raw.zcard(keys[name] + ":queue")])
+        (last,) = set(names) - {first}
+        raw.set(keys[last], "a stranger's", px=60_000)
+        with pytest.raises(holdfast.LeaseLost):
+            both.release()
+        token = eventually(lambda: raw.get(keys[first]))
+        started = raw.time()[0]
+        while raw.time()[0] < started + 5:  # the server's seconds: more than the ttl
+            assert raw.get(keys[first]) == token
+            time.sleep(0.05)
+        raw.delete(keys[last])
+        waiting.result(60).release()
+        pool.shutdown()
+
+
 async def _storm(url: str, name: str, seed: int) -> int:
     """Acquire everything there is, many times, and be cancelled at any moment."""
     rng = random.Random(seed)
@@ -205,8 +235,6 @@ def test_a_shifted_wall_clock_changes_nothing(
     valkey_server: embedded.Server, monkeypatch: pytest.MonkeyPatch, unique_name: str
 ) -> None:
     """Two clients whose hosts disagree by hours about what time it is."""
-    import time
-
     true_time = time.time
     with holdfast.connect(valkey_server.url) as here, holdfast.connect(valkey_server.url) as there:
         reader = here.rwlock(unique_name, ttl=5).read().acquire()
