@@ -45,8 +45,8 @@ they appear shows that the judge can see them.
 _REMARKS = """\
 redis-py and python-redis-lock have no fencing tokens: the resource has to take what comes, and counts as stale what a
 holder writes after a later holder has written. Their users are not told of a lost lease; redis-py's does not renew, and
-its stays were kept far shorter than its ttl. That is also why grants are not to be compared: one stay in a hundred is as
-long as a ttl or two where the library renews.
+its stays were kept far shorter than its ttl. That is also why grants are not to be compared: one stay in a hundred is
+as long as a ttl or two where the library renews.
 
 One run is one sample, and every kind of fault comes once or twice in a minute. Other seeds gave, for holdfast, redis-py
 and python-redis-lock: overlaps 0, 44, 0 and stale writes accepted 0, 2, 3 (seed 1); 0, 0, 127 and 0, 1, 9 (seed 2)."""
