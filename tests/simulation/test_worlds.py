@@ -59,6 +59,12 @@ def test_different_seeds_are_different_worlds() -> None:
     assert len({str(replace(Options.draw(seed), seed=0)) for seed in range(50)}) == 50
 
 
+@pytest.mark.parametrize("seed", [1361, 2822, 3335])
+def test_a_seed_that_was_blamed_for_what_is_not_promised(seed: int) -> None:
+    """Kept from the long runs: a forgotten queue, and idle times that a lost lease explains."""
+    assert run.run_seed(seed, names=["mutex"]).violation is None, run.report(seed, "ordinary", names=["mutex"])
+
+
 def test_a_failing_seed_says_how_to_see_it_again() -> None:
     said = run.report(3, "restart-empty", names=["mutex"])
     assert "violation: overlap" in said

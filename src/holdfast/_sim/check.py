@@ -130,8 +130,10 @@ class Ledger:
         for token, other in list(self.beliefs.items()):
             if other.lives():
                 others.append(other)
-            elif other.hold.alive or not other.process.alive:
-                last_live = max(last_live, other.process.world_time(other.hold.deadline))
+            else:
+                # Also of one that knows of its loss, and has not got round to saying so.
+                end = other.process.world_time(other.hold.deadline)
+                last_live = max(last_live, end if other.hold.alive else end + self._after_a_loss_s())
                 if not other.process.alive:
                     del self.beliefs[token]
         for other in others:
@@ -156,13 +158,15 @@ class Ledger:
         self.beliefs.pop(belief.token, None)
         now = self.world.now
         if not belief.hold.alive:
-            settings = self.world.settings
-            # Waiters may know of an earlier holder only, whose ttl was longer.
-            low_s, high_s = self.world.options.ttl_s
-            self.lost_until = now + high_s * (1 + 2 * DRIFT) - low_s + settings.recheck_late_s * 1.5
+            self.lost_until = now + self._after_a_loss_s()
         if not self.beliefs:
             # Who releases last may do so before the server's time for one that was lost is over.
             self.idle_since = max(now, self.lost_until)
+
+    def _after_a_loss_s(self) -> float:
+        """How long after a loss the others look: they may know of an earlier holder only, whose ttl was longer."""
+        low_s, high_s = self.world.options.ttl_s
+        return high_s * (1 + 2 * DRIFT) - low_s + self.world.settings.recheck_late_s * 1.5
 
     def handed_to_nobody(self, token: bytes) -> None:
         """It was handed to a waiter that had left without being able to say so.
