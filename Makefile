@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-SOURCES := $(wildcard src tests bench models rig)
+SOURCES := $(wildcard src tests bench rig) $(if $(wildcard models/*.py),models)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test check format demo bench sim lock clean torture
