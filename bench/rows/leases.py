@@ -95,7 +95,7 @@ def _main(who: str, url: str, prefix: str, count: int, watch_s: float) -> dict[s
     if who == "python-redis-lock":
         import redis_lock
 
-        client = redis.Redis.from_url(url)
+        client = redis.Redis.from_url(url, max_connections=100_000, socket_timeout=None)
         kept: list[Any] = []
         try:
             for index in range(count):

@@ -123,23 +123,20 @@ def quorum(run: Run) -> Table:
         if absent and not run.quick:
             table.missing = f"{', '.join(absent)} (`pip install {' '.join(absent)}`)."
 
-        found: dict[int, dict[str, list[float]]] = {}
+        measured: dict[str, Callable[[], float]] = {}
         for stopped in (0, 1, 2):
-            with _stopped(servers, stopped):
-                measured = {}
-                for who, pair in pairs.items():
-                    if who in (_ONE, "holdfast"):
-                        measured[who] = _cycles(pair, run.some(60, 20))
-                    else:
-                        measured[who] = _if_it_can(_cycles(pair, 1 if stopped else run.some(20, 5)))
-                found[stopped] = rounds(run, f"quorum, {stopped} stopped", run.some(5, 2), measured)
+            for who, pair in pairs.items():
+                if who in (_ONE, "holdfast"):
+                    once = _cycles(pair, run.some(60, 20))
+                else:
+                    once = _if_it_can(_cycles(pair, 1 if stopped else run.some(20, 5)))
+                measured[f"{who}, {stopped} stopped"] = _while_stopped(servers, stopped, once)
+        found = rounds(run, "quorum", run.some(7, 2), measured)
     for who in pairs:
-        healthy = found[0][who]
-        times = ratio(healthy, found[0][_ONE])
-        # Not of the same round: the servers had to be stopped in between. The lock on one server shows how fast the
-        # machine was meanwhile.
-        slower = ratio(found[2][who], found[2][_ONE]) / times
-        medians = [median(found[stopped][who]) for stopped in (0, 1, 2)]
+        healthy, _, two = [found[f"{who}, {stopped} stopped"] for stopped in (0, 1, 2)]
+        times = ratio(healthy, found[f"{_ONE}, 0 stopped"])
+        slower = ratio(two, healthy)
+        medians = [median(found[f"{who}, {stopped} stopped"]) for stopped in (0, 1, 2)]
         table.lines.append(
             (who, number(medians[0]), number(times), number(medians[1]), number(medians[2]), number(slower))
         )
@@ -156,6 +153,14 @@ def quorum(run: Run) -> Table:
                 Target("holdfast with 2 of 5 stopped, × healthy", slower, 1.2),
             ]
     return table
+
+
+def _while_stopped(servers: topologies.Quorum, count: int, once: Callable[[], float]) -> Callable[[], float]:
+    def measured() -> float:
+        with _stopped(servers, count):
+            return once()
+
+    return measured
 
 
 @contextlib.contextmanager
