@@ -1,0 +1,138 @@
+"""`python -m models`: check every row, print the table, exit 1 if one is not as demanded, 2 without spin or gcc."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["ROWS", "Outcome", "Row", "check", "main"]
+
+HERE = Path(__file__).resolve().parent
+#: A row that takes longer than this is an error, s. All together take far less than a minute on an idle machine.
+PATIENCE_S = 300
+
+
+@dataclass(frozen=True)
+class Row:
+    """One question to a model: `holds` says which answer is demanded."""
+
+    model: str
+    what: str
+    defines: str
+    holds: bool
+    liveness: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What Spin answered."""
+
+    row: Row
+    held: bool
+    states: int
+    seconds: float
+
+    @property
+    def good(self) -> bool:
+        return self.held == self.row.holds
+
+
+def _handoff() -> list[Row]:
+    sure = "CLIENTS=2 ROUNDS=2 ENDS=2 FENCES"
+    rows = [
+        Row("handoff", "exclusion and fences, leases run out", sure, True),
+        Row("handoff", "the same, a client crashes", "CLIENTS=2 ROUNDS=2 CRASHES=1 FENCES", True),
+        Row("handoff", "crash, loss, giving up", "CLIENTS=2 ROUNDS=1 CRASHES=1 LOSSES=1 LEAVES FENCES", True),
+        Row("handoff", "three clients", "CLIENTS=3 ROUNDS=1 FENCES", True),
+        Row("handoff", "three clients, a crash", "CLIENTS=3 ROUNDS=1 CRASHES=1 ENDS=0 FENCES", True),
+        Row("handoff", "waiting ends, a lease runs out", "CLIENTS=2 ENDS=1", True, True),
+        Row("handoff", "waiting ends: crash, loss, giving up", "CLIENTS=2 CRASHES=1 LOSSES=1 LEAVES", True, True),
+        Row("handoff", "waiting ends among three", "CLIENTS=3 ENDS=0", True, True),
+    ]
+    for name, what in (
+        ("NO_CONFIRM", "a pushed grant is taken for the lease"),
+        ("FROM_REPLY", "validity counts from the reply"),
+        ("LATE_ACCEPTED", "a late answer is accepted"),
+        ("CARELESS", "the holder does not look at its deadline"),
+        ("NO_COMPARE", "a release does not compare the token"),
+        ("RECREATE", "a renewal writes a lost lease anew"),
+        ("SHORTER", "an extension asks for less than is believed"),
+        ("STALE_FENCE", "the fencing token is taken from the message"),
+    ):
+        rows.append(Row("handoff", what, f"{sure} {name}", False))
+    for name, what, world in (
+        ("NO_RECHECK", "waiters trust in being woken", "CLIENTS=2 ENDS=0 LOSSES=1"),
+        ("CLAIM_FOR_EVER", "claims do not end", "CLIENTS=2 ENDS=0 CRASHES=1"),
+        ("KEEP_THE_DEAD", "the dead are not skipped", "CLIENTS=2 ENDS=0 CRASHES=1"),
+        ("LEAVE_SILENTLY", "who gives up does not give back", "CLIENTS=3 ROUNDS=1 ENDS=0 LEAVES"),
+        ("BARGE", "a free lock goes to whoever asks", "CLIENTS=2 ENDS=0"),
+    ):
+        rows.append(Row("handoff", what, f"{world} {name}", False, True))
+    return rows
+
+
+ROWS: list[Row] = [*_handoff()]
+
+
+def check(row: Row) -> Outcome:
+    """Let Spin answer one row. Raises `RuntimeError` when it cannot."""
+    began = time.monotonic()
+    defines = [f"-D{define}" for define in row.defines.split()]
+    with tempfile.TemporaryDirectory(prefix="model-") as folder:
+        model = Path(folder) / f"{row.model}.pml"
+        model.write_text((HERE / model.name).read_text(encoding="utf-8"), encoding="utf-8")
+        spin = ["spin", "-a", *defines, *(["-DLIVENESS"] if row.liveness else []), model.name]
+        _run(spin, folder)
+        # Weak fairness: whoever can go on all the time does so some day.
+        kind = ["-DNFAIR=4"] if row.liveness else ["-DSAFETY"]
+        _run(["gcc", "-O1", "-w", "-DMEMLIM=3000", *kind, "-o", "pan", "pan.c"], folder)
+        said = _run(["./pan", "-E", "-m400000", *(["-a", "-f"] if row.liveness else [])], folder)
+    errors = re.search(r"errors: (\d+)", said)
+    states = re.search(r"(\d+) states, stored", said)
+    if errors is None or states is None or "max search depth too small" in said or "out of memory" in said:
+        raise RuntimeError(f"{row.what}: spin did not finish:\n{said}")
+    return Outcome(row, errors[1] == "0", int(states[1]), time.monotonic() - began)
+
+
+def _run(command: list[str], folder: str) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    if done.returncode != 0 and command[0] != "./pan":
+        raise RuntimeError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def main() -> int:
+    """Check all rows, two at a time."""
+    missing = [program for program in ("spin", "gcc") if shutil.which(program) is None]
+    if missing:
+        print(f"needed and not there: {', '.join(missing)} (Debian: apt-get install {' '.join(missing)})")
+        return 2
+    began = time.monotonic()
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        outcomes = list(pool.map(check, ROWS))
+    print("| model | what | demanded | answer | states | s |")
+    print("|-|-|-|-|-:|-:|")
+    for outcome in outcomes:
+        row = outcome.row
+        demanded, answer = ("holds" if held else "is violated" for held in (row.holds, outcome.held))
+        mark = "" if outcome.good else " **not as demanded**"
+        kind = "liveness" if row.liveness else "safety"
+        print(
+            f"| {row.model} ({kind}) | {row.what}: `{row.defines}` | {demanded} | {answer}{mark} "
+            f"| {outcome.states:,} | {outcome.seconds:.1f} |"
+        )
+    bad = sum(not outcome.good for outcome in outcomes)
+    print(f"\n{len(outcomes)} rows, {bad} not as demanded, {time.monotonic() - began:.1f} s")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""A sample of the formal models; `make model` checks all of them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+
+from models import __main__ as models
+
+needs_spin = pytest.mark.skipif(
+    shutil.which("spin") is None or shutil.which("gcc") is None, reason="no spin or no gcc (apt-get install spin gcc)"
+)
+SAMPLE = [
+    row for row in models.ROWS if row.defines.split()[-1] in ("ENDS=1", "NO_CONFIRM", "STALE_FENCE", "NO_RECHECK")
+]
+
+
+@needs_spin
+@pytest.mark.parametrize("row", SAMPLE, ids=lambda row: row.defines)
+def test_a_model_answers_as_demanded(row: models.Row) -> None:
+    assert models.check(row).good
+
+
+def test_every_assumption_of_a_model_has_a_row_without_it() -> None:
+    for name in {row.model for row in models.ROWS}:
+        text = (models.HERE / f"{name}.pml").read_text(encoding="utf-8")
+        listed = text.split("the model must fail:")[1].split("*/")[0]
+        assumptions = set(re.findall(r"^ \* ([A-Z_]+) ", listed, re.MULTILINE))
+        assert assumptions
+        denied = {row.defines.split()[-1] for row in models.ROWS if row.model == name and not row.holds}
+        assert denied == assumptions
+        for assumption in assumptions:
+            assert re.search(rf"#\s*(el)?if.*\b{assumption}\b", text), f"{assumption} changes nothing"
