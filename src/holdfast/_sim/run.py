@@ -153,6 +153,8 @@ def run_seeds(
         tally.cpu_s += cpu_s
         for result in results:
             tally.add(result)
+            if result.violation is not None and tell is not None:
+                tell(f"seed {result.seed}: {result.violation}")
         if tell is not None and time.monotonic() - told > 60:
             told = time.monotonic()
             bad = len(tally.violations)
