@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 SOURCES := $(wildcard src tests bench rig) $(if $(wildcard models/*.py),models)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check format demo bench sim lock clean torture
+.PHONY: help setup test check format demo bench sim model mutants lock clean torture
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,13 @@ sim: $(READY) ## the simulation (SEEDS=A:B, MINUTES=1, JOBS=2, MODE=ordinary), t
 	$(BIN)/python -m holdfast._sim run --jobs $(JOBS) --mode $(or $(MODE),ordinary) \
 	    $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES))
 	$(BIN)/python -m holdfast._sim modes
+
+model: $(READY) ## the formal models, each assumption removed in turn (spin and gcc; spin is installed where apt-get is)
+	@command -v spin >/dev/null || { apt-get update -qq && apt-get install -y -qq spin; } </dev/null
+	$(BIN)/python -m models
+
+mutants: $(READY) ## change protocol and scripts in many ways: the simulation has to notice each (JOBS=2)
+	$(BIN)/python -m tests.mutants --jobs $(JOBS)
 
 torture: $(READY) ## real servers, broken every few seconds (SECONDS=60 SEED=1 TOPOLOGY=single LIBRARY=holdfast)
 	$(BIN)/python -m rig torture --seconds $(or $(SECONDS),120) --seed $(or $(SEED),1) \

@@ -79,7 +79,26 @@ def _handoff() -> list[Row]:
     return rows
 
 
-ROWS: list[Row] = [*_handoff()]
+def _shared() -> list[Row]:
+    return [
+        Row("shared", "a reader and a writer, crashes", "CRASHES", True),
+        Row("shared", "whoever waits has its turn, crashes", "CRASHES", True, True),
+        Row("shared", "readers come in while others read", "BARGE", False, True),
+        Row("shared", "looking and taking are two scripts", "TWOSTEP", False),
+        Row("shared", "a dead waiter at the head is not passed", "BLIND CRASHES", False, True),
+    ]
+
+
+def _redlock() -> list[Row]:
+    return [
+        Row("redlock", "three members, two clients", "", True),
+        Row("redlock", "fencing tokens are not written back", "NO_WRITE_BACK", False),
+        Row("redlock", "a member votes at once after a restart", "VOTE_AT_ONCE RESTARTS=1", False),
+        Row("redlock", "the deadline is not looked at", "NO_DEADLINE", False),
+    ]
+
+
+ROWS: list[Row] = [*_handoff(), *_shared(), *_redlock()]
 
 
 def check(row: Row) -> Outcome:
