@@ -7,15 +7,21 @@ tests use names of their own (``unique_name``) and flush nothing. A test that hu
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 
 from holdfast import embedded
 from tests.support import servers
 from tests.support.servers import KINDS, Kind
+
+# The same examples in every run, so that what lands was tested; HYPOTHESIS_RANDOM=1 looks for new ones.
+hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.load_profile("default" if os.environ.get("HYPOTHESIS_RANDOM") else "same")
 
 
 @pytest.fixture(scope="session")

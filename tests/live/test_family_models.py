@@ -139,7 +139,9 @@ class SharedLock(RuleBasedStateMachine):
             expected = 1
         else:
             if token not in self.queue:
-                self.queue.insert(0 if before else len(self.queue), token)
+                # Upgrades go before everybody, in the order of their tokens (only a dead one can be there already).
+                ahead = sum(each < token for each in self.queue if beneath(each))
+                self.queue.insert(ahead if before else len(self.queue), token)
             self.advance(token)
             expected = int(self.holds(token))
         assert reply[0] == expected, (token, mode, reply)
