@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from holdfast._sim.driver import Process
     from holdfast._sim.world import World
 
-__all__ = ["Inbox", "Network", "Node", "Request"]
+__all__ = ["SLOWEST_S", "Inbox", "Network", "Node", "Request"]
 
 #: The servers' clocks start here, µs.
 EPOCH_US = 1_700_000_000_000_000
+
+#: No delay of the network is longer, s; requests that are late beyond that are a fault of their own.
+SLOWEST_S = 15.0
 
 AnswerTo = Callable[[Any, Trouble | None], None]
 
@@ -268,7 +271,7 @@ class Network:
     def delay(self) -> float:
         r = self.world.rng.random()
         scale = self.world.options.latency_s * self.slow
-        return scale * (0.3 + r) if r < 0.98 else scale * 10 * r
+        return min(scale * (0.3 + r) if r < 0.98 else scale * 10 * r, SLOWEST_S)
 
     def cut(self, process: Process, node: Node) -> bool:
         cuts = self.cuts

@@ -221,7 +221,9 @@ class Options:
         workers = self.processes * self.tasks
         claims = workers * self.claim_ms / 1000
         patience = 2 * max(0.05, min(5.0, self.ttl_s[1] / 3))
-        return self.late_s + self.ttl_s[1] + claims + patience + 3.0
+        # What a slow network still carries: its slowest, as in network.SLOWEST_S.
+        slow_s = min(5000 * self.latency_s, 15.0) if "slow" in self.rates else 0.0
+        return slow_s + self.late_s + self.ttl_s[1] + claims + patience + 3.0
 
     def brief_s(self) -> float:
         """How long a few messages take, when nothing is wrong."""
