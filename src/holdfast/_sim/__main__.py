@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from holdfast._sim import run
+from holdfast._sim.explore import explore
 from holdfast._sim.options import MODES
 from holdfast._sim.primitives import found
 
@@ -57,6 +58,11 @@ def main(argv: list[str] | None = None) -> int:
 
     commands.add_parser("modes", help="what is not promised breaks, and nothing else does")
 
+    small = commands.add_parser("explore", help="small worlds, every order of the first messages, one fault anywhere")
+    small.add_argument("--clients", type=int, default=2)
+    small.add_argument("--depth", type=int, default=7, help="how many messages")
+    small.add_argument("--primitive", choices=[*found()], default="mutex")
+
     options = parser.parse_args(argv)
     if options.command == "run":
         minutes = options.minutes
@@ -91,6 +97,12 @@ def main(argv: list[str] | None = None) -> int:
             )
         )
         return 0
+    if options.command == "explore":
+        explored = explore(options.primitive, clients=options.clients, depth=options.depth)
+        print(f"{explored.worlds:,} worlds, {explored.steps:,} steps, all of them: {'yes' if explored.whole else 'no'}")
+        if explored.broken is not None:
+            print(f"choices {explored.broken[0]}: {explored.broken[1]}")
+        return 0 if explored.whole else 1
     table, good = run.run_modes()
     print(table)
     return 0 if good else 1

@@ -32,7 +32,8 @@ class _Lock:
         self.holders: dict[int, tuple[bytes, int]] = {}
         #: By node: the greatest fencing token so far, whatever was lost meanwhile.
         self.last_fence: dict[int, int] = {}
-        self.fences: dict[bytes, int] = {}
+        #: The fencing tokens that servers have written for each token; after a failover there may be two.
+        self.fences: dict[bytes, set[int]] = {}
         #: Tokens that a server has buried: until which ms of its clock they are refused.
         self.buried: dict[bytes, int] = {}
         #: When each token was first queued (µs of the server), and who waits in that order.
@@ -131,7 +132,7 @@ class Mutex(Primitive):
             int(ttl_ms * 1.5) if rng.random() < 0.1 else None,
         )
         belief = ledger.granted(process, hold)
-        if got.fence != lock.fences.get(name):
+        if got.fence not in lock.fences.get(name, ()):
             world.fail("told fence", f"{token} was told fence {got.fence}, the server wrote {lock.fences.get(name)}")
         process.watch(hold)
         cancelled = False
@@ -222,6 +223,8 @@ class Mutex(Primitive):
             if before is not None and before[0] != token and before[0] != asker:
                 world.fail("stolen", f"{script} of {asker.decode()} replaced {before[0].decode()}")
             if before is None or before[0] != token:
+                if token != asker and not server.numsub(lock.keys.inboxes.encode() + token.split(b":")[0]):
+                    world.fail("handed to the dead", f"{token.decode()} got the lock, and its process is not there")
                 self.new_holder(node, lock, token)
             elif until > before[1]:
                 ended = lock.ledger.ended.get(token)
@@ -262,7 +265,7 @@ class Mutex(Primitive):
             world.fail("fence", f"{token.decode()} got fence {fence} after {last}")
         lock.last_fence[node.number] = max(last, fence)
         if node is world.master:
-            lock.fences[token] = fence
+            lock.fences.setdefault(token, set()).add(fence)
             if token not in lock.ledger.waiting:
                 lock.ledger.handed_to_nobody(token)
         if node is world.master and server.now_ms <= lock.buried.get(token, -1):

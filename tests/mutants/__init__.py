@@ -1,0 +1,1 @@
+"""Bugs on purpose: each must be noticed. `make mutants` runs them all."""

@@ -1,0 +1,85 @@
+"""`python -m tests.mutants`: every mutant against the simulation, then the unit tests; a table of who saw it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.mutants.table import MUTANTS, PACKAGE, Mutant
+
+__all__ = ["main", "seen"]
+
+ROOT = PACKAGE.parents[1]
+#: A mutant that is not seen within this has survived, s.
+PATIENCE_S = 60.0
+#: Of which the simulation has so much before the unit tests are asked.
+SIMULATION_S = 25.0
+UNIT_TESTS = (
+    "tests/unit/test_hold.py",
+    "tests/unit/test_schedule.py",
+    "tests/unit/test_waiting.py",
+    "tests/simulation/test_scripts.py",
+)
+
+
+def seen(mutant: Mutant) -> tuple[str | None, float]:
+    """(who saw it, or None; how long that took)."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        package = Path(folder) / "holdfast"
+        shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+        file = package / mutant.file
+        file.write_text(file.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
+        env = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+        kill = [sys.executable, str(Path(__file__).with_name("kill.py")), str(SIMULATION_S)]
+        try:
+            done = subprocess.run(
+                kill, env=env, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            )
+            if done.returncode == 1 and done.stdout.startswith("simulation: "):
+                return done.stdout.strip(), time.monotonic() - began
+            if done.returncode != 0:
+                raise RuntimeError(f"the mutant {mutant.what!r} does not run:\n{done.stderr[-2000:]}")
+            tests = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *UNIT_TESTS]
+            left_s = max(PATIENCE_S - (time.monotonic() - began), 5.0)
+            done = subprocess.run(tests, env=env, cwd=ROOT, capture_output=True, text=True, timeout=left_s, check=False)
+        except subprocess.TimeoutExpired:
+            return "does not end", time.monotonic() - began
+        if done.returncode == 1:
+            failed = next((line for line in done.stdout.splitlines() if line.startswith("FAILED ")), "unit tests")
+            return "unit: " + failed.removeprefix("FAILED ").split("::")[-1].split(" - ")[0], time.monotonic() - began
+    return None, time.monotonic() - began
+
+
+def main() -> int:
+    """Run all, print the table, write it where asked to; 1 when one survived."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--only", default="", help="those whose description holds this")
+    parser.add_argument("--markdown", type=Path, default=None)
+    options = parser.parse_args()
+    chosen = [mutant for mutant in MUTANTS if options.only in mutant.what]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        results = list(pool.map(seen, chosen))
+    lines = ["| mutant | file | seen by | s |", "|-|-|-|-:|"]
+    for mutant, (by, seconds) in zip(chosen, results, strict=True):
+        lines.append(f"| {mutant.what} | `{mutant.file}` | {by or '**nobody**'} | {seconds:.1f} |")
+    survivors = sum(by is None for by, _ in results)
+    lines += ["", f"{len(chosen)} mutants, {len(chosen) - survivors} seen, {survivors} survived."]
+    text = "\n".join(lines)
+    print(text)
+    if options.markdown is not None:
+        head = "# Mutants\n\nBugs put into protocol and scripts on purpose; `make mutants` makes this table.\n\n"
+        options.markdown.write_text(head + text + "\n", encoding="utf-8")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

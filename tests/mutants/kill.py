@@ -1,0 +1,31 @@
+"""Run by the runner with a changed package in front: the simulation looks for what is wrong with it, for so long."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from holdfast._sim import run
+
+__all__: list[str] = []
+
+MODES = ("ordinary", "calm", "empty")
+
+
+def main(seconds: float) -> int:
+    """1 as soon as something is seen."""
+    until = time.monotonic() + seconds
+    seed = 0
+    while time.monotonic() < until:
+        for mode in MODES:
+            violation = run.run_seed(seed, mode, names=["mutex"]).violation
+            if violation is not None:
+                print(f"simulation: {violation.kind} (seed {seed}, {mode})")
+                return 1
+        seed += 1
+    print(f"nothing in {seed} seeds of each mode")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1])))

@@ -1,0 +1,110 @@
+"""Validity and the schedule of renewals: what holds whatever the times are."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast._core.effects import Protocol
+from holdfast._core.hold import Hold, LeaseState, Schedule
+from holdfast._core.validity import DRIFT, MARGIN_S, deadline
+
+TTLS = st.integers(min_value=100, max_value=86_400_000)
+TIMES = st.floats(min_value=0, max_value=1e6, allow_nan=False)
+FRACTIONS = st.floats(min_value=0, max_value=1, exclude_max=True, allow_nan=False)
+
+
+async def _yes() -> bool:
+    return True
+
+
+def _extension(ttl_ms: int) -> Protocol[bool]:
+    return _yes()
+
+
+def hold_of(ttl_ms: int, sent_at: float, *, renew: bool = True, max_hold_ms: int | None = None) -> Hold:
+    return Hold("a", "t", 1, ttl_ms, sent_at, _extension, _yes, renew, max_hold_ms)
+
+
+def renewal_at(schedule: Schedule, hold: Hold, jitter: float) -> float:
+    """Watch it, and attend to it until it is to be renewed: when that is."""
+    at = schedule.add(hold, jitter)
+    for _ in range(3):
+        assert at <= hold.deadline
+        if schedule.due(at) == [hold]:
+            return at
+        following = schedule.next_at()
+        assert following is not None
+        at = following
+    raise AssertionError("it is never renewed")
+
+
+@given(TTLS, TIMES, st.floats(min_value=-DRIFT / 2.1, max_value=DRIFT / 2.1), st.floats(min_value=0, max_value=1e4))
+def test_a_deadline_is_over_before_the_servers_time(ttl_ms: int, sent_at: float, drift: float, way_s: float) -> None:
+    """The server starts to count `way_s` after the request was sent, on a clock of another rate."""
+    server_ends_at = sent_at + way_s + ttl_ms / 1000 / (1 + drift)
+    assert deadline(sent_at, ttl_ms) < server_ends_at
+
+
+@given(TTLS, TIMES)
+def test_a_deadline_counts_from_the_sending(ttl_ms: int, sent_at: float) -> None:
+    assert deadline(sent_at, ttl_ms) <= sent_at + ttl_ms / 1000 - MARGIN_S
+
+
+@given(TTLS, TIMES, FRACTIONS)
+def test_attention_comes_at_the_deadline_at_the_latest(ttl_ms: int, sent_at: float, jitter: float) -> None:
+    schedule = Schedule()
+    hold = hold_of(ttl_ms, sent_at)
+    renewal_at(schedule, hold, jitter)
+    again = schedule.next_at()
+    assert again is not None and again <= hold.deadline
+    assert schedule.due(hold.deadline) == []
+    assert hold.state is LeaseState.LOST and hold.reason == "expired"
+
+
+@given(TTLS, TIMES, FRACTIONS, FRACTIONS)
+def test_a_failed_renewal_is_tried_again_while_validity_lasts(
+    ttl_ms: int, sent_at: float, jitter: float, when: float
+) -> None:
+    schedule = Schedule()
+    hold = hold_of(ttl_ms, sent_at)
+    at = renewal_at(schedule, hold, jitter)
+    now = at + (hold.deadline - at) * when * 0.5
+    schedule.failed(hold, now, jitter)
+    if not hold.alive:
+        return  # so short that validity was over
+    assert hold.state is LeaseState.SUSPECT
+    again = schedule.next_at()
+    assert again is not None and again <= hold.deadline
+    if again < hold.deadline:
+        assert schedule.due(again) == [hold], "it is asked for again"
+
+
+@given(TTLS, TIMES, st.floats(min_value=0, max_value=1e5))
+def test_an_answer_after_the_deadline_changes_nothing(ttl_ms: int, sent_at: float, late_s: float) -> None:
+    schedule = Schedule()
+    hold = hold_of(ttl_ms, sent_at)
+    told: list[str] = []
+    hold.on_loss = told.append
+    at = renewal_at(schedule, hold, 0.0)
+    end = hold.deadline
+    assert not schedule.answered(hold, True, ttl_ms, at, end + late_s, 0.5)
+    assert hold.state is LeaseState.LOST and hold.deadline == end
+    assert told == ["expired"]
+
+
+def test_not_the_holder_any_more_is_a_loss_at_once() -> None:
+    schedule = Schedule()
+    hold = hold_of(1000, 10.0)
+    renewal_at(schedule, hold, 0.5)
+    assert not schedule.answered(hold, False, 1000, 10.3, 10.31, 0.5)
+    assert hold.state is LeaseState.LOST and hold.reason == "taken"
+    assert len(schedule) == 0
+
+
+def test_a_lost_lease_is_not_released_and_not_extended() -> None:
+    hold = hold_of(1000, 10.0)
+    assert hold.over(hold.deadline)
+    assert not hold.released()
+    assert not hold.extended(1000, hold.deadline, hold.deadline)
+    assert hold.state is LeaseState.LOST
