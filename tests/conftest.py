@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,11 @@ import pytest
 from holdfast import embedded
 from tests.support import servers
 from tests.support.servers import KINDS, Kind
+
+# Who was started in the background by a shell inherits that Ctrl-C is ignored, and would pass that on to the programs
+# under test. With a handler here they begin with the default, as from a terminal.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run, so that what lands was tested; HYPOTHESIS_RANDOM=1 looks for new ones.
 hypothesis.settings.register_profile("same", derandomize=True)
