@@ -135,12 +135,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "deadline_of(sent_at, min(ttl_ms, self.ttl_ms))",
         "deadline_of(now, min(ttl_ms, self.ttl_ms))",
     ),
-    Mutant(
-        "a deadline is looked at a second late",
-        HOLD,
-        "if alive and now < self.deadline:",
-        "if alive and now < self.deadline + 1:",
-    ),
+    Mutant("nobody is told that a lease is over", HOLD, 'self.lose("max_hold" if at_most else "expired")', "pass"),
     Mutant("a deadline waits for the renewal", HOLD, "hold.next_at = min(at, hold.deadline)", "hold.next_at = at"),
     Mutant("a lease that was taken stays held", HOLD, 'hold.lose("taken")', "pass"),
     Mutant(
