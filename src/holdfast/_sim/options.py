@@ -229,7 +229,8 @@ class Options:
         """How long a few messages take, when nothing is wrong."""
         # With replicas: a WAIT or two; and who asks a former master is told so, and pauses before it asks the new one.
         replicated_s = 6 * self.lag_s + 0.15 if self.replicas else 0.0
-        return 0.05 + 60 * self.latency_s + replicated_s
+        polling_s = 5.0 if self.mode.startswith("quorum") else 0.0  # waiters ask from time to time
+        return 0.05 + 60 * self.latency_s + replicated_s + polling_s
 
     def drain_s(self) -> float:
         """How long everybody may take to come to an end."""
