@@ -20,10 +20,11 @@ from holdfast import embedded
 from tests.support import servers
 from tests.support.servers import KINDS, Kind
 
-# Who was started in the background by a shell inherits that Ctrl-C is ignored, and would pass that on to the programs
-# under test. With a handler here they begin with the default, as from a terminal.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Who was started in the background by a shell, or by nohup, inherits that some signals are ignored, and would pass that on
+# to the programs under test. These shall begin with the default, as from a terminal.
+for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
 # The same examples in every run, so that what lands was tested; HYPOTHESIS_RANDOM=1 looks for new ones.
 hypothesis.settings.register_profile("same", derandomize=True)
