@@ -20,8 +20,8 @@ from holdfast import embedded
 from tests.support import servers
 from tests.support.servers import KINDS, Kind
 
-# Who was started in the background by a shell, or by nohup, inherits that some signals are ignored, and would pass that on
-# to the programs under test. These shall begin with the default, as from a terminal.
+# Who was started in the background by a shell, or by nohup, inherits that some signals are ignored, and would pass that
+# on to the programs under test. These shall begin with the default, as from a terminal.
 for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
