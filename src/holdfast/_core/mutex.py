@@ -24,7 +24,6 @@ __all__ = [
     "Busy",
     "Grant",
     "acquire",
-    "extend",
     "first_ask",
     "first_release",
     "give_back",
@@ -177,12 +176,3 @@ async def inspect(keys: LockKeys, patience_s: float) -> tuple[str, int, int, int
     """(holder's token or "", remaining ms (-1 for ever, -2 free), last fencing token, waiters)."""
     holder, remaining_ms, fence, waiters = await Call("inspect", (keys.lock, keys.fence, keys.queue), (), patience_s)
     return holder.decode("utf-8", "replace"), remaining_ms, fence, waiters
-
-
-async def extend(
-    keys: LockKeys, token: str, patience_s: float, ttl_ms: int, sync: Sync = None
-) -> tuple[bool, float, float]:
-    """(extended?, when it was asked, when it was answered)."""
-    asked_at = await Now()
-    held = await renew(keys, token, patience_s, ttl_ms, sync)
-    return held, asked_at, await Now()
