@@ -76,7 +76,7 @@ class Ledger:
     """Who believes to hold one thing, who waits for it, and whether both go as promised.
 
     `conflict(a, b)`: whether two kinds may not be held together. `until(token, kind)`: the virtual time up to which
-    the server would still keep it for that token, or None when it does not. `capacity`: at most so many at once.
+    the server would still keep it for that token, or None when it does not.
     """
 
     def __init__(
@@ -86,13 +86,11 @@ class Ledger:
         *,
         conflict: Callable[[str, str], bool] = lambda a, b: True,
         until: Callable[[bytes, str], float | None] | None = None,
-        capacity: int | None = None,
     ) -> None:
         self.world = world
         self.name = name
         self.conflict = conflict
         self.until = until
-        self.capacity = capacity
         self.beliefs: dict[bytes, Belief] = {}
         #: Acquisitions under way: token → since when, and whose.
         self.waiting: dict[bytes, tuple[float, Process]] = {}
@@ -125,33 +123,34 @@ class Ledger:
         new = Belief(process, hold, kind)
         if world.trace is not None:
             world.note(process.name, f"GRANTED {self.name} to {new}")
-        last_live = 0.0
-        others = []
-        for token, other in list(self.beliefs.items()):
-            if other.lives():
-                others.append(other)
-            else:
-                # Also of one that knows of its loss, and has not got round to saying so.
-                end = other.process.world_time(other.hold.deadline)
-                last_live = max(last_live, end if other.hold.alive else end + self._after_a_loss_s())
-                if not other.process.alive:
-                    del self.beliefs[token]
+        others = [other for other in self.beliefs.values() if other.lives()]
+        held_until = self.held_until()
         for other in others:
             if self.conflict(other.kind, kind):
                 world.fail("overlap", f"{self.name} is held by {other} and {new}")
-        if self.capacity is not None and len(others) + 1 > self.capacity:
-            world.fail("overlap", f"{self.name}: {len(others) + 1} holders, {self.capacity} allowed")
         if ordered:
             if hold.fence <= self.last_fence:
                 world.fail("fence", f"{self.name}: {new} comes after fence {self.last_fence}")
             self.last_fence = max(self.last_fence, hold.fence)
         key = new.token
         since = self.waiting.pop(key, (world.now, process))[0]
-        self._look_at_idleness(since, min(last_live, world.now), others)
+        self._look_at_idleness(since, held_until, others)
         self.beliefs[key] = new
         self._look_at_server(new)
         self._plan(new)
         return new
+
+    def held_until(self) -> float:
+        """Since when nobody acts on a belief to hold it, as the waiters may see it. Forgets those of the dead."""
+        last = 0.0
+        for token, other in list(self.beliefs.items()):
+            if not other.lives():
+                # Also of one that knows of its loss, and has not got round to saying so.
+                end = other.process.world_time(other.hold.deadline)
+                last = max(last, end if other.hold.alive else end + self._after_a_loss_s())
+                if not other.process.alive:
+                    del self.beliefs[token]
+        return max(self.idle_since, min(last, self.world.now))
 
     def released(self, belief: Belief) -> None:
         """Its holder begins to give it back; or it has lost it, and the server's time for it must run out first."""
@@ -191,13 +190,13 @@ class Ledger:
 
     # -- checks -----------------------------------------------------------------------------------
 
-    def _look_at_idleness(self, since: float, last_live: float, others: list[Belief]) -> None:
+    def _look_at_idleness(self, since: float, held_until: float, others: list[Belief]) -> None:
         """In calm times nobody waits for long at a lock that nobody holds."""
         world = self.world
         if world.phase == "chaos" or others:
             return
         options = world.options
-        begins = max(self.idle_since, since, last_live, world.calm_since)
+        begins = max(since, held_until, world.calm_since)
         gap = world.now - begins
         settled = world.calm_since + (0.0 if options.mode == "calm" else options.waiting_s())
         allowed = options.brief_s() if begins > settled else options.waiting_s()

@@ -108,6 +108,7 @@ class Process:
         self.inboxes: dict[int, Inbox] = {}
         #: The master as this process knows it.
         self.master = world.master
+        self._many_masters = world.options.cluster
         self._sequence = 0
         self._listening: dict[str, deque[Wake]] = {}
         self._awaiting: dict[str, tuple[Task, int]] = {}
@@ -243,7 +244,9 @@ class Process:
     # -- effects ----------------------------------------------------------------------------------
 
     def _node(self, number: int | None, key: str) -> Node:
-        return self.master if number is None else self.world.nodes[number]
+        if number is not None:
+            return self.world.nodes[number]
+        return self.world.home(key) if self._many_masters else self.master
 
     def _call(self, task: Task, effect: Call) -> None:
         ticket = task.ticket

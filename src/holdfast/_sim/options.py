@@ -31,6 +31,7 @@ MODES: dict[str, Mode] = {
         Mode("ordinary", "faults that a client can answer for"),
         Mode("calm", "no faults at all, cancellations only: order and no idle lock from the first second"),
         Mode("empty", "servers restart without their data; everything but exclusion holds", None, _LOOSE),
+        Mode("cluster", "keys lie on several servers by their slots"),
         Mode("restart-empty", "the same, and exclusion is checked", "overlap", _LOOSE - {"overlap"}),
         Mode("failover-no-wait", "a replica is promoted, nobody waited for replicas", "overlap", _LOOSE - {"overlap"}),
         Mode(
@@ -77,6 +78,8 @@ class Options:
     locks: int = 1
     nodes: int = 1
     replicas: int = 0
+    #: Keys lie on the nodes by their slots.
+    cluster: bool = False
     #: (replicas, timeout_ms) for WAIT, or None.
     sync: tuple[int, int] | None = None
     chaos_s: float = 120.0
@@ -165,6 +168,10 @@ class Options:
             lag_s = 0.05
         elif mode == "server-clock-forward":
             rates["clock forward"] = 0.05
+        elif mode == "cluster":
+            options = replace(options, nodes=3, cluster=True)
+            for kind in ("cut", "server pause", "restart"):
+                rates[kind] = rates.get(kind, 0.0) * 2 + 0.02
         elif mode.startswith("quorum"):
             low = rng.choice((0.5, 1.0, 2.0))
             options = replace(options, nodes=rng.choice((3, 3, 5)), ttl_s=(low, low * rng.choice((1, 3))))

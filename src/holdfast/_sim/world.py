@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from holdfast._core.keys import inbox_prefix
+from holdfast._core.multilock import slot_of
 from holdfast._core.settings import Settings
 from holdfast._core.trouble import Trouble
 from holdfast._sim.driver import Process
@@ -184,6 +185,10 @@ class World:
         for primitive in self.primitives:
             primitive.start(process)
         return process
+
+    def home(self, key: str) -> Node:
+        """The server that a key lies on: the master of the moment, or in a Cluster the owner of its slot."""
+        return self.nodes[slot_of(key) % len(self.nodes)] if self.options.cluster else self.master
 
     def alive(self) -> list[Process]:
         return [process for process in self.processes if process.alive]

@@ -6,28 +6,28 @@ import bisect
 from typing import Any
 
 from holdfast._core import mutex
-from holdfast._core.effects import Call, Now, Sleep, Spawn
-from holdfast._core.hold import Hold, LeaseState
-from holdfast._core.keys import LockKeys, lock_keys
+from holdfast._core.effects import Call
+from holdfast._core.hold import Hold
+from holdfast._core.keys import lock_keys
 from holdfast._core.trouble import Trouble
-from holdfast._sim.check import Belief, Ledger, Primitive
-from holdfast._sim.driver import Cancelled, Process
+from holdfast._sim.check import Belief
+from holdfast._sim.driver import Process
 from holdfast._sim.network import Node, Request
+from holdfast._sim.sessions import Sessions, Thing
 from holdfast._sim.world import World
 
-__all__ = ["PRIMITIVE"]
+__all__ = ["PRIMITIVE", "Lock", "Locks"]
+
+#: Scripts that give back; their fifth argument is how long the token is refused.
+_GIVING_BACK = frozenset({"release", "multi_release", "cond_leave"})
+_RENEWING = frozenset({"renew", "multi_renew"})
 
 
-class _Lock:
-    """One lock's ledger, and what the servers have done with it."""
+class Lock(Thing):
+    """One lock, and what the servers have done with it."""
 
     def __init__(self, world: World, name: str) -> None:
-        self.world = world
-        self.keys: LockKeys = lock_keys("holdfast", name)
-        self.key = self.keys.lock.encode()
-        self.fence_key = self.keys.fence.encode()
-        self.queue_key = self.keys.queue.encode()
-        self.ledger = Ledger(world, name, until=self.until)
+        super().__init__(world, lock_keys("holdfast", name))
         #: By node: the holder's token and the ms of its end, as of the last change.
         self.holders: dict[int, tuple[bytes, int]] = {}
         #: By node: the greatest fencing token so far, whatever was lost meanwhile.
@@ -42,14 +42,6 @@ class _Lock:
         #: By node: the ms at which it forgets the queue, as of the last request.
         self.queue_until: dict[int, int] = {}
 
-    def until(self, token: bytes, kind: str) -> float | None:
-        """How long the server keeps it for that token."""
-        node = self.world.master
-        server = node.server
-        if server.peek(self.key, node.wall_ms()) != token:
-            return None
-        return node.until(server.expires.get(self.key, 0))
-
     def leave_queue(self, token: bytes) -> None:
         arrival = self.arrivals.get(token)
         if arrival is not None:
@@ -58,70 +50,33 @@ class _Lock:
                 del self.queue[at]
 
 
-class Mutex(Primitive):
-    """Workload and invariants of the lock."""
-
-    name = "mutex"
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.locks = [_Lock(world, f"m{number}") for number in range(world.options.locks)]
-        self.by_key = {lock.keys.lock: lock for lock in self.locks}
+class Locks(Sessions[Lock]):
+    """What holds of locks, whoever uses them: also several at once, or with a condition."""
 
     # -- workload ---------------------------------------------------------------------------------
 
-    def start(self, process: Process) -> None:
-        for number in range(self.world.options.tasks):
-            process.spawn(self.work(process), f"worker {number}")
+    async def session(self, process: Process, thing: Lock) -> None:
+        taken = await self.take(process, thing)
+        if taken is not None:
+            await self.live(process, *taken)
 
-    async def work(self, process: Process) -> None:
-        """Contend for the lock again and again, until the world ends."""
-        world, rng, options = self.world, self.world.rng, self.world.options
-        while world.phase != "drain":
-            try:
-                await Sleep(rng.expovariate(1 / options.think_s))
-                if world.phase != "drain":
-                    await self.session(process, rng.choice(self.locks))
-            except Cancelled:
-                continue
-
-    async def session(self, process: Process, lock: _Lock) -> None:
-        """One acquisition and what follows it, done as the faces do it."""
-        world, rng, options = self.world, self.world.rng, self.world.options
-        ttl_ms = int(1000 * rng.uniform(*options.ttl_s))
-        r = rng.random()
-        timeout_s = (
-            None if r < options.patient else 0.0 if r < options.patient + 0.1 else rng.random() * 2 * options.work_s
+    async def take(self, process: Process, lock: Lock) -> tuple[Hold, list[tuple[Lock, Belief]]] | None:
+        """One acquisition, done as the faces do it."""
+        rng, options = self.world.rng, self.world.options
+        ttl_ms, timeout_s = self.ttl_ms(), self.timeout_s()
+        keys, settings, token = lock.keys, process.settings, process.token()
+        listening = process.listening(None, keys.lock)
+        got = await self.ask(
+            process,
+            [lock],
+            token,
+            mutex.acquire(keys, token, ttl_ms, timeout_s, listening=listening, settings=settings, sync=options.sync),
         )
-        token = process.token()
-        name = token.encode()
-        keys, ledger, settings = lock.keys, lock.ledger, process.settings
-        ledger.begins(process, token)
-        try:
-            got = await mutex.acquire(
-                keys,
-                token,
-                ttl_ms,
-                timeout_s,
-                listening=process.listening(None, keys.lock),
-                settings=settings,
-                sync=options.sync,
-            )
-        except Trouble as trouble:
-            self.left(process, lock, token)
-            if world.trace is not None:
-                world.note(process.name, f"{token}: {trouble!r}")
-            return
-        except Cancelled:
-            self.left(process, lock, token)
-            raise
-        if not isinstance(got, mutex.Grant):
-            self.left(process, lock, token)
-            world.counted["timeout"] += 1
-            return
+        if got is None:
+            return None
         patience_s = mutex.patience_for(ttl_ms, settings)
         hold = Hold(
-            ledger.name,
+            keys.name,
             token,
             got.fence,
             ttl_ms,
@@ -131,71 +86,34 @@ class Mutex(Primitive):
             rng.random() < 0.8,
             int(ttl_ms * 1.5) if rng.random() < 0.1 else None,
         )
-        belief = ledger.granted(process, hold)
-        if got.fence not in lock.fences.get(name, ()):
-            world.fail("told fence", f"{token} was told fence {got.fence}, the server wrote {lock.fences.get(name)}")
+        return hold, self.believe(process, [lock], hold)
+
+    def believe(self, process: Process, locks: list[Lock], hold: Hold) -> list[tuple[Lock, Belief]]:
+        """The caller has its lease on all of them."""
+        free_since = max(lock.ledger.held_until() for lock in locks)
+        parts = []
+        for lock in locks:
+            # Who gets several at once has waited for the last of them.
+            lock.ledger.idle_since = free_since
+            parts.append((lock, lock.ledger.granted(process, hold)))
+            told = lock.fences.get(parts[-1][1].token, ())
+            if hold.fence not in told:
+                self.world.fail("told fence", f"{hold.token} was told fence {hold.fence}, the server wrote {told}")
         process.watch(hold)
-        cancelled = False
-        try:
-            await self.hold_on(belief)
-        except Cancelled:
-            cancelled = True
-        hold.over(process.local())
-        process.unwatch(hold)
-        ledger.released(belief)
-        ledger.ended[name] = world.now
-        if not hold.released():
-            world.counted[f"lost: {hold.reason}"] += 1
-        elif cancelled:
-            await Spawn(_quietly(hold))
-        else:
-            try:
-                if not await hold.release():
-                    hold.state = LeaseState.LOST
-                    world.counted["lost: at release"] += 1
-            except Trouble:
-                pass  # it is repeated in the background
-        if cancelled:
-            raise Cancelled
-
-    async def hold_on(self, belief: Belief) -> None:
-        """Work while the lease lasts."""
-        rng, options = self.world.rng, self.world.options
-        hold = belief.hold
-        now = await Now()
-        until = now + rng.expovariate(1 / options.work_s)
-        while now < until:
-            if options.careless:
-                hold.deadline = now + 1e6
-            if hold.over(now):
-                return
-            await Sleep(min(until - now, max(0.01, hold.deadline - now)))
-            now = await Now()
-
-    def left(self, process: Process, lock: _Lock, token: str) -> None:
-        """An acquisition ended without a grant: in calm times its traces on the server are gone at once."""
-        lock.ledger.leaves(process, token)
-        world = self.world
-        if world.phase != "chaos" and world.now > world.calm_since + world.options.waiting_s():
-            world.after(world.options.brief_s(), self.no_traces, lock, token.encode())
-
-    def no_traces(self, lock: _Lock, token: bytes) -> None:
-        world = self.world
-        server = world.master.server
-        now_ms = world.master.wall_ms()
-        queue = server.peek(lock.queue_key, now_ms)
-        if server.peek(lock.key, now_ms) == token or (queue is not None and token in queue.scores):
-            world.fail("orphan", f"{token.decode()} is still on the server, long after its acquisition ended")
+        return parts
 
     # -- invariants on the server -----------------------------------------------------------------
 
     def executed(self, node: Node, request: Request, value: Any, error: Trouble | None) -> None:
         call = request.call
-        if type(call) is not Call:
-            return
-        lock = self.by_key.get(call.keys[0])
-        if lock is None:
-            return
+        if type(call) is Call:
+            for key in call.keys[::4] if call.script.startswith("multi_") else call.keys[:1]:
+                lock = self.by_key.get(key)
+                if lock is not None:
+                    self.changed(node, lock, request, call, value, error)
+
+    def changed(self, node: Node, lock: Lock, request: Request, call: Call, value: Any, error: Trouble | None) -> None:
+        """A script has been run that may have changed the lock."""
         world = self.world
         server = node.server
         now_ms = server.now_ms
@@ -204,43 +122,57 @@ class Mutex(Primitive):
         before = lock.holders.get(node.number)
         if before is not None and now_ms > before[1]:
             before = None  # its time was over
-        if lock.queue and now_ms > lock.queue_until.get(node.number, now_ms) and node is world.master:
+        if lock.queue and now_ms > lock.queue_until.get(node.number, now_ms) and node is lock.node:
             lock.queue.clear()  # nobody had asked for so long that the server has forgotten the queue
             world.counted["queue forgotten"] += 1
         if lock.queue_key in server.expires:
             lock.queue_until[node.number] = server.expires[lock.queue_key]
         token = server.data.get(lock.key)
-        if script == "acquire" and call.args[3]:
+        mine = before is None or before[0] == asker or before[0] == self.lets_go(call)
+        if script in ("acquire", "multi_acquire") and call.args[3]:
             lock.arrivals.setdefault(asker, int(call.args[3]))
         if token is None:
-            if before is not None and before[0] != asker:
+            if before is not None and not mine:
                 world.fail("stolen", f"{script} of {asker.decode()} removed {before[0].decode()}")
             lock.holders.pop(node.number, None)
-            if before is not None and script == "release":
+            if before is not None and mine:
                 self.in_order(node, lock, None)
         else:
             until = server.expires.get(lock.key, 0)
-            if before is not None and before[0] != token and before[0] != asker:
+            if before is not None and before[0] != token and not mine:
                 world.fail("stolen", f"{script} of {asker.decode()} replaced {before[0].decode()}")
             if before is None or before[0] != token:
                 if token != asker and not server.numsub(lock.keys.inboxes.encode() + token.split(b":")[0]):
                     world.fail("handed to the dead", f"{token.decode()} got the lock, and its process is not there")
-                self.new_holder(node, lock, token)
+                self.new_holder(node, lock, token, self.is_fenced(call, asker, token))
             elif until > before[1]:
                 ended = lock.ledger.ended.get(token)
-                if script == "renew" and ended is not None and request.sent_at > ended:
+                if script in _RENEWING and ended is not None and request.sent_at > ended:
                     world.fail("orphan", f"{token.decode()} was renewed after its end")
             lock.holders[node.number] = token, until
-        if script == "acquire" and type(value) is list and value[0] == 0 and value[3] >= 0:
-            self.queued(node, lock, asker, int(call.args[3]), value[4])
-        elif script == "release" and call.args[4] and error is None and node is world.master:
+        if error is None:
+            self.answered(node, lock, call, asker, value)
+        if script in _GIVING_BACK and call.args[4] and error is None and node is lock.node:
             lock.leave_queue(asker)
             if not server.out_of_memory:
                 lock.buried[asker] = now_ms + int(call.args[4])
 
-    def queued(self, node: Node, lock: _Lock, token: bytes, known: int, told: int) -> None:
+    def lets_go(self, call: Call) -> bytes | None:
+        """Whose hold, beside the asker's own, this call may end."""
+        return None
+
+    def is_fenced(self, call: Call, asker: bytes, token: bytes) -> bool:
+        """Whether a change of hands by this call writes a fencing token."""
+        return True
+
+    def answered(self, node: Node, lock: Lock, call: Call, asker: bytes, value: Any) -> None:
+        """What the asker is told; the lock has been looked at."""
+        if call.script == "acquire" and type(value) is list and value[0] == 0 and value[3] >= 0:
+            self.queued(node, lock, asker, int(call.args[3]), value[4])
+
+    def queued(self, node: Node, lock: Lock, token: bytes, known: int, told: int) -> None:
         """It has a place now. `known`: the arrival that it was told before, or 0; with it, it keeps its place."""
-        if token not in lock.ledger.waiting or node is not self.world.master:
+        if token not in lock.ledger.waiting or node is not lock.node:
             return  # nobody waits for that any more
         if known and told != known:
             self.world.fail("order", f"{token.decode()} asked with arrival {known} and was told {told}")
@@ -255,28 +187,33 @@ class Mutex(Primitive):
         elif told > arrival:
             self.world.fail("order", f"{token.decode()} arrived at {arrival} and was told {told}")
 
-    def new_holder(self, node: Node, lock: _Lock, token: bytes) -> None:
+    def fenced(self, node: Node, lock: Lock, token: bytes) -> None:
+        """A fencing token was written for the holder: greater than all before it."""
+        fence = int(node.server.data.get(lock.fence_key, b"0"))
+        last = lock.last_fence.get(node.number, 0)
+        if fence <= last:
+            self.world.fail("fence", f"{token.decode()} got fence {fence} after {last}")
+        lock.last_fence[node.number] = max(last, fence)
+        if node is lock.node:
+            lock.fences.setdefault(token, set()).add(fence)
+
+    def new_holder(self, node: Node, lock: Lock, token: bytes, is_fenced: bool) -> None:
         """The lock has changed hands on a server."""
         world = self.world
         server = node.server
-        fence = int(server.data.get(lock.fence_key, b"0"))
-        last = lock.last_fence.get(node.number, 0)
-        if fence <= last:
-            world.fail("fence", f"{token.decode()} got fence {fence} after {last}")
-        lock.last_fence[node.number] = max(last, fence)
-        if node is world.master:
-            lock.fences.setdefault(token, set()).add(fence)
-            if token not in lock.ledger.waiting:
-                lock.ledger.handed_to_nobody(token)
-        if node is world.master and server.now_ms <= lock.buried.get(token, -1):
+        if is_fenced:
+            self.fenced(node, lock, token)
+        if node is lock.node and token not in lock.ledger.waiting:
+            lock.ledger.handed_to_nobody(token)
+        if node is lock.node and server.now_ms <= lock.buried.get(token, -1):
             world.fail("orphan", f"{token.decode()} was given back, and got the lock again")
         self.in_order(node, lock, token)
         lock.leave_queue(token)
 
-    def in_order(self, node: Node, lock: _Lock, token: bytes | None) -> None:
+    def in_order(self, node: Node, lock: Lock, token: bytes | None) -> None:
         """First come, first served, among those who wait and whose process is there; None: it was left free."""
         world = self.world
-        if node is not world.master:
+        if node is not lock.node:
             return
         mine = lock.arrivals.get(token) if token is not None else None
         inbox = lock.keys.inboxes.encode()
@@ -291,12 +228,8 @@ class Mutex(Primitive):
                 world.fail("order", f"{first} before {other.decode()} (arrived {arrival}, waiting since {since:.6f} s)")
                 break
 
-    def crashed(self, process: Process) -> None:
-        for lock in self.locks:
-            lock.ledger.crashed(process)
-
     def lost_data(self, node: Node) -> None:
-        for lock in self.locks:
+        for lock in self.things:
             lock.holders.pop(node.number, None)
             token = node.server.data.get(lock.key)
             if token is not None:
@@ -304,24 +237,14 @@ class Mutex(Primitive):
             lock.queue.clear()
             lock.buried.clear()
 
-    def settled(self) -> None:
-        world = self.world
-        node = world.master
-        for lock in self.locks:
-            holder = node.server.peek(lock.key, node.wall_ms())
-            if holder is not None:
-                world.fail("orphan", f"{lock.ledger.name} is held by {holder.decode()} when all is over")
-            queue = node.server.peek(lock.queue_key, node.wall_ms())
-            for token in queue.scores if queue is not None else ():
-                if token in lock.ledger.ended:
-                    world.fail("orphan", f"{token.decode()} is queued for {lock.ledger.name} when all is over")
 
+class Mutex(Locks):
+    """The lock alone."""
 
-async def _quietly(hold: Hold) -> None:
-    try:
-        await hold.release()
-    except Trouble:
-        pass
+    name = "mutex"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, [Lock(world, f"m{number}") for number in range(world.options.locks)])
 
 
 PRIMITIVE = Mutex

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast._core import rwlock
-from holdfast._core.effects import Call, Now, Sleep, Spawn
-from holdfast._core.hold import Hold, LeaseState
-from holdfast._core.keys import LockKeys, lock_keys
+from holdfast._core.effects import Call, Protocol
+from holdfast._core.hold import Hold
+from holdfast._core.keys import lock_keys
 from holdfast._core.rwlock import READER, WRITER, RWTurn, upgrade_token
 from holdfast._core.trouble import Trouble
-from holdfast._core.waiting import Grant, wait_for
-from holdfast._sim.check import Belief, Ledger, Primitive
+from holdfast._core.waiting import Busy, Grant, wait_for
+from holdfast._sim.check import Belief
 from holdfast._sim.driver import Cancelled, Process
 from holdfast._sim.network import Node, Request
+from holdfast._sim.sessions import Sessions, Thing
 from holdfast._sim.world import World
 from holdfast.errors import LeaseLost, UpgradeRefused
 
@@ -35,24 +36,19 @@ def _conflict(one: str, other: str) -> bool:
     return one.replace("upgrade", "read") != other.replace("upgrade", "read")
 
 
-class _Shared:
+class _Shared(Thing):
     """One shared lock."""
 
     def __init__(self, world: World, name: str) -> None:
-        self.world = world
-        self.keys: LockKeys = lock_keys("holdfast", name)
-        self.key = self.keys.lock.encode()
-        self.queue_key = self.keys.queue.encode()
+        super().__init__(world, lock_keys("holdfast", name), conflict=_conflict)
         self.readers_key = f"{self.keys.base}:readers".encode()
         self.upgraded_key = f"{self.keys.base}:upgraded".encode()
-        self.ledger = Ledger(world, name, conflict=_conflict, until=self.until)
         #: The greatest fencing token that any writer's client was told: readers' and writers' must exceed it.
         self.writer_fence = 0
         self.greatest_fence = 0
 
     def until(self, token: bytes, kind: str) -> float | None:
-        """How long the server keeps it for that token."""
-        node = self.world.master
+        node = self.node
         server = node.server
         now_ms = node.wall_ms()
         if kind.startswith("read"):
@@ -64,55 +60,38 @@ class _Shared:
             return None
         return node.until(server.expires.get(key, 0))
 
+    def held(self) -> list[bytes]:
+        node = self.node
+        now_ms = node.wall_ms()
+        alone = [node.server.peek(key, now_ms) for key in (self.key, self.upgraded_key)]
+        return self.readers(node, now_ms) + [token for token in alone if token not in (None, _SHARED)]
 
-class SharedLock(Primitive):
+    def readers(self, node: Node, now_ms: int) -> list[bytes]:
+        """Whose time is not over."""
+        readers = node.server.peek(self.readers_key, now_ms)
+        return [token for token, over_ms in readers.scores.items() if over_ms > now_ms] if readers is not None else []
+
+
+class SharedLock(Sessions[_Shared]):
     """Workload and invariants of the shared lock."""
 
     name = "rwlock"
+    worker = "reader or writer"
+    refusals = (Trouble, UpgradeRefused, LeaseLost)
 
     def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.locks = [_Shared(world, f"rw{number}") for number in range(world.options.locks)]
-        self.by_key = {lock.keys.lock: lock for lock in self.locks}
+        super().__init__(world, [_Shared(world, f"rw{number}") for number in range(world.options.locks)])
 
     # -- workload ---------------------------------------------------------------------------------
-
-    def start(self, process: Process) -> None:
-        for number in range(self.world.options.tasks):
-            process.spawn(self.work(process), f"reader or writer {number}")
-
-    async def work(self, process: Process) -> None:
-        """Read or write again and again, until the world ends."""
-        world, rng, options = self.world, self.world.rng, self.world.options
-        while world.phase != "drain":
-            try:
-                await Sleep(rng.expovariate(1 / options.think_s))
-                if world.phase != "drain":
-                    await self.session(process, rng.choice(self.locks), READER if rng.random() < 0.65 else WRITER)
-            except Cancelled:
-                continue
 
     async def take(
         self, process: Process, lock: _Shared, token: str, ttl_ms: int, timeout_s: float | None, kind: str
     ) -> tuple[Belief, RWTurn] | None:
         """One acquisition, as the faces do it."""
-        world, ledger = self.world, lock.ledger
         turn = RWTurn(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
-        ledger.begins(process, token)
-        try:
-            got = await wait_for(turn, timeout_s, listening=process.listening(None, lock.keys.lock))
-        except (Trouble, UpgradeRefused, LeaseLost) as error:
-            self.left(process, lock, token)
-            world.counted[type(error).__name__] += 1
-            return None
-        except Cancelled:
-            self.left(process, lock, token)
-            raise
-        if not isinstance(got, Grant):
-            self.left(process, lock, token)
-            world.counted["timeout"] += 1
-            return None
-        return self.believe(process, lock, token, ttl_ms, got, kind), turn
+        listening = process.listening(None, lock.keys.lock)
+        got = await self.ask(process, [lock], token, wait_for(turn, timeout_s, listening=listening))
+        return None if got is None else (self.believe(process, lock, token, ttl_ms, got, kind), turn)
 
     def believe(self, process: Process, lock: _Shared, token: str, ttl_ms: int, got: Grant, kind: str) -> Belief:
         turn = RWTurn(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
@@ -125,11 +104,6 @@ class SharedLock(Primitive):
         process.watch(hold)
         return belief
 
-    def gone(self, lock: _Shared, belief: Belief) -> None:
-        """It is lost, or its holder begins to give it back."""
-        if lock.ledger.beliefs.get(belief.token) is belief:
-            lock.ledger.released(belief)
-
     def fences(self, lock: _Shared, belief: Belief) -> None:
         """A writer's is greater than all before it, a reader's than that of each writer before it."""
         fence = belief.hold.fence
@@ -140,32 +114,27 @@ class SharedLock(Primitive):
         if not belief.kind.startswith("read"):
             lock.writer_fence = max(lock.writer_fence, fence)
 
-    async def session(self, process: Process, lock: _Shared, mark: str) -> None:
-        rng, options = self.world.rng, self.world.options
-        ttl_ms = int(1000 * rng.uniform(*options.ttl_s))
-        r = rng.random()
-        timeout_s = (
-            None if r < options.patient else 0.0 if r < options.patient + 0.1 else rng.random() * 2 * options.work_s
-        )
+    async def session(self, process: Process, thing: _Shared) -> None:
+        rng = self.world.rng
+        reads = rng.random() < 0.65
+        ttl_ms, timeout_s = self.ttl_ms(), self.timeout_s()
         client, owner, number = process.token().split(":")
-        token = f"{client}:{mark}{owner}:{number}"
-        reads = mark == READER
-        kind = f"read:{token}" if reads else "write"
-        taken = await self.take(process, lock, token, ttl_ms, timeout_s, kind)
+        token = f"{client}:{READER if reads else WRITER}{owner}:{number}"
+        taken = await self.take(process, thing, token, ttl_ms, timeout_s, f"read:{token}" if reads else "write")
         if taken is None:
             return
         belief, turn = taken
         cancelled = False
         try:
-            await self.hold_on(belief)
+            await self.hold_on(belief.hold)
             if belief.lives() and reads and rng.random() < 0.3:
-                await self.upgrade(process, lock, belief, ttl_ms)
+                await self.upgrade(process, thing, belief, ttl_ms)
             elif belief.lives() and not reads and rng.random() < 0.3:
-                belief = await self.downgrade(process, lock, belief, turn, ttl_ms)
-                await self.hold_on(belief)
+                belief = await self.downgrade(process, thing, belief, turn, ttl_ms)
+                await self.hold_on(belief.hold)
         except Cancelled:
             cancelled = True
-        await self.end(process, lock, belief, cancelled)
+        await self.end(process, belief.hold, [(thing, belief)], cancelled)
         if cancelled:
             raise Cancelled
 
@@ -176,16 +145,8 @@ class SharedLock(Primitive):
         token = upgrade_token(reader.hold.token, number)
         timeout_s = None if rng.random() < 0.5 else rng.random() * options.work_s
         taken = await self.take(process, lock, token, ttl_ms, timeout_s, f"upgrade:{reader.hold.token}")
-        if taken is None:
-            return
-        cancelled = False
-        try:
-            await self.hold_on(taken[0])
-        except Cancelled:
-            cancelled = True
-        await self.end(process, lock, taken[0], cancelled)
-        if cancelled:
-            raise Cancelled
+        if taken is not None:
+            await self.live(process, taken[0].hold, [(lock, taken[0])])
 
     async def downgrade(self, process: Process, lock: _Shared, writer: Belief, turn: RWTurn, ttl_ms: int) -> Belief:
         """Go on as a reader."""
@@ -197,74 +158,9 @@ class SharedLock(Primitive):
             return writer
         lock.ledger.released(writer)
         lock.ledger.ended[writer.token] = self.world.now
-        lock.ledger.begins(process, token)
-        try:
-            got = await rwlock.downgrade(
-                turn, RWTurn(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
-            )
-        except Trouble:
-            self.left(process, lock, token)
-            return writer
-        except Cancelled:
-            self.left(process, lock, token)
-            raise
-        if got is None:
-            self.left(process, lock, token)
-            return writer
-        return self.believe(process, lock, token, ttl_ms, got, f"read:{token}")
-
-    async def hold_on(self, belief: Belief) -> None:
-        """Work while the lease lasts."""
-        rng, options = self.world.rng, self.world.options
-        hold = belief.hold
-        now = await Now()
-        until = now + rng.expovariate(1 / options.work_s)
-        while now < until and not hold.over(now):
-            await Sleep(min(until - now, max(0.01, hold.deadline - now)))
-            now = await Now()
-
-    async def end(self, process: Process, lock: _Shared, belief: Belief, cancelled: bool) -> None:
-        """Release it, as the faces do it."""
-        hold = belief.hold
-        hold.over(process.local())
-        process.unwatch(hold)
-        self.gone(lock, belief)
-        lock.ledger.ended[belief.token] = self.world.now
-        if not hold.released():
-            self.world.counted[f"lost: {hold.reason}"] += 1
-        elif cancelled:
-            await Spawn(_quietly(hold))
-        else:
-            try:
-                if not await hold.release():
-                    hold.state = LeaseState.LOST
-                    self.world.counted["lost: at release"] += 1
-            except Trouble:
-                pass  # it is repeated in the background
-
-    def left(self, process: Process, lock: _Shared, token: str) -> None:
-        """An acquisition ended without a grant: in calm times its traces on the server are gone at once."""
-        lock.ledger.leaves(process, token)
-        world = self.world
-        if world.phase != "chaos" and world.now > world.calm_since + world.options.waiting_s():
-            world.after(world.options.brief_s(), self.no_traces, lock, token.encode())
-
-    def no_traces(self, lock: _Shared, token: bytes) -> None:
-        if token in self.on_server(lock):
-            self.world.fail("orphan", f"{token.decode()} is still on the server, long after its acquisition ended")
-
-    def on_server(self, lock: _Shared) -> list[bytes]:
-        """All tokens that live there."""
-        node = self.world.master
-        server, now_ms = node.server, node.wall_ms()
-        alone = [server.peek(key, now_ms) for key in (lock.key, lock.upgraded_key)]
-        queue = server.peek(lock.queue_key, now_ms)
-        tokens = list(queue.scores) if queue is not None else []
-        return tokens + self.readers(node, lock, now_ms) + [token for token in alone if token not in (None, _SHARED)]
-
-    def readers(self, node: Node, lock: _Shared, now_ms: int) -> list[bytes]:
-        readers = node.server.peek(lock.readers_key, now_ms)
-        return [token for token, over_ms in readers.scores.items() if over_ms > now_ms] if readers is not None else []
+        reader = RWTurn(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
+        got = await self.ask(process, [lock], token, _granted(rwlock.downgrade(turn, reader)))
+        return writer if got is None else self.believe(process, lock, token, ttl_ms, got, f"read:{token}")
 
     # -- invariants on the server -----------------------------------------------------------------
 
@@ -273,12 +169,12 @@ class SharedLock(Primitive):
         if type(call) is not Call or error is not None:
             return
         lock = self.by_key.get(call.keys[0])
-        if lock is None or node is not self.world.master:
+        if lock is None or node is not lock.node:
             return
         server = node.server
         now_ms = server.now_ms
         holder = server.peek(lock.key, now_ms)
-        readers = self.readers(node, lock, now_ms)
+        readers = lock.readers(node, now_ms)
         upgraded = server.peek(lock.upgraded_key, now_ms)
         scores = server.data[lock.readers_key].scores if readers else {}
         ends = [scores[token] for token in readers]
@@ -295,26 +191,14 @@ class SharedLock(Primitive):
             alone = (upgraded or holder or b"").decode()
             self.world.fail("reader beside writer", f"{alone} writes while {others[0].decode()} reads")
 
-    def crashed(self, process: Process) -> None:
-        for lock in self.locks:
-            lock.ledger.crashed(process)
-
     def lost_data(self, node: Node) -> None:
-        for lock in self.locks:
+        for lock in self.things:
             lock.greatest_fence = lock.writer_fence = 0
 
-    def settled(self) -> None:
-        for lock in self.locks:
-            left = self.on_server(lock)
-            if left:
-                self.world.fail("orphan", f"{left[0].decode()} is on the server when all is over")
 
-
-async def _quietly(hold: Hold) -> None:
-    try:
-        await hold.release()
-    except Trouble:
-        pass
+async def _granted(downgrading: Protocol[Grant | None]) -> Grant | Busy:
+    got = await downgrading
+    return Busy(None, 0.0) if got is None else got
 
 
 PRIMITIVE = SharedLock

@@ -1,0 +1,228 @@
+"""What workers of a primitive with leases do, as the faces do it: ask, work while the lease lasts, release.
+
+Laws: an acquisition that ends without a grant leaves nothing on the server; nothing is held when all is over.
+
+Theory: a `Thing` is what is contended for under one name: its ledger, and who holds and waits by the server's word.
+A primitive says how one session goes; everything around it (the worker's life, the ways out, the looks at what was
+left) is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from holdfast._core.effects import Now, Protocol, Sleep, Spawn
+from holdfast._core.hold import Hold, LeaseState
+from holdfast._core.keys import LockKeys
+from holdfast._core.trouble import Trouble
+from holdfast._core.waiting import Busy, Grant
+from holdfast._sim.check import Belief, Ledger, Primitive
+from holdfast._sim.driver import Cancelled
+
+if TYPE_CHECKING:
+    from holdfast._sim.driver import Process
+    from holdfast._sim.network import Node
+    from holdfast._sim.world import World
+
+__all__ = ["Sessions", "Thing", "quietly"]
+
+
+class Thing:
+    """What is contended for under one name."""
+
+    def __init__(
+        self, world: World, keys: LockKeys, *, conflict: Callable[[str, str], bool] = lambda one, other: True
+    ) -> None:
+        self.world = world
+        self.keys = keys
+        self.key = keys.lock.encode()
+        self.fence_key = keys.fence.encode()
+        self.queue_key = keys.queue.encode()
+        self.ledger = Ledger(world, keys.name, conflict=conflict, until=self.until)
+
+    @property
+    def node(self) -> Node:
+        """Where its keys are, now."""
+        return self.world.home(self.keys.lock)
+
+    def until(self, token: bytes, kind: str) -> float | None:
+        """The virtual time up to which the server keeps it for that token; None when it does not."""
+        node = self.node
+        if node.server.peek(self.key, node.wall_ms()) != token:
+            return None
+        return node.until(node.server.expires.get(self.key, 0))
+
+    def held(self) -> list[bytes]:
+        """Who holds it by the server's word, now."""
+        node = self.node
+        holder = node.server.peek(self.key, node.wall_ms())
+        return [] if holder is None else [holder]
+
+    def queued(self) -> list[bytes]:
+        """Who waits by the server's word, now."""
+        node = self.node
+        queue = node.server.peek(self.queue_key, node.wall_ms())
+        return [] if queue is None else list(queue.scores)
+
+
+T = TypeVar("T", bound=Thing)
+
+
+class Sessions(Primitive, Generic[T]):
+    """Workers that use `things` again and again. Subclasses write `session`."""
+
+    #: What a worker is called in traces.
+    worker = "worker"
+    #: Errors with which an acquisition may end.
+    refusals: tuple[type[Exception], ...] = (Trouble,)
+
+    def __init__(self, world: World, things: Sequence[T]) -> None:
+        super().__init__(world)
+        self.things = list(things)
+        self.by_key = {thing.keys.lock: thing for thing in self.things}
+
+    # -- workload ---------------------------------------------------------------------------------
+
+    def start(self, process: Process) -> None:
+        for number in range(self.world.options.tasks):
+            process.spawn(self.work(process), f"{self.worker} {number}")
+
+    async def work(self, process: Process) -> None:
+        """One session after the other, until the world ends."""
+        world, rng, options = self.world, self.world.rng, self.world.options
+        while world.phase != "drain":
+            try:
+                await Sleep(rng.expovariate(1 / options.think_s))
+                if world.phase != "drain":
+                    await self.session(process, rng.choice(self.things))
+            except Cancelled:
+                continue
+
+    async def session(self, process: Process, thing: T) -> None:
+        """One acquisition and what follows it."""
+        raise NotImplementedError
+
+    def ttl_ms(self) -> int:
+        """As the seed draws it."""
+        return int(1000 * self.world.rng.uniform(*self.world.options.ttl_s))
+
+    def timeout_s(self) -> float | None:
+        """None: for ever, 0: not at all, or about as long as somebody works."""
+        rng, options = self.world.rng, self.world.options
+        r = rng.random()
+        if r < options.patient:
+            return None
+        return 0.0 if r < options.patient + 0.1 else rng.random() * 2 * options.work_s
+
+    async def ask(
+        self, process: Process, things: Sequence[T], token: str, asking: Protocol[Grant | Busy]
+    ) -> Grant | None:
+        """Drive an acquisition of those things to its end."""
+        world = self.world
+        for thing in things:
+            thing.ledger.begins(process, token)
+        try:
+            got = await asking
+        except self.refusals as error:
+            self.left(process, things, token)
+            world.counted[type(error).__name__] += 1
+            if world.trace is not None:
+                world.note(process.name, f"{token}: {error!r}")
+            self.refused(token, error)
+            return None
+        except Cancelled:
+            self.left(process, things, token)
+            raise
+        if not isinstance(got, Grant):
+            self.left(process, things, token)
+            world.counted["timeout"] += 1
+            return None
+        return got
+
+    def refused(self, token: str, error: Exception) -> None:
+        """An acquisition ended with this error."""
+
+    async def live(self, process: Process, hold: Hold, parts: Sequence[tuple[T, Belief]]) -> None:
+        """Work under a lease and release it, whatever happens."""
+        cancelled = False
+        try:
+            await self.hold_on(hold)
+        except Cancelled:
+            cancelled = True
+        await self.end(process, hold, parts, cancelled)
+        if cancelled:
+            raise Cancelled
+
+    async def hold_on(self, hold: Hold) -> None:
+        """Work while the lease lasts."""
+        rng, options = self.world.rng, self.world.options
+        now = await Now()
+        until = now + rng.expovariate(1 / options.work_s)
+        while now < until:
+            if options.careless:
+                hold.deadline = now + 1e6
+            if hold.over(now):
+                return
+            await Sleep(min(until - now, max(0.01, hold.deadline - now)))
+            now = await Now()
+
+    async def end(self, process: Process, hold: Hold, parts: Sequence[tuple[T, Belief]], cancelled: bool) -> None:
+        """Release it, as the faces do it."""
+        world = self.world
+        hold.over(process.local())
+        process.unwatch(hold)
+        for thing, belief in parts:
+            self.gone(thing, belief)
+            thing.ledger.ended[belief.token] = world.now
+        if not hold.released():
+            world.counted[f"lost: {hold.reason}"] += 1
+        elif cancelled:
+            await Spawn(quietly(hold))
+        else:
+            try:
+                if not await hold.release():
+                    hold.state = LeaseState.LOST
+                    world.counted["lost: at release"] += 1
+            except Trouble:
+                pass  # it is repeated in the background
+
+    def gone(self, thing: T, belief: Belief) -> None:
+        """It is lost, or its holder begins to give it back."""
+        if thing.ledger.beliefs.get(belief.token) is belief:
+            thing.ledger.released(belief)
+
+    def left(self, process: Process, things: Sequence[T], token: str) -> None:
+        """An acquisition ended without a grant: in calm times its traces on the server are gone at once."""
+        world = self.world
+        for thing in things:
+            thing.ledger.leaves(process, token)
+            if world.phase != "chaos" and world.now > world.calm_since + world.options.waiting_s():
+                world.after(world.options.brief_s(), self.no_traces, thing, token.encode())
+
+    def no_traces(self, thing: T, token: bytes) -> None:
+        if token in thing.held() or token in thing.queued():
+            self.world.fail("orphan", f"{token.decode()} is still on the server, long after its acquisition ended")
+
+    # -- what happens -----------------------------------------------------------------------------
+
+    def crashed(self, process: Process) -> None:
+        for thing in self.things:
+            thing.ledger.crashed(process)
+
+    def settled(self) -> None:
+        for thing in self.things:
+            for token in thing.held():
+                self.world.fail("orphan", f"{thing.ledger.name} is held by {token.decode()} when all is over")
+            for token in thing.queued():
+                # Of a process that crashed it may stay for as long as the queue does.
+                if token in thing.ledger.ended:
+                    self.world.fail("orphan", f"{token.decode()} is queued for {thing.ledger.name} when all is over")
+
+
+async def quietly(hold: Hold) -> None:
+    """Release it in the background."""
+    try:
+        await hold.release()
+    except Trouble:
+        pass
