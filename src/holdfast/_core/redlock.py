@@ -246,16 +246,23 @@ class _Round:
         return None not in answers
 
     def _enough(self, answers: Sequence[Answer]) -> bool:
-        granted = hopeless = 0
+        """A majority voted for us; or none will, and it is known whether it is taken or too few are there."""
+        granted = taken = troubled = 0
         for answer in answers:
             if answer is None:
                 continue
-            if _is_grant(answer):
+            if not isinstance(answer, list):
+                troubled += 1
+            elif answer[0] == 1:
                 granted += 1
+            elif answer[0] == 0:
+                taken += 1
             else:
-                hopeless += 1
-        need = self.quorum.need
-        return granted >= need or hopeless > len(answers) - need
+                troubled += 1
+        need, others = self.quorum.need, len(answers) - self.quorum.need
+        if granted >= need or troubled > others:
+            return True
+        return taken + troubled > others and granted + taken >= need
 
     def _late(self, index: int, reply: Reply) -> Protocol[None] | None:
         self.quorum.look_at(index, reply)
