@@ -25,13 +25,14 @@ __all__ = ["Exclusive", "OneServer", "OverQuorum"]
 class Exclusive:
     """`listens`: waiters hear of their turn, so that `acquire` wants to know whether the inbox is open."""
 
-    __slots__ = ("keys", "settings")
+    __slots__ = ("keys", "settings", "sync")
 
     listens = True
 
-    def __init__(self, keys: LockKeys, settings: Settings) -> None:
+    def __init__(self, keys: LockKeys, settings: Settings, sync: Sync = None) -> None:
         self.keys = keys
         self.settings = settings
+        self.sync = sync
 
     def acquire(self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool) -> Protocol[Grant | Busy]:
         """Take it, waiting `timeout_s` at most (None: as long as it takes, 0: not at all)."""
@@ -61,11 +62,10 @@ class Exclusive:
 class OneServer(Exclusive):
     """One server decides; `sync`: with the replicas that have to acknowledge; `scripts`: whether it has any."""
 
-    __slots__ = ("scripts", "sync")
+    __slots__ = ("scripts",)
 
     def __init__(self, keys: LockKeys, settings: Settings, sync: Sync = None, scripts: Scripts | None = None) -> None:
-        super().__init__(keys, settings)
-        self.sync = sync
+        super().__init__(keys, settings, sync)
         self.scripts = Scripts() if scripts is None else scripts
 
     def acquire(self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool) -> Protocol[Grant | Busy]:

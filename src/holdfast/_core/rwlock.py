@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 
 from holdfast._core.effects import Call, Now, Random, Reply, Sleep, Spawn
+from holdfast._core.hold import Hold
 from holdfast._core.keys import LockKeys
 from holdfast._core.replicas import Sync, judge
 from holdfast._core.settings import DEFAULT, Settings
@@ -22,7 +23,7 @@ from holdfast._core.trouble import Trouble
 from holdfast._core.waiting import Grant, Turn, patience_for
 from holdfast.errors import LeaseLost, UpgradeRefused
 
-__all__ = ["READER", "WRITER", "RWTurn", "downgrade", "inspect", "upgrade_token"]
+__all__ = ["READER", "WRITER", "RWHold", "RWTurn", "downgrade", "inspect", "upgrade_token"]
 
 #: What the owner in a token begins with.
 READER = "r."
@@ -100,6 +101,31 @@ class RWTurn(Turn):
         if reply[0] == -3:
             return UpgradeRefused(self.keys.name)
         return super().refused(reply)
+
+
+class RWHold(Hold):
+    """A hold of one side, which may become one of the other. `until`: where an earlier one has set the end for both."""
+
+    __slots__ = ("turn",)
+
+    def __init__(
+        self, turn: RWTurn, grant: Grant, renew: bool, max_hold_ms: int | None, until: float | None = None
+    ) -> None:
+        super().__init__(
+            turn.keys.name,
+            turn.token,
+            grant.fence,
+            turn.ttl_ms,
+            grant.sent_at,
+            turn.renew,
+            turn.release,
+            renew,
+            max_hold_ms,
+        )
+        self.turn = turn
+        if until is not None:
+            self.max_until = until
+            self._bound()
 
 
 async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:

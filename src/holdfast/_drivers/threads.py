@@ -263,6 +263,31 @@ class ThreadDriver:
 
     def _call_many(self, many: CallMany, cancel: Cancel | None) -> list[Answer]:
         nodes = [self.topology.node_for(call.keys[0], call.node) for call in many.calls]
+        if not self.can_ask:
+            return self._call_slots(many, nodes, cancel)
+        return self._call_members(many, nodes, cancel)
+
+    def _call_slots(self, many: CallMany, nodes: Sequence[Node], cancel: Cancel | None) -> list[Answer]:
+        """Several slots, which may have moved; one after the other where replicas have to acknowledge."""
+        answers: list[Answer]
+        if any(call.sync is not None for call in many.calls):
+            answers = []
+            for call in many.calls:
+                try:
+                    answers.append(self._call(call, cancel))
+                except Trouble as trouble:
+                    answers.append(trouble)
+            return answers
+        answers = self._call_members(many, nodes, cancel)
+        for index, answer in enumerate(answers):
+            if isinstance(answer, Trouble):
+                try:
+                    answers[index] = self._elsewhere(nodes[index], answer, partial(_call_at, many.calls[index]))
+                except Trouble as trouble:
+                    answers[index] = trouble
+        return answers
+
+    def _call_members(self, many: CallMany, nodes: Sequence[Node], cancel: Cancel | None) -> list[Answer]:
         if cancel is None:
             return ask_all(many, nodes, self._dialler, self._agent.adopt, None)
         watched: list[Callable[[], None]] = []

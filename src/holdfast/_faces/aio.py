@@ -740,7 +740,7 @@ class Client(Makers):
             self._renew if renew is None else check_bool("renew", renew),
             self._max_hold_ms if max_hold is None else max_hold_of(max_hold),
             check_bool("reentrant", reentrant),
-            self._sync_replicas if sync_replicas is None else check_sync_replicas(sync_replicas),
+            self._sync_option(sync_replicas),
         )
 
     async def close(self) -> None:
@@ -792,18 +792,13 @@ class Client(Makers):
                     "sync_replicas", sync_replicas, "None over a quorum: its members have no replicas"
                 )
             return OverQuorum(keys, settings, self._quorum)
-        if sync_replicas is None:
-            return OneServer(keys, settings, None, self._scripts)
-        return OneServer(keys, settings, self._replicas_for(sync_replicas))
+        return OneServer(keys, settings, self._replicas_for(sync_replicas), self._scripts)
 
-    def _replicas_for(self, sync_replicas: int | Literal["all"]) -> Replicas:
+    def _replicas_for(self, sync_replicas: int | Literal["all"] | None) -> Replicas | None:
+        if sync_replicas is None:
+            return None
         wanted = None if sync_replicas == "all" else sync_replicas
         return self._replicas.setdefault(wanted, Replicas(wanted))
-
-    @property
-    def _sync(self) -> Replicas | None:
-        """The replicas that have to acknowledge what is not a lock."""
-        return None if self._sync_replicas is None else self._replicas_for(self._sync_replicas)
 
     @property
     def _driver(self) -> AioDriver:

@@ -11,13 +11,14 @@ import inspect
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from holdfast._core import barrier, condition, gate, multilock, optimistic, rwlock, semaphore
 from holdfast._core.effects import Protocol, Reply
 from holdfast._core.hold import Hold
 from holdfast._core.keys import lock_keys
 from holdfast._core.optimistic import Value
+from holdfast._core.replicas import Sync
 from holdfast._core.trouble import Trouble
 from holdfast._core.waiting import Busy, Grant, Turn, wait_for
 from holdfast._faces.aio import Client, Leasable, Lease, Lock
@@ -63,6 +64,12 @@ def _task_id() -> str:
 class _TurnLeasable(Leasable):
     """What is acquired through a `Turn`."""
 
+    def __init__(
+        self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None, sync: Sync
+    ) -> None:
+        super().__init__(client, name, ttl_ms, renew, max_hold_ms)
+        self._sync = sync
+
     def _turn(self, token: str) -> Turn:
         raise NotImplementedError
 
@@ -107,7 +114,8 @@ class ReadLease(Lease):
         hold = self._hold
         if hold.over(clock()):
             raise self._ended("upgrade()")
-        side = _Upgrade(self._client, hold.name, hold.ttl_ms, hold.renewal is not None, None, hold.token)
+        assert isinstance(hold, rwlock.RWHold)
+        side = _Upgrade(self._client, hold)
         lease = cast("WriteLease", await side._acquire(timeout_of(timeout), sys._getframe(1)))
         lease._beneath = self
         return lease
@@ -135,19 +143,27 @@ class WriteLease(Lease):
             raise self._ended("downgrade()")
         hold.released()
         client._unwatch(self)
-        side = _Downgrade(client, hold.name, hold.ttl_ms, hold.renewal is not None, None, hold.token)
+        assert isinstance(hold, rwlock.RWHold)
+        side = _Downgrade(client, hold)
         return cast("ReadLease", await side._acquire(None, sys._getframe(1)))
 
 
 class _Side(_TurnLeasable):
     """One of the two sides of a shared lock."""
 
-    def __init__(self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
-        super().__init__(client, name, ttl_ms, renew, max_hold_ms)
+    _until: float | None = None
+
+    def __init__(
+        self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None, sync: Sync
+    ) -> None:
+        super().__init__(client, name, ttl_ms, renew, max_hold_ms, sync)
         self._keys = lock_keys(client.namespace, name)
 
     def _turn(self, token: str) -> rwlock.RWTurn:
-        return rwlock.RWTurn(self._keys, token, self._ttl_ms, self._client._settings, self._client._sync)
+        return rwlock.RWTurn(self._keys, token, self._ttl_ms, self._client._settings, self._sync)
+
+    def _make_hold(self, token: str, grant: Grant) -> Hold:
+        return rwlock.RWHold(self._turn(token), grant, self._renew, self._max_hold_ms, self._until)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}: ttl {self.ttl:g} s>"
@@ -190,27 +206,25 @@ class WriteLock(_Side):
 
 
 class _Upgrade(WriteLock):
-    """One upgrade of one reader."""
+    """One upgrade of one reader; both end at the moment that `max_hold` set for the reader."""
 
-    def __init__(
-        self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None, reader: str
-    ) -> None:
-        super().__init__(client, name, ttl_ms, renew, max_hold_ms)
+    def __init__(self, client: Client, reader: rwlock.RWHold) -> None:
+        super().__init__(client, reader.name, reader.ttl_ms, reader.renewal is not None, None, reader.turn.sync)
         self._owned_as = ()  # the reader beneath it says who owns it
-        self._reader = reader
+        self._reader = reader.token
+        self._until = reader.max_until
 
     def _turn(self, token: str) -> rwlock.RWTurn:
         return super()._turn(rwlock.upgrade_token(self._reader, int(token.rpartition(":")[2])))
 
 
 class _Downgrade(ReadLock):
-    """One downgrade of one writer."""
+    """One downgrade of one writer; the reader ends at the moment that `max_hold` set for the writer."""
 
-    def __init__(
-        self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None, writer: str
-    ) -> None:
-        super().__init__(client, name, ttl_ms, renew, max_hold_ms)
-        self._writer = writer
+    def __init__(self, client: Client, writer: rwlock.RWHold) -> None:
+        super().__init__(client, writer.name, writer.ttl_ms, writer.renewal is not None, None, writer.turn.sync)
+        self._writer = writer.token
+        self._until = writer.max_until
 
     async def _ask(self, token: str, timeout_s: float | None) -> Grant | Busy:
         grant = await rwlock.downgrade(self._turn(self._writer), self._turn(token))
@@ -232,10 +246,12 @@ class RWLock:
     It does not promise that a reader whose lease was lost has stopped reading: check `lease.ensure_held()`.
     """
 
-    def __init__(self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
+    def __init__(
+        self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None, sync: Sync
+    ) -> None:
         self._client = client
         self._name = name
-        self._options = (ttl_ms, renew, max_hold_ms)
+        self._options = (ttl_ms, renew, max_hold_ms, sync)
         self._keys = lock_keys(client.namespace, name)
 
     @property
@@ -288,16 +304,23 @@ class Semaphore(_TurnLeasable):
     _mark = "1."
 
     def __init__(
-        self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None, declared: int
+        self,
+        client: Client,
+        name: str,
+        ttl_ms: int,
+        renew: bool,
+        max_hold_ms: int | None,
+        sync: Sync,
+        declared: int,
     ) -> None:
-        super().__init__(client, name, ttl_ms, renew, max_hold_ms)
+        super().__init__(client, name, ttl_ms, renew, max_hold_ms, sync)
         self._owned_as = ()
         self._declared = declared
         self._keys = semaphore.semaphore_keys(lock_keys(client.namespace, name))
 
     def _turn(self, token: str) -> semaphore.SemaphoreTurn:
         return semaphore.SemaphoreTurn(
-            self._keys, token, self._ttl_ms, self._declared, self._client._settings, self._client._sync
+            self._keys, token, self._ttl_ms, self._declared, self._client._settings, self._sync
         )
 
     async def acquire(self, timeout: Duration | None = None, *, permits: int = 1) -> Lease:
@@ -363,8 +386,11 @@ class MultiLock(Leasable):
 
     _kind = "multilock"
 
-    def __init__(self, client: Client, names: Sequence[str], ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
+    def __init__(
+        self, client: Client, names: Sequence[str], ttl_ms: int, renew: bool, max_hold_ms: int | None, sync: Sync
+    ) -> None:
         super().__init__(client, " + ".join(names), ttl_ms, renew, max_hold_ms)
+        self._sync = sync
         self._names = tuple(names)
         self._owned_as = tuple(f"lock:{name}" for name in names)
         self._all_keys = [lock_keys(client.namespace, name) for name in names]
@@ -377,7 +403,7 @@ class MultiLock(Leasable):
     def _turns(self, token: str) -> list[multilock.MultiTurn]:
         driver = self._client._driver
         together = not getattr(driver.topology, "moves", True)
-        return multilock.turns_for(self._all_keys, together, token, self._ttl_ms, driver.settings, self._client._sync)
+        return multilock.turns_for(self._all_keys, together, token, self._ttl_ms, driver.settings, self._sync)
 
     def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
         turns = self._turns(token)
@@ -466,7 +492,7 @@ class Condition:
         driver = client._driver
         token = client._new_token(_task_id())
         turn = condition.ConditionTurn(
-            lock._keys, self._key, hold.token, token, hold.ttl_ms, driver.settings, client._sync
+            lock._keys, self._key, hold.token, token, hold.ttl_ms, driver.settings, lock._exclusive.sync
         )
         hold.released()
         driver.unwatch(hold)
@@ -691,10 +717,18 @@ class Barrier:
 class _Leadership(Lock):
     _kind = "election"
 
-    def __init__(self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        ttl_ms: int,
+        renew: bool,
+        max_hold_ms: int | None,
+        sync_replicas: int | Literal["all"] | None,
+    ) -> None:
         super().__init__(client, name, ttl_ms, renew, max_hold_ms)
         self._keys = self._keys.part("leader")  # apart from the lock of that name
-        self._exclusive = client._exclusive(self._keys, client._sync_replicas)
+        self._exclusive = client._exclusive(self._keys, sync_replicas)
 
 
 class Election:
@@ -710,10 +744,18 @@ class Election:
     comes out of the block.
     """
 
-    def __init__(self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        ttl_ms: int,
+        renew: bool,
+        max_hold_ms: int | None,
+        sync_replicas: int | Literal["all"] | None,
+    ) -> None:
         self._client = client
         self._name = name
-        self._lock = _Leadership(client, name, ttl_ms, renew, max_hold_ms)
+        self._lock = _Leadership(client, name, ttl_ms, renew, max_hold_ms, sync_replicas)
         self._lease: Lease | None = None
 
     @property

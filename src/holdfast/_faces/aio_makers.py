@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, overlo
 
 from holdfast._core.optimistic import Value
 from holdfast._core.redlock import Quorum
+from holdfast._core.replicas import Replicas
 from holdfast._faces.naming import name_of
 from holdfast._faces.options import (
     COUNT_MAX,
@@ -17,6 +18,7 @@ from holdfast._faces.options import (
     check_count,
     check_name,
     check_names,
+    check_sync_replicas,
     max_hold_of,
     timeout_of,
     ttl_ms_of,
@@ -49,6 +51,7 @@ class Makers:
     _ttl_ms: int
     _renew: bool
     _max_hold_ms: int | None
+    _sync_replicas: int | Literal["all"] | None
     _quorum: Quorum | None
 
     def _not_over_quorum(self, what: str) -> None:
@@ -69,6 +72,12 @@ class Makers:
             self._max_hold_ms if max_hold is None else max_hold_of(max_hold),
         )
 
+    def _sync_option(self, sync_replicas: int | Literal["all"] | None) -> int | Literal["all"] | None:
+        return self._sync_replicas if sync_replicas is None else check_sync_replicas(sync_replicas)
+
+    def _sync_of(self, sync_replicas: int | Literal["all"] | None) -> Replicas | None:
+        return cast("Client", self)._replicas_for(self._sync_option(sync_replicas))
+
     def rwlock(
         self,
         name: str,
@@ -76,6 +85,7 @@ class Makers:
         ttl: Duration | None = None,
         renew: bool | None = None,
         max_hold: Duration | None = None,
+        sync_replicas: int | Literal["all"] | None = None,
     ) -> RWLock:
         """A shared lock called `name`: any number of readers or one writer, in the order of their coming.
 
@@ -83,12 +93,18 @@ class Makers:
                 ...
 
         `read()` and `write()` give what can be acquired. The writer is the holder of `lock(name)`: the two exclude each
-        other, and readers exclude both. `ttl`, `renew` and `max_hold` as for `lock`; every reader's time is its own.
+        other, and readers exclude both. The options are those of `lock`; every reader's time is its own. An upgrade or
+        downgrade keeps them: `max_hold` counts from the first lease on.
         """
         self._not_over_quorum("a shared lock")
         from holdfast._faces.aio_family import RWLock
 
-        return RWLock(cast("Client", self), check_name(name), *self._lease_options(ttl, renew, max_hold))
+        return RWLock(
+            cast("Client", self),
+            check_name(name),
+            *self._lease_options(ttl, renew, max_hold),
+            self._sync_of(sync_replicas),
+        )
 
     def semaphore(
         self,
@@ -98,6 +114,7 @@ class Makers:
         ttl: Duration | None = None,
         renew: bool | None = None,
         max_hold: Duration | None = None,
+        sync_replicas: int | Literal["all"] | None = None,
     ) -> Semaphore:
         """A semaphore called `name`, with `permits` (1 to 10,000) to be held at a time.
 
@@ -105,13 +122,20 @@ class Makers:
                 ...
 
         All clients declare the same `permits`, or None to take what is there; another number raises
-        `DeclaredDifferently` when it is used. `resize` changes it for all. Not related to the lock of that name.
+        `DeclaredDifferently` when it is used. `resize` changes it for all. Not related to the lock of that name. The
+        other options are those of `lock`.
         """
         self._not_over_quorum("a semaphore")
         from holdfast._faces.aio_family import Semaphore
 
         declared = 0 if permits is None else check_count("permits", permits, 1, PERMITS_MAX)
-        return Semaphore(cast("Client", self), check_name(name), *self._lease_options(ttl, renew, max_hold), declared)
+        return Semaphore(
+            cast("Client", self),
+            check_name(name),
+            *self._lease_options(ttl, renew, max_hold),
+            self._sync_of(sync_replicas),
+            declared,
+        )
 
     def multilock(
         self,
@@ -119,6 +143,7 @@ class Makers:
         ttl: Duration | None = None,
         renew: bool | None = None,
         max_hold: Duration | None = None,
+        sync_replicas: int | Literal["all"] | None = None,
     ) -> MultiLock:
         """Several locks (1 to 100) at once, under one lease: all or none.
 
@@ -126,17 +151,24 @@ class Makers:
                 ...
 
         The order of the names does not matter: nobody waits for somebody who waits for him. While one of them is waited
-        for, those before it (in the server's order) may be held already. One fencing token for all.
+        for, those before it (in the server's order) may be held already. One fencing token for all. The options are
+        those of `lock`.
         """
         self._not_over_quorum("several locks at once")
         from holdfast._faces.aio_family import MultiLock
 
-        return MultiLock(cast("Client", self), check_names(names), *self._lease_options(ttl, renew, max_hold))
+        return MultiLock(
+            cast("Client", self),
+            check_names(names),
+            *self._lease_options(ttl, renew, max_hold),
+            self._sync_of(sync_replicas),
+        )
 
     def condition(self, lock: Lock, name: str = "default") -> Condition:
         """A condition of `lock` (one that this client made), to wait for what other holders of the lock do.
 
-        `name` tells apart several conditions of one lock.
+        `name` tells apart several conditions of one lock. What replicas have to acknowledge is the lock's affair: a
+        wait that ends holds the lock again as `sync_replicas` of the lock demands.
         """
         self._not_over_quorum("a condition")
         from holdfast._faces.aio import Lock
@@ -186,11 +218,16 @@ class Makers:
         ttl: Duration | None = None,
         renew: bool | None = None,
         max_hold: Duration | None = None,
+        sync_replicas: int | Literal["all"] | None = None,
     ) -> Election:
-        """An election called `name`: of all who campaign, one leads at a time, as long as it renews its lease."""
+        """An election called `name`: of all who campaign, one leads at a time, as long as it renews its lease.
+
+        The options are those of `lock`.
+        """
         from holdfast._faces.aio_family import Election
 
-        return Election(cast("Client", self), check_name(name), *self._lease_options(ttl, renew, max_hold))
+        sync = self._sync_option(sync_replicas)
+        return Election(cast("Client", self), check_name(name), *self._lease_options(ttl, renew, max_hold), sync)
 
     def optimistic(self, *keys: str, attempts: int = 50) -> Optimistic:
         """Change `keys` (of the server, as they are; in a Cluster of one slot) without a lock; see `Optimistic`."""

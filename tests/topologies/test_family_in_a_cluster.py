@@ -1,0 +1,34 @@
+"""What is more than a lock, where slots move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.faces import Face
+from tests.support.topologies import Cluster
+from tests.topologies.test_failover import move_slot
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as cluster:
+        yield cluster
+
+
+def key(name: str) -> str:
+    return f"holdfast:{{{name}}}"
+
+
+def test_one_of_several_slots_moves_while_held(cluster: Cluster, face: Face, unique_name: str) -> None:
+    names = [f"{unique_name}-{number}" for number in range(4)]
+    assert len({cluster.owner_of(key(name)) for name in names}) > 1
+    lease = face.connect(cluster.url).multilock(*names, ttl=30).acquire()
+    source = cluster.owner_of(key(names[0]))
+    target = (source + 1) % 3
+    move_slot(cluster, key(names[0]), source, target, halfway=lambda: None)
+    lease.extend(60)  # asks all of them at once, and is told of the move
+    assert cluster.clients[target].pttl(key(names[0])) > 30_000
+    lease.release()
+    assert not cluster.clients[target].exists(key(names[0]))
