@@ -377,7 +377,7 @@ class Semaphore(_TurnLeasable):
 # ---------------------------------------------------------------------- several at once
 
 
-class MultiLock(Leasable):
+class MultiLock(_TurnLeasable):
     """Several locks under one lease, all or none. Made by `Client.multilock`.
 
     They are the locks that `lock` makes: whoever holds one of them alone is waited for. `lease.fencing_token` is
@@ -389,8 +389,7 @@ class MultiLock(Leasable):
     def __init__(
         self, client: Client, names: Sequence[str], ttl_ms: int, renew: bool, max_hold_ms: int | None, sync: Sync
     ) -> None:
-        super().__init__(client, " + ".join(names), ttl_ms, renew, max_hold_ms)
-        self._sync = sync
+        super().__init__(client, " + ".join(names), ttl_ms, renew, max_hold_ms, sync)
         self._names = tuple(names)
         self._owned_as = tuple(f"lock:{name}" for name in names)
         self._all_keys = [lock_keys(client.namespace, name) for name in names]
@@ -404,6 +403,9 @@ class MultiLock(Leasable):
         driver = self._client._driver
         together = not getattr(driver.topology, "moves", True)
         return multilock.turns_for(self._all_keys, together, token, self._ttl_ms, driver.settings, self._sync)
+
+    def _turn(self, token: str) -> Turn:
+        return self._turns(token)[0]
 
     def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
         turns = self._turns(token)
