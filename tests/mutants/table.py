@@ -90,7 +90,19 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("a claim has no end", QUEUE, "'SET', lock, token, 'PX', claim_ms", "'SET', lock, token"),
     Mutant("no allowance for drift", VALIDITY, "* (1 - DRIFT) - MARGIN_S", "+ 0 * DRIFT"),
     Mutant(
-        "validity counts from the reply", WAITING, "return Grant(reply[1], asked_at,", "return Grant(reply[1], now,"
+        "validity counts from the reply", WAITING, "grant = Grant(reply[1], asked_at,", "grant = Grant(reply[1], now,"
+    ),
+    Mutant(
+        "a release does not bury what may still be under way",
+        WAITING,
+        "bury_ms = settings.bury_ms if turn.stray else 0",
+        "bury_ms = 0",
+    ),
+    Mutant(
+        "waiters do not look after whom the lock was handed to",
+        WAITING,
+        "            if queued:\n                # Whom",
+        "            if False:\n                # Whom",
     ),
     Mutant(
         "an answer that comes after its validity is taken", WAITING, "if now < deadline(asked_at, ttl_ms):", "if True:"

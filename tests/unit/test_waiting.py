@@ -21,8 +21,10 @@ from holdfast._core.effects import (
     Unlisten,
     Wake,
 )
+from holdfast._core.exclusive import OneServer
 from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import Busy, Grant
+from holdfast._core.rwlock import RWTurn, downgrade
 from holdfast._core.settings import DEFAULT
 from holdfast._core.trouble import Trouble
 
@@ -173,6 +175,33 @@ def test_it_looks_for_itself_when_the_holders_time_is_over() -> None:
     driver = Script((0.0, busy(remaining_ms=500)), (0.0, [1, 5]))
     driver.run(acquire(None, listening=True))
     assert 1000.5 <= driver.now <= 1000.5 + 2 * DEFAULT.recheck_late_s
+
+
+@pytest.mark.parametrize("place", [0, 1, 7])
+def test_it_looks_for_itself_when_whom_the_lock_was_handed_to_may_hang(place: int) -> None:
+    driver = Script((0.0, busy(remaining_ms=50_000, place=place)), (0.0, [1, 5]))
+    driver.run(acquire(None, listening=True))
+    claim_s = DEFAULT.claim_ms / 1000
+    assert 1000 + claim_s * (place + 1) <= driver.now <= 1000 + claim_s * (place + 2)
+
+
+@pytest.mark.parametrize("answers, stray", [([(0.01, [1, 5])], False), ([(0.01, passing()), (0.01, [1, 5])], True)])
+def test_what_may_still_be_under_way_is_buried_at_the_release(answers: list[tuple[float, Any]], stray: bool) -> None:
+    asking = Script(*answers)
+    exclusive = OneServer(KEYS, DEFAULT)
+    grant = asking.run(exclusive.acquire(TOKEN, 1000, 3.0, False))
+    releasing = Script((0.01, 1))
+    assert releasing.run(exclusive.hold(TOKEN, grant, 1000, True, None).release())
+    [call] = [effect for effect in releasing.seen if isinstance(effect, Call)]
+    assert call.args[-1] == (DEFAULT.bury_ms if stray else 0)
+
+
+def test_a_downgrade_that_is_answered_too_late_is_none() -> None:
+    reader, writer = (RWTurn(KEYS, f"{'0' * 24}:{kind}.1:1", 1000, DEFAULT, None) for kind in "rw")
+    assert Script((0.1, [1, 5])).run(downgrade(writer, reader)).fence == 5
+    driver = Script((1.2, [1, 5]))
+    assert driver.run(downgrade(writer, reader)) is None
+    assert driver.count(Spawn) == 1, "and given back"
 
 
 def test_a_foreign_holder_is_polled() -> None:

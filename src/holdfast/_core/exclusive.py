@@ -100,7 +100,7 @@ class OneServer(Exclusive):
             release = partial(plain.release, keys, token, ttl_ms, scripts, settings)
         else:
             extend = partial(mutex.extend_to, keys, token, settings, sync=sync)
-            release = partial(mutex.release, keys, token, ttl_ms, settings)
+            release = partial(mutex.release, keys, token, ttl_ms, settings, stray=grant.stray)
         return Hold(keys.name, token, grant.fence, ttl_ms, grant.sent_at, extend, release, renew, max_hold_ms)
 
     def give_back(self, token: str, ttl_ms: int) -> Protocol[None]:

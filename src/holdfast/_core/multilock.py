@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Sequence
+from functools import partial
 
 from holdfast._core.effects import Answer, Call, CallMany, Now, Spawn
+from holdfast._core.hold import Hold
 from holdfast._core.keys import LockKeys
 from holdfast._core.replicas import NotAcked, Replicas, Sync, judge
 from holdfast._core.settings import DEFAULT, Settings
@@ -24,7 +26,7 @@ from holdfast._core.validity import deadline
 from holdfast._core.waiting import Busy, Grant, Turn, patience_for, wait_for
 from holdfast.errors import LeaseLost
 
-__all__ = ["MultiTurn", "acquire", "give_back", "group", "release", "renew", "slot_of", "turns_for"]
+__all__ = ["MultiTurn", "acquire", "give_back", "group", "hold", "release", "renew", "slot_of", "turns_for"]
 
 #: Slots of a Cluster.
 _SLOTS = 16_384
@@ -155,6 +157,7 @@ async def acquire(turns: Sequence[MultiTurn], timeout_s: float | None, *, listen
     complete = False
     try:
         fence = 0
+        stray = False
         for turn in turns:
             left_s = timeout_s
             if held and timeout_s:
@@ -163,13 +166,14 @@ async def acquire(turns: Sequence[MultiTurn], timeout_s: float | None, *, listen
             if isinstance(got, Busy):
                 return Busy(got.holder, await Now() - began_at)
             held.append(turn)
+            stray = stray or got.stray
             fence = max(fence, got.fence)
         ttl_ms = turns[0].ttl_ms
         asked_at = await Now()
         if not await _all_extended(held, ttl_ms, fence) or await Now() >= deadline(asked_at, ttl_ms):
             raise LeaseLost(turns[0].keys[0], "expired")
         complete = True
-        return Grant(fence, asked_at)
+        return Grant(fence, asked_at, None, stray)
     finally:
         if not complete:
             for turn in held:
@@ -211,6 +215,17 @@ async def renew(turns: Sequence[MultiTurn], ttl_ms: int) -> bool:
     if len(turns) == 1:
         return await turns[0].renew(ttl_ms)
     return await _all_extended(turns, ttl_ms, 0)
+
+
+def hold(turns: Sequence[MultiTurn], name: str, grant: Grant, renew_it: bool, max_hold_ms: int | None) -> Hold:
+    """What the one lease of all turns stands on."""
+    first = turns[0]
+    if len(turns) == 1:
+        return first.hold(name, grant, renew_it, max_hold_ms)
+    for turn in turns:
+        turn.stray = grant.stray
+    extend, let_go = partial(renew, turns), partial(release, turns)
+    return Hold(name, first.token, grant.fence, first.ttl_ms, grant.sent_at, extend, let_go, renew_it, max_hold_ms)
 
 
 async def release(turns: Sequence[MultiTurn]) -> bool:

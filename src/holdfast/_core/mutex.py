@@ -13,11 +13,11 @@ sends a release that also buries the token, so that an acquire that is still und
 
 from __future__ import annotations
 
-from holdfast._core.effects import Call, Now, Protocol, Random, Reply, Sleep, Spawn
+from holdfast._core import waiting
+from holdfast._core.effects import Call, Now, Protocol
 from holdfast._core.keys import LockKeys
 from holdfast._core.replicas import NotAcked, Replicas, Sync, judge, tail_of
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.trouble import Trouble
 from holdfast._core.waiting import Busy, Grant, Turn, patience_for, wait_for
 
 __all__ = [
@@ -70,8 +70,11 @@ class _Turn(Turn):
             "renew", (self.keys.lock,), (self.token, self.ttl_ms), patience_s, sync=tail_of(self.sync, self.ttl_ms)
         )
 
-    def give_back(self) -> Protocol[None]:
-        return give_back(self.keys, self.token, self.ttl_ms, self.settings)
+    def undo(self, bury_ms: int, patience_s: float) -> Call:
+        keys, settings = self.keys, self.settings
+        return Call(
+            "release", keys.all, (self.token, settings.fence_ms, settings.claim_ms, keys.inboxes, bury_ms), patience_s
+        )
 
 
 def acquire(
@@ -99,55 +102,24 @@ def first_ask(keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFA
 
 def first_release(keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT) -> Call:
     """The first request of `release`."""
-    args = (token, settings.fence_ms, settings.claim_ms, keys.inboxes, 0)
-    return Call("release", keys.all, args, patience_for(ttl_ms, settings))
+    return _Turn(keys, token, ttl_ms, settings, None).undo(0, patience_for(ttl_ms, settings))
 
 
-async def release(keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT) -> bool:
-    """Release, handing over to the queue's head; False when we were not the holder any more.
+def release(
+    keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT, *, stray: bool = False
+) -> Protocol[bool]:
+    """Release, handing over to the queue's head; False when we were not the holder any more. `stray`: see `Grant`.
 
     Repeated for a short while when the server is in trouble; then left to the background, and `Trouble` raised.
     """
-    call = first_release(keys, token, ttl_ms, settings)
-    doubtful = False  # an earlier try may have done it
-    until: float | None = None
-    pause_s = 0.0
-    while True:
-        try:
-            reply: Reply = await call
-        except Trouble as trouble:
-            doubtful = doubtful or trouble.sent
-            now = await Now()
-            if until is None:
-                until = now + settings.brief_s
-            if not trouble.passing or now + pause_s >= until:
-                await Spawn(give_back(keys, token, ttl_ms, settings))
-                raise
-            if pause_s or trouble.kind != "broken":
-                await Sleep(max(pause_s, settings.trouble_pause_s) * (0.5 + await Random()))
-            pause_s = min(max(pause_s * 2, settings.trouble_pause_s), settings.trouble_pause_max_s)
-        except BaseException:
-            await Spawn(give_back(keys, token, ttl_ms, settings))
-            raise
-        else:
-            return bool(reply > 0) or doubtful
+    turn = _Turn(keys, token, ttl_ms, settings, None)
+    turn.stray = stray
+    return waiting.release(turn)
 
 
-async def give_back(keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT) -> None:
+def give_back(keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT) -> Protocol[None]:
     """Undo whatever an acquire with this token has done or may still do; tried until its ttl and its place are over."""
-    args = (token, settings.fence_ms, settings.claim_ms, keys.inboxes, settings.bury_ms)
-    until = await Now() + max(ttl_ms, settings.bury_ms) / 1000 + 1.0
-    pause_s = settings.trouble_pause_s
-    while True:
-        try:
-            await Call("release", keys.all, args, patience_for(ttl_ms, settings))
-        except Trouble as trouble:
-            if not trouble.passing or await Now() + pause_s > until:
-                return  # the ttl ends it
-            await Sleep(pause_s * (0.5 + await Random()))
-            pause_s = min(pause_s * 2, settings.trouble_pause_max_s)
-        else:
-            return
+    return waiting.give_back(_Turn(keys, token, ttl_ms, settings, None))
 
 
 async def renew(keys: LockKeys, token: str, patience_s: float, ttl_ms: int, sync: Sync = None) -> bool:

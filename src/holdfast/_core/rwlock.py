@@ -20,6 +20,7 @@ from holdfast._core.keys import LockKeys
 from holdfast._core.replicas import Sync, judge
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
+from holdfast._core.validity import deadline
 from holdfast._core.waiting import Grant, Turn, patience_for
 from holdfast.errors import LeaseLost, UpgradeRefused
 
@@ -163,7 +164,12 @@ async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
                     raise
                 await Sleep(settings.trouble_pause_s * (0.5 + await Random()))
             else:
-                return Grant(reply[1], asked_at) if reply[0] == 1 else None
+                if reply[0] != 1:
+                    return None
+                if await Now() >= deadline(asked_at, reader.ttl_ms):
+                    await Spawn(reader.give_back())  # its time was over before we heard of it
+                    return None
+                return Grant(reply[1], asked_at)
     except BaseException:
         await Spawn(reader.give_back())
         await Spawn(writer.give_back())

@@ -34,6 +34,7 @@ from holdfast._core.effects import (
     Unlisten,
     Wake,
 )
+from holdfast._core.hold import Hold
 from holdfast._core.replicas import NotAcked, Replicas, Sync, SyncTail, judge, tail_of
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import is_ours
@@ -44,14 +45,19 @@ __all__ = ["Busy", "Grant", "Turn", "give_back", "patience_for", "release", "wai
 
 
 class Grant:
-    """It is ours: the fencing token, when the granting request was sent, and what else the script said."""
+    """It is ours: the fencing token, when the granting request was sent, and what else the script said.
 
-    __slots__ = ("fence", "more", "sent_at")
+    `stray`: an earlier request for it went unanswered and may still be carried out, also after the release, which
+    therefore has to bury the token.
+    """
 
-    def __init__(self, fence: int, sent_at: float, more: list[Any] | None = None) -> None:
+    __slots__ = ("fence", "more", "sent_at", "stray")
+
+    def __init__(self, fence: int, sent_at: float, more: list[Any] | None = None, stray: bool = False) -> None:
         self.fence = fence
         self.sent_at = sent_at
         self.more = more
+        self.stray = stray
 
 
 class Busy:
@@ -65,9 +71,12 @@ class Busy:
 
 
 class Turn:
-    """What is waited for. `key` says where the inbox has to listen; `sync` which replicas have to acknowledge."""
+    """What is waited for. `key` says where the inbox has to listen; `sync` which replicas have to acknowledge.
 
-    __slots__ = ("key", "settings", "sync", "token", "ttl_ms")
+    `stray` is as in `Grant`, for the turn's own `release`.
+    """
+
+    __slots__ = ("key", "settings", "stray", "sync", "token", "ttl_ms")
 
     #: `meanwhile` is awaited before every ask, and at least this often; None: never.
     look_every_s: float | None = None
@@ -85,6 +94,7 @@ class Turn:
         self.key = key
         self.settings = settings
         self.sync = sync
+        self.stray = False
 
     @property
     def name(self) -> str:
@@ -110,6 +120,21 @@ class Turn:
     def give_back(self) -> Protocol[None]:
         """Undo whatever an ask with this token has done or may still do."""
         return give_back(self)
+
+    def hold(self, name: str, grant: Grant, renew: bool, max_hold_ms: int | None) -> Hold:
+        """What a lease that was granted to this turn stands on."""
+        self.stray = grant.stray
+        return Hold(
+            name,
+            self.token,
+            grant.fence,
+            self.ttl_ms,
+            grant.sent_at,
+            self.renew,
+            self.release,
+            renew,
+            max_hold_ms,
+        )
 
     def release(self) -> Protocol[bool]:
         """Release what is held; False when it was not held any more."""
@@ -235,8 +260,9 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
             troubled_at = None
             if reply[0] == 1:
                 if now < deadline(asked_at, ttl_ms):
+                    grant = Grant(reply[1], asked_at, reply[2:], stray)
                     doubtful = queued = stray = False
-                    return Grant(reply[1], asked_at, reply[2:])
+                    return grant
                 # The answer came too late to be worth anything: repeat, but not for ever.
                 stray = True
                 if late_at is None:
@@ -276,6 +302,9 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
                 polls += 1
             if turn.look_every_s is not None:
                 wait_s = min(wait_s, turn.look_every_s)
+            if queued:
+                # Whom the lock is handed to may hang: that is found out by whoever comes after it, and looks.
+                wait_s = min(wait_s, settings.claim_ms / 1000 * (place + 1 + await Random()))
             if give_up_at is not None:
                 wait_s = min(wait_s, give_up_at - now)
             wake = await AwaitWake(token, wait_s)
@@ -304,12 +333,13 @@ async def release(turn: Turn) -> bool:
     Repeated for a short while when the server is in trouble; then left to the background, and `Trouble` raised.
     """
     settings = turn.settings
+    bury_ms = settings.bury_ms if turn.stray else 0
     doubtful = False  # an earlier try may have done it
     until: float | None = None
     pause_s = 0.0
     while True:
         try:
-            reply: Reply = await turn.undo(0, patience_for(turn.ttl_ms, settings))
+            reply: Reply = await turn.undo(bury_ms, patience_for(turn.ttl_ms, settings))
             return bool(reply > 0) or doubtful
         except Trouble as trouble:
             doubtful = doubtful or trouble.sent

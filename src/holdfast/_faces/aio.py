@@ -511,8 +511,8 @@ class Leasable:
                 if driver.closed:
                     raise ClientClosed()  # and it is given back below
                 hold = self._make_hold(token, got)
-                if got.more is PLAIN:
-                    release_ask = None  # scripts are no use
+                if got.stray or got.more is PLAIN:
+                    release_ask = None  # it is not the usual one
                 lease = self._lease_class(client, driver, hold, owners, task, code, offset, release_ask)
                 known = weakref.ref(lease)
                 for owner in owners:

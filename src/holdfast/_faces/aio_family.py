@@ -78,18 +78,7 @@ class _TurnLeasable(Leasable):
         return wait_for(turn, timeout_s, listening=self._client._driver.listening(turn.key))
 
     def _make_hold(self, token: str, grant: Grant) -> Hold:
-        turn = self._turn(token)
-        return Hold(
-            self._name,
-            turn.token,
-            grant.fence,
-            self._ttl_ms,
-            grant.sent_at,
-            turn.renew,
-            turn.release,
-            self._renew,
-            self._max_hold_ms,
-        )
+        return self._turn(token).hold(self._name, grant, self._renew, self._max_hold_ms)
 
     def _give_back(self, token: str) -> Protocol[None]:
         return self._turn(token).give_back()
@@ -412,18 +401,7 @@ class MultiLock(_TurnLeasable):
         return multilock.acquire(turns, timeout_s, listening=self._client._driver.listening(turns[0].key))
 
     def _make_hold(self, token: str, grant: Grant) -> Hold:
-        turns = self._turns(token)
-        return Hold(
-            self._name,
-            token,
-            grant.fence,
-            self._ttl_ms,
-            grant.sent_at,
-            lambda ttl_ms: multilock.renew(turns, ttl_ms),
-            lambda: multilock.release(turns),
-            self._renew,
-            self._max_hold_ms,
-        )
+        return multilock.hold(self._turns(token), self._name, grant, self._renew, self._max_hold_ms)
 
     def _give_back(self, token: str) -> Protocol[None]:
         return multilock.give_back(self._turns(token))

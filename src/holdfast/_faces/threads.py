@@ -434,8 +434,8 @@ class Leasable:
                 got = driver.run(self._ask(token, timeout_s), cancel)
             if type(got) is Grant:
                 hold = self._make_hold(token, got)
-                if got.more is PLAIN:
-                    release_ask = None  # scripts are no use
+                if got.stray or got.more is PLAIN:
+                    release_ask = None  # it is not the usual one
                 lease = self._lease_class(client, hold, owners, code, offset, release_ask)
                 known = weakref.ref(lease)
                 for owner in owners:

@@ -101,6 +101,8 @@ class Ledger:
         self.idle_since = 0.0
         #: Until when what was lost may still lie on the server, and waiters may not know better.
         self.lost_until = 0.0
+        #: The last place in the queue that anybody was told, where the primitive says so.
+        self.deepest: int | None = None
 
     # -- what workers tell ------------------------------------------------------------------------
 
@@ -170,7 +172,8 @@ class Ledger:
     def handed_to_nobody(self, token: bytes) -> None:
         """It was handed to a waiter that had left without being able to say so.
 
-        The claim window ends that, and the others look when the time of the last holder that they know of is over.
+        The claim window ends that, and the others look when the time of the last holder that they know of is over, or
+        after as many claim windows as there were before them in the queue.
         """
         world = self.world
         if world.now - self.ended.get(token, -1e9) < world.options.brief_s():
@@ -179,7 +182,10 @@ class Ledger:
             world.fail("idle", f"{self.name} was handed to {token.decode()}, who does not wait, and nothing was wrong")
         world.counted["claim of nobody"] += 1
         settings = world.settings
-        wait_s = max(settings.claim_ms / 1000, world.options.ttl_s[1] * (1 + 2 * DRIFT))
+        wait_s = world.options.ttl_s[1] * (1 + 2 * DRIFT)
+        if self.deepest is not None:
+            wait_s = min(wait_s, settings.claim_ms / 1000 * (1 + 2 * DRIFT) * (self.deepest + 2))
+        wait_s = max(settings.claim_ms / 1000, wait_s)
         until = world.now + wait_s + settings.recheck_late_s * 1.5
         self.idle_since = max(self.idle_since, until)
 

@@ -35,7 +35,7 @@ AnswerTo = Callable[[Any, Trouble | None], None]
 class Request:
     """A call under way."""
 
-    __slots__ = ("answer", "call", "lose_reply", "process", "reply_late_s", "sent_at")
+    __slots__ = ("answer", "call", "lose_reply", "process", "reply_late_s", "sent_at", "twin")
 
     def __init__(self, process: Process, call: Call | Command, answer: AnswerTo, sent_at: float) -> None:
         self.process = process
@@ -44,6 +44,8 @@ class Request:
         self.sent_at = sent_at
         self.lose_reply = False
         self.reply_late_s = 0.0
+        #: Made by the network: the client does not know of it.
+        self.twin = False
 
 
 class Inbox:
@@ -303,6 +305,7 @@ class Network:
                     request.lose_reply = True
                 elif kind == "duplicate":
                     twin = Request(process, call, _nobody, world.now)
+                    twin.twin = True
                     world.after(delay + noise.late_s(world.rng), node.receive, twin)
                 elif kind == "late request":
                     delay += noise.late_s(world.rng)

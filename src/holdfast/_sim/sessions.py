@@ -40,6 +40,8 @@ class Thing:
         self.fence_key = keys.fence.encode()
         self.queue_key = keys.queue.encode()
         self.ledger = Ledger(world, keys.name, conflict=conflict, until=self.until)
+        #: Who held it when it was looked at last.
+        self.last_held: set[bytes] = set()
 
     @property
     def node(self) -> Node:
@@ -139,6 +141,20 @@ class Sessions(Primitive, Generic[T]):
             world.counted["timeout"] += 1
             return None
         return got
+
+    def newcomers(self, thing: T, holders: Sequence[bytes]) -> set[bytes]:
+        """Who has come to hold it since the last look, by the server's word."""
+        new = set(holders) - thing.last_held
+        thing.last_held = set(holders)
+        for token in new:
+            if token in thing.ledger.ended and token not in thing.ledger.waiting:
+                thing.ledger.handed_to_nobody(token)
+        return new
+
+    def lost_data(self, node: Node) -> None:
+        for thing in self.things:
+            # What it holds now has not come to hold it by anything that was asked for.
+            thing.last_held = set(thing.held())
 
     def refused(self, token: str, error: Exception) -> None:
         """An acquisition ended with this error."""

@@ -36,6 +36,8 @@ class Lock(Thing):
         self.fences: dict[bytes, set[int]] = {}
         #: Tokens that a server has buried: until which ms of its clock they are refused.
         self.buried: dict[bytes, int] = {}
+        #: Tokens that were released or given back: until which ms of its clock none may hold again.
+        self.released: dict[bytes, int] = {}
         #: When each token was first queued (µs of the server), and who waits in that order.
         self.arrivals: dict[bytes, int] = {}
         self.queue: list[tuple[int, bytes]] = []
@@ -82,7 +84,7 @@ class Locks(Sessions[Lock]):
             ttl_ms,
             got.sent_at,
             lambda ttl: mutex.renew(keys, token, patience_s, ttl, options.sync),
-            lambda: mutex.release(keys, token, ttl_ms, settings),
+            lambda: mutex.release(keys, token, ttl_ms, settings, stray=got.stray),
             rng.random() < 0.8,
             int(ttl_ms * 1.5) if rng.random() < 0.1 else None,
         )
@@ -145,6 +147,8 @@ class Locks(Sessions[Lock]):
                 if token != asker and not server.numsub(lock.keys.inboxes.encode() + token.split(b":")[0]):
                     world.fail("handed to the dead", f"{token.decode()} got the lock, and its process is not there")
                 self.new_holder(node, lock, token, self.is_fenced(call, asker, token))
+                if token == asker and not request.twin and now_ms <= lock.released.get(token, -1):
+                    world.fail("orphan", f"{token.decode()} was released, and got the lock again")
             elif until > before[1]:
                 ended = lock.ledger.ended.get(token)
                 if script in _RENEWING and ended is not None and request.sent_at > ended:
@@ -152,10 +156,13 @@ class Locks(Sessions[Lock]):
             lock.holders[node.number] = token, until
         if error is None:
             self.answered(node, lock, call, asker, value)
-        if script in _GIVING_BACK and call.args[4] and error is None and node is lock.node:
-            lock.leave_queue(asker)
+        if script in _GIVING_BACK and error is None and node is lock.node:
             if not server.out_of_memory:
-                lock.buried[asker] = now_ms + int(call.args[4])
+                lock.released[asker] = now_ms + world.settings.bury_ms
+            if call.args[4]:
+                lock.leave_queue(asker)
+                if not server.out_of_memory:
+                    lock.buried[asker] = now_ms + int(call.args[4])
 
     def lets_go(self, call: Call) -> bytes | None:
         """Whose hold, beside the asker's own, this call may end."""
@@ -168,6 +175,7 @@ class Locks(Sessions[Lock]):
     def answered(self, node: Node, lock: Lock, call: Call, asker: bytes, value: Any) -> None:
         """What the asker is told; the lock has been looked at."""
         if call.script == "acquire" and type(value) is list and value[0] == 0 and value[3] >= 0:
+            lock.ledger.deepest = max(lock.ledger.deepest or 0, value[3])
             self.queued(node, lock, asker, int(call.args[3]), value[4])
 
     def queued(self, node: Node, lock: Lock, token: bytes, known: int, told: int) -> None:
@@ -236,6 +244,7 @@ class Locks(Sessions[Lock]):
                 lock.holders[node.number] = token, node.server.expires.get(lock.key, 0)
             lock.queue.clear()
             lock.buried.clear()
+            lock.released.clear()
 
 
 class Mutex(Locks):

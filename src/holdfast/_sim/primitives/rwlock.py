@@ -6,7 +6,6 @@ from typing import Any
 
 from holdfast._core import rwlock
 from holdfast._core.effects import Call, Protocol
-from holdfast._core.hold import Hold
 from holdfast._core.keys import lock_keys
 from holdfast._core.rwlock import READER, WRITER, RWTurn, upgrade_token
 from holdfast._core.trouble import Trouble
@@ -96,7 +95,7 @@ class SharedLock(Sessions[_Shared]):
     def believe(self, process: Process, lock: _Shared, token: str, ttl_ms: int, got: Grant, kind: str) -> Belief:
         turn = RWTurn(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
         renew = self.world.rng.random() < 0.8
-        hold = Hold(lock.ledger.name, token, got.fence, ttl_ms, got.sent_at, turn.renew, turn.release, renew)
+        hold = turn.hold(lock.ledger.name, got, renew, None)
         belief = lock.ledger.granted(process, hold, kind, ordered=False)
         self.fences(lock, belief)
         # A reader that waits to be the writer does not look after its own reading.
@@ -171,6 +170,7 @@ class SharedLock(Sessions[_Shared]):
         lock = self.by_key.get(call.keys[0])
         if lock is None or node is not lock.node:
             return
+        self.newcomers(lock, lock.held())
         server = node.server
         now_ms = server.now_ms
         holder = server.peek(lock.key, now_ms)
@@ -192,6 +192,7 @@ class SharedLock(Sessions[_Shared]):
             self.world.fail("reader beside writer", f"{alone} writes while {others[0].decode()} reads")
 
     def lost_data(self, node: Node) -> None:
+        super().lost_data(node)
         for lock in self.things:
             lock.greatest_fence = lock.writer_fence = 0
 

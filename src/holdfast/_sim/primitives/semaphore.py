@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast._core.effects import Call
-from holdfast._core.hold import Hold
 from holdfast._core.keys import lock_keys
 from holdfast._core.semaphore import SemaphoreTurn, resize, semaphore_keys
 from holdfast._core.trouble import Trouble
@@ -35,7 +34,6 @@ class _Permits(Thing):
         super().__init__(world, semaphore_keys(lock_keys("holdfast", name)), conflict=lambda one, other: False)
         self.holders_key = f"{self.keys.base}:holders".encode()
         #: Who held by the server's last word, to see who is new.
-        self.last_held: set[bytes] = set()
 
     def until(self, token: bytes, kind: str) -> float | None:
         node = self.node
@@ -82,8 +80,7 @@ class Semaphore(Sessions[_Permits]):
         got = await self.ask(process, [thing], token, wait_for(turn, timeout_s, listening=listening))
         if got is None:
             return
-        renew = rng.random() < 0.8
-        hold = Hold(thing.ledger.name, token, got.fence, ttl_ms, got.sent_at, turn.renew, turn.release, renew)
+        hold = turn.hold(thing.ledger.name, got, rng.random() < 0.8, None)
         belief = thing.ledger.granted(process, hold, "permits", ordered=False)
         self.look_at_beliefs(thing)
         process.watch(hold)
@@ -115,8 +112,7 @@ class Semaphore(Sessions[_Permits]):
         server = node.server
         now_ms = server.now_ms
         holders = permits.holders(node, now_ms)
-        new = set(holders) - permits.last_held
-        permits.last_held = set(holders)
+        new = self.newcomers(permits, holders)
         stored = server.peek(permits.key, now_ms)
         if new and stored is not None:
             limit = int(stored.split()[0])
@@ -124,10 +120,6 @@ class Semaphore(Sessions[_Permits]):
             if total > limit:
                 names = ", ".join(token.decode() for token in new)
                 self.world.fail("too many", f"{call.script} let in {names}: {total} of {limit} permits are out")
-
-    def lost_data(self, node: Node) -> None:
-        for permits in self.things:
-            permits.last_held.clear()
 
 
 PRIMITIVE = Semaphore
