@@ -139,6 +139,8 @@ ALSO: dict[str, tuple[int, ...]] = {
     "test_what_is_held_is_on_the_replicas": (22,),
     "test_sentinel_names_another_master": (22, 26),
     "test_one_of_two_replicas_is_not_enough": (23,),
+    "test_a_replica_that_was_cut_off_takes_over": (22, 23, 24),
+    "test_the_old_master_comes_back": (25,),
     "test_a_replica_that_is_gone_is_still_counted": (23,),
     "test_too_few_are_reported_and_nothing_is_left": (24,),
     "test_a_lease_that_the_replicas_do_not_follow_is_lost": (25,),
@@ -148,6 +150,9 @@ ALSO: dict[str, tuple[int, ...]] = {
     "test_a_member_that_was_restarted_does_not_vote": (48,),
     "test_a_minority_may_fail": (49,),
     "test_a_majority_may_not": (49,),
+    "test_a_quorums_acquire_without_a_reply": (2, 49),
+    "test_a_quorums_renewal_without_a_reply": (2, 49),
+    "test_a_quorums_release_without_a_reply": (4, 49),
 }
 
 #: Where a row without a test against real servers is answered for.
@@ -200,11 +205,14 @@ def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunction
 
 def _test(function: ast.FunctionDef | ast.AsyncFunctionDef, path: Path, source: str) -> Shown:
     asked_for = {argument.arg for argument in function.args.args}
-    if asked_for & {"face", "near", "far", "locks"}:
+    decorators = " ".join(ast.unparse(each) for each in function.decorator_list)
+    chosen = [name for name in ("threads", "asyncio") if "'face" in decorators and f"'{name}'" in decorators]
+    if chosen:
+        faces = ", ".join(chosen)
+    elif asked_for & {"face", "near", "far", "locks"}:
         faces = "threads, asyncio"
     else:
         faces = "asyncio" if "asyncio" in source else "threads"
-    decorators = " ".join(ast.unparse(each) for each in function.decorator_list)
     servers = ""
     if "EVERY_SERVER" in decorators or asked_for & {"server", "url", "server_kind"}:
         servers = "Redis 6.2, Redis 7.0, Valkey 9.1"

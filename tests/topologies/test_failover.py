@@ -108,10 +108,20 @@ def test_a_slot_moves_while_held_and_waited_for(cluster: Cluster, face: Face, un
     eventually(lambda: locks.lock(unique_name).waiters() == 1)
     source = cluster.owner_of(key(unique_name))
     target = (source + 1) % 3
-    move_slot(cluster, key(unique_name), source, target, halfway=lambda: lease.extend(40))
+    late: list[Any] = []
+
+    def halfway() -> None:
+        lease.extend(40)  # one key, which is there already: ASK leads to it
+        told = sum(map(tryagains, cluster.clients[:3]))
+        # Several keys, of which some are here and some are there: waited out.
+        late.append(face.start(face.connect(cluster.url).lock(unique_name).acquire, timeout=120))
+        eventually(lambda: sum(map(tryagains, cluster.clients[:3])) > told, "TRYAGAIN was said")
+        assert not late[0].done()
+
+    move_slot(cluster, key(unique_name), source, target, halfway)
     assert cluster.clients[target].get(key(unique_name)) == lease.token
     lease.extend(50)
-    eventually(lambda: locks.lock(unique_name).waiters() == 1)
+    eventually(lambda: locks.lock(unique_name).waiters() == 2)
     inbox_at_target = f"holdfast:inbox:{waiting_token(cluster.clients[target], unique_name).partition(':')[0]}"
     eventually(
         lambda: cluster.clients[target].pubsub_numsub(inbox_at_target)[0][1] == 1, "it listens where the slot is", 60
@@ -120,7 +130,15 @@ def test_a_slot_moves_while_held_and_waited_for(cluster: Cluster, face: Face, un
     second = waiting.result(60)
     assert second.fencing_token > lease.fencing_token
     second.release()
+    third = late[0].result(60)
+    assert third.fencing_token > second.fencing_token
+    third.release()
     assert not cluster.clients[target].exists(key(unique_name))
+
+
+def tryagains(client: Any) -> int:
+    """How often a server has said so."""
+    return int(client.info("errorstats").get("errorstat_TRYAGAIN", {"count": 0})["count"])
 
 
 def waiting_token(client: Any, name: str) -> str:
@@ -136,7 +154,7 @@ def move_slot(cluster: Cluster, of_key: str, source: int, target: int, halfway: 
     old.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", cluster.ids[target])
     server = cluster.servers[target]
     old.execute_command("MIGRATE", server.host, server.port, of_key, 0, 5000)
-    halfway()  # the lock's key is there already: ASK leads to it
+    halfway()
     while keys := old.execute_command("CLUSTER GETKEYSINSLOT", slot, 100):
         old.execute_command("MIGRATE", server.host, server.port, "", 0, 5000, "KEYS", *keys)
     for client in (new, old, cluster.clients[3 - source - target]):
@@ -160,9 +178,9 @@ def test_a_cluster_client_that_was_brought(cluster: Cluster, face: Face, unique_
             brought.close()
 
 
-@pytest.mark.parametrize("face", ["asyncio"], indirect=True)
-def test_a_replica_takes_over_the_slot(face: Face, unique_name: str) -> None:
-    """The owner of the slot is killed while the lock is held and waited for; nobody could serve it meanwhile."""
+@pytest.mark.parametrize("face, how", [("asyncio", "kill"), ("threads", "pause")], indirect=["face"])
+def test_a_replica_takes_over_the_slot(face: Face, unique_name: str, how: str) -> None:
+    """The owner of the slot is killed, or hangs, while the lock is held and waited for; nobody could serve it then."""
     with Cluster() as own:
         locks, others = face.connect(own.url), face.connect(own.url)
         lease = locks.lock(unique_name, ttl=60).acquire()
@@ -171,7 +189,7 @@ def test_a_replica_takes_over_the_slot(face: Face, unique_name: str) -> None:
         eventually(lambda: own.clients[owner].zcard(f"{key(unique_name)}:queue") == 1, "it waits")
         own.clients[owner].pexpire(key(unique_name), 60_000)  # WAIT is about what its own connection wrote
         assert own.clients[owner].wait(1, 30_000) == 1
-        own.servers[owner].kill()
+        getattr(own.servers[owner], how)()
         heir = own.clients[owner + 3]
         eventually(lambda: heir.info("replication")["role"] == "master", "its replica took over", FAILOVER_S)
         assert heir.get(key(unique_name)) == lease.token
@@ -181,7 +199,13 @@ def test_a_replica_takes_over_the_slot(face: Face, unique_name: str) -> None:
         lease.release()
         second = waiting.result(FAILOVER_S)
         assert second.fencing_token > lease.fencing_token
+        if how == "pause":
+            own.servers[owner].resume()  # it learns that it owns nothing any more
+            second.extend(30)
+            assert heir.get(key(unique_name)) == second.token
+            eventually(lambda: own.clients[owner].info("replication")["role"] == "slave", "it follows", FAILOVER_S)
         second.release()
+        assert not heir.exists(key(unique_name))
 
 
 def extended(lease: Any) -> bool:

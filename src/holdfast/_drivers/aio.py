@@ -51,6 +51,8 @@ R = TypeVar("R")
 CLOSE_PATIENCE_S = 1.0
 #: How long a reply that was not waited for is still looked at, s.
 LATE_PATIENCE_S = 30.0
+#: A member of a quorum that owes an answer for so long, s, is asked on a new connection: the old one may be half-open.
+MEMBER_SILENCE_S = 0.25
 #: A slot of a Cluster can move while we follow it, but not for ever.
 REDIRECTS_MAX = 5
 
@@ -428,6 +430,7 @@ class AioDriver:
             )
             future: asyncio.Future[Any]
             try:
+                self._node_for(call.keys[0], call.node).retire_link(max(MEMBER_SILENCE_S, many.patience_s))
                 future = asyncio.ensure_future(self.call(patient))
             except Trouble as trouble:
                 future = self.loop.create_future()

@@ -336,6 +336,10 @@ class Link(asyncio.Protocol):
         """Nothing is left of it, neither a connection nor an attempt."""
         return self._transport is None and self._opening is None
 
+    def silent_for(self, now: float) -> float:
+        """How long it has owed replies and said nothing, s; 0 while it is being made."""
+        return now - self._heard_at if self._pending and self._transport is not None else 0.0
+
     @property
     def owes(self) -> int:
         """Replies that have not come yet."""
@@ -537,10 +541,11 @@ class Server:
         if self._link is link:
             self._link = None
 
-    def retire_link(self) -> None:
-        """The next request goes on a new connection."""
-        if self._link is not None:
-            self._link.retire()
+    def retire_link(self, silent_s: float = 0.0) -> None:
+        """The next request goes on a new connection, if this one has been silent for so long."""
+        link = self._link
+        if link is not None and (not silent_s or link.silent_for(monotonic()) > silent_s):
+            link.retire()
 
     def close(self) -> None:
         """End every connection; what is buffered is written."""
@@ -558,6 +563,10 @@ class Server:
             link.abort()
         if self.inbox is not None:
             self.inbox.abort()
+
+    def silent_for(self, now: float) -> float:
+        """How long it has owed replies and said nothing, s; 0 while it is being made."""
+        return now - self._heard_at if self._pending and self._transport is not None else 0.0
 
     @property
     def owes(self) -> int:

@@ -1,0 +1,106 @@
+"""Through Sentinel, with replicas that were cut off: who takes over has not heard of the latest leases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import embedded
+from tests.support.faces import Face, eventually
+from tests.support.topologies import WithSentinel, plain
+
+#: Everything that a failover takes on a busy machine, s.
+FAILOVER_S = 90
+
+
+def key(name: str) -> str:
+    return f"holdfast:{{{name}}}"
+
+
+def cut_off(servers: WithSentinel, *replicas: embedded.Server) -> None:
+    """These get nothing from the master any more, neither what lies in its buffers."""
+    for replica in replicas:
+        replica.pause()
+    with plain(servers.master) as client:
+        client.client_kill_filter(_type="replica")
+    left = len(servers.replicas) - len(replicas)
+    eventually(lambda: servers.in_step() == left, "the others are back", 60)
+
+
+@pytest.mark.parametrize("face", ["threads"], indirect=True)
+def test_a_replica_that_was_cut_off_takes_over(face: Face, unique_name: str) -> None:
+    """What one of two replicas had acknowledged is given out twice; what all of them had to was not given out."""
+    with WithSentinel(2, priorities=[0, 100]) as servers:  # the first is never promoted
+        servers.ready_for_failover()
+        locks, others = face.connect(servers.url), face.connect(servers.url)
+        locks.lock(f"{unique_name}-warm", sync_replicas="all").acquire().release()
+        lagging = servers.replicas[1]
+        cut_off(servers, lagging)
+        trap = locks.lock(f"{unique_name}-one", ttl=120, sync_replicas=1, renew=False).acquire()
+        with pytest.raises(holdfast.ReplicasMissing) as caught:
+            locks.lock(f"{unique_name}-all", ttl=1, sync_replicas="all").try_acquire()
+        assert (caught.value.needed, caught.value.acked) == (2, 1)
+        servers.master.kill()
+        lagging.resume()
+        assert servers.failed_over() is lagging
+        second = others.lock(f"{unique_name}-one", ttl=60).acquire(timeout=FAILOVER_S)
+        trap.ensure_held()  # two holders, of which one does not know
+        assert second.fencing_token > trap.fencing_token, "a resource that checks the token is safe"
+        eventually(lambda: found_lost(trap), "it learns that from the new master", FAILOVER_S)
+        assert trap.lost.is_set(), "and with its next renewal it does"
+        # Nobody holds what too few had acknowledged: one holder, the first.
+        only = others.lock(f"{unique_name}-all").acquire(timeout=FAILOVER_S)
+        with plain(lagging) as client:
+            assert client.get(key(f"{unique_name}-one")) == second.token
+            assert client.get(key(f"{unique_name}-all")) == only.token
+        only.release()
+        second.release()
+
+
+@pytest.mark.parametrize("face", ["asyncio"], indirect=True)
+def test_the_old_master_comes_back(face: Face, unique_name: str) -> None:
+    """It hangs, another takes over that has heard of nothing, and then it goes on as if it were the master still."""
+    with WithSentinel(2) as servers:
+        servers.ready_for_failover()
+        locks, others = face.connect(servers.url), face.connect(servers.url)
+        straight = face.connect(servers.master.url)  # who does not ask the Sentinels
+        straight.lock(f"{unique_name}-warm", sync_replicas="all").acquire().release()
+        cut_off(servers, *servers.replicas)
+        unaware = locks.lock(unique_name, ttl=240, renew=False).acquire()
+        renewed = locks.lock(f"{unique_name}-renewed", ttl=8).acquire()
+        waiting = face.start(others.lock(unique_name, ttl=60).acquire, timeout=FAILOVER_S * 2)
+        with plain(servers.master) as client:
+            eventually(lambda: client.zcard(f"{key(unique_name)}:queue") == 1, "it waits")
+        servers.master.pause()
+        for replica in servers.replicas:
+            replica.resume()
+        new = servers.failed_over()
+        second = waiting.result(FAILOVER_S)
+        unaware.ensure_held()
+        assert second.fencing_token > unaware.fencing_token
+        servers.master.resume()
+        # At the stale master a lease that replicas have to acknowledge cannot be had, before and after it has learnt.
+        for number in range(3):
+            with pytest.raises((holdfast.ReplicasMissing, holdfast.ServerError, holdfast.OutcomeUnknown)):
+                straight.lock(f"{unique_name}-free-{number}", ttl=1, sync_replicas="all").try_acquire()
+        second.extend(60)
+        assert renewed.lost.wait(30), "whose lease did not survive learns it with a renewal, or at the deadline"
+        with pytest.raises(holdfast.LeaseLost):
+            renewed.ensure_held()
+        eventually(lambda: found_lost(unaware), "and so does who renews by hand", FAILOVER_S)
+        with plain(new) as client:
+            assert client.get(key(unique_name)) == second.token
+        second.release()
+
+
+def found_lost(lease: Any) -> bool:
+    """Whether a renewal says that it is lost; it may meet connections to the old master at first."""
+    try:
+        lease.extend(60)
+    except holdfast.LeaseLost:
+        return True
+    except (holdfast.ServerError, holdfast.ServerUnreachable, holdfast.OutcomeUnknown):
+        return False
+    raise AssertionError("it was extended")
