@@ -564,10 +564,6 @@ class Server:
         if self.inbox is not None:
             self.inbox.abort()
 
-    def silent_for(self, now: float) -> float:
-        """How long it has owed replies and said nothing, s; 0 while it is being made."""
-        return now - self._heard_at if self._pending and self._transport is not None else 0.0
-
     @property
     def owes(self) -> int:
         """Replies that have not come yet."""
