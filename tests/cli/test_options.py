@@ -62,7 +62,7 @@ USAGE_ERRORS = {
     "slots that are none": (["run", "--slots", "0", "x", "--", "true"], "slots"),
     "shared and slots": (["run", "--shared", "--slots", "2", "x", "--", "true"], "--shared"),
     "an election without a command": (["elect", "x"], "--"),
-    "a URL of another kind": (["run", "--url", "http://h", "x", "--", "true"], "URL"),
+    "a URL of another kind": (["run", "--url", "http://h", "x", "--", "true"], "http://h"),
     "a namespace with braces": (["run", "--namespace", "{a}", "x", "--", "true"], "namespace"),
     "an unknown command": (["frob"], "frob"),
     "status without NAME": (["status"], "NAME"),

@@ -17,7 +17,7 @@ __all__ = ["Colour", "Members", "Seeds", "client_of_url", "members_of", "quorum_
 Colour: TypeAlias = Literal["threads", "asyncio"]
 
 _SCHEMES = (
-    "redis://, rediss:// (TLS), unix://, redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB, "
+    "use redis://, rediss:// (TLS), unix://, redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB, "
     "redis+cluster://HOST:PORT,HOST:PORT or redlock://HOST:PORT,HOST:PORT,HOST:PORT (each also with rediss)"
 )
 #: Options of a redlock URL that are ours; the others go to the connections.
@@ -143,12 +143,14 @@ def client_of_url(url: object, colour: Colour) -> Any:
         scheme = urlsplit(url).scheme
         make = _MAKERS.get(scheme)
         if make is None:
+            if scheme not in ("redis", "rediss", "unix"):
+                raise ConfigurationError("url", _without_password(url), _SCHEMES)
             return _library(colour).Redis.from_url(url)
         return make(url, colour)
     except ConfigurationError:
         raise
     except ValueError as error:
-        raise ConfigurationError("url", _without_password(url), f"{_SCHEMES} ({error})") from None
+        raise ConfigurationError("url", _without_password(url), f"{error}") from None
 
 
 def _library(colour: Colour) -> Any:

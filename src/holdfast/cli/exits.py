@@ -83,9 +83,6 @@ def sentence(error: BaseException) -> str:
     """What to tell people about an error. Never shows what a URL says about users and passwords."""
     from holdfast import errors
 
-    if isinstance(error, errors.ConfigurationError) and error.argument == "url":
-        said = error.allowed.replace(str(error.value), "…")
-        return f"this URL cannot be used: {said}"
     if isinstance(error, errors.ServerUnreachable):
         return f"{error} (the server is named with --url or HOLDFAST_URL)"
     if isinstance(error, (errors.HoldfastError, NotInstalled, UsageError)):

@@ -76,6 +76,9 @@ def torture(factory: str, as_json: bool, show: bool, output: str | None, width: 
 
 def main(words: list[str]) -> int:
     """The command, for `holdfast.cli`."""
+    if not words:
+        click.echo(lab.get_help(click.Context(lab, info_name="holdfast lab")), err=True)
+        return exits.USAGE
     try:
         return int(lab.main(words, prog_name="holdfast lab", standalone_mode=False) or 0)
     except click.Abort:

@@ -51,7 +51,8 @@ def add_server_options(parser: Parser, *, embedded: bool = True) -> None:
     which.add_argument(
         "--url",
         metavar="URL",
-        help="redis://, rediss:// (TLS) or unix://; default: HOLDFAST_URL, which also keeps a password out of `ps`",
+        help="redis://, rediss:// (TLS), unix://, redis+sentinel://, redis+cluster:// or redlock://, as in "
+        "docs/topologies.md; default: HOLDFAST_URL, which also keeps a password out of `ps`",
     )
     if embedded:
         which.add_argument(
