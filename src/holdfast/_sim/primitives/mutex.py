@@ -147,7 +147,9 @@ class Locks(Sessions[Lock]):
                 if token != asker and not server.numsub(lock.keys.inboxes.encode() + token.split(b":")[0]):
                     world.fail("handed to the dead", f"{token.decode()} got the lock, and its process is not there")
                 self.new_holder(node, lock, token, self.is_fenced(call, asker, token))
-                if token == asker and not request.twin and now_ms <= lock.released.get(token, -1):
+                # (A former master does not know of what was released at the new one.)
+                here = node is lock.node and token == asker and not request.twin
+                if here and now_ms <= lock.released.get(token, -1):
                     world.fail("orphan", f"{token.decode()} was released, and got the lock again")
             elif until > before[1]:
                 ended = lock.ledger.ended.get(token)
