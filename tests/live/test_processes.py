@@ -68,6 +68,27 @@ def test_52_a_killed_waiter_holds_up_nobody(
 
 
 @FACES
+def test_13_a_stopped_waiter_costs_its_claim_and_not_a_ttl(
+    face: str, valkey_server: embedded.Server, raw: Any, unique_name: str
+) -> None:
+    with workers(face, valkey_server.url, 3) as (holder, stopped, waiter):
+        holder.ask(f"acquire {unique_name} 3600")
+        stopped.tell(f"acquire {unique_name} 60")
+        eventually(lambda: raw.zcard(f"{key(unique_name)}:queue") == 1)
+        waiter.tell(f"acquire {unique_name} 60")
+        eventually(lambda: raw.zcard(f"{key(unique_name)}:queue") == 2)
+        stopped.signal(signal.SIGSTOP)
+        first, last = raw.zrange(f"{key(unique_name)}:queue", 0, -1)
+        assert holder.ask("release")["state"] == "RELEASED"
+        assert raw.get(key(unique_name)) == first, "it was handed to the one that is stopped"
+        assert waiter.answer()["token"] == last, "in seconds: who comes next looks after it, before the hour is over"
+        stopped.signal(signal.SIGCONT)
+        eventually(lambda: raw.zcard(f"{key(unique_name)}:queue") == 1)
+        assert waiter.ask("release")["state"] == "RELEASED"
+        assert stopped.answer()["token"] == first, "it came back, and waited on"
+
+
+@FACES
 def test_13_a_stopped_holder_knows_of_its_loss_at_once(
     face: str, valkey_server: embedded.Server, unique_name: str
 ) -> None:

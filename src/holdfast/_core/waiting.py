@@ -303,8 +303,9 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
             if turn.look_every_s is not None:
                 wait_s = min(wait_s, turn.look_every_s)
             if queued:
-                # Whom the lock is handed to may hang: that is found out by whoever comes after it, and looks.
-                wait_s = min(wait_s, settings.claim_ms / 1000 * (place + 1 + await Random()))
+                # Whom the lock is handed to may hang: that is found out by whoever comes after it, and looks. All
+                # together look no more often than a few times in a claim window, however many there are.
+                wait_s = min(wait_s, settings.claim_ms / 1000 * (max(place, 1) + await Random() / 2))
             if give_up_at is not None:
                 wait_s = min(wait_s, give_up_at - now)
             wake = await AwaitWake(token, wait_s)
