@@ -15,6 +15,7 @@ from holdfast import embedded
 from tests.support import servers
 from tests.support.faces import FACES, Face
 from tests.support.proxy import Proxy
+from tests.support.scripts import Scripts
 
 
 @pytest.fixture(params=sorted(FACES))
@@ -67,6 +68,14 @@ def looking_at() -> Iterator[Callable[[embedded.Server], Any]]:
     yield make
     for client in made:
         client.close()
+
+
+@pytest.fixture
+def scripts(valkey_server: embedded.Server) -> Iterator[Scripts]:
+    """The scripts on the shared Valkey, one by one."""
+    scripts = Scripts(valkey_server.url)
+    yield scripts
+    scripts.close()
 
 
 def warm(locks: Any) -> None:

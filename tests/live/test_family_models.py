@@ -6,61 +6,26 @@ holds what the model says, and has told whom the model says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from holdfast import embedded
 from holdfast._core.keys import lock_keys
-from holdfast._lua import SCRIPTS
+from tests.support.scripts import (
+    BURY_MS,
+    CLAIM_MS,
+    CLIENTS,
+    DEAD,
+    FENCE_MS,
+    INBOXES,
+    TTL_MS,
+    Scripts,
+    clients,
+    run_machine,
+)
 from tests.support.servers import unique
-
-INBOXES = "holdfast:inbox:"
-CLIENTS = [f"{number:024x}" for number in range(1, 6)]
-#: The last one never listens: its process is gone.
-DEAD = CLIENTS[-1]
-TTL_MS, CLAIM_MS, FENCE_MS, BURY_MS = 600_000, 500_000, 86_400_000, 60_000
-
-clients = st.sampled_from(CLIENTS)
-living = st.sampled_from(CLIENTS[:-1])
-
-
-class Scripts:
-    """Calls of scripts, and what was published meanwhile."""
-
-    def __init__(self, url: str) -> None:
-        connect: Any = redis.Redis.from_url
-        self.server = connect(url, decode_responses=True)
-        self.inbox: Any = self.server.pubsub(ignore_subscribe_messages=True)
-        self.inbox.subscribe(*[INBOXES + client for client in CLIENTS[:-1]], "marker")
-        for _ in CLIENTS:
-            self.inbox.get_message(ignore_subscribe_messages=True, timeout=10)
-
-    def call(self, script: str, keys: tuple[str, ...], *args: Any) -> Any:
-        return self.server.eval(SCRIPTS[script].text, len(keys), *keys, *args)
-
-    def told(self) -> list[str]:
-        """Who was granted since the last time, in order. The marker comes after all that was published before."""
-        mark = unique("marker")
-        self.server.publish("marker", mark)
-        told: list[str] = []
-        while True:
-            message = self.inbox.get_message(timeout=10)
-            assert message is not None, "the marker has to come"
-            if message["data"] == mark:
-                return told
-            kind, token, *_ = message["data"].split()
-            if message["channel"] != "marker" and kind == "grant":
-                told.append(token)
-
-    def close(self) -> None:
-        self.inbox.close()
-        self.server.close()
 
 
 class SharedLock(RuleBasedStateMachine):
@@ -391,24 +356,7 @@ def weight(token: str) -> int:
     return int(token.split(":")[1].partition(".")[0])
 
 
-@pytest.fixture
-def scripts(valkey_server: embedded.Server) -> Iterator[Scripts]:
-    scripts = Scripts(valkey_server.url)
-    yield scripts
-    scripts.close()
-
-
 @pytest.mark.parametrize("machine", [SharedLock, Permits])
 def test_the_scripts_do_what_the_model_does(machine: Any, scripts: Scripts) -> None:
     machine.scripts = scripts
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=25,
-            stateful_step_count=30,
-            deadline=None,
-            phases=(Phase.generate,),  # shrinking takes longer than a test may; 30 steps can be read as they are
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_machine(machine)

@@ -12,11 +12,13 @@ local before = tonumber(missing or ARGV[4])
 local after = before
 if ARGV[2] == 'look' then
   return {1, before}
+elseif redis.call('SISMEMBER', gone, ARGV[1]) == 1 then
+  after = before -- done already, whatever others have done since
 elseif ARGV[2] == 'open' then
   after = 0
 elseif ARGV[2] == 'shut' then
   after = tonumber(ARGV[4])
-elseif redis.call('SISMEMBER', gone, ARGV[1]) == 0 then
+else
   after = math.max(before - tonumber(ARGV[2]), 0)
 end
 redis.call('SET', state, string.format('%.0f %s', after, ARGV[4]), 'PX', ARGV[3])

@@ -47,10 +47,22 @@ local function busy(at)
   if holder == token then
     return nil
   end
-  if not holder and redis.call('EXISTS', KEYS[at + 2]) == 1 then
-    return redis.call('ZRANGE', KEYS[at + 2], 0, 0)[1]
+  if holder or redis.call('EXISTS', KEYS[at + 2]) == 0 then
+    return holder
   end
-  return holder
+  -- Its holder's time ran out: the first waiter whose process is still there comes before us.
+  for _ = 1, 1000 do
+    local head = redis.call('ZRANGE', KEYS[at + 2], 0, 0)[1]
+    if not head then
+      return nil
+    end
+    local inbox = ARGV[7] .. string.match(head, '^[^:]*')
+    if head == token or tonumber(redis.call('PUBSUB', 'NUMSUB', inbox)[2]) > 0 then
+      return head
+    end
+    redis.call('ZREM', KEYS[at + 2], head)
+  end
+  return nil
 end
 
 for at = 1, #KEYS, 4 do
