@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from holdfast._core import mutex
 from holdfast._core.effects import (
     AwaitWake,
     Call,
@@ -23,10 +22,11 @@ from holdfast._core.effects import (
 )
 from holdfast._core.exclusive import OneServer
 from holdfast._core.keys import lock_keys
-from holdfast._core.mutex import Busy, Grant
+from holdfast._core.mutex import LockTurn
 from holdfast._core.rwlock import RWTurn, downgrade
 from holdfast._core.settings import DEFAULT
 from holdfast._core.trouble import Trouble
+from holdfast._core.waiting import Busy, Grant, wait_for
 
 KEYS = lock_keys("holdfast", "a")
 TOKEN = "0" * 24 + ":1:1"
@@ -91,7 +91,7 @@ class Script:
 
 
 def acquire(timeout_s: float | None, ttl_ms: int = 1000, listening: bool = False) -> Protocol[Grant | Busy]:
-    return mutex.acquire(KEYS, TOKEN, ttl_ms, timeout_s, listening=listening)
+    return wait_for(LockTurn(KEYS, TOKEN, ttl_ms), timeout_s, listening=listening)
 
 
 def busy(remaining_ms: int = 500, place: int = 0) -> list[Any]:
@@ -140,7 +140,7 @@ def test_time_is_up() -> None:
 @pytest.mark.parametrize("acked, granted", [(2, True), (1, False)])
 def test_a_grant_that_too_few_replicas_have_is_none(acked: int, granted: bool) -> None:
     driver = Script((0.01, ([1, 5], acked)))
-    asking = mutex.acquire(KEYS, TOKEN, 1000, 1.0, sync=(2, 100))
+    asking = wait_for(LockTurn(KEYS, TOKEN, 1000, sync=(2, 100)), 1.0)
     if granted:
         assert driver.run(asking).fence == 5
     else:

@@ -5,19 +5,19 @@ One class for a server that decides alone (a single one, a Sentinel's master, th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from holdfast._core import mutex, plain, redlock
 from holdfast._core.effects import Call, Protocol
 from holdfast._core.hold import Hold
 from holdfast._core.keys import LockKeys
+from holdfast._core.mutex import LockTurn
 from holdfast._core.plain import Scripts
 from holdfast._core.redlock import Quorum
 from holdfast._core.replicas import Sync
 from holdfast._core.settings import Settings
 from holdfast._core.trouble import Trouble
-from holdfast._core.waiting import Busy, Grant
+from holdfast._core.waiting import Busy, Grant, patience_for, wait_for
 
 __all__ = ["Exclusive", "OneServer", "OverQuorum"]
 
@@ -76,9 +76,8 @@ class OneServer(Exclusive):
     async def _acquire(self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool) -> Grant | Busy:
         keys, settings, scripts = self.keys, self.settings, self.scripts
         try:
-            return await mutex.acquire(
-                keys, token, ttl_ms, timeout_s, listening=listening, settings=settings, sync=self.sync
-            )
+            turn = LockTurn(keys, token, ttl_ms, settings, self.sync)
+            return await wait_for(turn, timeout_s, listening=listening)
         except Trouble as trouble:
             if self.sync is not None or not plain.no_scripts(trouble):
                 raise
@@ -88,25 +87,22 @@ class OneServer(Exclusive):
     def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
         if self.sync is not None or self.scripts.refused:
             return None
-        keys, settings = self.keys, self.settings
-        return mutex.first_ask(keys, "", ttl_ms, settings), mutex.first_release(keys, "", ttl_ms, settings)
+        turn = LockTurn(self.keys, "", ttl_ms, self.settings)
+        patience_s = patience_for(ttl_ms, self.settings)
+        return turn.ask(False, 0, patience_s), turn.undo(0, patience_s)
 
     def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> Hold:
-        keys, settings, sync, scripts = self.keys, self.settings, self.sync, self.scripts
-        extend: Callable[[int], Protocol[bool]]
-        release: Callable[[], Protocol[bool]]
-        if grant.more is plain.PLAIN:
-            extend = partial(plain.renew, keys, token, scripts, settings)
-            release = partial(plain.release, keys, token, ttl_ms, scripts, settings)
-        else:
-            extend = partial(mutex.extend_to, keys, token, settings, sync=sync)
-            release = partial(mutex.release, keys, token, ttl_ms, settings, stray=grant.stray)
+        keys, settings, scripts = self.keys, self.settings, self.scripts
+        if grant.more is not plain.PLAIN:
+            return LockTurn(keys, token, ttl_ms, settings, self.sync).hold(keys.name, grant, renew, max_hold_ms)
+        extend = partial(plain.renew, keys, token, scripts, settings)
+        release = partial(plain.release, keys, token, ttl_ms, scripts, settings)
         return Hold(keys.name, token, grant.fence, ttl_ms, grant.sent_at, extend, release, renew, max_hold_ms)
 
     def give_back(self, token: str, ttl_ms: int) -> Protocol[None]:
         if self.scripts.refused:
             return plain.give_back(self.keys, token, ttl_ms, self.scripts, self.settings)
-        return mutex.give_back(self.keys, token, ttl_ms, self.settings)
+        return LockTurn(self.keys, token, ttl_ms, self.settings).give_back()
 
     def inspect(self) -> Protocol[tuple[str, int, int, int]]:
         if self.scripts.refused:

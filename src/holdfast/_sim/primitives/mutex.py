@@ -5,8 +5,8 @@ from __future__ import annotations
 import bisect
 from typing import Any
 
-from holdfast._core import mutex
 from holdfast._core.effects import Call
+from holdfast._core.exclusive import OneServer
 from holdfast._core.hold import Hold
 from holdfast._core.keys import lock_keys
 from holdfast._core.trouble import Trouble
@@ -67,27 +67,13 @@ class Locks(Sessions[Lock]):
         rng, options = self.world.rng, self.world.options
         ttl_ms, timeout_s = self.ttl_ms(), self.timeout_s()
         keys, settings, token = lock.keys, process.settings, process.token()
+        exclusive = OneServer(keys, settings, options.sync)
         listening = process.listening(None, keys.lock)
-        got = await self.ask(
-            process,
-            [lock],
-            token,
-            mutex.acquire(keys, token, ttl_ms, timeout_s, listening=listening, settings=settings, sync=options.sync),
-        )
+        got = await self.ask(process, [lock], token, exclusive.acquire(token, ttl_ms, timeout_s, listening))
         if got is None:
             return None
-        patience_s = mutex.patience_for(ttl_ms, settings)
-        hold = Hold(
-            keys.name,
-            token,
-            got.fence,
-            ttl_ms,
-            got.sent_at,
-            lambda ttl: mutex.renew(keys, token, patience_s, ttl, options.sync),
-            lambda: mutex.release(keys, token, ttl_ms, settings, stray=got.stray),
-            rng.random() < 0.8,
-            int(ttl_ms * 1.5) if rng.random() < 0.1 else None,
-        )
+        renew, max_hold_ms = rng.random() < 0.8, int(ttl_ms * 1.5) if rng.random() < 0.1 else None
+        hold = exclusive.hold(token, got, ttl_ms, renew, max_hold_ms)
         return hold, self.believe(process, [lock], hold)
 
     def believe(self, process: Process, locks: list[Lock], hold: Hold) -> list[tuple[Lock, Belief]]:
