@@ -252,7 +252,8 @@ def page() -> str:
         "| trouble | result | shown by |",
         "|-|-|-|",
         "| no password, or a wrong one | `ServerError` at once (NOAUTH, WRONGPASS) | `test_passwords` |",
-        "| a user without the right to run scripts | `ScriptRefused` at once | "
+        "| a user without the right to run scripts | a lock of plain commands, with a warning that names the rights; "
+        "`ScriptRefused` for everything else | "
         "`test_a_user_without_scripts_is_told_what_is_missing` |",
         "| a user without these keys | `ServerError` at once (NOPERM) | `test_a_user_with_other_keys_is_told` |",
         "| a certificate that is not trusted | `ServerUnreachable`, with what TLS said | `test_tls` |",

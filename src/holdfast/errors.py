@@ -162,7 +162,10 @@ class ServerError(HoldfastError):
 
 
 class ScriptRefused(ServerError):
-    """The server does not let this user run scripts."""
+    """The server does not let this user run scripts, and what was asked for needs them.
+
+    A plain lock does not, where WATCH and MULTI are allowed; semaphores, `sync_replicas`, a quorum and the rest do.
+    """
 
 
 class ServerUnreachable(HoldfastError):
@@ -190,7 +193,7 @@ class OutcomeUnknown(HoldfastError):
 
 
 class QuorumUnreachable(HoldfastError):
-    """Too few of the independent servers answered: `needed`, `heard`, `problems` (text for each server)."""
+    """Too few of the independent servers gave an answer that counts: `needed`, `heard`, `problems` (text for each)."""
 
     needed: int
     heard: int
@@ -199,7 +202,7 @@ class QuorumUnreachable(HoldfastError):
     def __init__(self, needed: int, heard: int, problems: tuple[str, ...]) -> None:
         listed = "; ".join(problems)
         super().__init__(
-            f"{heard} servers answered and {needed} are needed: {listed}",
+            f"{heard} servers gave an answer that counts and {needed} are needed: {listed}",
             needed=needed,
             heard=heard,
             problems=problems,

@@ -43,7 +43,11 @@ def of(check: str, given: Facts) -> list[Finding]:
 
 
 def test_a_healthy_server_has_only_what_no_server_is_without() -> None:
-    assert [(f.check, f.weight) for f in examine(facts()) if f.weight != "ok"] == [("failover", "warning")]
+    assert [(f.check, f.weight) for f in examine(facts()) if f.weight != "ok"] == [
+        ("failover", "warning"),
+        ("replicas", "note"),  # the lag
+        ("persistence", "note"),  # the last second
+    ]
 
 
 JUDGEMENTS = {
@@ -61,6 +65,14 @@ JUDGEMENTS = {
     "snapshots only": ("persistence", "warning", facts({"aof_enabled": 0}, {"save": "3600 1"})),
     "no fsync": ("persistence", "warning", facts(config={"appendfsync": "no"})),
     "fsync always": ("persistence", "ok", facts(config={"appendfsync": "always"})),
+    "fsync everysec": ("persistence", "note", facts()),
+    "stops some time after it was cut off": ("replicas", "note", facts(config={"min-replicas-max-lag": "10"})),
+    "never looks at the lag": ("replicas", "danger", facts(config={"min-replicas-max-lag": "0"})),
+    "votes at once, and forgets nothing": (
+        "persistence",
+        "ok",
+        facts({"connected_slaves": 0}, {"appendfsync": "always"}, kind="quorum", restart_delay_s=0.0),
+    ),
     "a full disk": ("persistence", "warning", facts({"rdb_last_bgsave_status": "err"})),
     "clocks apart": ("clock", "note", facts(clocks_apart_s=-7.0)),
     "far away": ("latency", "warning", facts(round_trips_ms=[150.0] * 9)),
@@ -117,9 +129,36 @@ def test_what_servers_share_is_said_once_and_what_they_do_not_names_them() -> No
 
 
 def test_a_quorum_with_a_member_gone() -> None:
-    (gone,) = [f for f in place("quorum", alone(), alone(), silent={"h:9": "refused"}) if f.check == "members"]
+    gone, summed_up = [f for f in place("quorum", alone(), alone(), silent={"h:9": "refused"}) if f.check == "members"]
     assert (gone.weight, gone.servers) == ("warning", ("h:9",))
-    assert "no other one may fail" in gone.what
+    assert "1 of 3 members" in summed_up.what and "not one more may fail" in summed_up.what
+
+
+def test_a_quorum_without_its_majority() -> None:
+    silent = {"h:8": "refused", "h:9": "refused"}
+    said = [f.what for f in place("quorum", alone(), silent=silent) if f.check == "members"]
+    assert any("2 of 3" in what and "a majority is gone" in what for what in said)
+
+
+@pytest.mark.parametrize("gone, told", [(1, False), (2, True)])
+def test_sentinels_that_are_gone(gone: int, told: bool) -> None:
+    silent = {f"s:{number}": "refused" for number in range(gone)}
+    findings = place("sentinel", facts(), silent=silent, sentinels=3)
+    assert any("nothing fails over" in finding.what for finding in findings) is told
+    assert all(not finding.servers for finding in findings if finding.check == "failover"), "the servers are all there"
+
+
+def test_members_that_vote_at_once_after_a_restart() -> None:
+    given = [facts({"connected_slaves": 0, "aof_enabled": 0}, kind="quorum", restart_delay_s=0.0) for _ in range(3)]
+    (found,) = [finding for finding in place("quorum", *given) if finding.check == "persistence"]
+    assert found.weight == "danger" and "restart_delay" in found.what
+
+
+def test_members_that_are_too_young_to_vote() -> None:
+    error = errors.QuorumUnreachable(2, 0, ("h:0: was restarted lately and votes in 4.0 s",))
+    (found, *_) = place("quorum", alone(), alone(), alone(), trial_error=error)
+    assert (found.check, found.weight) == ("lock", "fatal")
+    assert "wait" in (found.do or "")
 
 
 def test_a_quorum_of_one_server_under_two_names() -> None:
@@ -195,7 +234,8 @@ def test_a_quorum() -> None:
     with Quorum(3) as quorum:
         status, report = examined(quorum.url)
         assert (status, report["kind"], len(report["servers"])) == (0, "quorum", 3), report
-        assert weights(report)["lock"] == "ok" and weights(report)["persistence"] == "note"
+        assert weights(report)["lock"] == "ok"
+        assert weights(report)["persistence"] == "danger"  # restart_delay=0, and nothing is written to disk
         quorum.servers[0].kill()
         status, report = examined(quorum.url)
         assert status == 0 and weights(report)["members"] == "warning", report
@@ -220,6 +260,22 @@ def test_a_cluster() -> None:
         status, report = examined(cluster.url)
         assert (status, report["kind"]) == (0, "cluster"), report
         assert len(report["servers"]) >= 3 and weights(report)["lock"] == "ok"
+
+
+def test_without_scripts(private_server: Callable[..., embedded.Server]) -> None:
+    server = private_server(config={"rename-command": ['EVAL ""', 'EVALSHA ""', 'SCRIPT ""']})
+    status, report = examined(server.url)
+    assert (status, weights(report)["lock"], weights(report)["scripts"]) == (0, "ok", "warning")
+
+
+def test_a_user_without_scripts(private_server: Callable[..., embedded.Server]) -> None:
+    server = private_server()
+    with redis.Redis.from_url(server.url) as client:
+        client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~*", "&*", "+@all", "-@scripting")
+    status, report = examined(f"redis://poor:pw@127.0.0.1:{server.port}")
+    assert status == 0
+    (found,) = [finding for finding in report["findings"] if finding["check"] == "scripts"]
+    assert found["weight"] == "warning" and "+evalsha" in found["do"]
 
 
 RIGHTS = [

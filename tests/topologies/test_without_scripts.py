@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import embedded
+from holdfast import embedded, errors
 from tests.support import servers
 from tests.support.faces import Face, eventually
 from tests.support.servers import KINDS, Kind
+from tests.support.standin import LikeRedis84
 from tests.support.topologies import plain
 
 
@@ -94,3 +95,80 @@ def test_the_others_need_scripts(server: embedded.Server, face: Face, unique_nam
     locks = face.connect(server.url)
     with pytest.raises(holdfast.ServerError, match="unknown command"):
         locks.semaphore(unique_name, 3).try_acquire()
+
+
+def test_redis_84_compares_and_deletes_with_delex(
+    without_scripts: Callable[[Kind], embedded.Server], face: Face, unique_name: str
+) -> None:
+    server = without_scripts("valkey")
+    with LikeRedis84(server.host, server.port) as standin, plain(server) as client:
+        locks = warned(face, standin.url, unique_name)
+        assert (standin.commands["DELIFEQ"], standin.commands["DELEX"]) == (1, 1), "found out by using them"
+        lease = locks.lock(unique_name, ttl=20).acquire()
+        assert client.get(key(unique_name)) == lease.token
+        lease.extend(40)
+        assert client.pttl(key(unique_name)) > 20_000
+        lease.release()
+        assert not client.exists(key(unique_name))
+        stolen = locks.lock(unique_name, ttl=20).acquire()
+        client.set(key(unique_name), "a thief's", px=60_000)
+        with pytest.raises(holdfast.LeaseLost):
+            stolen.release()
+        assert client.get(key(unique_name)) == "a thief's", "compared"
+        assert (standin.commands["DELIFEQ"], standin.commands["DELEX"]) == (1, 3), "once is enough"
+
+
+# ---------------------------------------------------------------- scripts that are forbidden to a user
+
+
+@pytest.fixture
+def poor(server_kind: Kind, private_server: Callable[..., embedded.Server]) -> Callable[..., str]:
+    """``poor("-@scripting")``: the URL of a user without these rights."""
+    server = private_server(server_kind)
+
+    def url(*rights: str) -> str:
+        with plain(server) as client:
+            client.execute_command("ACL", "SETUSER", "poor", "reset", "on", ">pw", "~*", "&*", *rights)
+        return f"redis://poor:pw@{server.host}:{server.port}/0"
+
+    url.server = server  # type: ignore[attr-defined]
+    return url
+
+
+def test_a_user_who_may_not_run_scripts_has_plain_locks(poor: Any, face: Face, unique_name: str) -> None:
+    rich = face.connect(poor.server.url)
+    locks = face.connect(poor("+@all", "-@scripting"))
+    with pytest.warns(RuntimeWarning, match=r"NOPERM.*no scripts for us.*\+evalsha"):
+        lease = locks.lock(unique_name).acquire()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert locks.lock(f"{unique_name}-other").holder() is None
+        # Those who may run them are excluded, queue, and get their turn, though nobody wakes them.
+        assert rich.lock(unique_name).try_acquire() is None
+        waiting = face.start(rich.lock(unique_name).acquire, timeout=60)
+        eventually(lambda: rich.lock(unique_name).waiters() == 1)
+        lease.release()
+        second = waiting.result(60)
+        assert second.fencing_token > lease.fencing_token
+        assert locks.lock(unique_name).try_acquire() is None
+        second.release()
+        third = locks.lock(unique_name).acquire(timeout=60)
+        assert third.fencing_token > second.fencing_token
+        third.release()
+    with pytest.raises(errors.ScriptRefused, match="NOPERM"):
+        locks.semaphore(unique_name, 3).try_acquire()
+    with pytest.raises(errors.ScriptRefused, match="NOPERM"):
+        locks.lock(unique_name, sync_replicas=1).try_acquire()
+
+
+def test_a_user_who_may_do_neither_is_told_of_the_scripts(poor: Any, face: Face, unique_name: str) -> None:
+    locks = face.connect(poor("+@all", "-@scripting", "-watch"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            with pytest.raises(errors.ScriptRefused, match="evalsha"):
+                locks.lock(unique_name).try_acquire()
+        with pytest.raises(errors.ScriptRefused, match="evalsha"):
+            locks.lock(unique_name).holder()
+    with plain(poor.server) as client:
+        assert not client.exists(key(unique_name))

@@ -79,7 +79,7 @@ class OneServer(Exclusive):
             turn = LockTurn(keys, token, ttl_ms, settings, self.sync)
             return await wait_for(turn, timeout_s, listening=listening)
         except Trouble as trouble:
-            if self.sync is not None or not plain.no_scripts(trouble):
+            if self.sync is not None or not await plain.no_scripts(trouble, keys, settings):
                 raise
             scripts.refuse(trouble)
         return await plain.acquire(keys, token, ttl_ms, timeout_s, scripts, settings)
@@ -113,7 +113,7 @@ class OneServer(Exclusive):
         try:
             return await mutex.inspect(self.keys, self.settings.patience_s)
         except Trouble as trouble:
-            if not plain.no_scripts(trouble):
+            if not await plain.no_scripts(trouble, self.keys, self.settings):
                 raise
             self.scripts.refuse(trouble)
         return await plain.inspect(self.keys, self.settings.patience_s)

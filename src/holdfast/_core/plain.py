@@ -27,9 +27,12 @@ __all__ = ["PLAIN", "Scripts", "acquire", "give_back", "inspect", "no_scripts", 
 PLAIN = ["plain"]
 
 _WARNING = (
-    "{said}: this server runs no scripts, so locks use plain commands. They still exclude each other and have fencing "
-    "tokens, but waiters poll and are not served in the order of their coming, and each step takes more round trips"
+    "{said}: {who}, so locks use plain commands. They still exclude each other and have fencing tokens, but waiters "
+    "poll and are not served in the order of their coming, and each step takes more round trips{way_out}"
 )
+_NOBODY = "this server runs no scripts"
+_NOT_US = "this server runs no scripts for us"
+_RIGHTS = ". Give the user +evalsha +eval +script|load, if that was not meant"
 
 
 class Scripts:
@@ -47,13 +50,31 @@ class Scripts:
         """Remember that there are none, and say what that means."""
         if not self.refused:
             self.refused = True
-            warnings.warn(_WARNING.format(said=trouble.said), RuntimeWarning, stacklevel=2)
+            ours = trouble.kind == "NOPERM"
+            who, way_out = (_NOT_US, _RIGHTS) if ours else (_NOBODY, "")
+            warnings.warn(_WARNING.format(said=trouble.said, who=who, way_out=way_out), RuntimeWarning, stacklevel=2)
 
 
-def no_scripts(trouble: Trouble) -> bool:
-    """Whether the server has no scripts at all. One that does not let *this user* run them says NOPERM."""
+async def no_scripts(trouble: Trouble, keys: LockKeys, settings: Settings) -> bool:
+    """Whether this trouble says that scripts are not to be had, and plain commands are.
+
+    The server may know none, or not let this user run them. A user who may neither run scripts nor these commands
+    is better told of the scripts: so they are tried first, on a key that is only looked at.
+    """
     said = trouble.said.lower()
-    return trouble.kind == "ERR" and "unknown command" in said and "eval" in said
+    if "eval" not in said:
+        return False
+    if trouble.kind == "ERR":
+        return "unknown command" in said
+    if trouble.kind != "NOPERM":
+        return False
+    session = f"may we {keys.lock} {await Random()}"
+    try:
+        for args in (("WATCH", keys.lock), ("GET", keys.lock), ("TIME",), ("UNWATCH",)):
+            await Command(args, settings.patience_s, key=keys.lock, session=session)
+    except Trouble:
+        return False
+    return True
 
 
 def _lacks(trouble: Trouble) -> bool:

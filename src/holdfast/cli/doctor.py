@@ -49,7 +49,10 @@ _MARKS = {"fatal": "NO", "danger": "!!", "warning": "! ", "note": "- ", "ok": "o
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to know. `weight`: fatal (do not use it), danger (two holders are possible), warning, note, ok."""
+    """One thing to know. `weight`: fatal (do not use it), danger (two holders are possible while no machine has
+    failed, or whenever one restarts), warning (a lock may be lost in a crash or a failover, or locks may not be had),
+    note, ok.
+    """
 
     check: str
     weight: str
@@ -125,7 +128,8 @@ def _check_version(facts: Facts) -> Iterator[Finding]:
 def _check_eviction(facts: Facts) -> Iterator[Finding]:
     limit, used, policy = facts.number("maxmemory"), facts.number("used_memory"), facts.info.get("maxmemory_policy")
     if limit is None or policy is None:
-        yield Finding("memory", "note", "eviction policy not known: INFO is not allowed to this user")
+        what = "eviction, persistence and replicas are not known: INFO is not allowed to this user"
+        yield Finding("memory", "note", what, "give doctor a user with +info +config|get, or see to them yourself")
     elif policy != "noeviction" and limit > 0:
         yield Finding(
             "memory",
@@ -168,35 +172,45 @@ def _check_replicas(facts: Facts) -> Iterator[Finding]:
             "replicas", "note", "no replicas: when this server goes, there are no locks until it is back", None
         )
         return
+    count = f"{replicas} replica" + ("s" if replicas != 1 else "")
     if needed == "0":
         yield Finding(
             "replicas",
             "danger",
-            f"{replicas} replica(s), and min-replicas-to-write is 0: a master that was cut off goes on giving locks, "
+            f"{count}, and min-replicas-to-write is 0: a master that was cut off goes on giving locks, "
             "while its successor gives the same ones",
-            "set min-replicas-to-write 1 (and min-replicas-max-lag 10)",
+            "set min-replicas-to-write 1 and min-replicas-max-lag to a few seconds",
         )
     elif needed is None:
         yield Finding(
             "replicas",
             "warning",
-            f"{replicas} replica(s); min-replicas-to-write is not known (CONFIG is not allowed to this user)",
+            f"{count}; min-replicas-to-write is not known (CONFIG is not allowed to this user)",
             "see that it is 1 or more",
         )
     elif replicas < int(needed):
         yield Finding(
             "replicas",
             "fatal",
-            f"{replicas} replica(s) and min-replicas-to-write {needed}: the server refuses to write",
+            f"{count} and min-replicas-to-write {needed}: the server refuses to write",
             "bring the replicas back",
         )
     else:
-        yield Finding("replicas", "ok", f"{replicas} replica(s), min-replicas-to-write {needed}")
+        lag = facts.setting("min-replicas-max-lag", "min-slaves-max-lag")
+        until = (
+            f"for up to {clean(lag)} s (min-replicas-max-lag)" if lag not in (None, "0") else "for as long as it likes"
+        )
+        yield Finding(
+            "replicas",
+            "note" if lag != "0" else "danger",
+            f"{count}, min-replicas-to-write {needed}: a master that was cut off goes on giving locks {until}",
+            "set min-replicas-max-lag to a few seconds" if lag == "0" else None,
+        )
     if replicas > 0:
         yield Finding(
             "failover",
             "warning",
-            "replication is asynchronous: a failover can lose a lock that was just given, and give it twice",
+            "replication is asynchronous: a failover may lose a lock that was just given, and give it twice",
             'use sync_replicas="all" where that matters, and check fencing tokens at the resource',
         )
 
@@ -211,13 +225,26 @@ def _check_persistence(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "persistence", "warning", "the last write to disk failed: the server may soon refuse writes", "see its log"
         )
-    if aof and fsync in ("always", "everysec", None):
-        lost = "nothing" if fsync == "always" else "at most about a second of locks"
-        yield Finding("persistence", "ok", f"append-only file, fsync {fsync or 'not known'}: a crash loses {lost}")
+    if aof and fsync == "always":
+        yield Finding("persistence", "ok", "append-only file, fsync always: a crash loses no lock")
         return
     if facts.kind == "quorum":
-        what = "a restart forgets votes: after one the member does not vote for restart_delay (a ttl, by itself)"
-        yield Finding("persistence", "note", what, "appendonly yes with appendfsync always forgets nothing")
+        delay_s = facts.restart_delay_s
+        if delay_s == 0:
+            what = (
+                "restart_delay is 0, and a restart forgets votes: restarted members give locks that are held to others"
+            )
+            yield Finding("persistence", "danger", what, "leave restart_delay out, or set appendfsync always")
+        else:
+            delay = "the ttl that is asked for" if delay_s is None else f"{delay_s:g} s"
+            what = f"a restart forgets votes: after one the member does not vote for restart_delay ({delay})"
+            yield Finding(
+                "persistence", "note", what, "set restart_delay to the longest ttl in use, or appendfsync always"
+            )
+        return
+    if aof and fsync in ("everysec", None):
+        what = f"append-only file, fsync {fsync or 'not known'}: a crash of the machine may lose the locks of a second"
+        yield Finding("persistence", "note", what, "set appendfsync always where that matters")
         return
     how = "snapshots only" if save else "nothing is written to disk"
     if aof:
@@ -227,7 +254,7 @@ def _check_persistence(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "persistence",
         "warning",
-        f"{how}: a restart forgets locks, also those whose holders go on",
+        f"{how}: a restart forgets the locks that are held, and gives them to others while their holders go on",
         "set appendonly yes (everysec loses a second at most), or let it stay down for the longest ttl after a crash",
     )
 
@@ -256,7 +283,7 @@ def _check_latency(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "latency",
         "warning" if slow else "ok",
-        f"a round trip takes {middle:.1f} ms",
+        f"a round trip takes {middle:.2g} ms" if middle < 1 else f"a round trip takes {middle:.1f} ms",
         "use a ttl of at least 100 round trips" if slow else None,
     )
 
@@ -300,6 +327,8 @@ def _check_trial(found: Survey) -> Iterator[Finding]:
     if error is None:
         if found.handoff_ms is not None:
             yield Finding("lock", "ok", f"a lock was taken, handed over ({found.handoff_ms:.1f} ms) and released")
+        if found.trial_warning is not None:
+            yield Finding("scripts", "warning", *_without_scripts(found.trial_warning))
         return
     do = None
     if exits.status_of(error) == exits.REFUSED:
@@ -307,17 +336,33 @@ def _check_trial(found: Survey) -> Iterator[Finding]:
         do = f"give the user these rights: {_PERMISSIONS.format(namespace or 'holdfast')}"
         if namespace is None:
             do += ", and the locks' own names as keys"
+    elif "restarted lately" in str(error):
+        do = "wait for them: members that were started lately do not vote, since they may have forgotten a lease"
     yield Finding("lock", "fatal", f"a lock could not be taken and handed over: {exits.sentence(error)}", do)
 
 
+def _without_scripts(warning: str) -> tuple[str, str]:
+    """What it means that locks use plain commands, and the way out."""
+    what = "locks use plain commands: no order among waiters, who poll; no semaphores, rwlocks and the rest"
+    if "NOPERM" in warning:
+        return f"this user may not run scripts; {what}", "give the user +evalsha +eval +script|load"
+    return f"the server runs no scripts; {what}", "allow EVAL, EVALSHA and SCRIPT LOAD on it"
+
+
 def _check_silent(found: Survey) -> Iterator[Finding]:
-    total = len(found.servers) + len(found.silent)
+    gone = len(found.silent)
+    if not gone:
+        return
     for server, why in found.silent.items():
-        what, do = f"cannot be reached: {why}", "bring it back"
-        if found.kind == "quorum":
-            left = len(found.servers) - (total // 2 + 1)
-            what += f"; {left} more may fail" if left > 0 else "; no other one may fail"
-        yield Finding("members", "warning", what, do, (server,))
+        yield Finding("members", "warning", f"cannot be reached: {why}", "bring it back", (server,))
+    if found.kind == "quorum":
+        total = len(found.servers) + gone
+        left = len(found.servers) - (total // 2 + 1)
+        more = "a majority is gone: no locks" if left < 0 else f"{left or 'not one'} more may fail"
+        yield Finding("members", "warning", f"{gone} of {total} members cannot be reached: {more}")
+    elif found.kind == "sentinel" and gone > (found.sentinels - 1) // 2:
+        what = f"{gone} of {found.sentinels} Sentinels cannot be reached: without a majority of them nothing fails over"
+        yield Finding("members", "warning", what, "bring them back")
 
 
 def _check_complaint(found: Survey) -> Iterator[Finding]:
@@ -354,7 +399,8 @@ def examine_all(found: Survey) -> list[Finding]:
             if finding.weight != "ok" or finding.check == "version" or len(found.servers) == 1:
                 of.setdefault(finding, []).append(facts.server)
     for finding, servers in of.items():
-        everywhere = len(servers) == len(found.servers) and not found.silent
+        # Of Sentinels it is they who are silent, and not servers.
+        everywhere = len(servers) == len(found.servers) and (found.kind == "sentinel" or not found.silent)
         findings.append(finding if everywhere else replace(finding, servers=tuple(servers)))
     return _by_weight(findings)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +37,8 @@ class Facts:
     clocks_apart_s: float | None = None
     #: What kind of place it belongs to, as in `Survey`.
     kind: str = "single"
+    #: Of a member of a quorum: for how long it does not vote after a start, s; None: a ttl.
+    restart_delay_s: float | None = None
 
     @property
     def is_sentinel(self) -> bool:
@@ -73,11 +76,15 @@ class Survey:
     servers: list[Facts] = field(default_factory=list)
     #: Those (of Sentinels: the Sentinels) that could not, and why.
     silent: dict[str, str] = field(default_factory=dict)
+    #: How many Sentinels were named.
+    sentinels: int = 0
     #: What Sentinels or the Cluster say is wrong with them, or None.
     complaint: str | None = None
     #: The lock that was tried.
     handoff_ms: float | None = None
     trial_error: BaseException | None = None
+    #: What the client warned of, as that there are no scripts.
+    trial_warning: str | None = None
 
 
 def survey(url: str | None, namespace: str | None) -> Survey:
@@ -116,6 +123,9 @@ def _quorum(found: Survey, url: str, namespace: str | None) -> None:
     _ask_all(
         found, [f"{scheme}://{credentials}{at}{host}{parts.path}?{options}" for host in hosts.split(",")], namespace
     )
+    delay = dict(parse_qsl(parts.query)).get("restart_delay")
+    for facts in found.servers:
+        facts.restart_delay_s = None if delay is None else float(delay)
 
 
 def _sentinel(found: Survey, url: str, namespace: str | None) -> None:
@@ -129,6 +139,7 @@ def _sentinel(found: Survey, url: str, namespace: str | None) -> None:
     options = parse_qsl(parts.query)
     theirs = {key.removeprefix("sentinel_"): value for key, value in options if key.startswith("sentinel_")}
     scheme = "rediss" if parts.scheme.startswith("rediss") else "redis"
+    found.sentinels = len(hosts.split(","))
     master: tuple[str, int] | None = None
     for address in hosts.split(","):
         host, _, port = address.rpartition(":") if ":" in address else (address, "", "26379")
@@ -292,9 +303,11 @@ def _try_a_lock(found: Survey, url: str, namespace: str | None) -> None:
 
     try:
         with (
+            warnings.catch_warnings(record=True) as warned,
             holdfast.connect(url, namespace=namespace, ttl=10) as here,
             holdfast.connect(url, namespace=namespace, ttl=10) as there,
         ):
+            warnings.simplefilter("always", RuntimeWarning)
             lock = here.lock(name)
             lease = lock.acquire(timeout=_PATIENCE_S)
             lease.extend(10)
@@ -312,5 +325,6 @@ def _try_a_lock(found: Survey, url: str, namespace: str | None) -> None:
                 raise waiting_errors[0]
             if granted:
                 found.handoff_ms = (granted[0] - released_at) * 1000
+            found.trial_warning = next((str(w.message) for w in warned if w.category is RuntimeWarning), None)
     except Exception as error:
         found.trial_error = error
