@@ -213,7 +213,21 @@ def _sentinel(url: str, colour: Colour) -> Any:
         kwargs["ssl"] = of_sentinels["ssl"] = True
     of_sentinels.setdefault("socket_timeout", _SENTINEL_PATIENCE_S)
     of_sentinels.setdefault("socket_connect_timeout", _SENTINEL_PATIENCE_S)
+    # Who does not answer is not asked again, since the next one may: redis-py would try each four times, for seconds.
+    of_sentinels["retry"] = _once(colour)
     return _discovery(colour)(addresses, sentinel_kwargs=of_sentinels).master_for(path[0], **kwargs)
+
+
+def _once(colour: Colour) -> Any:
+    from redis.backoff import NoBackoff
+
+    if colour == "threads":
+        from redis.retry import Retry
+
+        return Retry(NoBackoff(), 0)
+    from redis.asyncio.retry import Retry as AsyncioRetry
+
+    return AsyncioRetry(NoBackoff(), 0)
 
 
 def _discovery(colour: Colour) -> Any:
