@@ -53,9 +53,10 @@ demo: $(READY) ## the flash sale: processes taking turns on a real Valkey
 bench: $(READY) ## measure against the others, side by side
 	@$(BIN)/python -m bench $(BENCH_ARGS)
 
-sim: $(READY) ## the simulation (SEEDS=A:B, MINUTES=1, JOBS=2, MODE=ordinary), then what must break
+sim: $(READY) ## the simulation (SEEDS=A:B, MINUTES=1, JOBS=2, MODE=ordinary), a small world in every order, then what must break
 	$(BIN)/python -m holdfast._sim run --jobs $(JOBS) --mode $(or $(MODE),ordinary) \
 	    $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES))
+	$(BIN)/python -m holdfast._sim explore --faults lost,reset,crash,cancel
 	$(BIN)/python -m holdfast._sim modes
 
 model: $(READY) ## the formal models, each assumption removed in turn (spin and gcc; spin is installed where apt-get is)

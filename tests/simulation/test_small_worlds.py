@@ -1,32 +1,112 @@
-"""Small worlds in every order, to a depth that every run of the tests can afford."""
+"""Small worlds in every order, to bounds that every run of the tests can afford; and bugs that this alone finds."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from holdfast._lua import SCRIPTS, Script
-from holdfast._sim.explore import explore
+from holdfast._core import waiting
+from holdfast._lua import SCRIPTS, Script, load
+from holdfast._sim.__main__ import main
+from holdfast._sim.explore import FAULTS, Bound, explore, read, replay, written
 from holdfast._sim.server import forget_scripts
+from tests.mutants.table import MUTANTS, PACKAGE
+
+#: Bounds, and at least how many states they must come to: fewer would mean that something is no choice any more.
+BOUNDS = [
+    (Bound("mutex", faults=("lost", "reset", "crash", "cancel")), 300),
+    (Bound("mutex", hurries=1, faults=()), 250),
+    (Bound("mutex", faults=("inbox",), patient=False), 100),
+    (Bound("rwlock", faults=("crash",)), 50),
+    (Bound("semaphore", faults=("lost", "cancel")), 100),
+]
 
 
-@pytest.mark.parametrize("clients, depth, worlds", [(2, 5, 272), (3, 4, 112)])
-def test_every_order_with_one_fault_anywhere(clients: int, depth: int, worlds: int) -> None:
-    explored = explore("mutex", clients=clients, depth=depth)
-    assert explored.broken is None
+@pytest.mark.parametrize("bound, states", BOUNDS, ids=[bound.options().replace("--", "") for bound, _ in BOUNDS])
+def test_nothing_breaks_in_any_order(bound: Bound, states: int) -> None:
+    explored = explore(bound)
+    assert explored.broken is None, explored.text()
     assert explored.whole
-    assert explored.worlds == worlds, "two ways for each message, three more for the one that goes wrong"
+    assert explored.states >= states
+    assert {*explored.ends} == {*bound.faults, "no fault"}, "each fault has struck, and one world was spared"
 
 
-def test_an_answer_without_a_look_at_the_holder_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = SCRIPTS["acquire"].text
-    wrong = Script("acquire", text.replace("redis.call('EXISTS', lock, queue, gone) == 0", "ARGV[4] == '0'"))
-    assert wrong.text != text
-    monkeypatch.setitem(SCRIPTS, "acquire", wrong)
+def test_orders_that_only_differ_in_what_commutes_are_one() -> None:
+    """Two clients of a semaphore with room for both: whatever the order, they meet nobody."""
+    explored = explore(Bound("semaphore", faults=()))
+    assert explored.whole
+    assert explored.states < explored.steps / 10
+
+
+#: Bugs of tests/mutants, and what they look like here.
+FOUND = {
+    "a release does not compare the token": {"stolen"},
+    "a pushed grant is not confirmed": {"shorter on the server"},
+    "who leaves gives nothing back": {"orphan"},
+    "a dead waiter is not skipped": {"handed to the dead"},
+    "a buried token is let in": {"orphan"},
+    "a release hands over to nobody": {"order"},
+    "a waiter does not look for itself": {"stuck"},
+}
+
+
+@pytest.fixture
+def changed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The mutant of that name is in force."""
+    mutant = next(mutant for mutant in MUTANTS if mutant.what == request.param)
+    assert mutant.fits()
+    if mutant.file.startswith("_lua/"):
+        for name in ("acquire", "release", "renew"):
+            text = load(name).text
+            monkeypatch.setitem(SCRIPTS, name, Script(name, text.replace(mutant.old, mutant.new)))
+    else:
+        assert mutant.file == "_core/waiting.py"
+        text = (PACKAGE / mutant.file).read_text(encoding="utf-8").replace(mutant.old, mutant.new)
+        there: dict[str, Any] = {"__name__": waiting.__name__}
+        exec(compile(text, str(Path(mutant.file)), "exec"), there)
+        # Whoever has the function has it changed.
+        monkeypatch.setattr(waiting.wait_for, "__code__", there["wait_for"].__code__)
     forget_scripts()
-    try:
-        explored = explore("mutex", clients=2, depth=5)
-    finally:
-        monkeypatch.undo()
-        forget_scripts()
+    yield mutant.what
+    monkeypatch.undo()
+    forget_scripts()
+
+
+@pytest.mark.parametrize("changed", [*FOUND], indirect=True)
+def test_a_bug_is_found_by_going_through_small_worlds(changed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    explored = explore(Bound(faults=("lost", "crash", "cancel")))
     assert explored.broken is not None
-    assert explored.broken[1].kind == "stolen"
+    choices, violation = explored.broken
+    assert violation.kind in FOUND[changed]
+    trace, again = replay(explored.bound, choices)
+    assert again == violation
+    assert sum(line.split()[1] == "choice" for line in trace) == len(choices)
+    # The command that is printed shows the same.
+    command = explored.text().splitlines()[-1].removeprefix("again: python -m holdfast._sim ").split()
+    assert main(command) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"violation: {violation}"
+
+
+def test_choices_are_written_short() -> None:
+    assert written([0] * 12 + [3, 1, 0, 0, 2, 0]) == "12:3,0:1,2:2"
+    assert read("12:3,0:1,2:2") == [0] * 12 + [3, 1, 0, 0, 2]
+    assert read(written([0, 0])) == [0]  # the first is taken anyway
+
+
+def test_a_choice_that_is_not_there_is_told() -> None:
+    with pytest.raises(ValueError, match="there is no choice 99"):
+        replay(Bound(), [0, 0, 99])
+
+
+def test_the_command_tells_the_bound_and_what_came_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explore", "--clients", "2", "--faults", "none"]) == 0
+    said = capsys.readouterr().out
+    assert "2 clients, 1 acquisitions each of the mutex, 0 hurries, one fault of: none" in said
+    assert "all of them within the bound: yes" in said
+
+
+def test_all_faults_are_offered_by_default() -> None:
+    assert Bound().faults == FAULTS

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from holdfast._sim import run
-from holdfast._sim.explore import explore
+from holdfast._sim.explore import FAULTS, Bound, explore, read, replay
 from holdfast._sim.options import MODES
 from holdfast._sim.primitives import found
 
@@ -32,6 +32,21 @@ def _seeds(text: str) -> tuple[int, int | None]:
         return int(first or 0), int(last) if last else None
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r}: N, A:B or A:") from None
+
+
+def _faults(text: str) -> tuple[str, ...]:
+    kinds = tuple(kind for kind in text.split(",") if kind and kind != "none")
+    for kind in kinds:
+        if kind not in FAULTS:
+            raise argparse.ArgumentTypeError(f"{kind!r} is none of {', '.join(FAULTS)}")
+    return kinds
+
+
+def _choices(text: str) -> list[int]:
+    try:
+        return read(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: as 12:3,0:1") from None
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -58,10 +73,15 @@ def main(argv: list[str] | None = None) -> int:
 
     commands.add_parser("modes", help="what is not promised breaks, and nothing else does")
 
-    small = commands.add_parser("explore", help="small worlds, every order of the first messages, one fault anywhere")
-    small.add_argument("--clients", type=int, default=2)
-    small.add_argument("--depth", type=int, default=7, help="how many messages")
+    small = commands.add_parser("explore", help="small worlds: every order of everything, one fault anywhere")
     small.add_argument("--primitive", choices=[*found()], default="mutex")
+    small.add_argument("--clients", type=int, default=2)
+    small.add_argument("--acquisitions", type=int, default=1, help="of each client")
+    small.add_argument("--hurries", type=int, default=0, help="how often time may overtake a message that is under way")
+    small.add_argument("--faults", type=_faults, default=FAULTS, help=f"one of these (default: {','.join(FAULTS)})")
+    small.add_argument("--impatient", action="store_true", help="waiting has a limit")
+    small.add_argument("--minutes", type=float, default=None, help="stop after so long (default: never)")
+    small.add_argument("--choices", type=_choices, default=None, help="replay the world of these choices")
 
     options = parser.parse_args(argv)
     if options.command == "run":
@@ -98,11 +118,21 @@ def main(argv: list[str] | None = None) -> int:
         )
         return 0
     if options.command == "explore":
-        explored = explore(options.primitive, clients=options.clients, depth=options.depth)
-        print(f"{explored.worlds:,} worlds, {explored.steps:,} steps, all of them: {'yes' if explored.whole else 'no'}")
-        if explored.broken is not None:
-            print(f"choices {explored.broken[0]}: {explored.broken[1]}")
-        return 0 if explored.whole else 1
+        bound = Bound(
+            options.primitive,
+            options.clients,
+            options.acquisitions,
+            options.hurries,
+            options.faults,
+            not options.impatient,
+        )
+        if options.choices is not None:
+            trace, violation = replay(bound, options.choices)
+            print("\n".join([*trace, f"violation: {violation or 'none'}"]))
+            return 0
+        explored = explore(bound, seconds=None if options.minutes is None else options.minutes * 60)
+        print(explored.text())
+        return 1 if explored.broken is not None else 0
     table, good = run.run_modes()
     print(table)
     return 0 if good else 1

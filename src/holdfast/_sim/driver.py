@@ -113,7 +113,8 @@ class Process:
         self._listening: dict[str, deque[Wake]] = {}
         self._awaiting: dict[str, tuple[Task, int]] = {}
         self._backlog: list[Callable[[], None]] = []
-        self._agent_at: float | None = None
+        #: When the agent is to be woken, local s.
+        self.agent_at: float | None = None
 
     # -- clock ------------------------------------------------------------------------------------
 
@@ -394,18 +395,18 @@ class Process:
         self.schedule.remove(hold)
 
     def _arm(self, at: float | None) -> None:
-        if at is not None and (self._agent_at is None or at < self._agent_at):
-            self._agent_at = at
+        if at is not None and (self.agent_at is None or at < self.agent_at):
+            self.agent_at = at
             self.later(at - self.local(), self._attend, at)
 
     def _attend(self, at: float) -> None:
         if self.paused:
             self._backlog.append(lambda: self._attend(at))
             return
-        if not self.alive or self._agent_at != at:
+        if not self.alive or self.agent_at != at:
             return
         self.world.steps += 1
-        self._agent_at = None
+        self.agent_at = None
         for hold in self.schedule.due(self.local()):
             self.spawn(self._renew(hold), f"renew {hold.name}", background=True)
         self._arm(self.schedule.next_at())

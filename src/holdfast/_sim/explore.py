@@ -1,152 +1,212 @@
-"""Small worlds in every order: all ways in which the first messages can be fast or slow, with one fault anywhere.
+"""Every interleaving of a small world, up to a bound: depth-first, each path run from the beginning.
 
-Theory: the order of what happens is decided by how long each message travels. Every message up to a depth is a choice
-(fast, or slower than several fast ones), and as long as the world's one fault is not spent, so are its loss, a journey
-longer than any ttl here, and the sender's crash. A run follows a list of choices and notes how many there were at each
-point; the next list is the successor of that one, until there is none. What comes after the depth is fast.
+A world (`small`) says what could happen next; a path is a list of choices among that. The next path is the successor of
+the last one, until there is none.
+
+Theory: why it is enough to go on from states that are met for the first time, and with the faults that `small` offers.
+
+*States.* What a process does next depends on nothing but what has reached it, and when: protocols have no other input,
+and there are no dice in a small world. So its state is a hash over that. With the server's data and clock, the
+messages under way, the memory of the checks, the time, and what may still go wrong, it makes the state of the world:
+two paths that come to equal states have equal futures, violations included, and the second may end there. So
+all orders of what commutes (arrivals at different processes) meet again after a step or two, and no order is left out.
+States count as equal by a hash of 128 bits.
+
+*Faults*, each as early as makes a difference, since it commutes with all that comes between. A message is lost, late or
+reset in the step that sent it: nothing else touches it while it is under way, and without it time has only more
+freedom. A process crashes or is paused when something has just reached it: between two of those it does nothing. It is
+cancelled there, too, or when the clock has moved, since what it then does looks at the clock. A broken inbox and a
+restart may come at any point. (What is violated between the early place of a fault and its later one is violated in the
+path without it.)
+
+*Processes* that do the same are alike: of those that nothing has come of yet, the first goes first.
+
+The bound is the number of processes, of acquisitions, of faults (one), and of hurries, where time overtakes a message.
+There is no other: paths end by themselves. What is not a choice: jitter (the middle), the rate of clocks (equal), and
+time within a step (none).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 
-from holdfast._core.effects import Call, Command
-from holdfast._sim.driver import Process
-from holdfast._sim.network import AnswerTo, Network, Node
-from holdfast._sim.options import Options
 from holdfast._sim.primitives import found
-from holdfast._sim.world import Violation, World
+from holdfast._sim.small import FAULTS, SmallWorld
+from holdfast._sim.world import Violation
 
-__all__ = ["Explored", "explore"]
-
-FAST_S = 0.001
-SLOW_S = 0.05
-TTL_S = 2.0
-#: Longer than a lease.
-LATE_S = 2.5
-
-_FAST, _SLOW, _LOST, _LATE, _CRASH = range(5)
-
-
-class _Choices:
-    """A list of choices that is followed, and grows by the first alternative where it ends."""
-
-    def __init__(self, taken: list[int], depth: int) -> None:
-        self.taken = taken
-        self.counts: list[int] = []
-        self.depth = depth
-        self.faults = 1
-
-    def next(self) -> int:
-        at = len(self.counts)
-        if at >= self.depth:
-            return _FAST
-        self.counts.append(5 if self.faults else 2)
-        if at == len(self.taken):
-            self.taken.append(_FAST)
-        chosen = self.taken[at]
-        if chosen > _SLOW:
-            self.faults -= 1
-        return chosen
-
-    def successor(self) -> list[int] | None:
-        """The list after this one, or None after the last."""
-        taken = self.taken[: len(self.counts)]
-        while taken:
-            if taken[-1] + 1 < self.counts[len(taken) - 1]:
-                return [*taken[:-1], taken[-1] + 1]
-            taken.pop()
-        return None
-
-
-class _Network(Network):
-    """Messages travel as chosen."""
-
-    def __init__(self, world: World, choices: _Choices) -> None:
-        super().__init__(world)
-        self.choices = choices
-        self._next_s = FAST_S
-
-    def delay(self) -> float:
-        """The requests' delay is chosen in `request`; replies and wake-ups choose here between fast and slow."""
-        taken, self._next_s = self._next_s, 0.0
-        if taken:
-            return taken
-        return SLOW_S if self._choose(None) == _SLOW else FAST_S
-
-    def request(self, process: Process, node: Node, call: Call | Command, answer: AnswerTo) -> None:
-        chosen = self._choose(process)
-        if chosen in (_LOST, _CRASH):
-            return
-        self._next_s = {_FAST: FAST_S, _SLOW: SLOW_S, _LATE: LATE_S}[chosen]
-        super().request(process, node, call, answer)
-
-    def _choose(self, process: Process | None) -> int:
-        world = self.world
-        if world.phase != "chaos":
-            return _FAST
-        chosen = self.choices.next()
-        if chosen == _CRASH and process is not None:
-            world.after(0.0, self._crash, process)
-        if world.trace is not None:
-            world.note("choice", ("fast", "slow", "lost", "late", "crash")[chosen])
-        if process is None and chosen > _SLOW:
-            return _SLOW
-        return chosen
-
-    def _crash(self, process: Process) -> None:
-        if process.alive:
-            process.crash()
-            for primitive in self.world.primitives:
-                primitive.crashed(process)
-            for inbox in list(process.inboxes.values()):
-                self.close(inbox)
+__all__ = ["FAULTS", "Bound", "Explored", "explore", "read", "replay", "written"]
 
 
 @dataclass(frozen=True)
+class Bound:
+    """How small the world is. `patient`: nobody's waiting has a limit."""
+
+    primitive: str = "mutex"
+    clients: int = 2
+    acquisitions: int = 1
+    hurries: int = 0
+    faults: tuple[str, ...] = FAULTS
+    patient: bool = True
+
+    def world(self, *, trace: bool = False) -> SmallWorld:
+        return SmallWorld(
+            found()[self.primitive],
+            clients=self.clients,
+            acquisitions=self.acquisitions,
+            hurries=self.hurries,
+            faults=self.faults,
+            patient=self.patient,
+            trace=trace,
+        )
+
+    def options(self) -> str:
+        """As the command line takes them."""
+        said = f"--primitive {self.primitive} --clients {self.clients} --acquisitions {self.acquisitions}"
+        said += f" --hurries {self.hurries} --faults {','.join(self.faults) or 'none'}"
+        return said if self.patient else f"{said} --impatient"
+
+
+@dataclass
 class Explored:
-    """How many worlds there were, whether that is all of them, and the first that broke: its choices and how."""
+    """What was gone through, whether that is all there is within the bound, and the choices that broke something."""
 
-    worlds: int
-    steps: int
-    whole: bool
-    broken: tuple[list[int], Violation] | None
+    bound: Bound
+    paths: int = 0
+    states: int = 0
+    steps: int = 0
+    #: Steps of the longest path.
+    longest: int = 0
+    seconds: float = 0.0
+    whole: bool = False
+    broken: tuple[list[int], Violation] | None = None
+    #: Ends of paths that were new, by the fault that was in them.
+    ends: Counter[str] = field(default_factory=Counter)
 
-
-def _worlds(name: str, clients: int, depth: int, most: int) -> Iterator[tuple[_Choices, World]]:
-    options = replace(
-        Options(seed=clients, mode="ordinary"),
-        processes=clients,
-        tasks=1,
-        chaos_s=8.0,
-        calm_s=2.0,
-        latency_s=FAST_S,
-        ttl_s=(TTL_S, TTL_S),
-        work_s=0.3,
-        think_s=1.0,
-        patient=0.9,
-        claim_ms=500,
-        late_s=LATE_S,
-    )
-    taken: list[int] | None = []
-    count = 0
-    while taken is not None and count < most:
-        choices = _Choices(taken, depth)
-        world = World(options, [found()[name]])
-        world.network = _Network(world, choices)
-        yield choices, world
-        taken = choices.successor()
-        count += 1
+    def text(self) -> str:
+        bound = self.bound
+        lines = [
+            f"{bound.clients} clients, {bound.acquisitions} acquisitions each of the {bound.primitive}, "
+            f"{bound.hurries} hurries, one fault of: {', '.join(bound.faults) or 'none'}",
+            f"{self.paths:,} worlds, {self.states:,} states, {self.steps:,} steps in {self.seconds:.1f} s, "
+            f"{self.longest} steps at most; all of them within the bound: {'yes' if self.whole else 'no'}",
+        ]
+        if self.broken is not None:
+            choices, violation = self.broken
+            lines += [
+                f"violation: {violation}",
+                f"again: python -m holdfast._sim explore {bound.options()} --choices {written(choices)}",
+            ]
+        return "\n".join(lines)
 
 
-def explore(name: str = "mutex", *, clients: int = 2, depth: int = 6, most: int = 1_000_000) -> Explored:
-    """Every world of so many clients with the first `depth` messages in every way; at most `most` worlds."""
-    count = steps = 0
-    for choices, world in _worlds(name, clients, depth, most):
-        result = world.run()
-        count += 1
-        steps += result.steps + result.effects
-        if result.violation is not None:
-            return Explored(count, steps, False, (choices.taken, result.violation))
-    return Explored(count, steps, count < most, None)
+def explore(bound: Bound, *, seconds: float | None = None, most: int | None = None) -> Explored:
+    """Go through all worlds within the bound; stop at a violation, after so many seconds, or at so many states."""
+    began = time.monotonic()
+    explored = Explored(bound)
+    met: set[bytes] = set()
+    path = _Path()
+    while True:
+        world = bound.world()
+        violation = path.run(world, met, explored.ends)
+        explored.paths += 1
+        explored.steps += len(path.taken)
+        explored.longest = max(explored.longest, len(path.taken))
+        explored.states = len(met)
+        explored.seconds = time.monotonic() - began
+        if violation is not None:
+            explored.broken = path.taken, violation
+            return explored
+        if not path.turn():
+            explored.whole = True
+            return explored
+        if (seconds is not None and explored.seconds > seconds) or (most is not None and len(met) > most):
+            return explored
+
+
+class _Path:
+    """The choices of a world, and how many there were each time."""
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+        self.counts: list[int] = []
+
+    def run(self, world: SmallWorld, met: set[bytes], ends: Counter[str]) -> Violation | None:
+        """Follow the choices, then the first each time until nothing is new."""
+        try:
+            for chosen in self.taken:
+                world.make(next(islice(world.moves(), chosen, None)))
+            while world.violation is None and not world.late():
+                moves = list(world.moves())
+                if not moves:
+                    world.finish()
+                    ends[next(iter(world.counted & _FAULTS), "no fault")] += 1
+                    break
+                if len(moves) > 1:
+                    key = world.key()
+                    if key in met:
+                        break
+                    met.add(key)
+                self.taken.append(0)
+                self.counts.append(len(moves))
+                world.make(moves[0])
+        finally:
+            world.close()
+        return world.violation
+
+    def turn(self) -> bool:
+        """Go to the next path; False when there is none."""
+        while self.taken:
+            chosen, count = self.taken.pop() + 1, self.counts[-1]
+            if chosen < count:
+                self.taken.append(chosen)
+                return True
+            self.counts.pop()
+        return False
+
+
+_FAULTS = Counter(dict.fromkeys(FAULTS, 1))
+
+
+def replay(bound: Bound, choices: Iterable[int]) -> tuple[list[str], Violation | None]:
+    """One world: its trace, and what broke in it. After the last choice, the first is taken each time."""
+    world = bound.world(trace=True)
+    left = iter(choices)
+    try:
+        while world.violation is None and not world.late():
+            moves = list(world.moves())
+            if not moves:
+                world.finish()
+                break
+            chosen = next(left, 0)
+            if not 0 <= chosen < len(moves):
+                raise ValueError(f"there is no choice {chosen}: 0 to {len(moves) - 1} at {world.now:.6f} s")
+            world.make(moves[chosen])
+    finally:
+        world.close()
+    return world.trace or [], world.violation
+
+
+def written(choices: Sequence[int]) -> str:
+    """Choices as the command line takes them: `12:3` stands for the first choice twelve times, then choice 3."""
+    words = []
+    firsts = 0
+    for chosen in choices:
+        if chosen:
+            words.append(f"{firsts}:{chosen}")
+            firsts = 0
+        else:
+            firsts += 1
+    return ",".join(words) or "0:0"
+
+
+def read(text: str) -> list[int]:
+    """The reverse of `written`. Raises `ValueError`."""
+    choices: list[int] = []
+    for word in text.split(","):
+        firsts, _, chosen = word.partition(":")
+        choices += [*([0] * int(firsts)), int(chosen)]
+    return choices

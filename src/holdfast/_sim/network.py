@@ -86,7 +86,7 @@ class Node:
         #: Which data this is: a new number whenever data was lost or replaced.
         self.generation = 0
         self.subscribers: dict[bytes, dict[Inbox, None]] = {}
-        self._last_us = 0
+        self.last_us = 0
         self._backlog: list[Request] = []
         self.server = Server(self.now_us)
         self._equip()
@@ -99,19 +99,19 @@ class Node:
     def now_us(self) -> int:
         """Its wall clock; no two commands in one µs."""
         now = self.offset_us + int(self.world.now * self.rate * 1e6)
-        if now <= self._last_us:
-            now = self._last_us + 1
-        self._last_us = now
+        if now <= self.last_us:
+            now = self.last_us + 1
+        self.last_us = now
         return now
 
     def wall_ms(self) -> int:
         """Its wall clock, without moving it."""
-        return max(self.offset_us + int(self.world.now * self.rate * 1e6), self._last_us) // 1000
+        return max(self.offset_us + int(self.world.now * self.rate * 1e6), self.last_us) // 1000
 
     def jump(self, seconds: float) -> None:
         """Its clock is set."""
         self.offset_us += int(seconds * 1e6)
-        self._last_us = 0
+        self.last_us = 0
 
     def until(self, at_ms: int) -> float:
         """The virtual time at which its clock shows `at_ms`."""
@@ -153,9 +153,9 @@ class Node:
             except Refused as refused:
                 error = refusal(refused.said, self.name)
                 if refused.said.startswith("ERR"):
-                    world.fail("server error", f"{_shown(call)}: {refused.said}")
+                    world.fail("server error", f"{shown(call)}: {refused.said}")
             if world.trace is not None:
-                world.note(self.name, f"{_shown(call)} of {request.process.name} -> {error or value!r}")
+                world.note(self.name, f"{shown(call)} of {request.process.name} -> {error or value!r}")
             if server.touched:
                 self._changed()
             world.executed(self, request, value, error)
@@ -255,7 +255,7 @@ class Node:
         master.replicas.append(self)
 
 
-def _shown(call: Call | Command) -> str:
+def shown(call: Call | Command) -> str:
     if type(call) is Call:
         return f"{call.script}({', '.join(str(arg) for arg in call.args)}) on {call.keys[0]}"
     return " ".join(str(arg) for arg in call.args)
@@ -298,7 +298,7 @@ class Network:
                 kind = noise.kind(r)
                 world.counted[kind] += 1
                 if world.trace is not None:
-                    world.note("net", f"{kind}: {_shown(call)} of {process.name}")
+                    world.note("net", f"{kind}: {shown(call)} of {process.name}")
                 if kind == "drop request":
                     return
                 if kind == "drop reply":

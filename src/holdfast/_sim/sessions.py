@@ -78,6 +78,8 @@ class Sessions(Primitive, Generic[T]):
     worker = "worker"
     #: Errors with which an acquisition may end.
     refusals: tuple[type[Exception], ...] = (Trouble,)
+    #: Whether processes do different things in small worlds, so that none can stand for another.
+    differ = False
 
     def __init__(self, world: World, things: Sequence[T]) -> None:
         super().__init__(world)
@@ -104,6 +106,10 @@ class Sessions(Primitive, Generic[T]):
     async def session(self, process: Process, thing: T) -> None:
         """One acquisition and what follows it."""
         raise NotImplementedError
+
+    def once(self, process: Process) -> Protocol[None]:
+        """One session of a small world."""
+        return self.session(process, self.things[0])
 
     def ttl_ms(self) -> int:
         """As the seed draws it."""

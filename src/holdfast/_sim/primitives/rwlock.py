@@ -75,6 +75,7 @@ class SharedLock(Sessions[_Shared]):
     """Workload and invariants of the shared lock."""
 
     name = "rwlock"
+    differ = True
     worker = "reader or writer"
     refusals = (Trouble, UpgradeRefused, LeaseLost)
 
@@ -114,8 +115,15 @@ class SharedLock(Sessions[_Shared]):
             lock.writer_fence = max(lock.writer_fence, fence)
 
     async def session(self, process: Process, thing: _Shared) -> None:
+        await self.use(process, thing, self.world.rng.random() < 0.65)
+
+    def once(self, process: Process) -> Protocol[None]:
+        """Odd numbers write, even ones read."""
+        return self.use(process, self.things[0], process.number % 2 == 0)
+
+    async def use(self, process: Process, thing: _Shared, reads: bool) -> None:
+        """One acquisition and what follows it."""
         rng = self.world.rng
-        reads = rng.random() < 0.65
         ttl_ms, timeout_s = self.ttl_ms(), self.timeout_s()
         client, owner, number = process.token().split(":")
         token = f"{client}:{READER if reads else WRITER}{owner}:{number}"
