@@ -252,9 +252,9 @@ def _quorum_acquire(world: World) -> Drawn:
     keys = world.keys()
     return [keys[0], keys[1], keys[3]], (
         world.token(),
+        world.one_of(0, HIGH_FENCE),
         world.ttl(),
         FENCE_MS,
-        world.one_of(0, HIGH_FENCE),
         0,
         world.one_of("", "check"),
     )

@@ -278,16 +278,16 @@ class _Round:
         hint_us = quorum.hint_us(asked_at)
         delay_ms = self.ttl_ms if quorum.restart_delay_ms is None else quorum.restart_delay_ms
         vote_keys = (keys.lock, keys.fence, keys.gone)
-        args = (self.token, self.ttl_ms, settings.fence_ms, hint_us, delay_ms)
+        args = (self.token, hint_us, self.ttl_ms, settings.fence_ms, delay_ms)
         plain, checking = (*args, ""), (*args, "check")
         calls = [
-            Call("quorum_acquire", vote_keys, checking if run_id is None else plain, patience_s, node=index)
+            Call("quorum_acquire", vote_keys, checking if run_id is None else plain, patience_s, index)
             for index, run_id in enumerate(quorum.run_ids)
         ]
         unchecked, quorum.unchecked = quorum.unchecked, False
         enough = self._all if unchecked else self._enough
         self.answers = answers = await _ask(calls, patience_s, enough, self._late)
-        fences: dict[int, int] = {}
+        fences: list[int] = []
         for index, answer in enumerate(answers):
             if answer is None:
                 continue
@@ -297,15 +297,16 @@ class _Round:
                 continue
             self.owed.discard(index)
             if answer[0] == 1:
-                fence, server_us = answer[1], answer[2]
-                quorum.saw_clock(index, server_us, asked_at)
-                fences[fence] = fences.get(fence, 0) + 1
-            quorum.look_at(index, answer)
-        quorum.complain()
-        if sum(fences.values()) < quorum.need:
+                fences.append(answer[1])
+                quorum.saw_clock(index, answer[2], asked_at)
+            if answer[0] != 1 or quorum.run_ids[index] is None:
+                quorum.look_at(index, answer)
+        if quorum.wrong is not None:
+            quorum.complain()
+        if len(fences) < quorum.need:
             return None
-        for fence, count in fences.items():
-            if count >= quorum.need:
+        for fence in fences:
+            if fences.count(fence) >= quorum.need:
                 return fence
         return await self._agree(max(fences), patience_s)
 
@@ -358,14 +359,15 @@ async def _release_all(
     patience_s = quorum.patience_s(ttl_ms)
     plain = _release_args(quorum, keys, token, bury=False)
     burying = _release_args(quorum, keys, token, bury=True) if unsure else plain
-    calls = [
-        Call("release", keys.all, burying if index in unsure else plain, patience_s, node=index) for index in members
-    ]
+    calls = [Call("release", keys.all, burying if index in unsure else plain, patience_s, index) for index in members]
     waited_for = [at for at, index in enumerate(members) if index not in unsure] or list(range(len(members)))
 
     def enough(answers: Sequence[Answer]) -> bool:
-        released = sum(type(answer) is int and answer > 0 for answer in answers)
-        return released >= quorum.need or all(answers[at] is not None for at in waited_for)
+        released = 0
+        for answer in answers:
+            if type(answer) is int and answer > 0:
+                released += 1
+        return released >= quorum.need or None not in [answers[at] for at in waited_for]
 
     def late(at: int, reply: Reply) -> None:
         quorum.settled(members[at], token)

@@ -17,16 +17,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from holdfast._core.effects import Answer, CallMany
+from holdfast._core.effects import Answer, Call, CallMany
 from holdfast._core.trouble import Trouble
-from holdfast._lua import SCRIPTS
+from holdfast._lua import SCRIPTS, Script
 from holdfast._transport.asked import Asked
 from holdfast._transport.clock import clock
-from holdfast._transport.pack import pack_unique
+from holdfast._transport.pack import pack_script
 from holdfast._transport.threads import Node, Wire
 
 __all__ = ["Dialler", "ask_all"]
 
+_READABLE = select.POLLIN
 #: When enough have answered, the others are waited for this long, s, or as long as it took so far.
 GRACE_S = 0.002
 #: So many connections to one server may owe replies: enough for a slow one, an end to those that hang.
@@ -179,37 +180,47 @@ def ask_all(
     begun_at = clock()
     until = begun_at + many.patience_s
     satisfied = False
-    packed: list[bytes] = []
-    for at, call in enumerate(calls):
-        before = calls[at - 1]
-        if at and call.args is before.args and call.keys is before.keys and call.script == before.script:
-            packed.append(packed[-1])  # members of a quorum are asked the same
+    requests: list[tuple[Script, bytes]] = []
+    before: Call | None = None
+    for call in calls:
+        if (
+            before is not None
+            and call.args is before.args
+            and call.keys is before.keys
+            and call.script == before.script
+        ):
+            requests.append(requests[-1])  # members of a quorum are asked the same
         else:
-            packed.append(pack_unique(SCRIPTS[call.script], call.keys, call.args))
+            script = SCRIPTS[call.script]
+            requests.append((script, pack_script(script, call.keys, call.args)))
+        before = call
 
-    def send(index: int, wire: Wire) -> None:
-        asked = Asked(index, SCRIPTS[calls[index].script], packed[index], nodes[index], wire, many.late)
+    def send(index: int, wire: Wire, at: float) -> None:
+        node = nodes[index]
+        script, packed = requests[index]
         try:
-            asked.send()
+            if wire.patience_s:
+                wire.patience(0.0)
+            wire.sendall(packed)
         except OSError as error:
             wire.close()
-            nodes[index].drop_idle()
-            answers[index] = Trouble("broken", str(error), nodes[index].name, sent=True, passing=True)
+            node.drop_idle()
+            answers[index] = Trouble("broken", str(error), node.name, sent=True, passing=True)
             return
         fd = wire.sock.fileno()
-        under_way[fd] = asked
-        poll.register(fd, select.POLLIN)
+        under_way[fd] = Asked(index, script, packed, node, wire, many.late, at)
+        poll.register(fd, _READABLE)
 
     try:
         for index, node in enumerate(nodes):
             wire = node.idle()
             if wire is not None:
-                send(index, wire)
+                send(index, wire, begun_at)
                 continue
             if group is None:
                 waker = _waker()
                 waker.drain()
-                poll.register(waker.reader, select.POLLIN)
+                poll.register(waker.reader, _READABLE)
                 group = _Group(waker)
             if node.owed >= OWED_MAX or not dialler_of(node).dial(group, index):
                 answers[index] = Trouble(
@@ -220,7 +231,7 @@ def ask_all(
         if cancelled is not None:
             if waker is None:
                 waker = _waker()
-                poll.register(waker.reader, select.POLLIN)
+                poll.register(waker.reader, _READABLE)
             cancelled(waker.wake)
         # TLS may have read ahead; a plain socket has nothing before it is polled.
         while True:
@@ -251,7 +262,7 @@ def ask_all(
                         index, result = group.connected.popleft()
                         dialling.discard(index)
                         if isinstance(result, Wire):
-                            send(index, result)
+                            send(index, result, clock())
                         else:
                             answers[index] = result
                 elif waker is not None:

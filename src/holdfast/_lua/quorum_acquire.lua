@@ -1,6 +1,6 @@
 -- Acquire a lock on one member of a quorum: this member's vote.
 -- KEYS    1 lock  2 fence  3 gone
--- ARGV    1 token  2 ttl_ms  3 fence_ms  4 hint_us: the fencing token that the client proposes to all members, or 0
+-- ARGV    1 token  2 hint_us: the fencing token that the client proposes to all members, or 0  3 ttl_ms  4 fence_ms
 --         5 restart_delay_ms: up for less than this, it may have forgotten a lease and does not vote
 --         6 "check" says who it is too (the set-up may be wrong), "" does not
 -- Returns {1, fencing token, server's time_us, run id or ""}     granted (also to a repeat)
@@ -8,8 +8,9 @@
 --         {-1}                                                   this token was given back before
 --         {-2, ms until it votes (-1: its uptime is a secret)}   does not vote
 --         {-3, role}                                             is not a master
-local lock, fence_key = KEYS[1], KEYS[2]
-local token, ttl_ms, hint, delay_ms = ARGV[1], ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5])
+-- #include fence
+local lock, fence_key, gone = KEYS[1], KEYS[2], KEYS[3]
+local token, hint, ttl_ms, fence_ms, delay_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], tonumber(ARGV[5])
 local run_id = ''
 if ARGV[6] == 'check' then
   local said = redis.pcall('INFO', 'replication')
@@ -39,24 +40,29 @@ if delay_ms > 0 then
   end
 end
 
+-- A proposal far ahead of our clock is somebody's broken clock, and would stay.
+local wish = now
+if hint > now and hint < now + 10000000 then
+  wish = hint
+end
+-- Nobody holds it, nothing was given back of late: first, since it is the most frequent case and should cost least.
+if redis.call('EXISTS', lock, gone) == 0 then
+  redis.call('SET', lock, token, 'PX', ttl_ms)
+  return {1, next_fence(fence_key, fence_ms, wish), now, run_id}
+end
+
 local holder = redis.call('GET', lock)
 if holder and holder ~= token then
   return {0, redis.call('PTTL', lock), holder}
 end
-if redis.call('SISMEMBER', KEYS[3], token) == 1 then
+if redis.call('SISMEMBER', gone, token) == 1 then
   return {-1}
 end
 redis.call('SET', lock, token, 'PX', ttl_ms)
-local last = tonumber(redis.call('GET', fence_key) or 0)
-local fence = now
--- A proposal far ahead of our clock is somebody's broken clock, and would stay.
-if hint > fence and hint < now + 10000000 then
-  fence = hint
+local last = holder and tonumber(redis.call('GET', fence_key) or 0) or 0
+if last > 0 then
+  -- A repeat is told what it was told, and remembered as long as the first.
+  redis.call('PEXPIRE', fence_key, fence_ms)
+  return {1, last, now, run_id}
 end
-if holder and last > 0 then
-  fence = last
-elseif last >= fence then
-  fence = last + 1
-end
-redis.call('SET', fence_key, string.format('%.0f', fence), 'PX', ARGV[3])
-return {1, fence, now, run_id}
+return {1, next_fence(fence_key, fence_ms, wish), now, run_id}

@@ -10,7 +10,6 @@ import hiredis
 from holdfast._core.effects import Answer, Protocol
 from holdfast._core.trouble import Trouble
 from holdfast._lua import Script
-from holdfast._transport.clock import clock
 from holdfast._transport.pack import pack_command
 from holdfast._transport.threads import Node, Wire
 
@@ -30,6 +29,7 @@ class Asked:
         node: Node,
         wire: Wire,
         late: Callable[[int, Any], Protocol[None] | None] | None,
+        sent_at: float,
     ) -> None:
         self.index = index
         self.script = script
@@ -39,33 +39,28 @@ class Asked:
         self.late = late
         self.skip = 0
         self.loaded = False
-        self.sent_at = 0.0
+        self.sent_at = sent_at
         self.until = 0.0
-
-    def send(self) -> None:
-        """Raises OSError."""
-        self.wire.patience(0.0)
-        self.sent_at = clock()
-        self.wire.sendall(self.packed)
 
     def read(self) -> Answer:
         """What has come by now: the answer, or None. The connection is idle again, or closed, after an answer."""
+        wire = self.wire
         try:
-            for reply in self.wire.read_ready():
+            for reply in wire.read_ready():
                 if self.skip:
                     self.skip -= 1
                     continue
-                if isinstance(reply, hiredis.ReplyError):
+                if type(reply) is hiredis.ReplyError:
                     if str(reply).startswith("NOSCRIPT") and not self.loaded:
                         self.loaded = True  # once is enough
                         self.skip = 1
-                        self.wire.sendall(pack_command(("SCRIPT", "LOAD", self.script.text)) + self.packed)
+                        wire.sendall(pack_command(("SCRIPT", "LOAD", self.script.text)) + self.packed)
                         continue
                     reply = self.node.refused(reply)
-                self.node.put(self.wire)
+                self.node.put(wire)
                 return reply
         except (OSError, hiredis.ProtocolError) as error:
-            self.wire.close()
+            wire.close()
             self.node.drop_idle()
             return Trouble("broken", str(error), self.node.name, sent=True, passing=True)
         return None

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from holdfast._core.effects import Call
 from holdfast._lua import SCRIPTS, Script
 
-__all__ = ["Ask", "pack_around", "pack_command", "pack_script", "pack_sync", "pack_unique"]
+__all__ = ["Ask", "pack_around", "pack_command", "pack_script", "pack_sync"]
 
 #: What stands before and behind the token (the first argument) in a script's call: all else repeats, since locks are
 #: taken again and again. Cleared when full.
 _AROUND_MAX = 2_000
 #: What is longer carries a value, and does not repeat.
 _BEHIND_MAX_BYTES = 1_000
+#: So many arguments at the beginning are new in each call, where it is not the token alone.
+_VARYING = {"quorum_acquire": 2, "raise_fence": 2, "multi_renew": 3}
 _around_token: dict[tuple[object, ...], tuple[bytes, bytes]] = {}
 
 
@@ -21,28 +23,32 @@ def _bulk(data: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
+def _bytes(arg: str | int | bytes) -> bytes:
+    return arg.encode() if isinstance(arg, str) else b"%d" % arg if isinstance(arg, int) else arg
+
+
 def pack_script(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> bytes:
     """EVALSHA of a script."""
     if not args or type(args[0]) is not str:
         return b"".join(_pack_parts(script, keys, args))
-    before, behind = pack_around(script, keys, args)
+    varying = _VARYING.get(script.name, 1)
+    before, behind = pack_around(script, keys, args, varying)
     token = args[0].encode()
-    return b"%b$%d\r\n%b\r\n%b" % (before, len(token), token, behind)
+    if varying == 1:
+        return b"%b$%d\r\n%b\r\n%b" % (before, len(token), token, behind)
+    return b"%b%b%b" % (before, b"".join([_bulk(_bytes(arg)) for arg in args[:varying]]), behind)
 
 
-def pack_unique(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> bytes:
-    """EVALSHA of a script whose arguments will not come again."""
-    return b"".join(_pack_parts(script, keys, args))
-
-
-def pack_around(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> tuple[bytes, bytes]:
-    """What stands before and behind the first argument in EVALSHA of a script."""
-    known = (script.name, tuple(keys), tuple(args[1:]))
+def pack_around(
+    script: Script, keys: Sequence[str], args: Sequence[str | int | bytes], varying: int = 1
+) -> tuple[bytes, bytes]:
+    """What stands before and behind the first arguments, which vary, in EVALSHA of a script."""
+    known = (script.name, tuple(keys), tuple(args[varying:]))
     around = _around_token.get(known)
     if around is None:
         parts = _pack_parts(script, keys, args)
         before = 3 + len(keys)
-        around = b"".join(parts[:before]), b"".join(parts[before + 1 :])
+        around = b"".join(parts[:before]), b"".join(parts[before + varying :])
         if len(around[1]) <= _BEHIND_MAX_BYTES:
             if len(_around_token) >= _AROUND_MAX:
                 _around_token.clear()
@@ -71,8 +77,7 @@ def _pack_parts(script: Script, keys: Sequence[str], args: Sequence[str | int | 
     """Its argument count, name, key count; keys; arguments."""
     parts = [b"*%d\r\n" % (3 + len(keys) + len(args)), script.head, _bulk(b"%d" % len(keys))]
     parts += [_bulk(key.encode()) for key in keys]
-    for arg in args:
-        parts.append(_bulk(arg.encode() if isinstance(arg, str) else b"%d" % arg if isinstance(arg, int) else arg))
+    parts += [_bulk(_bytes(arg)) for arg in args]
     return parts
 
 

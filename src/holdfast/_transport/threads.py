@@ -36,7 +36,7 @@ _LONG_TIMEVAL = sys.maxsize > 2**32 and os.name == "posix"
 class Wire:
     """One connection: bytes out, parsed replies in."""
 
-    __slots__ = ("_connection", "_reader", "_recv", "_timed_by_system", "patience_s", "sendall", "sock")
+    __slots__ = ("_connection", "_is_tls", "_reader", "_recv", "patience_s", "sendall", "sock")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -45,7 +45,7 @@ class Wire:
         self.sendall = self.sock.sendall
         self._recv = self.sock.recv
         self._reader = hiredis.Reader()
-        self._timed_by_system = _LONG_TIMEVAL and not _is_tls(self.sock)
+        self._is_tls = hasattr(self.sock, "pending")
         #: What `patience` was told last.
         self.patience_s = -1.0
 
@@ -53,7 +53,7 @@ class Wire:
         """The longest wait for one read; 0: none."""
         if seconds == self.patience_s:
             return
-        if seconds > 0 and self._timed_by_system:
+        if seconds > 0 and _LONG_TIMEVAL and not self._is_tls:
             # The system's own limit: a socket with Python's is asked by poll() before each read and write.
             self.sock.settimeout(None)
             micros = max(1, round(seconds * 1_000_000))
@@ -83,13 +83,14 @@ class Wire:
     def read_ready(self) -> list[Reply]:
         """All replies that can be had without waiting. The socket does not block."""
         replies: list[Reply] = []
+        reader = self._reader
         try:
             while True:
                 data = self._recv(65536)
                 if not data:
                     raise ConnectionResetError("the server closed the connection")
-                self._reader.feed(data)
-                if len(data) < 65536 and not _is_tls(self.sock):
+                reader.feed(data)
+                if len(data) < 65536 and not self._is_tls:
                     break
         except (BlockingIOError, InterruptedError):
             pass
@@ -97,7 +98,7 @@ class Wire:
             if not _would_block(error):
                 raise
         try:
-            while (reply := self._reader.gets()) is not False:
+            while (reply := reader.gets()) is not False:
                 replies.append(reply)
         except hiredis.ProtocolError as error:
             raise ConnectionAbortedError(str(error)) from error
@@ -126,10 +127,6 @@ class Wire:
             os.close(self.sock.detach())
         except OSError:
             pass
-
-
-def _is_tls(sock: socket.socket) -> bool:
-    return hasattr(sock, "pending")
 
 
 def _would_block(error: OSError) -> bool:
