@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from holdfast._core.effects import Command, Reply
 from holdfast._core.trouble import Trouble
 
@@ -10,10 +12,10 @@ __all__ = ["introduce", "look_up"]
 _PATIENCE_S = 2.0
 
 
-async def introduce(key: str, description: str, keep_ms: int) -> None:
+async def introduce(key: str, describe: Callable[[], str], keep_ms: int) -> None:
     """Write the description of a client, in one command with its ttl; nothing depends on it, so trouble is ignored."""
     try:
-        await Command(("SET", key, description, "PX", keep_ms), _PATIENCE_S, key=key)
+        await Command(("SET", key, describe(), "PX", keep_ms), _PATIENCE_S, key=key)
     except Trouble:
         pass
 

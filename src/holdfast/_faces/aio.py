@@ -20,6 +20,7 @@ import warnings
 import weakref
 from asyncio import current_task, get_running_loop
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import CodeType, TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -38,7 +39,8 @@ from holdfast._core.waiting import Busy, Grant
 from holdfast._drivers.aio import AioDriver
 from holdfast._faces.aio_makers import Makers
 from holdfast._faces.entered import Entered
-from holdfast._faces.holder import CLIENT_INFO_MS, Holder, client_id_of, client_key, holder_of, introduction
+from holdfast._faces.holder import Holder, holder_of
+from holdfast._faces.introduction import CLIENT_INFO_MS, client_id_of, client_key, introduction
 from holdfast._faces.options import (
     Duration,
     check_bool,
@@ -882,7 +884,7 @@ class Client(Makers):
     def _introduce(self, driver: AioDriver, now: float) -> None:
         driver.introduce_at = now + CLIENT_INFO_MS / 2000
         key = client_key(self._namespace, driver.client_id)
-        driver.start(introduce(key, introduction(time.time()), CLIENT_INFO_MS))
+        driver.start(introduce(key, partial(introduction, time.time()), CLIENT_INFO_MS))
 
 
 def connect(

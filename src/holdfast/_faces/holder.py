@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast._core.tokens import client_of, is_ours
+from holdfast._core.tokens import is_ours
 
-__all__ = ["CLIENT_INFO_MS", "Holder", "client_key", "holder_of", "introduction"]
-
-#: How long a client's description stays on the server, ms; it is written anew at half of that.
-CLIENT_INFO_MS = 86_400_000
+__all__ = ["Holder", "holder_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +35,6 @@ class Holder:
         since = f" since {self.since:%Y-%m-%d %H:%M:%S} UTC" if self.since else ""
         left = "without a time limit" if self.remaining_s is None else f"{self.remaining_s:.1f} s left"
         return f"{who}{since}, {left}"
-
-
-def client_key(namespace: str | None, client_id: str) -> str:
-    """Where a client's description lies."""
-    return f"{namespace or 'holdfast'}:client:{client_id}"
-
-
-def introduction(now_s: float) -> str:
-    """What a client says of itself: JSON."""
-    program = " ".join([os.path.basename(sys.argv[0] or "python"), *sys.argv[1:]])[:200]
-    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "program": program, "since": now_s})
 
 
 def _told(description: bytes | None) -> dict[str, Any]:
@@ -82,8 +65,3 @@ def holder_of(token: str, remaining_ms: int, fence: int, description: bytes | No
 
 def _utc(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
-
-
-def client_id_of(token: str) -> str | None:
-    """The client behind a token of ours."""
-    return client_of(token) if is_ours(token) else None

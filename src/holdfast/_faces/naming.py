@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import string
 from collections.abc import Callable
 from typing import Any
 
@@ -28,9 +26,13 @@ def name_of(subject: object) -> str:
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     """From the arguments of a call to the name. What the template names has to be a parameter of the function."""
     check_name(template, "template")
-    signature = inspect.signature(function)
+    # Imported here: a program that names no lock by a template shall not wait for these at its start.
+    from inspect import signature as signature_of
+    from string import Formatter
+
+    signature = signature_of(function)
     try:
-        fields = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
+        fields = [field for _, field, _, _ in Formatter().parse(template) if field is not None]
     except ValueError as error:
         raise ConfigurationError("template", template, f"a format string ({error})") from None
     for field in fields:

@@ -6,10 +6,12 @@ Durations are seconds as int or float, or a timedelta; on the wire they are whol
 from __future__ import annotations
 
 import math
-from datetime import timedelta
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 __all__ = [
     "COUNT_MAX",
@@ -49,11 +51,13 @@ COUNT_MAX = 1_000_000_000
 
 
 def _seconds(argument: str, value: object, allowed: str) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    from datetime import timedelta  # whoever passes one has imported it before
+
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ConfigurationError(argument, value, allowed)
-    return float(value)
+    raise ConfigurationError(argument, value, allowed)
 
 
 def _whole_ms(seconds: float) -> int:

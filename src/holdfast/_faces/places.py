@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -120,7 +119,7 @@ def settings_for(place: Any, settings: Settings) -> Settings:
     fails_over = isinstance(place, Seeds) or hasattr(place, "nodes_manager") or hasattr(pool, "service_name")
     if not fails_over:
         return settings
-    return replace(settings, recheck_max_s=min(settings.recheck_max_s, _FAILOVER_RECHECK_S))
+    return settings._replace(recheck_max_s=min(settings.recheck_max_s, _FAILOVER_RECHECK_S))
 
 
 def quorum_of(place: Any, nodes: Sequence[Any], settings: Settings) -> Quorum | None:

@@ -14,9 +14,10 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import get_ident
 from types import CodeType, TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from holdfast._core.describe import introduce, look_up
 from holdfast._core.effects import Protocol
@@ -33,7 +34,7 @@ from holdfast._core.waiting import Busy, Grant
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.threads import Cancelled, ThreadDriver
 from holdfast._faces.entered import Entered
-from holdfast._faces.holder import CLIENT_INFO_MS, Holder, client_id_of, client_key, holder_of, introduction
+from holdfast._faces.introduction import CLIENT_INFO_MS, client_id_of, client_key, introduction
 from holdfast._faces.options import (
     Duration,
     check_bool,
@@ -59,6 +60,9 @@ from holdfast.errors import (
     LeaseLost,
     LeaseReleased,
 )
+
+if TYPE_CHECKING:
+    from holdfast._faces.holder import Holder
 
 __all__ = ["Cancel", "Client", "Leasable", "Lease", "LeaseState", "Lock", "Loss", "connect"]
 
@@ -524,6 +528,8 @@ class Lock(Leasable):
             return None
         client_id = client_id_of(token)
         description = client._run(look_up(client_key(client.namespace, client_id))) if client_id else None
+        from holdfast._faces.holder import holder_of  # not at the start: most programs never ask
+
         return holder_of(token, remaining_ms, fence, description)
 
     def last_fencing_token(self) -> int:
@@ -755,7 +761,7 @@ class Client(Makers):
     def _introduce(self, now: float) -> None:
         self._introduce_at = now + CLIENT_INFO_MS / 2000
         key = client_key(self._namespace, self._driver.client_id)
-        self._driver.spawn(introduce(key, introduction(time.time()), CLIENT_INFO_MS))
+        self._driver.spawn(introduce(key, partial(introduction, time.time()), CLIENT_INFO_MS))
 
 
 def connect(

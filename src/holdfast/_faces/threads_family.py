@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from holdfast._core import barrier, condition, gate, multilock, optimistic, rwlock, semaphore
 from holdfast._core.effects import Protocol, Reply
@@ -23,7 +23,6 @@ from holdfast._core.trouble import Trouble
 from holdfast._core.waiting import Busy, Grant, Turn, patience_for, wait_for
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.threads import Cancelled
-from holdfast._faces.holder import Holder
 from holdfast._faces.naming import namer
 from holdfast._faces.options import PERMITS_MAX, Duration, check_count, check_name, timeout_of, ttl_ms_of
 from holdfast._faces.threads import Client, Leasable, Lease, Lock
@@ -39,6 +38,9 @@ from holdfast.errors import (
     OptimisticConflict,
     StaleFencingToken,
 )
+
+if TYPE_CHECKING:
+    from holdfast._faces.holder import Holder
 
 __all__ = [
     "Barrier",

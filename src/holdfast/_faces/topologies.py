@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +51,9 @@ def _through_sentinel(client: Any) -> bool:
 
 
 def _is_asyncio(connection_class: Any) -> bool:
-    return inspect.iscoroutinefunction(getattr(connection_class, "connect", None))
+    from inspect import iscoroutinefunction
+
+    return iscoroutinefunction(getattr(connection_class, "connect", None))
 
 
 def _check_threads(client: Any, wrong: bool = False) -> None:

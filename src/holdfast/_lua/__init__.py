@@ -7,11 +7,16 @@ used: a program uses few of them.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterator
 from typing import Any
+
+try:
+    # hashlib loads OpenSSL, which takes longer than all else here.
+    from _sha1 import sha1  # type: ignore[import-not-found]
+except ImportError:
+    from hashlib import sha1
 
 __all__ = ["PARTS", "SCRIPTS", "Script", "load"]
 
@@ -29,7 +34,7 @@ class Script:
     def __init__(self, name: str, text: str) -> None:
         self.name = name
         self.text = text
-        self.sha = hashlib.sha1(text.encode()).hexdigest()
+        self.sha = sha1(text.encode()).hexdigest()
         #: What every EVALSHA of this script starts with after its argument count.
         self.head = b"$7\r\nEVALSHA\r\n$40\r\n" + self.sha.encode() + b"\r\n"
 

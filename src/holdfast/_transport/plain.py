@@ -7,8 +7,7 @@ the user brought): importing it takes several times as long as all of `holdfast 
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import hiredis
@@ -19,8 +18,7 @@ from holdfast._transport.pack import pack_command
 __all__ = ["Address", "address_of_url"]
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """Where a server is, and who we are to it."""
 
     host: str
