@@ -66,12 +66,13 @@ def main(argv: list[str] | None = None) -> int:
     again = commands.add_parser("replay", help="one seed with its trace")
     again.add_argument("seed", type=int)
     again.add_argument("--mode", choices=[*MODES], default="ordinary")
+    again.add_argument("--protected", action="store_true", help="with the protection that the mode takes away")
     again.add_argument("--without", default="", help="kinds of faults to leave out, comma-separated")
     again.add_argument("--primitives", type=_names, default=None)
     again.add_argument("--whole", action="store_true", help="the whole trace, not its end")
     again.add_argument("--shrink", action="store_true", help="leave out what is not needed for the violation")
 
-    commands.add_parser("modes", help="what is not promised breaks, and nothing else does")
+    commands.add_parser("modes", help="what is not promised breaks, nothing else does, nor that when protected")
 
     small = commands.add_parser("explore", help="small worlds: every order of everything, one fault anywhere")
     small.add_argument("--primitive", choices=[*found()], default="mutex")
@@ -114,6 +115,7 @@ def main(argv: list[str] | None = None) -> int:
                 names=options.primitives,
                 shrink=options.shrink,
                 whole=options.whole,
+                protected=options.protected,
             )
         )
         return 0

@@ -1,7 +1,8 @@
 """What a seed draws: the size of its world, its rhythms, and which faults strike how often (a swarm).
 
-Modes: "ordinary" draws only faults after which a client can keep every promise. Every other mode takes one
-protection away or adds one fault that no client can answer for, and says which invariant must then be seen to break.
+Modes: "ordinary" draws only faults after which a client can keep every promise. Most others take one protection away
+or add one fault that no client can answer for, and say which invariant must then be seen to break. Drawn as protected,
+the very same worlds have the protection, or are without that fault, and nothing may break.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ __all__ = ["MODES", "Mode", "Options"]
 
 @dataclass(frozen=True)
 class Mode:
-    """A kind of world: what must break in it (None: nothing), and what is not promised in it."""
+    """A kind of world: what must break in it (None: nothing), and what is not promised in it.
+
+    `protection`: with what nothing breaks, and what is not promised even then.
+    """
 
     name: str
     what: str
     demanded: str | None = None
     not_promised: frozenset[str] = frozenset()
+    protection: str | None = None
+    not_even: frozenset[str] = frozenset()
 
 
 #: What nobody promises once data are lost or a server's clock jumps.
@@ -32,16 +38,48 @@ MODES: dict[str, Mode] = {
         Mode("calm", "no faults at all, cancellations only: order and no idle lock from the first second"),
         Mode("empty", "servers restart without their data; everything but exclusion holds", None, _LOOSE),
         Mode("cluster", "keys lie on several servers by their slots"),
-        Mode("restart-empty", "the same, and exclusion is checked", "overlap", _LOOSE - {"overlap"}),
-        Mode("failover-no-wait", "a replica is promoted, nobody waited for replicas", "overlap", _LOOSE - {"overlap"}),
+        Mode(
+            "restart-empty",
+            "the same, and exclusion is checked",
+            "overlap",
+            _LOOSE - {"overlap"},
+            "no data are lost",
+        ),
+        Mode(
+            "failover-no-wait",
+            "a replica is promoted, nobody waited for replicas",
+            "overlap",
+            _LOOSE - {"overlap"},
+            "both replicas have acknowledged",
+        ),
         Mode(
             "failover-wait-1",
             "of two replicas one has acknowledged, the other is promoted",
             "overlap",
             _LOOSE - {"overlap"},
+            "both replicas have acknowledged",
         ),
-        Mode("server-clock-forward", "a server's clock jumps forward", "overlap", _LOOSE - {"overlap"}),
-        Mode("empty-and-clock-back", "data lost and the clock set back at once", "fence", _LOOSE),
+        Mode(
+            "server-clock-forward",
+            "a server's clock jumps forward",
+            "overlap",
+            _LOOSE - {"overlap"},
+            "clocks do not jump",
+        ),
+        Mode(
+            "empty-and-clock-back",
+            "data lost and the clock set back at once",
+            "fence",
+            _LOOSE,
+            "not both at once",
+        ),
+        Mode(
+            "drift",
+            "clocks that run faster or slower than validity allows for",
+            "shorter on the server",
+            frozenset({"overlap", "told fence", "stolen", "order"}),
+            "drift within the allowance",
+        ),
         Mode("quorum", "independent servers whose clocks differ: a majority decides"),
         Mode(
             "quorum-empty",
@@ -54,16 +92,47 @@ MODES: dict[str, Mode] = {
             "members restart without their data and vote at once",
             "overlap",
             _LOOSE - {"overlap"} | {"fence"},
+            "they vote after the longest ttl",
+            frozenset({"fence", "shorter on the server"}),
         ),
-        Mode("quorum-clock-forward", "a member's clock jumps forward", "overlap", _LOOSE - {"overlap"} | {"fence"}),
-        Mode("quorum-not-written-back", "fencing tokens are not written back to a majority", "fence"),
+        Mode(
+            "quorum-clock-forward",
+            "a member's clock jumps forward",
+            "overlap",
+            _LOOSE - {"overlap"} | {"fence"},
+            "clocks do not jump",
+        ),
+        Mode(
+            "quorum-drift",
+            "members and clients whose clocks run faster or slower than validity allows for",
+            "shorter on the server",
+            frozenset({"overlap", "told fence", "stolen"}),
+            "drift within the allowance",
+        ),
+        Mode(
+            "quorum-not-written-back",
+            "fencing tokens are not written back to a majority",
+            "fence",
+            frozenset(),
+            "they are",
+        ),
         Mode(
             "careless",
             "holders work on without looking at the deadline",
             "overlap",
             frozenset({"shorter on the server", "late loss"}),
+            "they look",
         ),
     )
+}
+
+
+#: Faults against which there is no protection but their absence.
+_LEFT_OUT = {
+    "restart-empty": ("empty",),
+    "empty-and-clock-back": ("empty-and-clock-back",),
+    "server-clock-forward": ("clock forward",),
+    "quorum-clock-forward": ("clock forward",),
 }
 
 
@@ -99,10 +168,14 @@ class Options:
     noise: dict[str, float] = field(default_factory=dict)
     lost_push: float = 0.0
     careless: bool = False
+    #: With what the mode takes away: see `Mode.protection`.
+    protected: bool = False
     not_promised: frozenset[str] = frozenset()
 
     @classmethod
-    def draw(cls, seed: int, mode: str = "ordinary", without: frozenset[str] = frozenset()) -> Options:
+    def draw(
+        cls, seed: int, mode: str = "ordinary", without: frozenset[str] = frozenset(), protected: bool = False
+    ) -> Options:
         """The options of a seed; faults in `without` are left out of what was drawn (to shorten a trace)."""
         rng = random.Random(f"options {mode} {seed}")
         ttl_low = rng.choice((0.5, 2.0, 5.0, 10.0))
@@ -121,7 +194,8 @@ class Options:
             think_s=rng.choice((0.5, 3.0, 8.0, 20.0)),
             patient=rng.choice((0.1, 0.5, 0.9)),
             claim_ms=rng.choice((500, 2000)),
-            not_promised=MODES[mode].not_promised,
+            protected=protected,
+            not_promised=MODES[mode].not_even if protected else MODES[mode].not_promised,
         )
         rates = {
             kind: rate * rng.choice((0.0, 0.0, 1.0, 1.0, 4.0))
@@ -191,16 +265,20 @@ class Options:
                 rates["clock forward"] = 0.1
         elif mode == "careless":
             rates["pause"] = 0.1
-            options = replace(options, careless=True)
+            options = replace(options, careless=not protected)
         elif replicated:
             rates["failover"] = rng.choice((0.01, 0.04))
             rates["link"] = rng.choice((0.0, 0.02))
         if mode == "ordinary" and replicated:
             options = replace(options, nodes=3, replicas=2, sync=(2, 500), lag_s=lag_s)
-        elif mode == "failover-wait-1":
-            options = replace(options, nodes=3, replicas=2, sync=(1, 500), lag_s=lag_s)
-        elif mode == "failover-no-wait":
-            options = replace(options, nodes=3, replicas=2, lag_s=lag_s)
+        elif mode.startswith("failover"):
+            unsafe = (1, 500) if mode == "failover-wait-1" else None
+            options = replace(options, nodes=3, replicas=2, sync=(2, 500) if protected else unsafe, lag_s=lag_s)
+        elif mode.endswith("drift"):
+            options = replace(options, drift=0.0049 if protected else 0.05)
+        if protected:
+            for kind in _LEFT_OUT.get(mode, ()):
+                rates.pop(kind, None)
         rates = {kind: rate for kind, rate in rates.items() if rate > 0 and kind not in without}
         noise = {kind: chance for kind, chance in noise.items() if chance > 0 and kind not in without}
         if not noise.keys() & {"duplicate", "late request", "late reply"}:

@@ -97,14 +97,16 @@ class QuorumLock(Sessions[_Lock]):
             node.offset_us += world.rng.randrange(_APART_US)
         super().__init__(world, [_Lock(world, lock_keys("holdfast", f"q{n}")) for n in range(world.options.locks)])
         self.quorums: dict[Process, Quorum] = {}
-        self._safe_fences = world.options.mode != "quorum-not-written-back"
+        unhinted = world.options.mode == "quorum-not-written-back"
+        self._quorum = _NoHints if unhinted else Quorum
+        self._written_back = world.options.protected or not unhinted
 
     def start(self, process: Process) -> None:
         options = self.world.options
         names = [node.name for node in self.world.nodes]
-        delay_ms = 0 if options.mode == "quorum-instant-restart" else int(options.ttl_s[1] * 1000)
-        kind = Quorum if self._safe_fences else _NoHints
-        self.quorums[process] = kind(names, delay_ms, None, process.settings)
+        at_once = options.mode == "quorum-instant-restart" and not options.protected
+        delay_ms = 0 if at_once else int(options.ttl_s[1] * 1000)
+        self.quorums[process] = self._quorum(names, delay_ms, None, process.settings)
         super().start(process)
 
     async def session(self, process: Process, thing: _Lock) -> None:
@@ -112,7 +114,7 @@ class QuorumLock(Sessions[_Lock]):
         quorum, keys, ledger = self.quorums[process], thing.keys, thing.ledger
         ttl_ms, timeout_s, token = self.ttl_ms(), self.timeout_s(), process.token()
         asking = redlock.acquire(quorum, keys, token, ttl_ms, timeout_s)
-        got = await self.ask(process, [thing], token, asking if self._safe_fences else _without_write_back(asking))
+        got = await self.ask(process, [thing], token, asking if self._written_back else _without_write_back(asking))
         if got is None:
             return
         quorum.used.pop(token, None)

@@ -36,6 +36,7 @@ def world_of(
     without: frozenset[str] = frozenset(),
     names: Sequence[str] | None = None,
     trace: bool = False,
+    protected: bool = False,
 ) -> World:
     """The world of a seed. `names`: which primitives live in it; by default the seed draws them."""
     primitives = found()
@@ -47,7 +48,7 @@ def world_of(
     makers: list[Callable[[World], Primitive]] = [primitives[name] for name in names]
     if mode.startswith("quorum"):
         makers = [QuorumLock]
-    return World(Options.draw(seed, mode, without), makers, trace=trace)
+    return World(Options.draw(seed, mode, without, protected), makers, trace=trace)
 
 
 def run_seed(
@@ -56,9 +57,10 @@ def run_seed(
     *,
     without: frozenset[str] = frozenset(),
     names: Sequence[str] | None = None,
+    protected: bool = False,
 ) -> Result:
     """Run one seed to its end or its first violation."""
-    return world_of(seed, mode, without=without, names=names).run()
+    return world_of(seed, mode, without=without, names=names, protected=protected).run()
 
 
 @dataclass
@@ -181,8 +183,15 @@ def run_seeds(
     return tally
 
 
-def run_modes(tries: int = 300) -> tuple[str, bool]:
-    """Every mode with a demanded violation: (table, whether each was seen and nothing else)."""
+#: So many worlds of a mode are shown to hold with its protection.
+_HELD = 6
+
+
+def run_modes(tries: int = 300, held: int = _HELD) -> tuple[str, bool]:
+    """Every mode with a demanded violation: (table, whether each was seen and nothing else).
+
+    And with its protection `held` worlds of the same draw, that one among them, do not break.
+    """
     lines = []
     good = True
     for mode in MODES.values():
@@ -194,9 +203,17 @@ def run_modes(tries: int = 300) -> tuple[str, bool]:
             seen = run_seed(seed, mode.name).violation
             if seen is not None:
                 break
-        verdict = "as demanded" if seen is not None and seen.kind == mode.demanded else "NOT AS DEMANDED"
-        good = good and verdict == "as demanded"
-        lines.append(f"  {mode.name:22} {mode.demanded:10} {verdict}: seed {seed}: {seen or 'nothing seen'}")
+        demanded = seen is not None and seen.kind == mode.demanded
+        verdict = "as demanded" if demanded else "NOT AS DEMANDED"
+        lines.append(f"  {mode.name:24} {mode.demanded:22} {verdict}: seed {seed}: {seen or 'nothing seen'}")
+        broken = [
+            (other, violation)
+            for other in {seed, *range(held - 1)}
+            if (violation := run_seed(other, mode.name, protected=True).violation) is not None
+        ]
+        verdict = f"BROKEN: seed {broken[0][0]}: {broken[0][1]}" if broken else f"nothing breaks in {held} worlds"
+        lines.append(f"  {'':24} protected: {mode.protection}: {verdict}")
+        good = good and demanded and not broken
     return "\n".join(lines), good
 
 
@@ -223,21 +240,24 @@ def report(
     names: Sequence[str] | None = None,
     shrink: bool = True,
     whole: bool = False,
+    protected: bool = False,
 ) -> str:
     """What a seed does: its violation, the fewest kinds of faults that show it, its trace, how to see it again."""
-    world = world_of(seed, mode, without=without, names=names, trace=True)
+    world = world_of(seed, mode, without=without, names=names, trace=True, protected=protected)
     violation = world.run().violation
     if violation is not None and shrink:
         for kind in world.options.faults():
             if kind in without:
                 continue
-            fewer = world_of(seed, mode, without=without | {kind}, names=names, trace=True)
+            fewer = world_of(seed, mode, without=without | {kind}, names=names, trace=True, protected=protected)
             seen = fewer.run().violation
             if seen is not None and seen.kind == violation.kind:
                 without, world, violation = without | {kind}, fewer, seen
     trace = world.trace or []
     shown = trace if whole else shortened(trace)
     command = f"python -m holdfast._sim replay {seed} --mode {mode}"
+    if protected:
+        command += " --protected"
     if without:
         command += f" --without {','.join(sorted(without)).replace(' ', '-')}"
     if names is not None:
