@@ -206,7 +206,7 @@ def _gate_move(world: World) -> Drawn:
 
 def _barrier_keys(world: World) -> list[str]:
     base = world.base()
-    return [f"{base}:barrier", f"{base}:barrier:arrived", f"{base}:barrier:released"]
+    return [f"{base}:barrier", f"{base}:barrier:arrived", f"{base}:barrier:released", f"{base}:barrier:gone"]
 
 
 def _barrier_wait(world: World) -> Drawn:
@@ -218,6 +218,7 @@ def _barrier_wait(world: World) -> Drawn:
         FENCE_MS,
         world.inboxes,
         5_000,
+        60_000,
     )
 
 

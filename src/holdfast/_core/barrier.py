@@ -38,7 +38,7 @@ class BarrierTurn(Turn):
         settings = self.settings
         return Call(
             "barrier_wait",
-            (self.keys.lock, f"{self.keys.base}:arrived", f"{self.keys.base}:released"),
+            (self.keys.lock, f"{self.keys.base}:arrived", f"{self.keys.base}:released", self.keys.gone),
             (
                 self.token,
                 what,
@@ -47,6 +47,7 @@ class BarrierTurn(Turn):
                 self.keep_ms,
                 self.keys.inboxes,
                 settings.signal_recheck_ms,
+                settings.bury_ms,
             ),
             patience_s,
         )

@@ -63,7 +63,8 @@ class ConditionTurn(Turn):
                 min(settings.claim_ms, ttl_ms),
                 self.keys.inboxes,
                 self.holder,
-                settings.signal_recheck_ms,
+                # Called by a holder that then died, nobody hands over: look within a ttl.
+                min(settings.signal_recheck_ms, ttl_ms),
             ),
             patience_s,
             sync=self.tail(),

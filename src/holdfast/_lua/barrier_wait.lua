@@ -1,13 +1,14 @@
 -- Arrive at a barrier; the last party to arrive lets all go on.
--- KEYS    1 state (hash: generation, parties, broken)  2 arrived  3 released parties of late
+-- KEYS    1 state (hash: generation, parties, broken)  2 arrived  3 released parties of late  4 gone
 -- ARGV    1 token  2 "wait"; "break": its time is over, break the barrier; "leave": go away from it
 --         3 1 + generation at arrival as an earlier reply gave it, or 0  4 parties  5 keep_ms  6 prefix of inboxes
---         7 ms after which a party looks for itself
+--         7 ms after which a party looks for itself  8 bury_ms of "leave": a delayed arrival may follow
 -- Returns {1, index of this party, generation}          all have arrived (also to a repeat)
 --         {0, ms, "", place, 1 + generation}            others are missing
+--         {-1}                                          this party left before
 --         {-2}                                          broken
 --         {-3, parties stored}                          declared otherwise
-local state, arrived, released = KEYS[1], KEYS[2], KEYS[3]
+local state, arrived, released, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, parties = ARGV[1], tonumber(ARGV[4])
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
@@ -20,7 +21,14 @@ if mark then
 end
 if ARGV[2] == 'leave' then
   redis.call('ZREM', arrived, token)
+  -- SADD answers with a number, or with a table when memory is refused: then nothing is buried.
+  if type(redis.pcall('SADD', gone, token)) == 'number' then
+    redis.call('PEXPIRE', gone, ARGV[8])
+  end
   return {0, 0, '', -1, 0}
+end
+if redis.call('SISMEMBER', gone, token) == 1 then
+  return {-1}
 end
 if kept[2] and tonumber(kept[2]) ~= parties then
   return {-3, tonumber(kept[2])}

@@ -23,10 +23,11 @@ if holder == token then
   return {1, tonumber(redis.call('GET', fence_key) or next_fence(fence_key, fence_ms)), 1}
 end
 local notified = 1
-if redis.call('ZSCORE', waiters, token) then
+local since = redis.call('ZSCORE', waiters, token)
+if since then
   if ARGV[3] == 'wait' then
     redis.call('PEXPIRE', waiters, tonumber(ARGV[9]) + 60000)
-    return {0, tonumber(ARGV[9]), '', 0, math.max(arrival, 1)}
+    return {0, tonumber(ARGV[9]), '', 0, tonumber(since)}
   end
   redis.call('ZREM', waiters, token)
   notified = 0
@@ -45,8 +46,10 @@ elseif arrival == 0 and not redis.call('ZSCORE', queue, token) then
   return {0, tonumber(ARGV[9]), '', 0, now_us}
 end
 
--- Notified, out of time, or forgotten by the server (which counts as notified): on to the lock.
-redis.call('ZADD', queue, 'NX', string.format('%.0f', now_us), token)
+-- Notified, out of time, or forgotten by the server (which counts as notified): on to the lock. Whoever was taken out
+-- of its queue for a claim that ended comes back to its old place, or to the one among the waiters, which is earlier.
+since = notified == 1 and arrival > 0 and arrival or now_us
+redis.call('ZADD', queue, 'NX', string.format('%.0f', since), token)
 if not holder then
   holder = next_waiter(queue, ARGV[7], token)
   if not holder or holder == token then
@@ -58,4 +61,5 @@ if not holder then
 end
 local remaining_ms = redis.call('PTTL', lock)
 redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + 60000)
-return {0, remaining_ms, holder, redis.call('ZRANK', queue, token) or -1, math.max(arrival, 1), notified}
+since = redis.call('ZSCORE', queue, token) or since
+return {0, remaining_ms, holder, redis.call('ZRANK', queue, token) or -1, tonumber(since), notified}

@@ -93,7 +93,10 @@ while true do
   end
   -- Queue at the busy one. When its holder's time ran out, its queue goes first, and we may be the head of that.
   local lock, fence_key, queue = KEYS[last], KEYS[last + 1], KEYS[last + 2]
-  redis.call('ZADD', queue, 'LT', string.format('%.0f', arrival), token)
+  if redis.call('ZADD', queue, 'LT', string.format('%.0f', arrival), token) == 0 and ARGV[4] == '0' then
+    -- Queued by an earlier try whose answer was lost: that one's arrival counts.
+    arrival = tonumber(redis.call('ZSCORE', queue, token))
+  end
   holder = redis.call('GET', lock)
   if not holder then
     holder = next_waiter(queue, ARGV[7], token)

@@ -99,6 +99,8 @@ class Ledger:
         self.last_fence = 0
         #: Since when nobody has believed to hold it.
         self.idle_since = 0.0
+        #: After this long a waiter looks for itself that does not know that it waits for this.
+        self.looks_after_s = 0.0
         #: Until when what was lost may still lie on the server, and waiters may not know better.
         self.lost_until = 0.0
         #: The last place in the queue that anybody was told, where the primitive says so.
@@ -167,7 +169,8 @@ class Ledger:
     def _after_a_loss_s(self) -> float:
         """How long after a loss the others look: they may know of an earlier holder only, whose ttl was longer."""
         low_s, high_s = self.world.options.ttl_s
-        return high_s * (1 + 2 * DRIFT) - low_s + self.world.settings.recheck_late_s * 1.5
+        longest_s = max(high_s * (1 + 2 * DRIFT) - low_s, self.looks_after_s)
+        return longest_s + self.world.settings.recheck_late_s * 1.5
 
     def handed_to_nobody(self, token: bytes) -> None:
         """It was handed to a waiter that had left without being able to say so.

@@ -70,6 +70,9 @@ class Thing:
 
 T = TypeVar("T", bound=Thing)
 
+#: Helpers pause for so long on average, s.
+_HELP_S = 15.0
+
 
 class Sessions(Primitive, Generic[T]):
     """Workers that use `things` again and again. Subclasses write `session`."""
@@ -85,6 +88,8 @@ class Sessions(Primitive, Generic[T]):
         super().__init__(world)
         self.things = list(things)
         self.by_key = {thing.keys.lock: thing for thing in self.things}
+        #: Acquisitions that wait, without a limit, for what somebody else has to do.
+        self.inside: dict[str, Process] = {}
 
     # -- workload ---------------------------------------------------------------------------------
 
@@ -110,6 +115,20 @@ class Sessions(Primitive, Generic[T]):
     def once(self, process: Process) -> Protocol[None]:
         """One session of a small world."""
         return self.session(process, self.things[0])
+
+    async def help_out(self, process: Process) -> None:
+        """Help again and again: until nobody waits any more who cannot end by himself."""
+        world, rng = self.world, self.world.rng
+        while world.phase != "drain" or any(whose.alive for whose in self.inside.values()):
+            try:
+                await Sleep(rng.random() * (2 * _HELP_S if world.phase != "drain" else 2.0))
+                await self.help(process, rng.choice(self.things))
+            except Cancelled:
+                continue
+
+    async def help(self, process: Process, thing: T) -> None:
+        """Do what lets waiters go on."""
+        raise NotImplementedError
 
     def ttl_ms(self) -> int:
         """As the seed draws it."""

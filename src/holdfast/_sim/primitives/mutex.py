@@ -10,6 +10,7 @@ from holdfast._core.exclusive import OneServer
 from holdfast._core.hold import Hold
 from holdfast._core.keys import lock_keys
 from holdfast._core.trouble import Trouble
+from holdfast._core.waiting import Grant
 from holdfast._sim.check import Belief
 from holdfast._sim.driver import Process
 from holdfast._sim.network import Node, Request
@@ -72,9 +73,15 @@ class Locks(Sessions[Lock]):
         got = await self.ask(process, [lock], token, exclusive.acquire(token, ttl_ms, timeout_s, listening))
         if got is None:
             return None
-        renew, max_hold_ms = rng.random() < 0.8, int(ttl_ms * 1.5) if rng.random() < 0.1 else None
-        hold = exclusive.hold(token, got, ttl_ms, renew, max_hold_ms)
+        hold = self.hold_of(process, lock, token, ttl_ms, got)
         return hold, self.believe(process, [lock], hold)
+
+    def hold_of(self, process: Process, lock: Lock, token: str, ttl_ms: int, got: Grant) -> Hold:
+        """What a lease on one lock stands on."""
+        rng = self.world.rng
+        renew, max_hold_ms = rng.random() < 0.8, int(ttl_ms * 1.5) if rng.random() < 0.1 else None
+        exclusive = OneServer(lock.keys, process.settings, self.world.options.sync)
+        return exclusive.hold(token, got, ttl_ms, renew, max_hold_ms)
 
     def believe(self, process: Process, locks: list[Lock], hold: Hold) -> list[tuple[Lock, Belief]]:
         """The caller has its lease on all of them."""
@@ -115,7 +122,7 @@ class Locks(Sessions[Lock]):
             world.counted["queue forgotten"] += 1
         if lock.queue_key in server.expires:
             lock.queue_until[node.number] = server.expires[lock.queue_key]
-        token = server.data.get(lock.key)
+        token = server.peek(lock.key, now_ms)
         mine = before is None or before[0] == asker or before[0] == self.lets_go(call)
         if script in ("acquire", "multi_acquire") and call.args[3]:
             lock.arrivals.setdefault(asker, int(call.args[3]))
