@@ -87,3 +87,60 @@ def test_a_release_without_memory_works(bury_ms: int) -> None:
     assert world.release(A, bury_ms) == 2
     assert world.server.command("GET", KEYS.lock) == B.encode()
     assert world.server.command("PTTL", KEYS.lock) > 0
+
+
+COND = f"{KEYS.base}:cond:changed"
+
+
+def cond_wait(world: Clocked, token: str, holder: str, arrival: int = 0) -> Any:
+    args = (token, 30_000, "wait", arrival, 86_400_000, 2_000, KEYS.inboxes, holder, 5_000)
+    return world.server.script("cond_wait", (*KEYS.all, COND), args)
+
+
+def test_who_is_called_and_misses_the_claim_keeps_the_place() -> None:
+    world = Clocked()
+    world.acquire(A)
+    assert cond_wait(world, B, A)[0] == 0
+    world.acquire(A)
+    assert (
+        world.server.script("cond_notify", (KEYS.lock, KEYS.queue, COND, f"{COND}:last"), (A, 1, KEYS.inboxes, 1)) == 1
+    )
+    arrival = cond_wait(world, B, A, 1)[4]
+    world.acquire(C)
+    world.release(A)  # handed to B, whose claim ends
+    world.now_us += 3_000_000
+    world.acquire(A)  # … and C has the lock
+    back = cond_wait(world, B, A, arrival)
+    assert back[4] == arrival
+    assert world.server.command("ZRANGE", KEYS.queue, 0, -1) == [B.encode(), A.encode()], "before who came later"
+
+
+def test_a_repeat_begins_to_wait_once() -> None:
+    world = Clocked()
+    world.acquire(A)
+    first = cond_wait(world, B, A)
+    assert cond_wait(world, B, A)[4] == first[4] > 1, "and is told when it came"
+
+
+def test_a_repeat_for_several_is_told_the_arrival_that_counts() -> None:
+    world = Clocked()
+    world.acquire(A)
+    args = (B, 30_000, "wait", 0, 86_400_000, 2_000, KEYS.inboxes)
+    first = world.server.script("multi_acquire", KEYS.all, args)
+    assert world.server.script("multi_acquire", KEYS.all, args)[4] == first[4]
+
+
+def test_an_arrival_that_comes_after_its_party_left_does_not_count() -> None:
+    world = Clocked()
+    base = f"{KEYS.base}:barrier"
+    keys = (base, f"{base}:arrived", f"{base}:released", f"{base}:gone")
+
+    def arrive(token: str, what: str = "wait") -> Any:
+        args = (token, what, 0, 2, 86_400_000, KEYS.inboxes, 5_000, 60_000)
+        return world.server.script("barrier_wait", keys, args)
+
+    assert arrive(A)[0] == 0
+    arrive(A, "leave")
+    assert arrive(A) == [-1]
+    assert arrive(B)[0] == 0, "it is the first"
+    assert arrive(C)[:2] == [1, 1]

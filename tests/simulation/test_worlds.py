@@ -30,6 +30,12 @@ def test_seeds_that_found_something(seed: int) -> None:
     assert run.run_seed(seed, names=["mutex"]).violation is None, run.report(seed, "ordinary", names=["mutex"])
 
 
+@pytest.mark.parametrize("name, seed", [("barrier", 41)])
+def test_seeds_that_found_something_in_the_family(name: str, seed: int) -> None:
+    """An arrival that came after its party had left (41). What the others found, `ORDINARY` has."""
+    assert run.run_seed(seed, names=[name]).violation is None, run.report(seed, "ordinary", names=[name])
+
+
 @pytest.mark.parametrize("mode", ["calm", "empty"])
 @pytest.mark.parametrize("name", found())
 def test_nothing_breaks_without_faults_or_after_data_loss(name: str, mode: str) -> None:

@@ -65,7 +65,7 @@ class Locks(Sessions[Lock]):
 
     async def take(self, process: Process, lock: Lock) -> tuple[Hold, list[tuple[Lock, Belief]]] | None:
         """One acquisition, done as the faces do it."""
-        rng, options = self.world.rng, self.world.options
+        options = self.world.options
         ttl_ms, timeout_s = self.ttl_ms(), self.timeout_s()
         keys, settings, token = lock.keys, process.settings, process.token()
         exclusive = OneServer(keys, settings, options.sync)
