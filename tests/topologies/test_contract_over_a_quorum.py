@@ -7,10 +7,9 @@ import pytest
 from tests.contract import test_lock as contract
 from tests.topologies.borrowing import borrowed
 
-#: There is no queue.
+#: There is no queue; what they say of the rest is said in test_quorum.py.
 _QUEUE = (
     "test_every_key_has_a_ttl",
-    "test_timeout",
     "test_first_come_first_served",
     "test_a_release_names_the_next_holder",
     "test_nobody_overtakes_the_queue",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.support.faces import Face, eventually
+from tests.support.faces import Face, close_brought, eventually
 from tests.support.topologies import Quorum, address, plain
 
 
@@ -159,6 +159,35 @@ def test_fencing_tokens_grow_whichever_majority_it_is(quorum: Quorum, face: Face
                 quorum.servers[member].resume()
     assert tokens[0] > 2_500_000_000_000_000
     assert tokens == sorted(set(tokens))
+
+
+def test_every_key_has_a_ttl_on_every_member(quorum: Quorum, face: Face, unique_name: str) -> None:
+    locks, others = face.connect(quorum.url), face.connect(quorum.url)
+    lease = locks.lock(unique_name).acquire()
+    with pytest.raises(holdfast.AcquireTimeout):
+        others.lock(unique_name).acquire(timeout=0.2)
+    for client in quorum.clients:
+        keys = list(client.scan_iter(f"{key(unique_name)}*"))
+        assert key(unique_name) in keys
+        assert all(client.pttl(each) > 0 for each in keys), keys
+    lease.release()
+
+
+def test_clients_that_were_brought(quorum: Quorum, face: Face, unique_name: str) -> None:
+    """Each member by a client of its own, with whatever settings."""
+    settings: list[dict[str, Any]] = [{}, {"decode_responses": True}, {"protocol": 2}, {"protocol": 3}, {}]
+    brought = [face.redis().Redis.from_url(url, **options) for url, options in zip(quorum.urls, settings, strict=True)]
+    locks = face.wrap(face.module().Client.quorum(brought, restart_delay=0))
+    try:
+        lease = locks.lock(unique_name).acquire(timeout=30)
+        assert held_at(quorum, unique_name).count(lease.token) >= 3
+        lease.extend(30)
+        lease.release()
+        eventually(lambda: not any(held_at(quorum, unique_name)))
+    finally:
+        locks.close()
+        for client in brought:
+            close_brought(face, client)
 
 
 # ---------------------------------------------------------------- contention
