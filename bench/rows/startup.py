@@ -39,7 +39,7 @@ def startup(run: Run) -> Table:
         "holdfast run NAME -- true": [str(program), "run", unique("startup"), "--", "true"],
     }
     if importlib.util.find_spec("holdfast.cli") is None or not program.exists():
-        table.missing = "`holdfast run` (no command line installed: `pip install 'holdfast[cli]'`)."
+        table.missing = "`holdfast run` (it is not installed here)."
         del parties["holdfast run NAME -- true"]
 
     def measure(words: list[str]) -> Callable[[], float]:

