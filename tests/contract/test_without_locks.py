@@ -9,38 +9,11 @@ import pytest
 
 import holdfast
 from holdfast import fencing
-from tests.support.faces import Face, eventually
+from tests.support.faces import Face, eventually, function_for
 
 
 def unwrap(value: Any) -> Any:
     return getattr(value, "_target", value)
-
-
-def function_for(face: Face, plain: Any) -> Any:
-    """The function as the face wants it: for asyncio a coroutine function that awaits what its steps give."""
-    if face.name == "threads":
-
-        def run(*args: Any, **options: Any) -> Any:
-            steps = plain(*args, **options)
-            try:
-                step = next(steps)
-                while True:
-                    step = steps.send(step)
-            except StopIteration as end:
-                return end.value
-
-        return run
-
-    async def arun(*args: Any, **options: Any) -> Any:
-        steps = plain(*args, **options)
-        try:
-            step = next(steps)
-            while True:
-                step = steps.send(await step if inspect.isawaitable(step) else step)
-        except StopIteration as end:
-            return end.value
-
-    return arun
 
 
 # ---------------------------------------------------------------- optimistic

@@ -56,6 +56,14 @@ def look(valkey_server: embedded.Server) -> Iterator[Any]:
 
 
 @pytest.fixture
+def look_bytes(valkey_server: embedded.Server) -> Iterator[Any]:
+    """The same, with values as they are."""
+    client = redis.Redis.from_url(valkey_server.url)
+    yield client
+    client.close()
+
+
+@pytest.fixture
 def looking_at() -> Iterator[Callable[[embedded.Server], Any]]:
     """redis-py for a private server."""
     made = []

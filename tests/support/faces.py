@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-__all__ = ["FACES", "Actor", "AsyncioFace", "Face", "ThreadsFace", "close_brought", "eventually"]
+__all__ = ["FACES", "Actor", "AsyncioFace", "Face", "ThreadsFace", "close_brought", "eventually", "function_for"]
 
 #: Whatever a test waits for comes much sooner on an idle machine; on a busy one it may take its time.
 PATIENCE_S = 30.0
@@ -269,6 +269,33 @@ def close_brought(face: Face, client: Any) -> None:
         face.call(client.aclose)
     else:
         client.close()
+
+
+def function_for(face: Face, plain: Callable[..., Any]) -> Any:
+    """The function as the face wants it: for asyncio a coroutine function that awaits what its steps give."""
+    if face.name == "threads":
+
+        def run(*args: Any, **options: Any) -> Any:
+            steps = plain(*args, **options)
+            try:
+                step = next(steps)
+                while True:
+                    step = steps.send(step)
+            except StopIteration as end:
+                return end.value
+
+        return run
+
+    async def arun(*args: Any, **options: Any) -> Any:
+        steps = plain(*args, **options)
+        try:
+            step = next(steps)
+            while True:
+                step = steps.send(await step if inspect.isawaitable(step) else step)
+        except StopIteration as end:
+            return end.value
+
+    return arun
 
 
 FACES: dict[str, type[Face]] = {"threads": ThreadsFace, "asyncio": AsyncioFace}

@@ -124,6 +124,7 @@ class RWHold(Hold):
             max_hold_ms,
         )
         self.turn = turn
+        turn.stray = grant.stray
         if until is not None:
             self.max_until = until
             self._bound()
