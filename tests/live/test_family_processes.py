@@ -1,9 +1,7 @@
-"""Holders and waiters of the family that are killed, and storms of cancellations, on a real server."""
+"""Single cases of killed holders and waiters of the family, on a real server. All of them: test_family_killed.py."""
 
 from __future__ import annotations
 
-import asyncio
-import random
 import subprocess
 import sys
 import time
@@ -15,7 +13,6 @@ import pytest
 import redis
 
 import holdfast
-import holdfast.asyncio
 from holdfast import embedded
 from tests.support.faces import eventually
 
@@ -168,84 +165,3 @@ def test_what_is_held_of_several_is_kept_while_waiting_for_the_rest(
         raw.delete(keys[last])
         waiting.result(60).release()
         pool.shutdown()
-
-
-async def _storm(url: str, name: str, seed: int) -> int:
-    """Acquire everything there is, many times, and be cancelled at any moment."""
-    rng = random.Random(seed)
-    done = 0
-    async with holdfast.asyncio.connect(url) as one, holdfast.asyncio.connect(url) as two:
-
-        async def session(client: holdfast.asyncio.Client, number: int) -> None:
-            nonlocal done
-            kind = number % 5
-            if kind == 0:
-                lease: Any = await client.rwlock(name).read().acquire()
-            elif kind == 1:
-                lease = await client.rwlock(name).write().acquire()
-            elif kind == 2:
-                lease = await client.semaphore(name, 3).acquire(permits=rng.randint(1, 3))
-            elif kind == 3:
-                lease = await client.multilock(name, name + "-b", name + "-c").acquire()
-            else:
-                lock = client.lock(name + "-cond")
-                async with lock:
-                    await client.condition(lock).wait(timeout=0.01)
-                done += 1
-                return
-            async with lease:
-                await asyncio.sleep(rng.random() * 0.003)
-                if kind == 0 and rng.random() < 0.3:
-                    try:
-                        async with await lease.upgrade(timeout=0.01):
-                            await asyncio.sleep(0)
-                    except (holdfast.UpgradeRefused, holdfast.AcquireTimeout):
-                        pass
-            done += 1
-
-        async def cancelled(client: holdfast.asyncio.Client, number: int) -> None:
-            task = asyncio.create_task(session(client, number))
-            await asyncio.wait((task,), timeout=rng.random() * 0.2)
-            task.cancel()
-            await asyncio.wait((task,))
-            if not task.cancelled() and task.exception() is not None:
-                raise task.exception()  # type: ignore[misc]
-
-        for _ in range(4):
-            await asyncio.gather(*(cancelled(rng.choice((one, two)), number) for number in range(50)))
-        last = await two.lock(name).acquire(timeout=60)
-        await last.release()
-    return done
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_storms_of_cancellations_leave_nothing(
-    valkey_server: embedded.Server, raw: Any, unique_name: str, seed: int
-) -> None:
-    done = asyncio.run(_storm(valkey_server.url, unique_name, seed))
-    assert done > 0, "some came through"
-    kept = (":fence", ":gone", ":sem", ":last")
-    eventually(
-        lambda: not [key for key in raw.scan_iter(f"holdfast:{{{unique_name}*") if not key.endswith(kept)],
-        "nothing is left",
-    )
-
-
-def test_a_shifted_wall_clock_changes_nothing(
-    valkey_server: embedded.Server, monkeypatch: pytest.MonkeyPatch, unique_name: str
-) -> None:
-    """Two clients whose hosts disagree by hours about what time it is."""
-    true_time = time.time
-    with holdfast.connect(valkey_server.url) as here, holdfast.connect(valkey_server.url) as there:
-        reader = here.rwlock(unique_name, ttl=5).read().acquire()
-        monkeypatch.setattr(time, "time", lambda: true_time() + 7_200)
-        assert there.rwlock(unique_name).write().try_acquire() is None
-        second = there.rwlock(unique_name, ttl=5).read().acquire()
-        monkeypatch.setattr(time, "time", lambda: true_time() - 7_200)
-        reader.ensure_held()
-        second.ensure_held()
-        with here.semaphore(unique_name, 1):
-            assert there.semaphore(unique_name, 1).try_acquire() is None
-        reader.release()
-        second.release()
-        there.rwlock(unique_name).write().acquire(timeout=30).release()

@@ -1,8 +1,8 @@
 """A process of its own that holds, or waits for, one of everything: to be killed.
 
-`python -m tests.support.family_worker FACE URL holders|waiters NAME TTL COUNT`. `holders` takes COUNT of each kind and
-says their tokens in one line of JSON; `waiters` begins to wait for one of each, which takes a thread or task each, and
-says "waiting". Both then stay until their input ends.
+`python -m tests.support.family_worker FACE URL holders|waiters NAME TTL COUNT SHIFT`. `holders` takes COUNT of each kind
+and says their tokens in one line of JSON; `waiters` begins to wait for one of each, which takes a thread or task each,
+and says "waiting". Both then stay until their input ends. SHIFT: by how many seconds its wall clock is wrong.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator
 from typing import Any, TypeAlias
 
@@ -167,9 +168,12 @@ async def _asyncio(url: str, role: str, name: str, ttl: float, count: int) -> No
 class FamilyWorker:
     """The parent's end."""
 
-    def __init__(self, face: str, url: str, role: str, name: str, ttl: float, count: int = 1) -> None:
+    def __init__(
+        self, face: str, url: str, role: str, name: str, ttl: float, count: int = 1, shift_s: float = 0.0
+    ) -> None:
+        words = [face, url, role, name, str(ttl), str(count), str(shift_s)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.family_worker", face, url, role, name, str(ttl), str(count)],
+            [sys.executable, "-m", "tests.support.family_worker", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -195,7 +199,9 @@ class FamilyWorker:
 
 
 if __name__ == "__main__":
-    _face, _url, _role, _name, _ttl, _count = sys.argv[1:]
+    _face, _url, _role, _name, _ttl, _count, _shift = sys.argv[1:]
+    _true_time, _shift_s = time.time, float(_shift)
+    time.time = lambda: _true_time() + _shift_s
     if _face == "threads":
         _threads(_url, _role, _name, float(_ttl), int(_count))
     else:
