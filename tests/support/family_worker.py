@@ -1,6 +1,6 @@
 """A process of its own that holds, or waits for, one of everything: to be killed.
 
-`python -m tests.support.family_worker FACE URL holders|waiters NAME TTL COUNT SHIFT`. `holders` takes COUNT of each kind
+`python -m tests.support.family_worker FACE URL holders|waiters NAME TTL COUNT SHIFT`. `holders` takes COUNT of each
 and says their tokens in one line of JSON; `waiters` begins to wait for one of each, which takes a thread or task each,
 and says "waiting". Both then stay until their input ends. SHIFT: by how many seconds its wall clock is wrong.
 """
