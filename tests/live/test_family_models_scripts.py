@@ -551,7 +551,7 @@ class Meeting(Machine):
     def __init__(self) -> None:
         super().__init__()
         base = lock_keys("holdfast", unique("barrier")).part("barrier")
-        self.keys = (base.lock, f"{base.base}:arrived", f"{base.base}:released")
+        self.keys = (base.lock, f"{base.base}:arrived", f"{base.base}:released", base.gone)
         self.generation = 0
         self.broken = False
         self.arrived: list[str] = []
@@ -559,7 +559,7 @@ class Meeting(Machine):
         self.went_on: dict[str, int] = {}
 
     def ask(self, token: str, what: str, generation: int) -> Any:
-        args = (token, what, generation, PARTIES, TTL_MS, INBOXES, RECHECK_MS)
+        args = (token, what, generation, PARTIES, TTL_MS, INBOXES, RECHECK_MS, BURY_MS)
         return self.scripts.call("barrier_wait", self.keys, *args)
 
     def arrive(self, token: str, generation: int) -> None:
@@ -608,6 +608,7 @@ class Meeting(Machine):
         self.ask(token, "leave", 0)
         self.arrived.remove(token)
         del self.came_at[token]
+        assert self.ask(token, "wait", 0) == [-1], "a late repeat of its arrival does not count"
 
     @precondition(lambda self: self.arrived)
     @rule(data=st.data())
