@@ -20,6 +20,8 @@ from bench import peers, peers_aio
 
 __all__ = ["Seen", "handoffs_us", "jain", "of_processes", "of_tasks", "of_threads"]
 
+#: `holdfast` itself imports its faces when they are first used.
+_PRELOADED = ["bench.crowd", "holdfast._faces.threads", "holdfast._transport.refusals", "redis", "redis_lock"]
 #: Nobody needs longer than this to come to an end; then something hangs, and is killed.
 _END_S = 60.0
 
@@ -140,7 +142,7 @@ def of_processes(
     """`count` processes of `threads` threads each, a client for every process."""
     # A fork server that has imported everything: many processes cost little, and no thread of ours is copied.
     spawning = multiprocessing.get_context("forkserver")
-    spawning.set_forkserver_preload(["bench.crowd", "holdfast", "redis", "redis_lock"])
+    spawning.set_forkserver_preload(_PRELOADED)
     pipes: list[multiprocessing.connection.Connection] = []
     processes = []
     try:
