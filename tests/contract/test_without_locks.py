@@ -210,6 +210,8 @@ def test_a_template_is_checked_when_it_is_written(locks: Any, face: Face) -> Non
     client.locked("order:{order.id}")(inner)
     with pytest.raises(holdfast.ConfigurationError):
         client.locked("order", ttl=-1)(inner)
+    with pytest.raises(holdfast.ConfigurationError, match="sync_replicas"):
+        client.locked("order", sync_replicas=0)(inner)
 
     def plain() -> None: ...
 

@@ -46,3 +46,12 @@ def test_everything_public_is_described(kind: str) -> None:
         assert described.__doc__, kind
         for name, member in public(described).items():
             assert inspect.getdoc(member), f"{module.__name__}.{kind}.{name}"
+
+
+@pytest.mark.parametrize("module", [holdfast, holdfast.asyncio], ids=["threads", "asyncio"])
+@pytest.mark.parametrize("maker", ["rwlock", "semaphore", "multilock", "election", "locked"])
+def test_what_is_held_under_a_lease_takes_the_options_of_a_lock(module: Any, maker: str) -> None:
+    def options(name: str) -> set[Any]:
+        return {each for each in parameters(getattr(module.Client, name)) if each[0] not in ("name", "reentrant")}
+
+    assert options("lock") <= options(maker)

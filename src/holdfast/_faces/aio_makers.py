@@ -265,8 +265,10 @@ class Makers:
         skip_if_held: Literal[False] = False,
         timeout: Duration | None = None,
         ttl: Duration | None = None,
+        renew: bool | None = None,
         max_hold: Duration | None = None,
         reentrant: bool = False,
+        sync_replicas: int | Literal["all"] | None = None,
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]: ...
 
     @overload
@@ -277,8 +279,10 @@ class Makers:
         skip_if_held: Literal[True],
         timeout: Duration | None = None,
         ttl: Duration | None = None,
+        renew: bool | None = None,
         max_hold: Duration | None = None,
         reentrant: bool = False,
+        sync_replicas: int | Literal["all"] | None = None,
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R | None]]]: ...
 
     def locked(
@@ -288,8 +292,10 @@ class Makers:
         skip_if_held: bool = False,
         timeout: Duration | None = None,
         ttl: Duration | None = None,
+        renew: bool | None = None,
         max_hold: Duration | None = None,
         reentrant: bool = False,
+        sync_replicas: int | Literal["all"] | None = None,
     ) -> Any:
         """Decorator: the coroutine function runs under a lock whose name is made from its arguments.
 
@@ -297,12 +303,18 @@ class Makers:
             async def ship(order_id: int) -> None: ...
 
         `template`: a format string over the function's parameters. `timeout`: seconds to wait for the lock, then
-        `AcquireTimeout`. `skip_if_held`: do not wait and return None when somebody else holds it. Signature and types
-        are kept. A loss of the lease cancels the body, as by `async with`.
+        `AcquireTimeout`. `skip_if_held`: do not wait and return None when somebody else holds it. The other
+        options are those of `lock`. Signature and types are kept. A loss cancels the body, as by `async with`.
         """
         from holdfast._faces.aio_family import locked
 
-        options = {"ttl": ttl, "max_hold": max_hold, "reentrant": reentrant}
+        options = {
+            "ttl": ttl,
+            "renew": renew,
+            "max_hold": max_hold,
+            "reentrant": reentrant,
+            "sync_replicas": sync_replicas,
+        }
         return locked(
             cast("Client", self), template, check_bool("skip_if_held", skip_if_held), timeout_of(timeout), options
         )

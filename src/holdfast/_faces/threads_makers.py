@@ -265,8 +265,10 @@ class Makers:
         skip_if_held: Literal[False] = False,
         timeout: Duration | None = None,
         ttl: Duration | None = None,
+        renew: bool | None = None,
         max_hold: Duration | None = None,
         reentrant: bool = False,
+        sync_replicas: int | Literal["all"] | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
     @overload
@@ -277,8 +279,10 @@ class Makers:
         skip_if_held: Literal[True],
         timeout: Duration | None = None,
         ttl: Duration | None = None,
+        renew: bool | None = None,
         max_hold: Duration | None = None,
         reentrant: bool = False,
+        sync_replicas: int | Literal["all"] | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R | None]]: ...
 
     def locked(
@@ -288,8 +292,10 @@ class Makers:
         skip_if_held: bool = False,
         timeout: Duration | None = None,
         ttl: Duration | None = None,
+        renew: bool | None = None,
         max_hold: Duration | None = None,
         reentrant: bool = False,
+        sync_replicas: int | Literal["all"] | None = None,
     ) -> Any:
         """Decorator: the function runs under a lock whose name is made from its arguments.
 
@@ -297,12 +303,18 @@ class Makers:
             def ship(order_id: int) -> None: ...
 
         `template`: a format string over the function's parameters. `timeout`: seconds to wait for the lock, then
-        `AcquireTimeout`. `skip_if_held`: do not wait and return None when somebody else holds it. Signature and types
-        are kept. A loss of the lease is raised at the end, as by `with`.
+        `AcquireTimeout`. `skip_if_held`: do not wait and return None when somebody else holds it. The other
+        options are those of `lock`. Signature and types are kept. A loss is raised at the end, as by `with`.
         """
         from holdfast._faces.threads_family import locked
 
-        options = {"ttl": ttl, "max_hold": max_hold, "reentrant": reentrant}
+        options = {
+            "ttl": ttl,
+            "renew": renew,
+            "max_hold": max_hold,
+            "reentrant": reentrant,
+            "sync_replicas": sync_replicas,
+        }
         return locked(
             cast("Client", self), template, check_bool("skip_if_held", skip_if_held), timeout_of(timeout), options
         )
