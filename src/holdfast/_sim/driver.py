@@ -109,6 +109,8 @@ class Process:
         #: The master as this process knows it.
         self.master = world.master
         self._many_masters = world.options.cluster
+        #: Sessions of commands whose connection is given up.
+        self.dropped: set[str | None] = set()
         self._sequence = 0
         self._listening: dict[str, deque[Wake]] = {}
         self._awaiting: dict[str, tuple[Task, int]] = {}
@@ -269,10 +271,16 @@ class Process:
         def answer(value: Any, error: Trouble | None) -> None:
             if error is not None:
                 self._heard_trouble(node, error)
+                self.dropped.add(effect.session)
             self.resume(task, ticket, value, error)
 
+        def silent() -> None:
+            if task.ticket == ticket:
+                self.dropped.add(effect.session)
+            self._silent(task, ticket, node)
+
         self.world.network.request(self, node, effect, answer)
-        self.later(effect.patience_s, self._silent, task, ticket, node)
+        self.later(effect.patience_s, silent)
 
     def _silent(self, task: Task, ticket: int, node: Node) -> None:
         if task.ticket == ticket and task.waiting:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast._core.effects import Call, Command
 from holdfast._core.trouble import Trouble, refusal
-from holdfast._sim.server import Refused, Server, copied
+from holdfast._sim.server import OK, QUEUED, Refused, Server, copied
 
 if TYPE_CHECKING:
     from holdfast._sim.driver import Process
@@ -46,6 +46,48 @@ class Request:
         self.reply_late_s = 0.0
         #: Made by the network: the client does not know of it.
         self.twin = False
+
+
+class Connection:
+    """What a server keeps of one connection of a client: what it watches, and what it has queued."""
+
+    __slots__ = ("queued", "watched")
+
+    def __init__(self) -> None:
+        #: Key → how often it had changed.
+        self.watched: dict[bytes, int] = {}
+        self.queued: list[Command] | None = None
+
+    def take(self, node: Node, command: Command) -> Any:
+        """WATCH, MULTI, EXEC, and what comes between them; raises `Refused`."""
+        word = str(command.args[0])
+        if word == "EXEC":
+            queued, self.queued = self.queued or (), None
+            watched, self.watched = self.watched, {}
+            if any(node.version(key) != version for key, version in watched.items()):
+                return None
+            replies = []
+            touched: dict[bytes, None] = {}
+            for each in queued:
+                replies.append(node.server.command(*each.args))
+                touched |= node.server.touched
+            node.server.touched.update(touched)
+            return replies
+        if word == "DISCARD":
+            self.queued = None
+            self.watched.clear()
+        elif self.queued is not None:
+            self.queued.append(command)
+            return QUEUED
+        elif word == "MULTI":
+            self.queued = []
+        elif word == "WATCH":
+            self.watched |= {str(key).encode(): node.version(str(key).encode()) for key in command.args[1:]}
+        elif word == "UNWATCH":
+            self.watched.clear()
+        else:
+            return node.server.command(*command.args)
+        return OK
 
 
 class Inbox:
@@ -86,6 +128,9 @@ class Node:
         #: Which data this is: a new number whenever data was lost or replaced.
         self.generation = 0
         self.subscribers: dict[bytes, dict[Inbox, None]] = {}
+        #: Connections that a client keeps for itself, by their names; how often keys have changed, for WATCH.
+        self.connections: dict[str, Connection] = {}
+        self.versions: dict[bytes, int] = {}
         self.last_us = 0
         self._backlog: list[Request] = []
         self.server = Server(self.now_us)
@@ -141,6 +186,8 @@ class Node:
         error: Trouble | None = None
         if self.loading:
             error = refusal("LOADING server is loading the dataset in memory", self.name)
+        elif type(call) is Command and call.session is not None and self._unknown(call):
+            error = Trouble("broken", "connection reset", self.name, sent=True, passing=True)
         elif self.master is not None:
             error = refusal("READONLY You can't write against a read only replica.", self.name)
         else:
@@ -148,6 +195,8 @@ class Node:
             try:
                 if type(call) is Call:
                     value = server.script(call.script, call.keys, call.args)
+                elif type(call) is Command and call.session is not None:
+                    value = self.connections.setdefault(call.session, Connection()).take(self, call)
                 else:
                     value = server.command(*call.args)
             except Refused as refused:
@@ -164,6 +213,10 @@ class Node:
                 return
         world.network.reply(self, request, value, error)
 
+    def _unknown(self, command: Command) -> bool:
+        """Whether it goes on with a connection that ended when the server did."""
+        return command.session not in self.connections and command.args[0] not in ("WATCH", "UNWATCH")
+
     def _wait(self, request: Request, value: Any, need: int, until: float, change: int) -> None:
         """WAIT: answer when so many replicas have it, or when the time is over."""
         acked = sum(1 for replica in self.replicas if replica.has >= change and replica.up)
@@ -176,10 +229,17 @@ class Node:
             at = min(at if at > self.world.now else until, until) + 1e-6
             self.world.after(at - self.world.now, self._wait, request, value, need, until, change)
 
+    def version(self, key: bytes) -> int:
+        """How often it has changed."""
+        return self.versions.get(key, 0)
+
     def _changed(self) -> None:
         world = self.world
         server = self.server
         self.changes += 1
+        if self.connections:
+            for key in server.touched:
+                self.versions[key] = self.versions.get(key, 0) + 1
         for key in server.touched:
             if key in server.data and key not in server.expires:
                 world.fail("immortal key", f"{key.decode()} has no ttl on {self.name}")
@@ -217,6 +277,7 @@ class Node:
         self.up = False
         self.paused = False
         self._backlog.clear()
+        self.connections.clear()
         self.drop_subscribers()
 
     def start(self, *, empty: bool) -> None:
@@ -269,6 +330,8 @@ class Network:
         #: (process number or None for all, node number) that cannot reach each other.
         self.cuts: dict[tuple[int | None, int], None] = {}
         self.slow = 1.0
+        #: By session: when its last command arrives.
+        self._ordered: dict[str, float] = {}
 
     def delay(self) -> float:
         r = self.world.rng.random()
@@ -303,6 +366,8 @@ class Network:
                     return
                 if kind == "drop reply":
                     request.lose_reply = True
+                elif kind == "duplicate" and type(call) is Command:
+                    pass  # nobody sends a plain command twice
                 elif kind == "duplicate":
                     twin = Request(process, call, _nobody, world.now)
                     twin.twin = True
@@ -317,6 +382,11 @@ class Network:
                     if world.rng.random() < 0.5:
                         return
                     request.answer = _nobody
+        if type(call) is Command and call.session is not None:
+            # On one connection nothing overtakes.
+            at = max(world.now + delay, self._ordered.get(call.session, 0.0) + 1e-9)
+            self._ordered[call.session] = at
+            delay = at - world.now
         world.after(delay, node.receive, request)
 
     def reply(self, node: Node, request: Request, value: Any, error: Trouble | None) -> None:

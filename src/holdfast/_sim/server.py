@@ -20,7 +20,7 @@ import lupa.lua51 as lupa
 
 from holdfast._lua import SCRIPTS
 
-__all__ = ["OK", "Refused", "Server", "Status", "ZSet"]
+__all__ = ["OK", "QUEUED", "Refused", "Server", "Status", "ZSet"]
 
 Reply: TypeAlias = Any
 
@@ -290,6 +290,7 @@ def _get(server: Server, args: Sequence[bytes]) -> Reply:
 def _set(server: Server, args: Sequence[bytes]) -> Reply:
     key, value = args[0], args[1]
     nx = xx = keep = get = False
+    expected: bytes | None = None
     at_ms: int | None = None
     position, count = 2, len(args)
     while position < count:
@@ -301,6 +302,9 @@ def _set(server: Server, args: Sequence[bytes]) -> Reply:
             xx = True
         elif option == b"KEEPTTL" and at_ms is None:
             keep = True
+        elif option == b"IFEQ" and position < count:
+            expected = args[position]
+            position += 1
         elif option == b"GET":
             get = True
         elif option in (b"PX", b"EX", b"PXAT", b"EXAT") and at_ms is None and not keep and position < count:
@@ -316,7 +320,7 @@ def _set(server: Server, args: Sequence[bytes]) -> Reply:
     old = server.value(key)
     if get and old is not None and not isinstance(old, bytes):
         raise Refused(WRONGTYPE)
-    if (nx and old is not None) or (xx and old is None):
+    if (nx and old is not None) or (xx and old is None) or (expected is not None and old != expected):
         return old if get else None
     server.touched[key] = None
     server.data[key] = value

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast._core.effects import Call
 from holdfast._core.exclusive import OneServer
 from holdfast._core.hold import Hold
-from holdfast._core.keys import lock_keys
+from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.trouble import Trouble
 from holdfast._core.waiting import Grant
 from holdfast._sim.check import Belief
@@ -27,8 +27,8 @@ _RENEWING = frozenset({"renew", "multi_renew"})
 class Lock(Thing):
     """One lock, and what the servers have done with it."""
 
-    def __init__(self, world: World, name: str) -> None:
-        super().__init__(world, lock_keys("holdfast", name))
+    def __init__(self, world: World, name: str, keys: LockKeys | None = None) -> None:
+        super().__init__(world, lock_keys("holdfast", name) if keys is None else keys)
         #: By node: the holder's token and the ms of its end, as of the last change.
         self.holders: dict[int, tuple[bytes, int]] = {}
         #: By node: the greatest fencing token so far, whatever was lost meanwhile.
