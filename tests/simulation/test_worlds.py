@@ -126,4 +126,4 @@ def test_a_cancellation_at_every_effect_leaves_nothing_behind(name: str) -> None
         result = world.run()
         assert result.violation is None, f"cancelled at effect {effect}: {result.violation}"
         cancelled += world.cancelled
-    assert cancelled >= 40, "most of them met their effect"
+    assert cancelled >= 30, "most of them met their effect"
