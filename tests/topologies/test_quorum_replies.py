@@ -39,12 +39,13 @@ def wire(five: Quorum) -> Iterator[Proxy]:
 def locks(five: Quorum, wire: Proxy, face: Face, unique_name: str) -> Any:
     """A client that has spoken to all of them before."""
     members = [*map(address, five.servers[:4]), f"127.0.0.1:{wire.port}"]
-    locks = face.connect(f"redlock://{','.join(members)}/0?restart_delay=0", ttl=60)
+    # 2 s: long for a busy machine, short enough to be waited for.
+    locks = face.connect(f"redlock://{','.join(members)}/0?restart_delay=0&member_timeout=2", ttl=60)
     lease = locks.lock(f"{unique_name}-warm").acquire(timeout=30)
     lease.extend(60)
     lease.release()
     # Whoever answers late is not counted on for a while: all shall be equal when it begins.
-    eventually(lambda: locks.lock(f"{unique_name}-warm").try_acquire().release() is None)
+    locks.lock(f"{unique_name}-warm").acquire(timeout=30).release()
     return locks
 
 
@@ -65,11 +66,11 @@ def test_a_quorums_acquire_without_a_reply(five: Quorum, wire: Proxy, locks: Any
     if gone:
         with pytest.raises(holdfast.QuorumUnreachable) as caught:
             lock.try_acquire()
-        assert (caught.value.needed, caught.value.heard) == (3, 2)
-        assert lost.times == 1
+        assert caught.value.needed == 3 and caught.value.heard <= 2
+        lost.wait()
         eventually(lambda: not held_at(five, unique_name, gone), "what it had granted was given back, too")
     lease = lock.acquire(timeout=60)
-    assert lost.times == 1
+    lost.wait()
     eventually(lambda: set(held_at(five, unique_name, gone)) == {lease.token}, "nothing is there of earlier rounds")
     lease.release()
     eventually(lambda: not held_at(five, unique_name, gone), "nothing is left anywhere")
@@ -89,7 +90,7 @@ def test_a_quorums_renewal_without_a_reply(five: Quorum, wire: Proxy, locks: Any
         assert lease.remaining() <= 30, "what no majority has said does not count"
     # It is asked on another connection: the old one owes the answer for as long as late answers are looked at, 30 s.
     eventually(lambda: extended(lease), "the next one goes through", 15)
-    assert lost.times == 1
+    lost.wait()
     assert 30 < lease.remaining() <= 60
     eventually(lambda: 30_000 < five.clients[4].pttl(f"holdfast:{{{unique_name}}}") <= 60_000, "absolute: not added up")
     lease.release()
@@ -113,7 +114,7 @@ def test_a_quorums_release_without_a_reply(five: Quorum, wire: Proxy, locks: Any
             lease.release()
     else:
         lease.release()
-    assert lost.times == 1
+    lost.wait()
     eventually(lambda: not held_at(five, unique_name, gone), "released everywhere")
     again = locks.lock(unique_name).acquire(timeout=60)
     assert again.fencing_token > lease.fencing_token

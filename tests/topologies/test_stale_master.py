@@ -83,7 +83,9 @@ def test_the_old_master_comes_back(face: Face, unique_name: str) -> None:
         servers.master.resume()
         # At the stale master a lease that replicas have to acknowledge cannot be had, before and after it has learnt.
         for number in range(3):
-            with pytest.raises((holdfast.ReplicasMissing, holdfast.ServerError, holdfast.OutcomeUnknown)):
+            with pytest.raises(
+                (holdfast.ReplicasMissing, holdfast.ServerError, holdfast.OutcomeUnknown, holdfast.ServerUnreachable)
+            ):
                 straight.lock(f"{unique_name}-free-{number}", ttl=1, sync_replicas="all").try_acquire()
         second.extend(60)
         assert renewed.lost.wait(30), "whose lease did not survive learns it with a renewal, or at the deadline"
