@@ -55,7 +55,7 @@ class BarrierTurn(Turn):
     def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
         return self._call("break" if self.breaking else "wait", arrival, patience_s)
 
-    def confirm(self, patience_s: float) -> Call:
+    def extend(self, ttl_ms: int, patience_s: float) -> Call:
         return self._call("wait", 1, patience_s)
 
     def undo(self, bury_ms: int, patience_s: float) -> Call:

@@ -60,7 +60,7 @@ class ConditionTurn(Turn):
                 "leave" if self.leaving else "wait",
                 arrival,
                 settings.fence_ms,
-                min(settings.claim_ms, ttl_ms),
+                self.claim_ms,
                 self.keys.inboxes,
                 self.holder,
                 # Called by a holder that then died, nobody hands over: look within a ttl.
@@ -74,8 +74,8 @@ class ConditionTurn(Turn):
         if reply[-1] == 0 and (reply[0] == 1 or len(reply) == 6):
             self.notified = False
 
-    def confirm(self, patience_s: float) -> Call:
-        return Call("renew", (self.keys.lock,), (self.token, self.ttl_ms), patience_s, sync=self.tail())
+    def extend(self, ttl_ms: int, patience_s: float) -> Call:
+        return Call("renew", (self.keys.lock,), (self.token, ttl_ms), patience_s, sync=self.tail())
 
     def undo(self, bury_ms: int, patience_s: float) -> Call:
         settings = self.settings
@@ -85,7 +85,7 @@ class ConditionTurn(Turn):
             (
                 self.token,
                 settings.fence_ms,
-                settings.claim_ms,
+                self.claim_ms,
                 self.keys.inboxes,
                 bury_ms,
                 1 if self.notified and not self.leaving else 0,

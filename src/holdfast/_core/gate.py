@@ -48,7 +48,7 @@ class GateTurn(Turn):
     def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
         return self._call("wait" if queueing else "try", patience_s)
 
-    def confirm(self, patience_s: float) -> Call:
+    def extend(self, ttl_ms: int, patience_s: float) -> Call:
         return self._call("try", patience_s)
 
     def undo(self, bury_ms: int, patience_s: float) -> Call:

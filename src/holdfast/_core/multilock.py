@@ -78,33 +78,29 @@ class MultiTurn(Turn):
                 "wait" if queueing else "try",
                 arrival,
                 settings.fence_ms,
-                min(settings.claim_ms, ttl_ms),
+                self.claim_ms,
                 self.inboxes,
             ),
             patience_s,
             sync=self.tail(),
         )
 
-    def extend(self, ttl_ms: int, fence: int = 0) -> Call:
+    def extend(self, ttl_ms: int, patience_s: float, fence: int = 0) -> Call:
         """Extend all, and let all know the fencing token."""
-        settings = self.settings
         return Call(
             "multi_renew",
             self.keys,
-            (self.token, ttl_ms, fence, settings.fence_ms),
-            patience_for(ttl_ms, settings),
+            (self.token, ttl_ms, fence, self.settings.fence_ms),
+            patience_s,
             sync=self.tail(),
         )
-
-    def confirm(self, patience_s: float) -> Call:
-        return self.extend(self.ttl_ms)
 
     def undo(self, bury_ms: int, patience_s: float) -> Call:
         settings = self.settings
         return Call(
             "multi_release",
             self.keys,
-            (self.token, settings.fence_ms, settings.claim_ms, self.inboxes, bury_ms),
+            (self.token, settings.fence_ms, self.claim_ms, self.inboxes, bury_ms),
             patience_s,
         )
 
@@ -186,9 +182,8 @@ async def _all_extended(turns: Sequence[MultiTurn], ttl_ms: int, fence: int) -> 
         return True
     sync = turns[0].sync
     for last in (False, True):
-        answers: list[Answer] = await CallMany(
-            [turn.extend(ttl_ms, fence) for turn in turns], patience_for(ttl_ms, turns[0].settings)
-        )
+        patience_s = patience_for(ttl_ms, turns[0].settings)
+        answers: list[Answer] = await CallMany([turn.extend(ttl_ms, patience_s, fence) for turn in turns], patience_s)
         replies = [answer[0] if isinstance(answer, tuple) else answer for answer in answers]
         if any(reply is not None and not isinstance(reply, Trouble) and reply != 1 for reply in replies):
             return False

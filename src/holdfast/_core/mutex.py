@@ -48,22 +48,20 @@ class LockTurn(Turn):
                 "wait" if queueing else "try",
                 arrival,
                 settings.fence_ms,
-                settings.claim_ms if settings.claim_ms < ttl_ms else ttl_ms,
+                self.claim_ms,
                 keys.inboxes,
             ),
             patience_s,
             sync=tail_of(self.sync, ttl_ms),
         )
 
-    def confirm(self, patience_s: float) -> Call:
-        return Call(
-            "renew", (self.keys.lock,), (self.token, self.ttl_ms), patience_s, sync=tail_of(self.sync, self.ttl_ms)
-        )
+    def extend(self, ttl_ms: int, patience_s: float) -> Call:
+        return Call("renew", (self.keys.lock,), (self.token, ttl_ms), patience_s, sync=tail_of(self.sync, self.ttl_ms))
 
     def undo(self, bury_ms: int, patience_s: float) -> Call:
         keys, settings = self.keys, self.settings
         return Call(
-            "release", keys.all, (self.token, settings.fence_ms, settings.claim_ms, keys.inboxes, bury_ms), patience_s
+            "release", keys.all, (self.token, settings.fence_ms, self.claim_ms, keys.inboxes, bury_ms), patience_s
         )
 
 

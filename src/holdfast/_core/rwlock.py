@@ -70,19 +70,19 @@ class RWTurn(Turn):
                 "wait" if queueing else "try",
                 arrival,
                 settings.fence_ms,
-                min(settings.claim_ms, ttl_ms),
+                self.claim_ms,
                 self.keys.inboxes,
             ),
             patience_s,
             sync=self.tail(),
         )
 
-    def confirm(self, patience_s: float) -> Call:
+    def extend(self, ttl_ms: int, patience_s: float) -> Call:
         settings = self.settings
         return Call(
             "rw_renew",
             self.keys.more(*_MORE),
-            (self.token, self.ttl_ms, settings.fence_ms, settings.claim_ms, self.keys.inboxes),
+            (self.token, ttl_ms, settings.fence_ms, self.claim_ms, self.keys.inboxes),
             patience_s,
             sync=self.tail(),
         )
@@ -92,7 +92,7 @@ class RWTurn(Turn):
         return Call(
             "rw_release",
             self.keys.more(*_MORE),
-            (self.token, settings.fence_ms, settings.claim_ms, self.keys.inboxes, bury_ms),
+            (self.token, settings.fence_ms, self.claim_ms, self.keys.inboxes, bury_ms),
             patience_s,
         )
 
@@ -150,7 +150,7 @@ async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
                         reader.token,
                         reader.ttl_ms,
                         settings.fence_ms,
-                        settings.claim_ms,
+                        writer.claim_ms,
                         reader.keys.inboxes,
                     ),
                     patience_s,

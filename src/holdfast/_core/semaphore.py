@@ -58,7 +58,7 @@ class SemaphoreTurn(Turn):
                 "wait" if queueing else "try",
                 arrival,
                 settings.fence_ms,
-                min(settings.claim_ms, ttl_ms),
+                self.claim_ms,
                 self.keys.inboxes,
                 self.declared,
             ),
@@ -66,11 +66,11 @@ class SemaphoreTurn(Turn):
             sync=self.tail(),
         )
 
-    def confirm(self, patience_s: float) -> Call:
+    def extend(self, ttl_ms: int, patience_s: float) -> Call:
         return Call(
             "sem_renew",
             self.keys.more("holders"),
-            (self.token, self.ttl_ms, self.settings.fence_ms),
+            (self.token, ttl_ms, self.settings.fence_ms),
             patience_s,
             sync=self.tail(),
         )
@@ -80,7 +80,7 @@ class SemaphoreTurn(Turn):
         return Call(
             "sem_release",
             self.keys.more("holders"),
-            (self.token, settings.fence_ms, settings.claim_ms, self.keys.inboxes, bury_ms),
+            (self.token, settings.fence_ms, self.claim_ms, self.keys.inboxes, bury_ms),
             patience_s,
         )
 

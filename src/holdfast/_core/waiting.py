@@ -76,7 +76,7 @@ class Turn:
     `stray` is as in `Grant`, for the turn's own `release`.
     """
 
-    __slots__ = ("key", "settings", "stray", "sync", "token", "ttl_ms")
+    __slots__ = ("claim_ms", "key", "settings", "stray", "sync", "token", "ttl_ms")
 
     #: `meanwhile` is awaited before every ask, and at least this often; None: never.
     look_every_s: float | None = None
@@ -95,6 +95,8 @@ class Turn:
         self.settings = settings
         self.sync = sync
         self.stray = False
+        #: Others of this name are taken to have chosen a like ttl: a claim should not outlast the lease that it is for.
+        self.claim_ms = settings.claim_ms if settings.claim_ms < ttl_ms else ttl_ms
 
     @property
     def name(self) -> str:
@@ -109,8 +111,8 @@ class Turn:
         """The request: be granted, or (when `queueing`) take the place that `arrival` gives."""
         raise NotImplementedError
 
-    def confirm(self, patience_s: float) -> Call:
-        """Extend what is held to the ttl: 1, or anything else when it is ours no more."""
+    def extend(self, ttl_ms: int, patience_s: float) -> Call:
+        """Extend what is held to `ttl_ms` from now: 1, or anything else when it is ours no more."""
         raise NotImplementedError
 
     def undo(self, bury_ms: int, patience_s: float) -> Call:
@@ -142,10 +144,10 @@ class Turn:
 
     async def renew(self, ttl_ms: int) -> bool:
         """Extend to `ttl_ms` from now: False when it is not held any more. Raises `Trouble`."""
-        self.ttl_ms = ttl_ms
+        self.ttl_ms = max(self.ttl_ms, ttl_ms)  # for so long a give-back may have to be tried
         sync = self.sync
         for last in (False, True):
-            reply = await self.confirm(patience_for(ttl_ms, self.settings))
+            reply = await self.extend(ttl_ms, patience_for(ttl_ms, self.settings))
             if sync is None:
                 return bool(reply == 1)
             if reply[0] != 1:
