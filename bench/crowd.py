@@ -18,7 +18,7 @@ from typing import Any
 
 from bench import peers, peers_aio
 
-__all__ = ["Seen", "handoffs_us", "jain", "of_processes", "of_tasks", "of_threads"]
+__all__ = ["Seen", "handoffs_us", "jain", "of_peer", "of_processes", "of_tasks", "of_threads"]
 
 #: `holdfast` itself imports its faces when they are first used.
 _PRELOADED = ["bench.crowd", "holdfast._faces.threads", "holdfast._transport.refusals", "redis", "redis_lock"]
@@ -75,7 +75,11 @@ def _compete(pair: peers.Pair, seen: Seen, hold_s: float, gate: threading.Event,
 
 def of_threads(who: str, url: str, name: str, count: int, hold_s: float, lasts_s: float) -> list[Seen]:
     """`count` threads of this process, one client."""
-    peer = peers.PEERS[who](url)
+    return of_peer(peers.PEERS[who](url), name, count, hold_s, lasts_s)
+
+
+def of_peer(peer: peers.Peer, name: str, count: int, hold_s: float, lasts_s: float) -> list[Seen]:
+    """`count` threads of this process over a client, which is closed at the end."""
     try:
         return _threads(peer, name, count, hold_s, lambda: time.monotonic() + lasts_s)
     finally:

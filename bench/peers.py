@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
-__all__ = ["CHECKED_DELETE", "FLOOR", "PEERS", "TTL_MS", "Pair", "Peer", "packed", "unique"]
+__all__ = ["CHECKED_DELETE", "FLOOR", "PEERS", "TTL_MS", "Pair", "Peer", "packed", "roomy", "unique"]
 
 TTL_MS = 30_000
 
@@ -64,7 +64,7 @@ class Holdfast:
         self._locks.close()
 
 
-def _roomy(url: str) -> Any:
+def roomy(url: str) -> Any:
     """A redis-py client without the limits that would end a crowd: 100 connections, 5 s for a blocking command."""
     import redis
 
@@ -75,7 +75,7 @@ class RedisPy:
     """The lock that comes with redis-py."""
 
     def __init__(self, url: str) -> None:
-        self._client = _roomy(url)
+        self._client = roomy(url)
 
     def pair(self, name: str) -> Pair:
         lock = self._client.lock(f"redis-py:{name}", timeout=TTL_MS / 1000)
@@ -91,7 +91,7 @@ class PythonRedisLock:
     def __init__(self, url: str) -> None:
         import redis_lock
 
-        self._client = _roomy(url)
+        self._client = roomy(url)
         self._make = redis_lock.Lock
 
     def pair(self, name: str) -> Pair:

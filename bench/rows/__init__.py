@@ -22,6 +22,8 @@ ROWS: dict[str, Callable[[Run], Table]] = {
     "leases": leases.leases,
     "startup": startup.startup,
     "family": family.family,
+    "family-handoff": family.handoff,
+    "family-fairness": family.fairness,
     "sync": topologies.sync,
     "quorum": topologies.quorum,
     "cluster": topologies.cluster,

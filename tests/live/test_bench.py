@@ -15,7 +15,8 @@ _ROOT = Path(__file__).parent.parent.parent
 
 def test_quick_rows_give_figures_and_a_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    words = [sys.executable, "-m", "bench", "--quick", "--json", "--page", str(page), "--only", "threads", "commands"]
+    words = [sys.executable, "-m", "bench", "--quick", "--json", "--page", str(page)]
+    words += ["--only", "threads", "commands", "family-fairness"]
     done = subprocess.run(words, cwd=_ROOT, capture_output=True, text=True, timeout=100, check=False)
 
     assert done.returncode == 0, done.stderr
@@ -23,6 +24,9 @@ def test_quick_rows_give_figures_and_a_page(tmp_path: Path) -> None:
     assert rows["threads"]["figures"]["holdfast"]["us"] > 0
     assert rows["threads"]["figures"]["floor"]["ratio"] == 1.0
     assert 2.0 <= rows["commands"]["figures"]["holdfast"]["sent a cycle"] < 2.5
+    for who in ("1 writer among readers", "all 5 permits among single ones"):
+        worst = rows["family-fairness"]["figures"][who]["worst"]
+        assert 0 <= worst <= 2 * 20, f"{who}: two generations at most"
     said = page.read_text(encoding="utf-8")
     assert "## Acquire and release, one thread, nobody else" in said
     assert "× the floor" in said
