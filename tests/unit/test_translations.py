@@ -103,3 +103,9 @@ def anchors(text: str) -> set[str]:
     """As GitHub makes them: small letters, blanks to hyphens, no punctuation."""
     titles = re.findall(r"^#+ (.*)$", prose(text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", CHINESE, ids=lambda page: page.name)
+def test_chinese_sentences_have_chinese_punctuation(page: Path) -> None:
+    text = re.sub(r"`[^`]+`|\]\([^)]*\)", "码", prose(page.read_text(encoding="utf-8")))
+    assert re.findall(r".{0,9}[\u4e00-\u9fff][,;:!?()].{0,9}|.{0,9}[,;:!?()][\u4e00-\u9fff].{0,9}", text) == []
