@@ -103,7 +103,7 @@ class Ledger:
         self.looks_after_s = 0.0
         #: Until when what was lost may still lie on the server, and waiters may not know better.
         self.lost_until = 0.0
-        #: The last place in the queue that anybody was told, where the primitive says so.
+        #: The last place in the queue that anybody was told; None where waiters look by the ttl alone.
         self.deepest: int | None = None
 
     # -- what workers tell ------------------------------------------------------------------------
@@ -139,6 +139,8 @@ class Ledger:
         key = new.token
         since = self.waiting.pop(key, (world.now, process))[0]
         self._look_at_idleness(since, held_until, others)
+        if self.conflict(kind, kind):
+            self.lost_until = 0.0  # it is alone: nothing of what was lost is left on the server
         self.beliefs[key] = new
         self._look_at_server(new)
         self._plan(new)
@@ -167,10 +169,19 @@ class Ledger:
             self.idle_since = max(now, self.lost_until)
 
     def _after_a_loss_s(self) -> float:
-        """How long after a loss the others look: they may know of an earlier holder only, whose ttl was longer."""
+        """How long after a loss the others look: the server's time for it ends a little later than the client's, and
+        they may know of an earlier holder only, whose ttl was longer."""
         low_s, high_s = self.world.options.ttl_s
-        longest_s = max(high_s * (1 + 2 * DRIFT) - low_s, self.looks_after_s)
+        by_ttl_s = high_s * (1 + 2 * DRIFT) - low_s
+        by_place_s = high_s * 2 * DRIFT + self._looks_s() + self.world.options.brief_s()
+        longest_s = max(min(by_ttl_s, by_place_s), self.looks_after_s)
         return longest_s + self.world.settings.recheck_late_s * 1.5
+
+    def _looks_s(self) -> float:
+        """How long it takes at most until a waiter looks, whatever it was told of the holder's time."""
+        if self.deepest is None:
+            return float("inf")
+        return self.world.settings.claim_ms / 1000 * (1 + 2 * DRIFT) * (self.deepest + 2)
 
     def handed_to_nobody(self, token: bytes) -> None:
         """It was handed to a waiter that had left without being able to say so.
@@ -185,12 +196,14 @@ class Ledger:
             world.fail("idle", f"{self.name} was handed to {token.decode()}, who does not wait, and nothing was wrong")
         world.counted["claim of nobody"] += 1
         settings = world.settings
-        wait_s = world.options.ttl_s[1] * (1 + 2 * DRIFT)
-        if self.deepest is not None:
-            wait_s = min(wait_s, settings.claim_ms / 1000 * (1 + 2 * DRIFT) * (self.deepest + 2))
+        wait_s = min(world.options.ttl_s[1] * (1 + 2 * DRIFT), self._looks_s())
         wait_s = max(settings.claim_ms / 1000, wait_s)
         until = world.now + wait_s + settings.recheck_late_s * 1.5
         self.idle_since = max(self.idle_since, until)
+
+    def placed(self, place: int) -> None:
+        """A waiter was told its place in the queue: that decides when it looks for itself."""
+        self.deepest = max(self.deepest or 0, place)
 
     def crashed(self, process: Process) -> None:
         for token, (_, whose) in list(self.waiting.items()):
@@ -208,7 +221,8 @@ class Ledger:
         begins = max(since, held_until, world.calm_since)
         gap = world.now - begins
         settled = world.calm_since + (0.0 if options.mode == "calm" else options.waiting_s())
-        allowed = options.brief_s() if begins > settled else options.waiting_s()
+        redirected = world.redirected_at >= begins
+        allowed = options.brief_s(redirected=redirected) if begins > settled else options.waiting_s()
         if gap > allowed:
             world.fail("idle", f"{self.name} lay idle for {gap:.3f} s ({allowed:.3f} s allowed) with a waiter there")
 

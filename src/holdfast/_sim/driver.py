@@ -291,6 +291,8 @@ class Process:
     def _heard_trouble(self, node: Node, trouble: Trouble) -> None:
         """Ask who is master now, as a Sentinel client does when it connects anew."""
         if node is self.master and trouble.kind in ("refused", "broken", "silent", "READONLY"):
+            if self.master is not self.world.master:
+                self.world.redirected_at = self.world.now
             self.master = self.world.master
 
     def _call_many(self, task: Task, effect: CallMany) -> None:

@@ -256,6 +256,9 @@ class Nemesis:
         node.jump(seconds)
 
     def _failover(self) -> None:
+        self.failover()
+
+    def failover(self) -> None:
         """A replica is promoted; the old master is down, or cut off and still believing in itself."""
         world = self.world
         old = world.master
@@ -270,10 +273,11 @@ class Nemesis:
         # Nothing more reaches the replicas of the old master.
         heir.master = None
         heir.link_cut = False
-        heir.generation += 1
         heir.changes = heir.has
+        # What is still under way to the others is not what they will have from the heir.
         for replica in old.replicas:
             replica.generation = -1
+        heir.generation = world.new_generation()
         heir.drop_subscribers()
         old.replicas = []
         world.master = heir

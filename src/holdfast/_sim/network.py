@@ -206,7 +206,7 @@ class Node:
             if world.trace is not None:
                 world.note(self.name, f"{shown(call)} of {request.process.name} -> {error or value!r}")
             if server.touched:
-                self._changed()
+                self.changed()
             world.executed(self, request, value, error)
             if type(call) is Call and call.sync is not None and error is None:
                 self._wait(request, value, call.sync[0], world.now + call.sync[1] / 1000, self.changes)
@@ -233,7 +233,8 @@ class Node:
         """How often it has changed."""
         return self.versions.get(key, 0)
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
+        """A request has written something: the replicas are told."""
         world = self.world
         server = self.server
         self.changes += 1
@@ -288,7 +289,7 @@ class Node:
 
     def wipe(self) -> None:
         """All data is gone."""
-        self.generation += 1
+        self.generation = self.world.new_generation()
         self.server = Server(self.now_us)
         self._equip()
         self.world.lost_data(self)

@@ -310,11 +310,11 @@ class Options:
         slow_s = min(5000 * self.latency_s, 15.0) if "slow" in self.rates else 0.0
         return slow_s + self.late_s + self.ttl_s[1] + claims + patience + 3.0
 
-    def brief_s(self) -> float:
-        """How long a few messages take, when nothing is wrong."""
+    def brief_s(self, *, redirected: bool = True) -> float:
+        """How long a few messages take, when nothing is wrong; `redirected`: and somebody may ask a former master."""
         # With replicas: a WAIT or two; and who asks a former master is told so, and pauses before it asks the new one.
-        replicated_s = 6 * self.lag_s + 0.15 if self.replicas else 0.0
-        polling_s = 5.0 if self.mode.startswith("quorum") else 0.0  # waiters ask from time to time
+        replicated_s = 6 * self.lag_s + 0.15 * redirected if self.replicas else 0.0
+        polling_s = 2.0 if self.mode.startswith("quorum") else 0.0  # waiters ask from time to time
         return 0.05 + 60 * self.latency_s + replicated_s + polling_s
 
     def drain_s(self) -> float:

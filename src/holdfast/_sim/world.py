@@ -79,12 +79,15 @@ class World:
         self.cancelled = 0
         self.counted: Counter[str] = Counter()
         self.violation: Violation | None = None
+        #: When somebody last learned that it had asked a former master.
+        self.redirected_at = -1.0
+        self._generations = 0
         self.trace: list[str] | None = [] if trace else None
         self.inboxes = inbox_prefix("holdfast")
         #: "chaos", then "calm", then "drain".
         self.phase = "chaos"
         self.calm_since = float("inf")
-        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
         self.settings = Settings(claim_ms=options.claim_ms)
         self.noise: Noise | None = None
@@ -106,13 +109,13 @@ class World:
     def after(self, seconds: float, act: Callable[..., None], *args: Any) -> None:
         """Do it after so many virtual seconds."""
         self._sequence += 1
-        heapq.heappush(self._heap, (self.now + seconds, self._sequence, act, args))
+        heapq.heappush(self.heap, (self.now + seconds, self._sequence, act, args))
 
     def run(self) -> Result:
         """From the beginning to the end, or to the first violation."""
         self.nemesis.begin()
         self.after(self.options.chaos_s, self._calm)
-        heap = self._heap
+        heap = self.heap
         pop = heapq.heappop
         while heap and self.violation is None:
             self.now, _, act, args = pop(heap)
@@ -145,12 +148,17 @@ class World:
     def _settled(self) -> None:
         for primitive in self.primitives:
             primitive.settled()
-        self._heap.clear()
+        self.heap.clear()
 
     def _stuck(self) -> None:
         waiting = [f"{task.label} of {process.name}" for process in self.processes for task in process.tasks]
         if waiting:
             self.fail("stuck", f"still under way long after the last fault: {', '.join(waiting[:10])}")
+
+    def new_generation(self) -> int:
+        """The number of data that nobody had before."""
+        self._generations += 1
+        return self._generations
 
     # -- what happened ----------------------------------------------------------------------------
 

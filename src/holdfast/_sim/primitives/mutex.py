@@ -33,7 +33,7 @@ class Lock(Thing):
         self.holders: dict[int, tuple[bytes, int]] = {}
         #: By node: the greatest fencing token so far, whatever was lost meanwhile.
         self.last_fence: dict[int, int] = {}
-        #: The fencing tokens that servers have written for each token; after a failover there may be two.
+        #: The fencing token that the master wrote last for each token; several, where it comes about in several steps.
         self.fences: dict[bytes, set[int]] = {}
         #: Tokens that a server has buried: until which ms of its clock they are refused.
         self.buried: dict[bytes, int] = {}
@@ -91,9 +91,9 @@ class Locks(Sessions[Lock]):
             # Who gets several at once has waited for the last of them.
             lock.ledger.idle_since = free_since
             parts.append((lock, lock.ledger.granted(process, hold)))
-            told = lock.fences.get(parts[-1][1].token, ())
-            if hold.fence not in told:
-                self.world.fail("told fence", f"{hold.token} was told fence {hold.fence}, the server wrote {told}")
+            written = lock.fences.get(parts[-1][1].token, ())
+            if hold.fence not in written:
+                self.world.fail("told fence", f"{hold.token} was told fence {hold.fence}, the server wrote {written}")
         process.watch(hold)
         return parts
 
@@ -170,7 +170,7 @@ class Locks(Sessions[Lock]):
     def answered(self, node: Node, lock: Lock, call: Call, asker: bytes, value: Any) -> None:
         """What the asker is told; the lock has been looked at."""
         if call.script == "acquire" and type(value) is list and value[0] == 0 and value[3] >= 0:
-            lock.ledger.deepest = max(lock.ledger.deepest or 0, value[3])
+            lock.ledger.placed(value[3])
             self.queued(node, lock, asker, int(call.args[3]), value[4])
 
     def queued(self, node: Node, lock: Lock, token: bytes, known: int, told: int) -> None:
@@ -198,7 +198,7 @@ class Locks(Sessions[Lock]):
             self.world.fail("fence", f"{token.decode()} got fence {fence} after {last}")
         lock.last_fence[node.number] = max(last, fence)
         if node is lock.node:
-            lock.fences.setdefault(token, set()).add(fence)
+            lock.fences[token] = {fence}
 
     def new_holder(self, node: Node, lock: Lock, token: bytes, is_fenced: bool) -> None:
         """The lock has changed hands on a server."""

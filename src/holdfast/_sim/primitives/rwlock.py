@@ -179,6 +179,8 @@ class SharedLock(Sessions[_Shared]):
         if lock is None or node is not lock.node:
             return
         self.newcomers(lock, lock.held())
+        if call.script == "rw_acquire" and value[0] == 0:
+            lock.ledger.placed(value[3])
         server = node.server
         now_ms = server.now_ms
         holder = server.peek(lock.key, now_ms)
