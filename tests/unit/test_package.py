@@ -1,8 +1,10 @@
 """The package as it is installed."""
 
+import re
 import subprocess
 import sys
 from importlib import metadata, resources
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +37,10 @@ def test_a_lock_needs_neither_redis_py_nor_asyncio_to_be_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, timeout=60, check=True)
     assert done.stdout.split() == []
+
+
+def test_every_error_is_in_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "synchronizers.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| (`\w+`.*?) \|", page[page.index("\n## Errors") :], re.MULTILINE)
+    described = {name for cell in table for name in re.findall(r"`(\w+)`", cell)} - {"TimeoutError", "ValueError"}
+    assert described | {"HoldfastError"} == set(holdfast.errors.__all__)
