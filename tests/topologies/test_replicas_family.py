@@ -116,7 +116,8 @@ def test_upgrades_and_downgrades_keep_it(in_step: Replicated, face: Face, unique
             assert client.get(key(unique_name, ":upgraded")) == writer.token
     writer.release()
     in_step.replicas[1].pause()
-    with pytest.raises((holdfast.ReplicasMissing, holdfast.LeaseLost)):
+    # OutcomeUnknown on a busy machine: with such a ttl there is a third of a second for the answer.
+    with pytest.raises((holdfast.ReplicasMissing, holdfast.LeaseLost, holdfast.OutcomeUnknown)):
         reader.upgrade(timeout=0.3)
     eventually(lambda: not in_step.raw.exists(key(unique_name, ":upgraded")), "it was given back")
     assert reader.lost.wait(30), "it cannot be renewed either"
