@@ -104,7 +104,7 @@ async def _all_tasks(run: Run, names: list[str]) -> dict[int, dict[str, list[flo
             per_task = run.some({1: 300, 100: 20, 1000: 4}[count], {1: 50, 100: 2, 1000: 1}[count])
             pairs = {who: [await peer.pair(peers.unique()) for _ in range(count)] for who, peer in open_peers.items()}
             found[count] = {who: [] for who in names}
-            turns = run.some(15, 2)
+            turns = run.some(15 if count == 1 else 9, 2)
             for turn in range(turns + 1):
                 for who in names if turn % 2 else reversed(names):
                     run.say(f"asyncio, {count} tasks: round {turn} of {turns}, {who}")

@@ -387,6 +387,49 @@ def test_a_vote_that_comes_too_late_is_given_back_at_that_member() -> None:
     assert driver.holders() == [FIRST, FIRST, None, None, FOREIGN]
 
 
+class Hasty(Driver):
+    """What comes late comes before the protocol goes on: in the same turn of the event loop, or read by the agent."""
+
+    def ask(self, many: CallMany) -> list[Answer]:
+        answers = super().ask(many)
+        while self.under_way:
+            self.under_way.pop(0)()
+        return answers
+
+
+@pytest.mark.parametrize("fates", [("busy", "busy", "busy", "late", "late"), ("grant", "busy", "busy", "busy", "late")])
+def test_a_vote_that_comes_right_after_the_decision_is_given_back(fates: tuple[str, ...]) -> None:
+    driver, quorum = Hasty(5, eager=True), knowing(5)
+    driver.meet(fates)
+    assert isinstance(attempt(driver, quorum), Busy)
+    driver.settle(give_backs_first=True)
+    assert driver.holders() == [FOREIGN if fate == "busy" else None for fate in fates]
+
+
+def test_releases_that_are_answered_right_after_the_majority_are_not_owed() -> None:
+    driver, quorum = Hasty(5, eager=True), knowing(5)
+    grant = attempt(driver, quorum)
+    assert isinstance(grant, Grant) and grant.more is not None
+    driver.asked.clear()
+    driver.meet(("grant", "grant", "grant", "late", "late"))
+    assert driver.run(redlock.release(quorum, KEYS, FIRST, TTL_MS, grant.more[1]))
+    driver.settle(give_backs_first=True)
+    assert [node for script, node in driver.asked if script == "release"] == [0, 1, 2, 3, 4]
+
+
+def test_releases_that_are_answered_soon_are_not_repeated() -> None:
+    driver, quorum = Driver(5, eager=True), knowing(5)
+    grant = attempt(driver, quorum)
+    assert isinstance(grant, Grant) and grant.more is not None
+    driver.settle(give_backs_first=False)
+    driver.asked.clear()
+    driver.meet(("grant", "grant", "grant", "late", "late"))
+    assert driver.run(redlock.release(quorum, KEYS, FIRST, TTL_MS, grant.more[1]))
+    driver.settle(give_backs_first=False)  # whoever pays looks again after the answers have come
+    assert [node for script, node in driver.asked if script == "release"] == [0, 1, 2, 3, 4]
+    assert driver.holders() == [None] * 5
+
+
 def test_the_first_round_waits_for_all_and_looks_who_they_are() -> None:
     for wrong, said in (("twice", "one and the same"), ("replica", "slave")):
         driver = Driver(3)

@@ -94,7 +94,7 @@ class Quorum:
         #: The token of the last round, for acquisitions whose first round failed.
         self.used: dict[str, str] = {}
         self._ahead_s: list[float | None] = [None] * self.size
-        self._debts: list[dict[str, tuple[LockKeys, float]]] = [{} for _ in self.names]
+        self._debts: list[dict[str, tuple[LockKeys, float, float]]] = [{} for _ in self.names]
         self._paying = [False] * self.size
 
     def patience_s(self, ttl_ms: int) -> float:
@@ -137,9 +137,9 @@ class Quorum:
 
     # What could not be given back at once.
 
-    def owe(self, index: int, token: str, keys: LockKeys, until: float) -> Protocol[None] | None:
+    def owe(self, index: int, token: str, keys: LockKeys, until: float, now: float) -> Protocol[None] | None:
         """Remember to give back at a member; returns the protocol to spawn, when none is at it already."""
-        self._debts[index][token] = (keys, until)
+        self._debts[index][token] = (keys, until, now)
         if self._paying[index]:
             return None
         self._paying[index] = True
@@ -150,29 +150,37 @@ class Quorum:
         self._debts[index].pop(token, None)
 
     async def _pay(self, index: int) -> None:
-        """Give back what is owed at one member, one after the other, until nothing is or its ttl has ended it."""
+        """Give back what is owed at one member, one after the other, until nothing is or its ttl has ended it.
+
+        After a pause: most of it is settled by an answer that comes a moment after the majority's.
+        """
         debts, settings = self._debts[index], self.settings
         pause_s = settings.trouble_pause_s
         patience_s = self._patience_s or settings.member_patience_s / 4
         while True:
-            try:
-                token, (keys, until) = debts.popitem()
-            except KeyError:
+            await Sleep(pause_s * (0.5 + await Random()))
+            begun_at = await Now()
+            for token in tuple(debts):
+                debt = debts.get(token)
+                if debt is None or begun_at < debt[2] + pause_s / 2:
+                    continue
+                debts.pop(token, None)
+                keys, until, _ = debt
+                if await Now() >= until:
+                    continue
+                try:
+                    await Call("release", keys.all, _release_args(self, keys, token, bury=True), patience_s, node=index)
+                    pause_s = settings.trouble_pause_s
+                except Trouble as trouble:
+                    if trouble.passing:
+                        debts.setdefault(token, debt)
+                        pause_s = min(pause_s * 2, settings.trouble_pause_max_s)
+                        break
+            if not debts:
                 self._paying[index] = False
                 if not debts or self._paying[index]:
                     return
                 self._paying[index] = True
-                continue
-            if await Now() >= until:
-                continue
-            try:
-                await Call("release", keys.all, _release_args(self, keys, token, bury=True), patience_s, node=index)
-                pause_s = settings.trouble_pause_s
-            except Trouble as trouble:
-                if trouble.passing:
-                    debts.setdefault(token, (keys, until))
-                    await Sleep(pause_s * (0.5 + await Random()))
-                    pause_s = min(pause_s * 2, settings.trouble_pause_max_s)
 
 
 def _release_args(quorum: Quorum, keys: LockKeys, token: str, *, bury: bool) -> tuple[str | int, ...]:
@@ -226,7 +234,7 @@ async def _ask(
 class _Round:
     """One try with one token. `owed` are the members that may hold it without having said so, or will."""
 
-    __slots__ = ("answers", "asked_at", "keys", "owed", "over", "quorum", "token", "ttl_ms")
+    __slots__ = ("answers", "asked_at", "keys", "latecomers", "owed", "over", "quorum", "token", "ttl_ms")
 
     def __init__(self, quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int) -> None:
         self.quorum = quorum
@@ -237,10 +245,13 @@ class _Round:
         self.answers: Sequence[Answer] = [None] * quorum.size
         self.asked_at = 0.0
         self.over = False
+        #: Whose votes came when enough others had answered, but before it was known what comes of the round.
+        self.latecomers: set[int] = set()
 
     def granted(self) -> list[int]:
         """The members that gave their votes."""
-        return [index for index, answer in enumerate(self.answers) if _is_grant(answer)]
+        latecomers = self.latecomers
+        return [index for index, answer in enumerate(self.answers) if _is_grant(answer) or index in latecomers]
 
     def _all(self, answers: Sequence[Answer]) -> bool:
         return None not in answers
@@ -266,8 +277,10 @@ class _Round:
 
     def _late(self, index: int, reply: Reply) -> Protocol[None] | None:
         self.quorum.look_at(index, reply)
-        if self.over and _is_grant(reply):
-            return self.back_at(index)
+        if _is_grant(reply):
+            self.latecomers.add(index)
+            if self.over:
+                return self.back_at(index)
         self.owed.discard(index)
         return None
 
@@ -369,10 +382,13 @@ async def _release_all(
                 released += 1
         return released >= quorum.need or None not in [answers[at] for at in waited_for]
 
+    heard: set[int] = set()  # after the end, which may still be before it is seen who owes what
+
     def late(at: int, reply: Reply) -> None:
+        heard.add(members[at])
         quorum.settled(members[at], token)
 
-    until = await Now() + ttl_ms / 1000 + 1.0
+    now = await Now()
 
     answers: Sequence[Answer] = [None] * len(members)
     try:
@@ -381,13 +397,14 @@ async def _release_all(
         missing = [
             index
             for index, answer in zip(members, answers, strict=True)
-            if answer is None or (isinstance(answer, Trouble) and answer.passing)
+            if index not in heard and (answer is None or (isinstance(answer, Trouble) and answer.passing))
         ]
-        if missing:
-            for index in missing:
-                payer = quorum.owe(index, token, keys, until)
-                if payer is not None:
-                    await Spawn(payer)
+        for index in missing:
+            payer = quorum.owe(index, token, keys, now + ttl_ms / 1000 + 1.0, now)
+            if index in heard:
+                quorum.settled(index, token)
+            if payer is not None:
+                await Spawn(payer)
     for index, answer in zip(members, answers, strict=True):
         by_member[index] = answer
     return by_member
