@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast._core.settings import Settings
-from tests.support.faces import Face, eventually
+from tests.support.faces import Face, eventually, function_for
 
 # ---------------------------------------------------------------- latch
 
@@ -171,3 +171,55 @@ def test_a_lost_lead_is_known(locks: Any, raw: Any, unique_name: str) -> None:
         raw.set(f"holdfast:{{{unique_name}}}:leader", "a thief's", px=60_000)
         assert lease.lost.wait(30)
         assert not election.is_leader
+
+
+def test_changes_of_the_lead_are_observed(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+    mine, theirs = locks.election(unique_name), others.election(unique_name)
+    seen = others.election(unique_name).observe(poll=0.02)
+
+    def following() -> Any:
+        return face.start(next, seen) if face.name == "threads" else face.start(face.call, seen.__anext__)  # type: ignore[attr-defined]
+
+    assert following().result(60) is None, "nobody leads"
+    change = following()
+    first = mine.campaign()
+    leader = change.result(60)
+    assert (leader.token, leader.fencing_token) == (first.token, first.fencing_token)
+    change = following()
+    mine.resign()
+    assert change.result(60) is None
+    change = following()
+    assert change.running() or not change.done()
+    second = theirs.campaign()
+    assert change.result(60).token == second.token
+    theirs.resign()
+    with pytest.raises(holdfast.ConfigurationError, match="poll"):
+        mine.observe(poll=0)
+
+
+def test_run_leads_again_after_a_loss(locks: Any, raw: Any, face: Face, unique_name: str) -> None:
+    election = locks.election(unique_name, ttl=1)
+    led: list[int] = []
+    beyond: list[int] = []
+
+    def lead(lease: Any) -> Any:
+        led.append(lease.fencing_token)
+        if len(led) == 1:
+            raw.set(f"holdfast:{{{unique_name}}}:leader", "a thief's", px=300)
+            yield lease.lost.wait(30)  # a task is cancelled here
+            lease.ensure_held()  # and a thread looks
+            beyond.append(1)
+        assert lease.state.name == "HELD"
+        return f"led {len(led)} times"
+
+    assert election.run(function_for(face, lead)) == "led 2 times"
+    assert led[0] < led[1] and not beyond
+    assert not election.is_leader and election.leader() is None, "and resigned at the end"
+
+    def fail(lease: Any) -> Any:
+        yield lease.remaining()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        election.run(function_for(face, fail))
+    assert election.leader() is None
