@@ -22,6 +22,7 @@ PATIENCE_S = 60.0
 #: Of which the simulation has so much before the unit tests are asked.
 SIMULATION_S = 25.0
 UNIT_TESTS = (
+    "tests/unit/test_family_calls.py",
     "tests/unit/test_hold.py",
     "tests/unit/test_schedule.py",
     "tests/unit/test_waiting.py",
@@ -38,7 +39,7 @@ def seen(mutant: Mutant) -> tuple[str | None, float]:
         file = package / mutant.file
         file.write_text(file.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
         env = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
-        kill = [sys.executable, str(Path(__file__).with_name("kill.py")), str(SIMULATION_S)]
+        kill = [sys.executable, str(Path(__file__).with_name("kill.py")), str(SIMULATION_S), mutant.primitive]
         try:
             done = subprocess.run(
                 kill, env=env, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
@@ -63,14 +64,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", default="", help="those whose description holds this")
+    parser.add_argument("--primitive", default="", help="those that are looked for in the worlds of this one")
     parser.add_argument("--markdown", type=Path, default=None)
     options = parser.parse_args()
-    chosen = [mutant for mutant in MUTANTS if options.only in mutant.what]
+    chosen = [
+        mutant for mutant in MUTANTS if options.only in mutant.what and options.primitive in ("", mutant.primitive)
+    ]
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(seen, chosen))
-    lines = ["| mutant | file | seen by | s |", "|-|-|-|-:|"]
+    lines = ["| mutant | file | worlds of | seen by | s |", "|-|-|-|-|-:|"]
     for mutant, (by, seconds) in zip(chosen, results, strict=True):
-        lines.append(f"| {mutant.what} | `{mutant.file}` | {by or '**nobody**'} | {seconds:.1f} |")
+        lines.append(f"| {mutant.what} | `{mutant.file}` | {mutant.primitive} | {by or '**nobody**'} | {seconds:.1f} |")
     survivors = sum(by is None for by, _ in results)
     lines += ["", f"{len(chosen)} mutants, {len(chosen) - survivors} seen, {survivors} survived."]
     text = "\n".join(lines)

@@ -12,13 +12,13 @@ __all__: list[str] = []
 MODES = ("ordinary", "calm", "empty")
 
 
-def main(seconds: float) -> int:
+def main(seconds: float, primitive: str) -> int:
     """1 as soon as something is seen."""
     until = time.monotonic() + seconds
     seed = 0
     while time.monotonic() < until:
         for mode in MODES:
-            violation = run.run_seed(seed, mode, names=["mutex"]).violation
+            violation = run.run_seed(seed, mode, names=[primitive]).violation
             if violation is not None:
                 print(f"simulation: {violation.kind} (seed {seed}, {mode})")
                 return 1
@@ -28,4 +28,4 @@ def main(seconds: float) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1])))
+    sys.exit(main(float(sys.argv[1]), sys.argv[2]))

@@ -6,19 +6,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["MUTANTS", "PACKAGE", "Mutant"]
+__all__ = ["FAMILY", "MUTANTS", "PACKAGE", "Mutant"]
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "holdfast"
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One bug. `old` stands exactly once in the file."""
+    """One bug. `old` stands exactly once in the file. `primitive`: in whose worlds it is looked for."""
 
     what: str
     file: str
     old: str
     new: str
+    primitive: str = "mutex"
 
     def fits(self) -> bool:
         return (PACKAGE / self.file).read_text(encoding="utf-8").count(self.old) == 1
@@ -28,7 +29,7 @@ ACQUIRE, RELEASE, RENEW = "_lua/acquire.lua", "_lua/release.lua", "_lua/renew.lu
 FENCE, QUEUE = "_lua/fence.lua", "_lua/queue.lua"
 WAITING, MUTEX, HOLD, VALIDITY = "_core/waiting.py", "_core/mutex.py", "_core/hold.py", "_core/validity.py"
 
-MUTANTS: tuple[Mutant, ...] = (
+_EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant("a repeated acquire is not known again", ACQUIRE, "if holder == token then", "if false then"),
     Mutant("a buried token is let in", ACQUIRE, "redis.call('SISMEMBER', gone, token) == 1", "false"),
     Mutant(
@@ -157,3 +158,289 @@ MUTANTS: tuple[Mutant, ...] = (
         "if id(hold) not in self._live:\n            return\n",
     ),
 )
+
+RW_ACQUIRE, RW_RELEASE, READERS = "_lua/rw_acquire.lua", "_lua/rw_release.lua", "_lua/readers.lua"
+SEM_ACQUIRE, SEM_RELEASE, PERMITS = "_lua/sem_acquire.lua", "_lua/sem_release.lua", "_lua/permits.lua"
+MULTI_ACQUIRE, MULTI_RELEASE, MULTI_RENEW = "_lua/multi_acquire.lua", "_lua/multi_release.lua", "_lua/multi_renew.lua"
+MULTILOCK, CONDITION = "_core/multilock.py", "_core/condition.py"
+COND_WAIT, COND_NOTIFY, COND_LEAVE = "_lua/cond_wait.lua", "_lua/cond_notify.lua", "_lua/cond_leave.lua"
+GATE_WAIT, GATE_MOVE = "_lua/gate_wait.lua", "_lua/gate_move.lua"
+BARRIER_WAIT, BARRIER_MOVE = "_lua/barrier_wait.lua", "_lua/barrier_move.lua"
+INSPECT, OPTIMISTIC, FENCED_SET, SET_IF = (
+    "_lua/inspect.lua",
+    "_core/optimistic.py",
+    "_lua/fenced_set.lua",
+    "_lua/set_if.lua",
+)
+LETS_NOBODY_IN = "local _, others = (function() return nil, 0 end)("
+TELL = "redis.call('PUBLISH', ARGV[6] .. string.match(other, '^[^:]*'), 'ask ' .. other)"
+
+FAMILY: tuple[Mutant, ...] = (
+    *(
+        Mutant(what, file, old, new, "rwlock")
+        for what, file, old, new in (
+            (
+                "a writer is let in beside readers",
+                READERS,
+                "elseif living_readers() > (beneath and 1 or 0) then",
+                "elseif false then",
+            ),
+            (
+                "a reader that leaves stays",
+                RW_RELEASE,
+                "redis.call('ZREM', readers, token)\nif bury_ms",
+                "if bury_ms",
+            ),
+            ("the lock's key forgets the readers", READERS, "SHARED, 'PX', left_ms + 1)", "SHARED, 'PX', 1000)"),
+            (
+                "a release of a shared lock lets nobody in",
+                RW_RELEASE,
+                "local _, others = advance(nil, 0, tonumber(ARGV[3])",
+                LETS_NOBODY_IN + "nil, 0, tonumber(ARGV[3])",
+            ),
+        )
+    ),
+    *(
+        Mutant(what, file, old, new, "semaphore")
+        for what, file, old, new in (
+            (
+                "a permit too many in the queue",
+                PERMITS,
+                "elseif taken + weight > limit then",
+                "elseif taken > limit then",
+            ),
+            ("a permit too many at once", SEM_ACQUIRE, "or used() + weight > limit then", "or used() > limit then"),
+            (
+                "a release of permits lets nobody in",
+                SEM_RELEASE,
+                "local _, others = advance(nil, 0, limit",
+                LETS_NOBODY_IN + "nil, 0, limit",
+            ),
+            (
+                "who leaves a semaphore stays in the queue",
+                SEM_RELEASE,
+                "  redis.call('ZREM', queue, token)\n",
+                "",
+            ),
+        )
+    ),
+    *(
+        Mutant(what, file, old, new, "multilock")
+        for what, file, old, new in (
+            (
+                "one of several is taken from its holder",
+                MULTI_ACQUIRE,
+                "  if holder == token then\n    return nil",
+                "  if true then\n    return nil",
+            ),
+            (
+                "who does not wait takes a part",
+                MULTI_ACQUIRE,
+                "if blocked_at and not waits then",
+                "if false then",
+            ),
+            (
+                "only the first of several knows the fencing token",
+                MULTI_ACQUIRE,
+                "for at = 1, #KEYS, 4 do\n  redis.call('SET', KEYS[at + 1], string",
+                "for at = 1, 4, 4 do\n  redis.call('SET', KEYS[at + 1], string",
+            ),
+            (
+                "a repeat for several is told a later arrival",
+                MULTI_ACQUIRE,
+                "== 0 and ARGV[4] == '0' then",
+                "== 9 then",
+            ),
+            (
+                "only the first of several is released",
+                MULTI_RELEASE,
+                "for at = 1, #KEYS, 4 do\n  local lock, queue",
+                "for at = 1, 4, 4 do\n  local lock, queue",
+            ),
+            (
+                "a release of several does not compare",
+                MULTI_RELEASE,
+                "if redis.call('GET', lock) == token then",
+                "if redis.call('GET', lock) then",
+            ),
+            (
+                "a renewal of several does not compare",
+                MULTI_RENEW,
+                "redis.call('GET', KEYS[at]) ~= ARGV[1]",
+                "false",
+            ),
+            (
+                "slots are taken in the order of the caller",
+                MULTILOCK,
+                "sorted(all_keys, key=lambda keys: (slot_of(keys.lock), keys.lock))",
+                "all_keys",
+            ),
+            (
+                "several slots are not extended together at last",
+                MULTILOCK,
+                "if not await _all_extended(held, ttl_ms, fence) or await Now()",
+                "if await Now()",
+            ),
+            (
+                "what was taken of several is kept when the rest fails",
+                MULTILOCK,
+                "        if not complete:\n            for turn in held:",
+                "        if not complete:\n            for turn in held[:0]:",
+            ),
+        )
+    ),
+    *(
+        Mutant(what, file, old, new, "condition")
+        for what, file, old, new in (
+            (
+                "anybody may notify",
+                COND_NOTIFY,
+                "redis.call('GET', lock) ~= ARGV[1]",
+                "false",
+            ),
+            ("the last to wait is called first", COND_NOTIFY, "'ZPOPMIN'", "'ZPOPMAX'"),
+            ("a repeated notification calls again", COND_NOTIFY, "if before and string", "if false and string"),
+            (
+                "who is called is forgotten",
+                COND_NOTIFY,
+                "redis.call('ZADD', queue, 'NX', string.format('%.0f', now_us + moved), token)",
+                "local _ = 0",
+            ),
+            (
+                "who begins to wait keeps the lock",
+                COND_WAIT,
+                "  if not heir then\n    redis.call('DEL', lock)",
+                "  if not heir then\n    local _ = 0",
+            ),
+            (
+                "who is called and misses the claim goes to the end",
+                COND_WAIT,
+                "since = notified == 1 and arrival > 0 and arrival or now_us",
+                "since = now_us",
+            ),
+            (
+                "who begins to wait does not stand among the waiters",
+                COND_WAIT,
+                "  redis.call('ZADD', waiters, string.format('%.0f', now_us), token)\n",
+                "",
+            ),
+            (
+                "who was called and leaves passes nothing on",
+                COND_LEAVE,
+                "ARGV[6] == '1' and next_waiter(waiters, ARGV[4])",
+                "nil",
+            ),
+            (
+                "who stops waiting stays among the waiters",
+                COND_LEAVE,
+                "local result = redis.call('ZREM', waiters, token)",
+                "local result = 0",
+            ),
+            (
+                "who waits looks every 5 s, however short the ttl",
+                CONDITION,
+                "min(settings.signal_recheck_ms, ttl_ms),",
+                "settings.signal_recheck_ms,",
+            ),
+        )
+    ),
+    *(
+        Mutant(what, file, old, new, "gates")
+        for what, file, old, new in (
+            ("a deed counts again", GATE_MOVE, "redis.call('SISMEMBER', gone, ARGV[1]) == 1", "false"),
+            (
+                "nobody is told that a gate opens",
+                GATE_MOVE,
+                "redis.call('PUBLISH', ARGV[5] .. string.match(token, '^[^:]*'), 'ask ' .. token)",
+                "local _ = 0",
+            ),
+            (
+                "one goes through too early",
+                GATE_WAIT,
+                "if missing == '0' then",
+                "if missing == '0' or missing == '1' then",
+            ),
+            (
+                "who leaves a gate stays before it",
+                GATE_WAIT,
+                "  redis.call('ZREM', waiters, token)\n  redis.call('SADD', gone, token)",
+                "  redis.call('SADD', gone, token)",
+            ),
+            ("who left a gate comes back", GATE_WAIT, "redis.call('SISMEMBER', gone, token) == 1", "false"),
+            ("a gate has no ttl", GATE_MOVE, "ARGV[4]), 'PX', ARGV[3])", "ARGV[4]))"),
+        )
+    ),
+    *(
+        Mutant(what, file, old, new, "barrier")
+        for what, file, old, new in (
+            ("a dead party counts", BARRIER_WAIT, "if other ~= token and tonumber(", "if false and tonumber("),
+            (
+                "a party of one generation goes on with the next",
+                BARRIER_WAIT,
+                "tonumber(ARGV[3]) ~= generation + 1",
+                "false",
+            ),
+            (
+                "nobody is told that all have arrived",
+                BARRIER_WAIT,
+                f"    {TELL}\n  end\nend\nredis.call('PEXPIRE', released",
+                "    local _ = 0\n  end\nend\nredis.call('PEXPIRE', released",
+            ),
+            (
+                "a barrier opens for one too few",
+                BARRIER_WAIT,
+                "if #waiting < parties then",
+                "if #waiting < parties - 1 then",
+            ),
+            ("a party whose time is over breaks nothing", BARRIER_WAIT, "'broken', '1')", "'broken', '0')"),
+            ("a party that left comes back", BARRIER_WAIT, "redis.call('SISMEMBER', gone, token) == 1", "false"),
+            ("a reset leaves those who had arrived", BARRIER_MOVE, "  redis.call('DEL', arrived)\n", ""),
+        )
+    ),
+    *(
+        Mutant(what, file, old, new, "election")
+        for what, file, old, new in (
+            ("a leader is not seen", INSPECT, "redis.call('GET', KEYS[1]) or ''", "''"),
+            ("a lead's end is told wrong", INSPECT, "redis.call('PTTL', KEYS[1])", "1000"),
+            ("a leader's fencing token is not seen", INSPECT, "tonumber(redis.call('GET', KEYS[2]) or 0)", "0"),
+            ("candidates are not counted", INSPECT, "redis.call('ZCARD', KEYS[3])", "0"),
+            (
+                "a second candidate leads as well",
+                ACQUIRE,
+                "if not holder then",
+                "if holder then",
+            ),
+        )
+    ),
+    *(
+        Mutant(what, file, old, new, "optimistic")
+        for what, file, old, new in (
+            ("an older token writes", FENCED_SET, "tonumber(seen) > tonumber(ARGV[1])", "false"),
+            (
+                "a writer's token is not remembered",
+                FENCED_SET,
+                "redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[4])",
+                "local _ = 0",
+            ),
+            ("a writer's token has no ttl", FENCED_SET, "ARGV[1], 'PX', ARGV[4])", "ARGV[1])"),
+            ("a set does not compare", SET_IF, "redis.call('GET', KEYS[1]) ~= ARGV[1]", "false"),
+            ("a native set does not compare", OPTIMISTIC, '"IFEQ", expected, *options', "*options"),
+            ("a first set does not look", OPTIMISTIC, 'new, "NX", *options', "new, *options"),
+            ("nothing is watched", OPTIMISTIC, '("WATCH", *keys)', '("UNWATCH",)'),
+            (
+                "an attempt without writes goes on watching",
+                OPTIMISTIC,
+                '        await Command(("UNWATCH",), patience_s, key, session=session)\n        return []',
+                "        return []",
+            ),
+            (
+                "an attempt that fails goes on watching",
+                OPTIMISTIC,
+                'await _quietly(Command(("UNWATCH",), patience_s, key, session=session))',
+                "pass",
+            ),
+        )
+    ),
+)
+
+MUTANTS = _EXCLUSIVE + FAMILY

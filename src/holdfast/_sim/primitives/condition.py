@@ -217,12 +217,18 @@ class Condition(Locks):
         if call.script == "cond_notify":
             self.notified(node, lock, call, value, holder, called)
         elif call.script == "cond_wait":
+            if value[0] == 0 and asker not in after and asker not in onward:
+                world.fail("forgotten", f"{asker.decode()} was told to wait, and stands nowhere")
             if called:
                 world.fail("told twice", f"{asker.decode()} began to wait, and {called[0].decode()} was called")
             if asker in after and asker not in before and asker in lock.ledger.waiting and holder == self.lets_go(call):
                 world.fail("not at once", f"{asker.decode()} waits, and the lock is still held by {holder!r}")
         elif len(called) > 1:
             world.fail("told twice", f"{asker.decode()} left, and called {len(called)} in its place")
+        elif not called and int(call.args[5]) and (value == 2 or (value == 1 and asker not in before)):
+            others = [token for token in after if server.numsub(inboxes + token.split(b":")[0])]
+            if others and asker not in after:
+                world.fail("forgotten", f"{asker.decode()} was called and left, and {others[0].decode()} was not told")
 
     def notified(
         self, node: Node, lock: Lock, call: Call, value: int, holder: bytes | None, called: list[bytes]

@@ -70,8 +70,17 @@ class Election(Locks):
         if type(call) is not Call or call.script != "inspect" or error is not None:
             return
         lead = self.by_key.get(call.keys[0])
-        if lead is not None and value[0] != (node.server.peek(lead.key, node.server.now_ms) or b""):
-            self.world.fail("observed", f"{request.process.name} is told {value[0]!r}, who does not lead")
+        if lead is None:
+            return
+        server = node.server
+        now_ms = server.now_ms
+        leader = server.peek(lead.key, now_ms)
+        left_ms = -2 if leader is None else server.expires.get(lead.key, now_ms - 1) - now_ms
+        queue = server.peek(lead.queue_key, now_ms)
+        fence = int(server.peek(lead.fence_key, now_ms) or 0)
+        said = [leader or b"", left_ms, fence, len(queue.scores) if queue is not None else 0]
+        if value != said:
+            self.world.fail("observed", f"{request.process.name} is told {value}, and it is {said}")
 
 
 PRIMITIVE = Election
