@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
+
+import redis
 
 import holdfast as library
 from holdfast import embedded
@@ -120,3 +123,23 @@ def test_errors_keep_the_envelope() -> None:
         assert set(report["error"]) == {"kind", "message", "exit"}
         assert (report["error"]["kind"], report["error"]["exit"]) == ("ServerUnreachable", 69)
         assert "geheim" not in done.stdout.decode()
+
+
+def test_a_user_who_may_not_run_scripts(private_server: Callable[..., embedded.Server], unique_name: str) -> None:
+    """What can be seen is told; and the warning is a sentence, not a line of our source."""
+    server = private_server()
+    with redis.Redis.from_url(server.url) as client:
+        client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~*", "&*", "+@all", "-@scripting")
+    url = f"redis://poor:pw@127.0.0.1:{server.port}"
+    with library.connect(server.url) as ours, ours.lock(unique_name) as lease:
+        done = holdfast("status", "--json", unique_name, url=url)
+        assert done.returncode == 0, done.stderr
+        report = json.loads(done.stdout)
+        assert report["holder"]["token"] == lease.token
+        assert (report["sharers"], report["slots"]) == (0, None)
+        (said,) = done.stderr.decode().splitlines()
+        assert said.startswith("holdfast: NOPERM") and "+evalsha" in said
+    done = holdfast("run", unique_name, "--", "true", url=url)
+    assert done.returncode == 0
+    (said,) = done.stderr.decode().splitlines()
+    assert said.startswith("holdfast: NOPERM")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 
 __all__ = ["main"]
@@ -40,6 +41,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     from holdfast.cli import exits, report
 
     words = list(sys.argv[1:] if argv is None else argv)
+    show = warnings.showwarning
+
+    def say(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: object = None,
+        line: str | None = None,
+    ) -> None:
+        """What the client warns of, as one sentence and not as a line of our source."""
+        if category is RuntimeWarning:
+            report.say(str(message))
+        else:
+            show(message, category, filename, lineno, None, line)
+
+    warnings.showwarning = say
     try:
         return _dispatch(words)
     except exits.UsageError as error:
@@ -56,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         report.say(exits.sentence(error))
         return exits.status_of(error)
+    finally:
+        warnings.showwarning = show
 
 
 def _dispatch(words: list[str]) -> int:

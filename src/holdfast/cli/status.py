@@ -66,6 +66,10 @@ def _look(options: argparse.Namespace) -> dict[str, Any]:
             found["slots"] = _slots(client.semaphore(options.name))
         except holdfast.ConfigurationError:
             pass  # a quorum offers neither
+        except holdfast.ServerError as error:
+            if "eval" not in error.said.lower():
+                raise
+            # Nor does a server without scripts; who has them was not seen by this user.
     if holder is not None and not found["sharers"]:
         found["holder"] = _person(holder)
     return found
