@@ -17,8 +17,8 @@ __all__ = ["ABSENT", "FAMILY", "LOCK", "OURS", "PEER_OF"]
 
 LOCK = "lock"
 
-#: By the names under which they are shown: what makes one of a client.
-OURS: dict[str, Callable[[holdfast.Client, str], Any]] = {
+#: By the names under which they are shown: what makes one of a client of either face.
+OURS: dict[str, Callable[[Any, str], Any]] = {
     LOCK: lambda locks, name: locks.lock(name),
     "lock, reentrant": lambda locks, name: locks.lock(name, reentrant=True),
     "rwlock, read": lambda locks, name: locks.rwlock(name).read(),
@@ -32,7 +32,7 @@ OURS: dict[str, Callable[[holdfast.Client, str], Any]] = {
 class Ours:
     """One thing of this project's."""
 
-    def __init__(self, url: str, make: Callable[[holdfast.Client, str], Any]) -> None:
+    def __init__(self, url: str, make: Callable[[Any, str], Any]) -> None:
         self._locks = holdfast.connect(url, ttl=TTL_MS / 1000)
         self._make = make
 
@@ -76,7 +76,7 @@ class RedisRwLock:
         self._client.close()
 
 
-def _ours(make: Callable[[holdfast.Client, str], Any]) -> Callable[[str], Peer]:
+def _ours(make: Callable[[Any, str], Any]) -> Callable[[str], Peer]:
     return lambda url: Ours(url, make)
 
 

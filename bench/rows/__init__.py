@@ -22,6 +22,7 @@ ROWS: dict[str, Callable[[Run], Table]] = {
     "leases": leases.leases,
     "startup": startup.startup,
     "family": family.family,
+    "family-tasks": family.tasks,
     "family-handoff": family.handoff,
     "family-fairness": family.fairness,
     "sync": topologies.sync,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import statistics
 import time
@@ -12,13 +13,14 @@ from typing import Any
 import redis
 
 import holdfast
+import holdfast.asyncio
 from bench import crowd
 from bench.peers import unique
-from bench.peers_family import ABSENT, FAMILY, LOCK, PEER_OF
+from bench.peers_family import ABSENT, FAMILY, LOCK, OURS, PEER_OF
 from bench.run import Run, median, ratio, rounds
 from bench.tables import Table, Target, number
 
-__all__ = ["fairness", "family", "handoff"]
+__all__ = ["fairness", "family", "handoff", "tasks"]
 
 #: Held so long, that everybody else has come back to wait.
 _HOLD_S = 0.002
@@ -76,6 +78,48 @@ def family(run: Run) -> Table:
         table.figures[who] = {"us": middle, "ratio": times}
         if who != LOCK and who not in PEER_OF:
             table.targets.append(Target(f"{who}, × the plain lock", times, 1.5))
+    return table
+
+
+def tasks(run: Run) -> Table:
+    """The same with asyncio; ours alone."""
+    cycles = run.some(200, 50)
+    table = Table(
+        "family-tasks",
+        "Other synchronizers beside the plain lock, asyncio",
+        f"Acquire and release in one task, {cycles:,} pairs a round, interleaved.",
+        ("", "µs a pair", "× the plain lock"),
+    )
+    names = [who for who in OURS if not who.endswith("of 1")]
+    with asyncio.Runner() as runner:
+
+        async def connect() -> Any:
+            return holdfast.asyncio.connect(run.server.url)
+
+        locks = runner.run(connect())
+        try:
+            things = {who: OURS[who](locks, unique()) for who in names}
+
+            async def cycle(who: str) -> float:
+                acquire = things[who].acquire
+                await (await acquire()).release()
+                begin = time.perf_counter()
+                for _ in range(cycles):
+                    await (await acquire()).release()
+                return (time.perf_counter() - begin) / cycles * 1e6
+
+            def measure(who: str) -> Callable[[], float]:
+                return lambda: runner.run(cycle(who))
+
+            found = rounds(run, "family-tasks", run.some(15, 2), {who: measure(who) for who in names})
+        finally:
+            runner.run(locks.close())
+    for who in names:
+        middle, times = statistics.median(found[who]), ratio(found[who], found[LOCK])
+        table.lines.append((who, number(middle), number(times)))
+        table.figures[who] = {"us": middle, "ratio": times}
+        if who != LOCK:
+            table.targets.append(Target(f"{who}, × the plain lock, asyncio", times, 1.5))
     return table
 
 
