@@ -76,6 +76,8 @@ class Tally:
     cpu_s: float = 0.0
     wall_s: float = 0.0
     counted: Counter[str] = field(default_factory=Counter)
+    #: Worlds in which each primitive lived.
+    worlds: Counter[str] = field(default_factory=Counter)
     violations: list[tuple[int, Violation]] = field(default_factory=list)
 
     def add(self, result: Result) -> None:
@@ -85,6 +87,7 @@ class Tally:
         self.grants += result.grants
         self.virtual_s += result.virtual_s
         self.counted.update(result.counted)
+        self.worlds.update(result.names)
         if result.violation is not None:
             self.violations.append((result.seed, result.violation))
 
@@ -93,6 +96,7 @@ class Tally:
         return [
             ("mode", self.mode),
             ("seeds", f"{self.seeds:,}"),
+            ("with each primitive", ", ".join(f"{name} {count:,}" for name, count in sorted(self.worlds.items()))),
             ("steps (events and effects)", f"{self.steps:,}"),
             ("of these effects of protocols", f"{self.effects:,}"),
             ("virtual hours", f"{self.virtual_s / 3600:,.1f}"),

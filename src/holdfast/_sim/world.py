@@ -55,6 +55,8 @@ class Result:
     virtual_s: float
     grants: int
     counted: Counter[str] = field(default_factory=Counter)
+    #: The primitives that lived in it.
+    names: tuple[str, ...] = ()
 
 
 class World:
@@ -122,7 +124,8 @@ class World:
             act(*args)
         for process in self.processes:
             process.end()
-        return Result(self.seed, self.violation, self.steps, self.effects, self.now, self.grants, self.counted)
+        names = tuple(primitive.name for primitive in self.primitives)
+        return Result(self.seed, self.violation, self.steps, self.effects, self.now, self.grants, self.counted, names)
 
     def _calm(self) -> None:
         self.nemesis.heal()

@@ -176,7 +176,7 @@ class Barriers(Sessions[_Barrier]):
         else:
             # A party whose generation is over does not break the next one.
             theirs = not moves and int(call.args[2]) in (0, thing.generation + 1)
-            expected = thing.generation, thing.broken or (what == "break" and theirs and value[0] != 1)
+            expected = thing.generation, thing.broken or (what == "break" and theirs and value[0] == -2)
         if (generation, broken) != expected:
             world.fail("generations mixed", f"{call.script} {what}: {(generation, broken)}, and not {expected}")
         if new:

@@ -164,7 +164,12 @@ class Condition(Locks):
             assert type(call) is Call
             asker = str(call.args[0]).encode()
             if call.script == "cond_wait" and call.args[3] and asker not in self.waiters[lock].standing:
-                lock.arrivals.setdefault(asker, int(call.args[3]))
+                known = int(call.args[3])
+                if node.server.peek(lock.key, node.server.now_ms) == asker and known < lock.arrivals.get(asker, known):
+                    # Called and handed the lock before it knew of its place, it came back by when it began to wait.
+                    lock.leave_queue(asker)
+                    lock.arrivals[asker] = known
+                lock.arrivals.setdefault(asker, known)
             self.enter(node, lock)
         super().executed(node, request, value, error)
         if lock is not None and node is lock.node and error is None:
