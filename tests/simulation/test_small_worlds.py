@@ -11,7 +11,7 @@ import pytest
 from holdfast._core import waiting
 from holdfast._lua import SCRIPTS, Script, load
 from holdfast._sim.__main__ import main
-from holdfast._sim.explore import FAULTS, Bound, explore, read, replay, written
+from holdfast._sim.explore import FAULTS, Bound, choosable, explore, read, replay, written
 from holdfast._sim.server import forget_scripts
 from tests.mutants.table import MUTANTS, PACKAGE
 
@@ -88,6 +88,12 @@ def test_a_bug_is_found_by_going_through_small_worlds(changed: str, capsys: pyte
     command = explored.text().splitlines()[-1].removeprefix("again: python -m holdfast._sim ").split()
     assert main(command) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"violation: {violation}"
+
+
+def test_whoever_can_wait_for_somebody_who_never_comes_is_not_offered() -> None:
+    offered = set(choosable())
+    assert {"mutex", "rwlock", "semaphore", "condition"} <= offered
+    assert not offered & {"barrier", "gates"}
 
 
 def test_choices_are_written_short() -> None:

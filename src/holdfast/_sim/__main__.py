@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from holdfast._sim import run
-from holdfast._sim.explore import FAULTS, Bound, explore, read, replay
+from holdfast._sim.explore import FAULTS, Bound, choosable, explore, read, replay
 from holdfast._sim.options import MODES
 from holdfast._sim.primitives import found
 
@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
     commands.add_parser("modes", help="what is not promised breaks, nothing else does, nor that when protected")
 
     small = commands.add_parser("explore", help="small worlds: every order of everything, one fault anywhere")
-    small.add_argument("--primitive", choices=[*found()], default="mutex")
+    small.add_argument("--primitive", choices=choosable(), default="mutex")
     small.add_argument("--clients", type=int, default=2)
     small.add_argument("--acquisitions", type=int, default=1, help="of each client")
     small.add_argument("--hurries", type=int, default=0, help="how often time may overtake a message that is under way")

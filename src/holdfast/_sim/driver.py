@@ -91,6 +91,7 @@ class Process:
 
     def __init__(self, world: World, number: int, settings: Settings) -> None:
         self.world = world
+        self._after = world.after
         self.number = number
         self.id = f"{number:08x}" + f"{world.rng.getrandbits(64):016x}"
         self.name = f"p{number}"
@@ -130,7 +131,7 @@ class Process:
 
     def later(self, seconds: float, act: Callable[..., None], *args: Any) -> None:
         """After so many of its own seconds."""
-        self.world.after((seconds if seconds > 0 else 0.0) / self.rate + LATE_S, act, *args)
+        self._after((seconds if seconds > 0 else 0.0) / self.rate + LATE_S, act, *args)
 
     # -- tasks ------------------------------------------------------------------------------------
 
@@ -175,9 +176,14 @@ class Process:
         world = self.world
         task.waiting = False
         task.ticket += 1
+        send = coroutine.send
         while True:
             try:
-                effect = coroutine.send(value) if error is None else coroutine.throw(error)
+                if error is None:
+                    effect = send(value)
+                else:
+                    effect = coroutine.throw(error)
+                    error = None
             except StopIteration:
                 self._ended(task)
                 return
@@ -188,7 +194,6 @@ class Process:
                 self._ended(task)
                 world.fail("unhandled", f"{task.label} of {self.name} let {trouble!r} out")
                 return
-            error = None
             world.effects += 1
             kind = type(effect)
             if task.doom and kind is not Spawn and kind is not Unlisten:

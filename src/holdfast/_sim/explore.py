@@ -38,7 +38,12 @@ from holdfast._sim.primitives import found
 from holdfast._sim.small import FAULTS, SmallWorld
 from holdfast._sim.world import Violation
 
-__all__ = ["FAULTS", "Bound", "Explored", "explore", "read", "replay", "written"]
+__all__ = ["FAULTS", "Bound", "Explored", "choosable", "explore", "read", "replay", "written"]
+
+
+def choosable() -> list[str]:
+    """Primitives whose sessions end whatever becomes of the others."""
+    return [name for name, primitive in found().items() if getattr(primitive, "ends_alone", False)]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Laws: a seed means the same on every machine; a failure prints all that is neede
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import random
 import subprocess
@@ -23,6 +24,8 @@ from holdfast._sim.world import Result, Violation, World
 
 __all__ = ["Tally", "commit", "report", "run_modes", "run_seed", "run_seeds", "world_of"]
 
+#: Few of the many objects of a world are in cycles: looking for those seldom saves a twentieth of the time.
+_GC = 50_000, 20, 20
 #: Seeds that a process takes at a time.
 _CHUNK = 4
 #: How many lines of its trace a failing seed shows.
@@ -123,6 +126,7 @@ class Tally:
 
 def _work(job: tuple[int, int, str, Sequence[str] | None]) -> tuple[list[Result], float]:
     first, count, mode, names = job
+    gc.set_threshold(*_GC)
     began = time.process_time()
     results = [run_seed(seed, mode, names=names) for seed in range(first, first + count)]
     return results, time.process_time() - began

@@ -11,6 +11,7 @@ tables from Python. Values are bytes throughout, as on a server. Expiry is lazy,
 from __future__ import annotations
 
 import bisect
+import functools
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -97,6 +98,7 @@ def _text(value: object) -> bytes:
     raise Refused("ERR Lua redis() command arguments must be strings or integers")
 
 
+@functools.lru_cache(4096)
 def _integer(value: bytes) -> int:
     """A number as Redis reads it: no blanks, no sign but a minus, within 64 bits."""
     if value == b"0":
@@ -139,9 +141,14 @@ def _bound(value: bytes) -> tuple[float, bool]:
 
 
 Handler: TypeAlias = Callable[["Server", Sequence[bytes]], Reply]
-_COMMANDS: dict[bytes, Handler] = {}
-#: Commands that a server at its maxmemory refuses.
-_DENY_OOM: set[bytes] = set()
+#: By name: what carries it out, how many arguments it takes at least and at most, and whether it may need memory.
+_COMMANDS: dict[bytes, tuple[Handler, int, int, bool]] = {}
+_ANY_NUMBER: Final = 1_000_000
+_ONLY_BYTES: Final = frozenset({bytes}).issuperset
+
+
+def _wrong_number(name: bytes) -> Refused:
+    return Refused(f"ERR wrong number of arguments for '{name.decode().lower()}' command")
 
 
 def _command(name: str, arity: int, *, grows: bool = False) -> Callable[[Handler], Handler]:
@@ -149,18 +156,8 @@ def _command(name: str, arity: int, *, grows: bool = False) -> Callable[[Handler
 
     def register(handler: Handler) -> Handler:
         word = name.encode()
-        least, exact = (-arity - 1, False) if arity < 0 else (arity - 1, True)
-
-        def checked(server: Server, args: Sequence[bytes]) -> Reply:
-            count = len(args)
-            if count != least and (exact or count < least):
-                raise Refused(f"ERR wrong number of arguments for '{name.lower()}' command")
-            return handler(server, args)
-
-        for spelling in (word, word.lower()):
-            _COMMANDS[spelling] = checked
-            if grows:
-                _DENY_OOM.add(spelling)
+        least, most = (-arity - 1, _ANY_NUMBER) if arity < 0 else (arity - 1, arity - 1)
+        _COMMANDS[word] = _COMMANDS[word.lower()] = handler, least, most, grows
         return handler
 
     return register
@@ -187,7 +184,9 @@ class Server:
 
     def script(self, name: str, keys: Sequence[str | bytes], args: Sequence[str | int | bytes]) -> Reply:
         """EVALSHA of a script that ships. Raises `Refused`."""
-        self._look()
+        self.time_us = now_us = self._now_us()
+        self.now_ms = now_us // 1000
+        self.touched.clear()
         return _LUA.run(self, name, keys, args)
 
     def text(self, text: str, keys: Sequence[str | bytes], args: Sequence[str | int | bytes]) -> Reply:
@@ -199,10 +198,13 @@ class Server:
         """A plain command. Raises `Refused`."""
         self._look()
         words = [_text(arg) for arg in args]
-        handler = _COMMANDS.get(words[0].upper())
-        if handler is None:
+        found = _COMMANDS.get(words[0].upper())
+        if found is None:
             raise Refused(f"ERR unknown command '{words[0].decode()}'")
-        if self.out_of_memory and words[0].upper() in _DENY_OOM:
+        handler, least, most, grows = found
+        if not least < len(words) <= most + 1:
+            raise _wrong_number(words[0])
+        if self.out_of_memory and grows:
             raise Refused(OOM)
         return handler(self, words[1:])
 
@@ -283,7 +285,16 @@ def _expire_at(server: Server, key: bytes, at_ms: int) -> int:
 
 @_command("GET", 2)
 def _get(server: Server, args: Sequence[bytes]) -> Reply:
-    return server.typed(args[0], bytes)
+    # As `typed`, written out: nothing else is asked for so often.
+    key = args[0]
+    when = server.expires.get(key)
+    if when is not None and server.now_ms > when:
+        server.remove(key)
+        return None
+    value = server.data.get(key)
+    if value is not None and type(value) is not bytes:
+        raise Refused(WRONGTYPE)
+    return value
 
 
 @_command("SET", -3, grows=True)
@@ -362,8 +373,9 @@ _COMMANDS[b"UNLINK"] = _COMMANDS[b"unlink"] = _COMMANDS[b"DEL"]
 @_command("EXISTS", -2)
 def _exists(server: Server, args: Sequence[bytes]) -> Reply:
     found = 0
+    data, expires, now_ms = server.data, server.expires, server.now_ms
     for key in args:
-        if server.value(key) is not None:
+        if key in data and (key not in expires or now_ms <= expires[key] or server.value(key) is not None):
             found += 1
     return found
 
@@ -942,7 +954,21 @@ return flat, function(...) return {...} end, {ok = 'OK'}, function(text) return 
   function(text) return {ok = text} end, function(chunk) return setfenv(chunk, env) end
 """
 
+#: Words that are kept as bytes.
+_WORDS_MAX: Final = 5_000
+
 _KIND_VALUE, _KIND_ARRAY, _KIND_ERROR, _KIND_STATUS = 0, 1, 2, 3
+
+
+class _Words(dict["str | int | bytes", bytes]):
+    """Words as the server gets them; those that come again and again (names, tokens, settings) are found ready."""
+
+    def __missing__(self, word: str | int | bytes) -> bytes:
+        if len(self) >= _WORDS_MAX:
+            self.clear()
+        text = word.encode() if isinstance(word, str) else word if isinstance(word, bytes) else b"%d" % word
+        self[word] = text
+        return text
 
 
 class _Engine:
@@ -955,6 +981,7 @@ class _Engine:
         self._starved = False
         self._wrote = False
         self._loaded: dict[tuple[str, int], Any] = {}
+        self._word = _Words().__getitem__
         prelude = lua.compile(_PRELUDE)
         self._flat, self._array, self._ok, self._error, self._status, self._sealed = prelude(
             self._call, self._pcall, lambda text: hashlib.sha1(_text(text)).hexdigest().encode()
@@ -979,12 +1006,9 @@ class _Engine:
         self._server = server
         self._starved = server.out_of_memory
         self._wrote = False
-        words = [
-            word.encode() if isinstance(word, str) else word if isinstance(word, bytes) else b"%d" % word
-            for word in (*keys, *args)
-        ]
+        word = self._word
         try:
-            reply = found(*words)
+            reply = found(*map(word, keys), *map(word, args))
         except Refused as refused:
             raise Refused(refused.said) from None
         except lupa.LuaError as error:
@@ -1032,18 +1056,16 @@ class _Engine:
 
     def _call(self, name: bytes, *args: Any) -> Any:
         """redis.call"""
-        handler = _COMMANDS.get(name)
-        if handler is None:
-            handler = _COMMANDS.get(name.upper())
-            if handler is None:
-                raise Refused("ERR Unknown Redis command called from script")
-            name = name.upper()
-        for arg in args:
-            if type(arg) is not bytes:
-                args = tuple([_text(word) for word in args])
-                break
+        found = _COMMANDS.get(name) or _COMMANDS.get(name.upper())
+        if found is None:
+            raise Refused("ERR Unknown Redis command called from script")
+        handler, least, most, grows = found
+        if not least <= len(args) <= most:
+            raise _wrong_number(name)
+        if not _ONLY_BYTES(map(type, args)):
+            args = tuple([_text(word) for word in args])
         server = self._server
-        if self._starved and not server.touched and name in _DENY_OOM:
+        if self._starved and grows and not server.touched:
             # A script that has written already may go on.
             raise Refused(OOM)
         reply = handler(server, args)
@@ -1055,7 +1077,8 @@ class _Engine:
         if reply is OK:
             return self._ok
         if kind is list:
-            return self._array(*[self._lua_value(part) for part in reply])
+            lua_value = self._lua_value
+            return self._array(*[part if type(part) is bytes else lua_value(part) for part in reply])
         return self._lua_value(reply)
 
     def _lua_value(self, reply: Reply) -> Any:

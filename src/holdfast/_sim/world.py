@@ -10,11 +10,12 @@ At last nobody begins anything new, everybody comes to an end, and nothing may b
 
 from __future__ import annotations
 
-import heapq
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from holdfast._core.keys import inbox_prefix
@@ -90,7 +91,7 @@ class World:
         self.phase = "chaos"
         self.calm_since = float("inf")
         self.heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._sequence = 0
+        self._sequence = itertools.count(1)
         self.settings = Settings(claim_ms=options.claim_ms)
         self.noise: Noise | None = None
         self.network = Network(self)
@@ -110,15 +111,14 @@ class World:
 
     def after(self, seconds: float, act: Callable[..., None], *args: Any) -> None:
         """Do it after so many virtual seconds."""
-        self._sequence += 1
-        heapq.heappush(self.heap, (self.now + seconds, self._sequence, act, args))
+        heappush(self.heap, (self.now + seconds, next(self._sequence), act, args))
 
     def run(self) -> Result:
         """From the beginning to the end, or to the first violation."""
         self.nemesis.begin()
         self.after(self.options.chaos_s, self._calm)
         heap = self.heap
-        pop = heapq.heappop
+        pop = heappop
         while heap and self.violation is None:
             self.now, _, act, args = pop(heap)
             act(*args)

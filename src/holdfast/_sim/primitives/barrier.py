@@ -64,6 +64,7 @@ class Barriers(Sessions[_Barrier]):
     """Workload and invariants of the barrier."""
 
     name = "barrier"
+    ends_alone = False
     worker = "party"
     refusals = (Trouble, BrokenBarrier, DeclaredDifferently)
 
