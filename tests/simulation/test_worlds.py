@@ -30,10 +30,11 @@ def test_seeds_that_found_something(seed: int) -> None:
     assert run.run_seed(seed, names=["mutex"]).violation is None, run.report(seed, "ordinary", names=["mutex"])
 
 
-@pytest.mark.parametrize("name, seed", [("barrier", 41)])
-def test_seeds_that_found_something_in_the_family(name: str, seed: int) -> None:
-    """An arrival that came after its party had left (41). What the others found, `ORDINARY` has."""
-    assert run.run_seed(seed, names=[name]).violation is None, run.report(seed, "ordinary", names=[name])
+@pytest.mark.parametrize("name, seed", [("barrier", 41), (None, 222), (None, 230)])
+def test_seeds_that_found_something_in_the_family(name: str | None, seed: int) -> None:
+    """An arrival that came after its party had left (41); errors of checks (222, 230). `ORDINARY` has the others."""
+    names = None if name is None else [name]
+    assert run.run_seed(seed, names=names).violation is None, run.report(seed, "ordinary", names=names)
 
 
 @pytest.mark.parametrize("mode", ["calm", "empty"])
