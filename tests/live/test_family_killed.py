@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from statistics import median
@@ -13,7 +14,7 @@ from holdfast import embedded
 from tests.support.faces import Face, eventually
 from tests.support.family_worker import HELD, FamilyWorker
 
-TTL_S = 2.0
+TTL_S = 4.0
 #: What the server may need on top of the ttl, and the waiter that looks.
 LATE_MS = 100
 ROUNDS_MAX = 5
@@ -37,18 +38,18 @@ def key(name: str, part: str = "") -> str:
     return f"holdfast:{{{name}}}{part}"
 
 
-def ends_at_ms(look: Any, kind: str, name: str, token: str) -> float:
-    """When the holder's time is over, as the server has it."""
+def ends_at_ms(look: Any, kind: str, name: str, token: str) -> float | None:
+    """When the holder's time is over, as the server has it; None when it is over."""
     if kind in ("reader", "upgraded"):
         score = look.zscore(key(name, ":readers"), token)
     elif kind == "permits":
         score = look.zscore(key(name, ":sem:holders"), token)
     else:
         where = key(name, ":leader" if kind == "leader" else "")
-        assert look.get(where) == token
+        if look.get(where) != token:
+            return None
         score = look.pexpiretime(where)
-    assert score is not None, f"{name} is held"
-    return float(score)
+    return None if score is None or score < 0 else float(score)
 
 
 def next_one(locks: Any, kind: str, name: str) -> Callable[..., Any]:
@@ -84,10 +85,13 @@ def test_what_a_killed_process_held_is_free_in_time(
         ends = {each: ends_at_ms(look, kind, each, tokens[each]) for each, (kind, _) in takers.items()}
         for each, (kind, taker) in takers.items():
             lease = taker.result(150)
-            granted_ms = lease.fencing_token / 1000
-            assert granted_ms >= ends[each] - 1, f"{each}: not before its time was over"
-            late_ms[kind].append(granted_ms - ends[each])
+            granted_ms, until_ms = lease.fencing_token / 1000, ends[each]
             lease.release()
+            if until_ms is None:
+                late_ms[kind].append(math.inf)  # it was too slow to renew that before it was killed
+                continue
+            assert granted_ms >= until_ms - 1, f"{each}: not before its time was over"
+            late_ms[kind].append(granted_ms - until_ms)
         # Each waiter has to run for it, so that a slow machine is late: what was in time in one round is fine.
         too_late = {kind: late for kind, late in late_ms.items() if kind in too_late and median(late) > LATE_MS}
         if not too_late:

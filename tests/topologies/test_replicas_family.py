@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.support.faces import Face, eventually
+from holdfast._core.settings import Settings
+from tests.support.faces import Face, close_brought, eventually
 from tests.support.topologies import Replicated, plain
 
 
@@ -70,8 +71,7 @@ def test_too_few_are_reported_and_nothing_is_left(
     in_step: Replicated, face: Face, unique_name: str, thing: str
 ) -> None:
     make, part = THINGS[thing]
-    asked = make(face.connect(in_step.url, sync_replicas=2), unique_name, ttl=1)
-    asked.acquire(timeout=30).release()
+    asked = make(face.connect(in_step.url, sync_replicas=2), unique_name, ttl=1)  # WAIT takes a sixth of that
     in_step.replicas[1].pause()
     for attempt in (lambda: asked.acquire(timeout=0.5), asked.try_acquire):
         with pytest.raises(holdfast.ReplicasMissing) as caught:
@@ -95,19 +95,19 @@ def test_several_slots(in_step: Replicated, face: Face, unique_name: str, monkey
     for module in ("aio", "threads"):
         monkeypatch.setattr(f"holdfast._transport.{module}.SingleTopology.moves", True)
     names = [f"{unique_name}-{letter}" for letter in "abc"]
-    asked = face.connect(in_step.url).multilock(*names, ttl=1, sync_replicas=2)
-    lease = asked.acquire(timeout=30)
+    locks = face.connect(in_step.url, sync_replicas=2)
+    lease = locks.multilock(*names, ttl=30).acquire()
     for name in names:
         assert all(stands_at(replica, name, "", lease.token) for replica in in_step.replicas)
     lease.release()
     in_step.replicas[1].pause()
     with pytest.raises(holdfast.ReplicasMissing):
-        asked.try_acquire()
+        locks.multilock(*names, ttl=1).try_acquire()
     eventually(lambda: not in_step.raw.exists(*map(key, names)), "all were given back")
 
 
 def test_upgrades_and_downgrades_keep_it(in_step: Replicated, face: Face, unique_name: str) -> None:
-    rw = face.connect(in_step.url).rwlock(unique_name, ttl=1, sync_replicas=2)
+    rw = face.connect(in_step.url).rwlock(unique_name, ttl=6, renew=False, sync_replicas=2)
     reader = rw.write().acquire().downgrade()
     assert all(stands_at(replica, unique_name, ":readers", reader.token) for replica in in_step.replicas)
     writer = reader.upgrade()
@@ -116,16 +116,16 @@ def test_upgrades_and_downgrades_keep_it(in_step: Replicated, face: Face, unique
             assert client.get(key(unique_name, ":upgraded")) == writer.token
     writer.release()
     in_step.replicas[1].pause()
-    # OutcomeUnknown on a busy machine: with such a ttl there is a third of a second for the answer.
-    with pytest.raises((holdfast.ReplicasMissing, holdfast.LeaseLost, holdfast.OutcomeUnknown)):
+    with pytest.raises((holdfast.ReplicasMissing, holdfast.LeaseLost)):
         reader.upgrade(timeout=0.3)
     eventually(lambda: not in_step.raw.exists(key(unique_name, ":upgraded")), "it was given back")
-    assert reader.lost.wait(30), "it cannot be renewed either"
+    assert reader.lost.wait(30)
 
 
 def test_a_condition_waits_as_its_lock_demands(in_step: Replicated, face: Face, unique_name: str) -> None:
-    locks = face.connect(in_step.url)
-    lock = locks.lock(unique_name, ttl=1, renew=False, sync_replicas=2)
+    brought = face.redis().Redis.from_url(in_step.url)
+    locks = face.client(brought, _settings=Settings(stubborn_s=2.0))
+    lock = locks.lock(unique_name, ttl=20, renew=False, sync_replicas=2)
     condition = locks.condition(getattr(lock, "_target", lock))
     actor = face.actor()
     lease = actor.ask(lock, "acquire")
@@ -136,6 +136,8 @@ def test_a_condition_waits_as_its_lock_demands(in_step: Replicated, face: Face, 
     with pytest.raises(holdfast.ReplicasMissing):
         waiting.result(90)
     eventually(lambda: not in_step.raw.exists(key(unique_name)), "and the lock is not held any more")
+    locks.close()
+    close_brought(face, brought)
 
 
 def test_an_election_has_the_option(in_step: Replicated, face: Face, unique_name: str) -> None:
