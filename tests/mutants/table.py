@@ -248,8 +248,8 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "a repeat for several is told a later arrival",
                 MULTI_ACQUIRE,
-                "== 0 and ARGV[4] == '0' then",
-                "== 9 then",
+                "if ARGV[4] == '0' then",
+                "if ARGV[4] == '9' then",
             ),
             (
                 "only the first of several is released",

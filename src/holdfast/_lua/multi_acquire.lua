@@ -82,6 +82,12 @@ end
 if blocked_at and not waits then
   return {0, redis.call('PTTL', KEYS[blocked_at]), holder, -1, 0}
 end
+if ARGV[4] == '0' then
+  -- Queued by an earlier try whose answer was lost, perhaps at another lock: that one's arrival counts.
+  for at = 3, #KEYS, 4 do
+    arrival = math.min(arrival, tonumber(redis.call('ZSCORE', KEYS[at], token) or arrival))
+  end
+end
 local last = blocked_at or #KEYS + 1
 while true do
   for at = 1, last - 1, 4 do
@@ -93,10 +99,7 @@ while true do
   end
   -- Queue at the busy one. When its holder's time ran out, its queue goes first, and we may be the head of that.
   local lock, fence_key, queue = KEYS[last], KEYS[last + 1], KEYS[last + 2]
-  if redis.call('ZADD', queue, 'LT', string.format('%.0f', arrival), token) == 0 and ARGV[4] == '0' then
-    -- Queued by an earlier try whose answer was lost: that one's arrival counts.
-    arrival = tonumber(redis.call('ZSCORE', queue, token))
-  end
+  redis.call('ZADD', queue, 'LT', string.format('%.0f', arrival), token)
   holder = redis.call('GET', lock)
   if not holder then
     holder = next_waiter(queue, ARGV[7], token)

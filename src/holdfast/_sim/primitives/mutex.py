@@ -120,6 +120,8 @@ class Locks(Sessions[Lock]):
         if lock.queue and now_ms > lock.queue_until.get(node.number, now_ms) and node is lock.node:
             lock.queue.clear()  # nobody had asked for so long that the server has forgotten the queue
             world.counted["queue forgotten"] += 1
+        if lock.queue and lock.queue_key in server.touched and node is lock.node:
+            self.skipped(node, lock)
         if lock.queue_key in server.expires:
             lock.queue_until[node.number] = server.expires[lock.queue_key]
         token = server.peek(lock.key, now_ms)
@@ -158,6 +160,14 @@ class Locks(Sessions[Lock]):
                 lock.leave_queue(asker)
                 if not server.out_of_memory:
                     lock.buried[asker] = now_ms + int(call.args[4])
+
+    def skipped(self, node: Node, lock: Lock) -> None:
+        """Who was taken out of the queue since its process is not there has lost its place; it asks again."""
+        queue = node.server.data.get(lock.queue_key)
+        inbox = lock.keys.inboxes.encode()
+        for _, token in list(lock.queue):
+            if (queue is None or token not in queue.scores) and not node.server.numsub(inbox + token.split(b":")[0]):
+                lock.leave_queue(token)
 
     def lets_go(self, call: Call) -> bytes | None:
         """Whose hold, beside the asker's own, this call may end."""
