@@ -279,13 +279,13 @@ class Process:
                 self.dropped.add(effect.session)
             self.resume(task, ticket, value, error)
 
-        def silent() -> None:
-            if task.ticket == ticket:
-                self.dropped.add(effect.session)
-            self._silent(task, ticket, node)
-
         self.world.network.request(self, node, effect, answer)
-        self.later(effect.patience_s, silent)
+        self.later(effect.patience_s, self._session_silent, task, ticket, node, effect.session)
+
+    def _session_silent(self, task: Task, ticket: int, node: Node, session: str | None) -> None:
+        if task.ticket == ticket:
+            self.dropped.add(session)
+        self._silent(task, ticket, node)
 
     def _silent(self, task: Task, ticket: int, node: Node) -> None:
         if task.ticket == ticket and task.waiting:

@@ -42,8 +42,8 @@ __all__ = ["FAULTS", "Bound", "Explored", "choosable", "explore", "read", "repla
 
 
 def choosable() -> list[str]:
-    """Primitives whose sessions end whatever becomes of the others."""
-    return [name for name, primitive in found().items() if getattr(primitive, "ends_alone", False)]
+    """Primitives of which small worlds can be made."""
+    return [name for name, primitive in found().items() if getattr(primitive, "fits_small_worlds", False)]
 
 
 @dataclass(frozen=True)

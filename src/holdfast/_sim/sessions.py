@@ -83,8 +83,9 @@ class Sessions(Primitive, Generic[T]):
     refusals: tuple[type[Exception], ...] = (Trouble,)
     #: Whether processes do different things in small worlds, so that none can stand for another.
     differ = False
-    #: Whether a session comes to an end whatever becomes of the others: small worlds are made of such ones.
-    ends_alone = True
+    #: Whether small worlds can be made of it: a session comes to an end whatever becomes of the others, and there is
+    #: nothing on the server but keys and subscriptions.
+    fits_small_worlds = True
 
     def __init__(self, world: World, things: Sequence[T]) -> None:
         super().__init__(world)

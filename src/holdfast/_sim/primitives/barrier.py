@@ -64,7 +64,7 @@ class Barriers(Sessions[_Barrier]):
     """Workload and invariants of the barrier."""
 
     name = "barrier"
-    ends_alone = False
+    fits_small_worlds = False  # whoever waits needs others
     worker = "party"
     refusals = (Trouble, BrokenBarrier, DeclaredDifferently)
 

@@ -63,7 +63,7 @@ class Gates(Sessions[_Gate]):
     """Workload and invariants of events and latches."""
 
     name = "gates"
-    ends_alone = False
+    fits_small_worlds = False  # whoever waits needs others
     refusals = (Trouble, DeclaredDifferently)
 
     def __init__(self, world: World) -> None:

@@ -72,6 +72,9 @@ class MultiLock(Locks):
         holders = [self.by_key[key].holders.get(node.number) for key in call.keys[::4] if key in self.by_key]
         return sum(holder is not None and holder[0] == call.args[0].encode() for holder in holders)
 
+    #: A repeat of a request gets a later one, whichever answer comes first.
+    one_fence = False
+
     def is_fenced(self, call: Call, asker: bytes, token: bytes) -> bool:
         # Who takes several writes it when he has them all.
         return call.script != "multi_acquire" or token != asker

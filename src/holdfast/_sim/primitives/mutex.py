@@ -56,6 +56,9 @@ class Lock(Thing):
 class Locks(Sessions[Lock]):
     """What holds of locks, whoever uses them: also several at once, or with a condition."""
 
+    #: A token has no other fencing token than the last that was written for it.
+    one_fence = True
+
     # -- workload ---------------------------------------------------------------------------------
 
     async def session(self, process: Process, thing: Lock) -> None:
@@ -208,7 +211,10 @@ class Locks(Sessions[Lock]):
             self.world.fail("fence", f"{token.decode()} got fence {fence} after {last}")
         lock.last_fence[node.number] = max(last, fence)
         if node is lock.node:
-            lock.fences[token] = {fence}
+            if self.one_fence:
+                lock.fences[token] = {fence}
+            else:
+                lock.fences.setdefault(token, set()).add(fence)
 
     def new_holder(self, node: Node, lock: Lock, token: bytes, is_fenced: bool) -> None:
         """The lock has changed hands on a server."""

@@ -51,6 +51,7 @@ class Optimistic(Sessions[_Values]):
     """Workload and invariants of what needs no lock."""
 
     name = "optimistic"
+    fits_small_worlds = False  # what is watched is in no key
     worker = "writer"
 
     def __init__(self, world: World) -> None:
