@@ -38,7 +38,18 @@ def connecting_trouble(error: BaseException, node: str) -> Trouble:
         return Trouble("MAXCLIENTS", said, node, sent=False, passing=True)
     if isinstance(error, exceptions.ResponseError):
         return _unsent(refusal(said, node))
-    return Trouble("refused", said, node, sent=False, passing=True)
+    return Trouble("refused", said, node, sent=False, passing=not _is_distrust(error))
+
+
+def _is_distrust(error: BaseException | None) -> bool:
+    """Whether a certificate was not believed: asking again changes nothing. (By name: `ssl` may not be loaded.)"""
+    for _ in range(10):
+        if error is None:
+            return False
+        if type(error).__name__ == "SSLCertVerificationError":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _unsent(trouble: Trouble) -> Trouble:
