@@ -258,3 +258,12 @@ def test_an_interruption_anywhere_gives_back(kind: type[Effect[Any]], number: in
         driver.run(acquire(None, listening=True), at)
     assert driver.count(Spawn) == gives_back
     assert driver.count(Unlisten) == 1
+
+
+def test_a_broken_inbox_is_looked_after_before_asking() -> None:
+    taken = [0, 10_000, OTHER, 0, 5]
+    script = Script((0.001, taken), (0.001, [1, 7]), wakes=(Wake(Wake.ASK),))
+    turn = LockTurn(KEYS, TOKEN, 10_000, DEFAULT, None)
+    assert isinstance(script.run(wait_for(turn, None, listening=True)), Grant)
+    kinds = [type(effect) for effect in script.seen if isinstance(effect, (Listen, Call))]
+    assert kinds == [Listen, Call, Listen, Call]
