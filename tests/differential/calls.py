@@ -223,11 +223,13 @@ def _barrier_wait(world: World) -> Drawn:
 
 
 def _barrier_move(world: World) -> Drawn:
-    return _barrier_keys(world)[:2], (
+    state, arrived, _, gone = _barrier_keys(world)
+    return [state, arrived, gone], (
         world.one_of("look", "abort", "reset", "reset"),
         world.one_of(2, 2, 2, 3),
         FENCE_MS,
         world.inboxes,
+        60_000,
     )
 
 

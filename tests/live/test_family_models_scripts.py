@@ -557,6 +557,7 @@ class Meeting(Machine):
         self.arrived: list[str] = []
         self.came_at: dict[str, int] = {}
         self.went_on: dict[str, int] = {}
+        self.buried: set[str] = set()
 
     def ask(self, token: str, what: str, generation: int) -> Any:
         args = (token, what, generation, PARTIES, TTL_MS, INBOXES, RECHECK_MS, BURY_MS)
@@ -567,8 +568,12 @@ class Meeting(Machine):
         if token in self.went_on:
             assert reply[:2] == [1, self.went_on[token]], "asked again, it is told the same"
             return
+        if token in self.buried:
+            assert reply == [-1], "whoever was told that it is over for it does not come back"
+            return
         if self.broken or (generation and generation != self.generation + 1):
             assert reply == [-2]
+            self.buried.add(token)
             return
         if token not in self.arrived:
             self.arrived.append(token)
@@ -589,6 +594,7 @@ class Meeting(Machine):
     def over_for_all(self) -> None:
         for each in self.arrived:
             self.tell("ask", each)
+        self.buried.update(self.arrived)
         self.arrived.clear()
 
     @rule(client=clients)
@@ -618,20 +624,23 @@ class Meeting(Machine):
         self.over_for_all()
         self.broken = True
 
+    def move_by_script(self, what: str, parties: int) -> Any:
+        state, arrived, _, gone = self.keys
+        return self.scripts.call("barrier_move", (state, arrived, gone), what, parties, TTL_MS, INBOXES, BURY_MS)
+
     @rule(what=st.sampled_from(["abort", "reset", "reset", "look"]))
     def move(self, what: str) -> None:
         if what != "look":
             self.over_for_all()
             self.broken = what == "abort"
             self.generation += what == "reset"
-        reply = self.scripts.call("barrier_move", self.keys[:2], what, PARTIES, TTL_MS, INBOXES)
+        reply = self.move_by_script(what, PARTIES)
         assert reply == [1, self.generation, len(self.arrived), int(self.broken)]
 
     @rule()
     def declared_otherwise(self) -> None:
         if self.scripts.server.exists(self.keys[0]):
-            args = ("look", PARTIES + 1, TTL_MS, INBOXES)
-            assert self.scripts.call("barrier_move", self.keys[:2], *args) == [-3, PARTIES]
+            assert self.move_by_script("look", PARTIES + 1) == [-3, PARTIES]
 
     @invariant()
     def server_and_model_agree(self) -> None:

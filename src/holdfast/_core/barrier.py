@@ -62,7 +62,7 @@ class BarrierTurn(Turn):
         return self._call("leave", 0, patience_s)
 
     def refused(self, reply: Reply) -> Exception:
-        if reply[0] == -2:
+        if reply[0] in (-1, -2):  # -1: told so before, in an answer that was lost
             return BrokenBarrier(self.keys.name)
         if reply[0] == -3:
             return DeclaredDifferently("barrier", self.keys.name, self.parties, reply[1])
@@ -83,8 +83,8 @@ async def move(
         try:
             reply: Reply = await Call(
                 "barrier_move",
-                (keys.lock, f"{keys.base}:arrived"),
-                (what, parties, keep_ms, keys.inboxes),
+                (keys.lock, f"{keys.base}:arrived", keys.gone),
+                (what, parties, keep_ms, keys.inboxes, settings.bury_ms),
                 settings.patience_s,
             )
         except Trouble as trouble:

@@ -1,8 +1,9 @@
 -- Look at a barrier, break it, or make it usable again.
--- KEYS    1 state (hash: generation, parties, broken)  2 arrived
--- ARGV    1 "look", "abort" or "reset"  2 parties  3 keep_ms  4 prefix of inboxes
+-- KEYS    1 state (hash: generation, parties, broken)  2 arrived  3 gone
+-- ARGV    1 "look", "abort" or "reset"  2 parties  3 keep_ms  4 prefix of inboxes  5 bury_ms of those who wait
 -- Returns {1, generation, parties waiting, broken}, or {-3, parties stored}
-local state, arrived = KEYS[1], KEYS[2]
+-- #include bury
+local state, arrived, gone = KEYS[1], KEYS[2], KEYS[3]
 local kept = redis.call('HMGET', state, 'generation', 'parties', 'broken')
 if kept[2] and kept[2] ~= ARGV[2] then
   return {-3, tonumber(kept[2])}
@@ -15,6 +16,7 @@ if ARGV[1] ~= 'look' then
   redis.call('PEXPIRE', state, ARGV[3])
   -- Whoever waits is told that this generation is over for it.
   for _, token in ipairs(redis.call('ZRANGE', arrived, 0, -1)) do
+    bury(gone, token, ARGV[5])
     redis.call('PUBLISH', ARGV[4] .. string.match(token, '^[^:]*'), 'ask ' .. token)
   end
   redis.call('DEL', arrived)

@@ -2,10 +2,10 @@
 -- KEYS    1 state (hash: generation, parties, broken)  2 arrived  3 released parties of late  4 gone
 -- ARGV    1 token  2 "wait"; "break": its time is over, break the barrier; "leave": go away from it
 --         3 1 + generation at arrival as an earlier reply gave it, or 0  4 parties  5 keep_ms  6 prefix of inboxes
---         7 ms after which a party looks for itself  8 bury_ms of "leave": a delayed arrival may follow
+--         7 ms after which a party looks for itself  8 bury_ms of who leaves or finds it broken
 -- Returns {1, index of this party, generation}          all have arrived (also to a repeat)
 --         {0, ms, "", place, 1 + generation}            others are missing
---         {-1}                                          this party left before
+--         {-1}                                          this party left before, or was told that it is broken
 --         {-2}                                          broken
 --         {-3, parties stored}                          declared otherwise
 local state, arrived, released, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -19,12 +19,10 @@ local mark = redis.call('ZSCORE', released, token)
 if mark then
   return {1, tonumber(mark) % 1000, generation}
 end
+-- #include bury
 if ARGV[2] == 'leave' then
   redis.call('ZREM', arrived, token)
-  -- SADD answers with a number, or with a table when memory is refused: then nothing is buried.
-  if type(redis.pcall('SADD', gone, token)) == 'number' then
-    redis.call('PEXPIRE', gone, ARGV[8])
-  end
+  bury(gone, token, ARGV[8])
   return {0, 0, '', -1, 0}
 end
 if redis.call('SISMEMBER', gone, token) == 1 then
@@ -35,12 +33,15 @@ if kept[2] and tonumber(kept[2]) ~= parties then
 end
 local here = redis.call('ZSCORE', arrived, token)
 if kept[3] == '1' or (ARGV[3] ~= '0' and tonumber(ARGV[3]) ~= generation + 1) then
+  redis.call('ZREM', arrived, token)
+  bury(gone, token, ARGV[8])
   return {-2}
 end
 if ARGV[2] == 'break' then
   redis.call('HSET', state, 'generation', generation, 'parties', parties, 'broken', '1')
   redis.call('PEXPIRE', state, ARGV[5])
   for _, other in ipairs(redis.call('ZRANGE', arrived, 0, -1)) do
+    bury(gone, other, ARGV[8])
     redis.call('PUBLISH', ARGV[6] .. string.match(other, '^[^:]*'), 'ask ' .. other)
   end
   redis.call('DEL', arrived)
