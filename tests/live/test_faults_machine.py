@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import importlib
 import os
 import shutil
 import time
@@ -33,7 +34,10 @@ def driver_of(client: Any, face: Face) -> Any:
 # ---------------------------------------------------------------- the process
 
 
-def test_14_the_clock_goes_on_in_suspend() -> None:
+@pytest.mark.parametrize("face", ["threads", "asyncio"])
+def test_14_the_clock_goes_on_in_suspend(face: str) -> None:
+    driver = importlib.import_module(f"holdfast._drivers.{'aio' if face == 'asyncio' else face}")
+    assert driver.clock is clock_module.clock, "what its leases are looked at with"
     if not hasattr(time, "CLOCK_BOOTTIME"):
         pytest.skip("this system has no CLOCK_BOOTTIME; its monotonic clock is used")
     assert abs(clock_module.clock() - time.clock_gettime(time.CLOCK_BOOTTIME)) < 60

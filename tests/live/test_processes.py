@@ -204,6 +204,53 @@ def test_20_after_fork_the_child_holds_nothing(valkey_server: embedded.Server, r
     assert not raw.exists(key(unique_name))
 
 
+def test_20_after_fork_in_an_event_loop_the_child_holds_nothing(
+    valkey_server: embedded.Server, raw: Any, unique_name: str
+) -> None:
+    process = _python(
+        """
+        import asyncio, os, sys, holdfast.asyncio as holdfast
+
+        async def main(url, name):
+            locks = holdfast.connect(url)
+            lease = await locks.lock(name, ttl=3).acquire()
+            waits = asyncio.ensure_future(locks.lock(name).acquire(timeout=60))
+            while await locks.lock(name).waiters() < 1:
+                await asyncio.sleep(0.01)
+            pid = os.fork()
+            if pid == 0:
+                async def child():
+                    assert lease.state.name == "LOST", lease
+                    assert await locks.lock(name).try_acquire() is None
+                    mine = await locks.lock(name + "-child").acquire()
+                    assert mine.token.partition(":")[0] != lease.token.partition(":")[0]
+                    await mine.release()
+                    await locks.close()
+                try:
+                    asyncio.run(child())
+                    os._exit(0)
+                except BaseException:
+                    import traceback
+                    traceback.print_exc()
+                    os._exit(1)
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            assert status == 0, status
+            lease.ensure_held()
+            await lease.release()
+            await (await waits).release()
+            await locks.close()
+            print("done")
+
+        asyncio.run(main(*sys.argv[1:]))
+        """,
+        valkey_server.url,
+        unique_name,
+    )
+    output, errors = process.communicate(timeout=100)
+    assert (output, errors, process.returncode) == ("done\n", "", 0)
+    assert not raw.exists(key(unique_name))
+
+
 def test_dropping_a_lease_warns_and_ends_its_renewal(valkey_server: embedded.Server, unique_name: str) -> None:
     locks = holdfast.connect(valkey_server.url)
     lease = locks.lock(unique_name, ttl=0.5).acquire()

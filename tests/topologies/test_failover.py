@@ -216,7 +216,6 @@ def extended(lease: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("face", ["threads"], indirect=True)
 def test_a_cluster_that_is_down(face: Face, unique_name: str) -> None:
     """No replica for the slot: waited out, then said clearly."""
     with Cluster(replicas=False) as own:
