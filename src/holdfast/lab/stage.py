@@ -31,7 +31,7 @@ __all__ = ["LOCK_NAME", "Actor", "CannotRun", "Forks", "Stage", "TooSlow"]
 LOCK_NAME = "orders:42"
 _WARM_NAME = "warm-up"
 #: A machine that is very busy keeps a client waiting for longer than that has patience.
-_WARM_UPS = 3
+_WARM_AGAIN = 2
 #: For a lock that nobody's slowness should expire, ms.
 LONG_MS = 30_000
 #: For a lock that is meant to expire, ms.
@@ -127,20 +127,17 @@ class Actor:
             path=self.stage.path,
         )
         self.phase = "warm-up"
-        for _ in range(_WARM_UPS):
-            if await self._warm_up() is None or not self.alive:
+        await self.do("warm up", name=_WARM_NAME)
+        for _ in range(_WARM_AGAIN):
+            if not (self.broken or "").startswith("Trouble: no answer"):
                 break
+            self.broken = None
+            await self.do("warm up", name=_WARM_NAME)
         self.phase = "idle"
         if self.broken:
             raise CannotRun(f"the lock does not work even without a fault: {self.broken}")
         if not self.alive:
             raise CannotRun("the client's process ended while its lock was made")
-
-    async def _warm_up(self) -> str | None:
-        """What went wrong with the lock where nothing is broken yet."""
-        self.broken = None
-        await self.do("warm up", name=_WARM_NAME)
-        return self.broken
 
     async def close(self) -> None:
         if self._channel is not None:
