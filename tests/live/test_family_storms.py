@@ -14,6 +14,7 @@ import pytest
 import holdfast
 import holdfast.asyncio
 from holdfast import embedded
+from holdfast._transport.threads import Node
 from tests.support.faces import eventually
 
 #: What is meant to stay for a while: fencing tokens, buried tokens, limits, states of gates and barriers.
@@ -250,3 +251,25 @@ def test_threads_that_give_up_leave_nothing(valkey_server: embedded.Server, look
         for name in (unique_name, f"{unique_name}-b", f"{unique_name}-cond"):
             one.lock(name).acquire(timeout=60).release()
     check_nothing_is_left(look, unique_name)
+
+
+def test_a_cancel_that_comes_with_the_reply_leaves_no_dead_connection(
+    valkey_server: embedded.Server, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancel = holdfast.Cancel()
+    exchange = Node._exchange_on
+
+    def and_then_cancelled(self: Node, *args: Any) -> Any:
+        replies = exchange(self, *args)
+        cancel.set()
+        return replies
+
+    with holdfast.connect(valkey_server.url) as locks:
+        locks.lock(unique_name).acquire().release()
+        monkeypatch.setattr(Node, "_exchange_on", and_then_cancelled)
+        with pytest.raises(holdfast.AcquireCancelled):
+            locks.lock(unique_name).acquire(cancel=cancel)
+        monkeypatch.undo()
+        [node] = locks._driver.topology.nodes()
+        for wire in node._idle:
+            assert wire.sock.getpeername(), "raises when it was shut down"

@@ -152,7 +152,13 @@ class Replicated(Topology):
             raise
 
     def in_step(self) -> int:
-        """How many replicas are online."""
+        """How many replicas acknowledge at once what the master writes: online they are before they have its data."""
+        self.raw.set("in-step", "", px=1000)
+        acked = int(self.raw.execute_command("WAIT", 100, 100))
+        return min(acked, self.online())
+
+    def online(self) -> int:
+        """How many replicas the master believes to be there."""
         told = self.raw.info("replication")
         return sum(told[f"slave{at}"]["state"] == "online" for at in range(told["connected_slaves"]))
 

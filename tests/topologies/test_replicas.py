@@ -76,7 +76,7 @@ def test_a_replica_that_is_gone_is_still_counted(face: Face, unique_name: str) -
         locks = face.connect(own.url, sync_replicas="all")
         locks.lock(unique_name).acquire().release()
         own.replicas[0].kill()
-        eventually(lambda: own.in_step() == 1, "the master knows that it is gone")
+        eventually(lambda: own.online() == 1, "the master knows that it is gone")
         with pytest.raises(holdfast.ReplicasMissing) as caught:
             locks.lock(unique_name, ttl=1).try_acquire()
         assert (caught.value.needed, caught.value.acked) == (2, 1), "it may be promoted yet"

@@ -213,17 +213,20 @@ class ThreadDriver:
 
     def _abortable(self, act: Callable[[Callable[[Wire | None], None]], Any], cancel: Cancel) -> Any:
         in_use: list[Wire] = []
+        turn = threading.Lock()  # so that no connection is aborted after it was said to be in use no more
 
         def on_wire(wire: Wire | None) -> None:
-            in_use.clear()
-            if wire is not None:
-                in_use.append(wire)
-                if cancel.is_set():
-                    wire.abort()
+            with turn:
+                in_use.clear()
+                if wire is not None:
+                    in_use.append(wire)
+                    if cancel.is_set():
+                        wire.abort()
 
         def abort() -> None:
-            for wire in tuple(in_use):
-                wire.abort()
+            with turn:
+                for wire in in_use:
+                    wire.abort()
 
         cancel._watch(abort)
         try:

@@ -36,7 +36,7 @@ _LONG_TIMEVAL = sys.maxsize > 2**32 and os.name == "posix"
 class Wire:
     """One connection: bytes out, parsed replies in."""
 
-    __slots__ = ("_connection", "_is_tls", "_reader", "_recv", "patience_s", "sendall", "sock")
+    __slots__ = ("_connection", "_is_tls", "_reader", "_recv", "aborted", "patience_s", "sendall", "sock")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -48,6 +48,7 @@ class Wire:
         self._is_tls = hasattr(self.sock, "pending")
         #: What `patience` was told last.
         self.patience_s = -1.0
+        self.aborted = False
 
     def patience(self, seconds: float) -> None:
         """The longest wait for one read; 0: none."""
@@ -115,6 +116,7 @@ class Wire:
 
     def abort(self) -> None:
         """Wake a thread that is reading from it; the reader closes it."""
+        self.aborted = True
         try:
             self.sock.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -368,6 +370,9 @@ class Node:
                 replies = self._exchange_on(wire, packed, count, patience_s, script)
             finally:
                 on_wire(None)
+            if wire.aborted:  # after its reply had come: nobody else must get it
+                wire.close()
+                return replies
         self.put(wire)
         return replies
 
