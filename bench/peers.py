@@ -10,11 +10,12 @@ import hashlib
 import itertools
 import os
 import socket
+import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
-__all__ = ["CHECKED_DELETE", "FLOOR", "PEERS", "TTL_MS", "Pair", "Peer", "packed", "roomy", "unique"]
+__all__ = ["CHECKED_DELETE", "FLOOR", "PEERS", "TTL_MS", "Pair", "Peer", "packed", "roomy", "timed", "unique"]
 
 TTL_MS = 30_000
 
@@ -30,6 +31,21 @@ _numbers = itertools.count(1)
 def unique(prefix: str = "bench") -> str:
     """A name that nobody else uses."""
     return f"{prefix}-{os.getpid()}-{next(_numbers)}"
+
+
+def timed(pair: Pair, cycles: int, warm: int = 1) -> Callable[[], float]:
+    """What measures so many pairs, after a few that do not count: µs a pair."""
+    acquire, release = pair
+
+    def once() -> float:
+        for _ in range(warm):
+            release(acquire())
+        begin = time.perf_counter()
+        for _ in range(cycles):
+            release(acquire())
+        return (time.perf_counter() - begin) / cycles * 1e6
+
+    return once
 
 
 def packed(*words: bytes) -> bytes:

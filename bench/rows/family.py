@@ -15,7 +15,7 @@ import redis
 import holdfast
 import holdfast.asyncio
 from bench import crowd
-from bench.peers import unique
+from bench.peers import timed, unique
 from bench.peers_family import ABSENT, FAMILY, LOCK, OURS, PEER_OF
 from bench.run import Run, median, ratio, rounds
 from bench.tables import Table, Target, number
@@ -56,19 +56,7 @@ def family(run: Run) -> Table:
     try:
         pairs = {who: peer.pair(unique()) for who, peer in peers.items()}
 
-        def measure(who: str) -> Callable[[], float]:
-            acquire, release = pairs[who]
-
-            def once() -> float:
-                release(acquire())
-                begin = time.perf_counter()
-                for _ in range(cycles):
-                    release(acquire())
-                return (time.perf_counter() - begin) / cycles * 1e6
-
-            return once
-
-        found = rounds(run, "family", run.some(15, 2), {who: measure(who) for who in names})
+        found = rounds(run, "family", run.some(15, 2), {who: timed(pairs[who], cycles) for who in names})
     finally:
         for peer in peers.values():
             peer.close()

@@ -9,7 +9,6 @@ import importlib.util
 import logging
 import math
 import select
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 import redis
 
 import holdfast
-from bench.peers import CHECKED_DELETE, TTL_MS, Pair, connect, packed, unique
+from bench.peers import CHECKED_DELETE, TTL_MS, Pair, connect, packed, timed, unique
 from bench.run import Run, median, ratio, rounds
 from bench.tables import Table, Target, number
 from tests.support import topologies
@@ -26,20 +25,6 @@ __all__ = ["cluster", "quorum", "sync"]
 
 _ONE = "one server"
 _BARE_ALL, _BARE_MAJORITY = "bare sockets, all five", "bare sockets, a majority"
-
-
-def _cycles(pair: Pair, cycles: int) -> Callable[[], float]:
-    """µs a pair."""
-    acquire, release = pair
-
-    def once() -> float:
-        release(acquire())
-        begin = time.perf_counter()
-        for _ in range(cycles):
-            release(acquire())
-        return (time.perf_counter() - begin) / cycles * 1e6
-
-    return once
 
 
 def _if_it_can(once: Callable[[], float]) -> Callable[[], float]:
@@ -85,7 +70,7 @@ def sync(run: Run) -> Table:
             "sync_replicas=1": _pair(locks.lock(unique(), sync_replicas=1)),
             'sync_replicas="all"': _pair(locks.lock(unique(), sync_replicas="all")),
         }
-        measured = {who: _cycles(pair, run.some(100, 20)) for who, pair in parties.items()}
+        measured = {who: timed(pair, run.some(100, 20)) for who, pair in parties.items()}
         return _filled(table, rounds(run, "sync", run.some(9, 2), measured), "without")
 
 
@@ -103,7 +88,7 @@ def cluster(run: Run) -> Table:
         holdfast.connect(run.server.url) as single,
     ):
         parties = {_ONE: _pair(single.lock(unique())), "Cluster": _pair(clustered.lock(unique()))}
-        measured = {who: _cycles(pair, run.some(100, 20)) for who, pair in parties.items()}
+        measured = {who: timed(pair, run.some(100, 20)) for who, pair in parties.items()}
         return _filled(table, rounds(run, "cluster", run.some(9, 2), measured), _ONE)
 
 
@@ -140,9 +125,9 @@ def quorum(run: Run) -> Table:
                 if who == _BARE_ALL and stopped:
                     continue  # it would wait for ever
                 if who in (_ONE, _BARE_ALL, _BARE_MAJORITY, "holdfast"):
-                    once = _cycles(pair, run.some(60, 20))
+                    once = timed(pair, run.some(60, 20))
                 else:
-                    once = _if_it_can(_cycles(pair, 1 if stopped else run.some(20, 5)))
+                    once = _if_it_can(timed(pair, 1 if stopped else run.some(20, 5)))
                 measured[f"{who}, {stopped} stopped"] = _while_stopped(servers, stopped, once)
         # The others log every server that does not answer, with a traceback.
         logging.disable(logging.CRITICAL)

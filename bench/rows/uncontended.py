@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Callable
 
 from bench import peers, peers_aio
 from bench.run import Run, ratio, rounds
@@ -22,20 +21,7 @@ def threads(run: Run) -> Table:
     try:
         pairs = {who: peer.pair(peers.unique()) for who, peer in open_peers.items()}
 
-        def measure(who: str) -> Callable[[], float]:
-            acquire, release = pairs[who]
-
-            def once() -> float:
-                for _ in range(10):
-                    release(acquire())
-                begin = time.perf_counter()
-                for _ in range(cycles):
-                    release(acquire())
-                return (time.perf_counter() - begin) / cycles * 1e6
-
-            return once
-
-        found = rounds(run, "threads", run.some(25, 3), {who: measure(who) for who in names})
+        found = rounds(run, "threads", run.some(25, 3), {who: peers.timed(pairs[who], cycles, 10) for who in names})
     finally:
         for peer in open_peers.values():
             peer.close()

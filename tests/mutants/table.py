@@ -26,7 +26,7 @@ class Mutant:
 
 
 ACQUIRE, RELEASE, RENEW = "_lua/acquire.lua", "_lua/release.lua", "_lua/renew.lua"
-FENCE, QUEUE = "_lua/fence.lua", "_lua/queue.lua"
+FENCE, QUEUE, BURY = "_lua/fence.lua", "_lua/queue.lua", "_lua/bury.lua"
 WAITING, MUTEX, HOLD, VALIDITY = "_core/waiting.py", "_core/mutex.py", "_core/hold.py", "_core/validity.py"
 
 _EXCLUSIVE: tuple[Mutant, ...] = (
@@ -57,8 +57,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant("a release does not compare the token", RELEASE, "redis.call('GET', lock) == token", "true"),
     Mutant("a release hands over to nobody", RELEASE, "next_waiter(queue, ARGV[4])", "nil"),
     Mutant("who gives back stays in the queue", RELEASE, "redis.call('ZREM', queue, token)", "local _ = 0"),
-    Mutant("who gives back is not buried", RELEASE, "if bury_ms > 0 and type", "if false and type"),
-    Mutant("the buried have no ttl", RELEASE, "redis.call('PEXPIRE', gone, bury_ms)", "local _ = 0"),
+    Mutant("who gives back is not buried", RELEASE, "if bury_ms > 0 then\n  bury(", "if false then\n  bury("),
+    Mutant("the buried have no ttl", BURY, "redis.call('PEXPIRE', gone, bury_ms)", "local _ = 0"),
     Mutant("a release frees nothing", RELEASE, "redis.call('DEL', lock)\n  return 1", "return 1"),
     Mutant("a release does not look at the queue", RELEASE, "and redis.call('EXISTS', queue) == 0 then", "then"),
     Mutant("a renewal does not compare the token", RENEW, "redis.call('GET', KEYS[1]) ~= ARGV[1]", "false"),
@@ -79,7 +79,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "redis.call('SET', key, fence, 'PX', fence_ms, 'GET')",
         "redis.call('SET', key, fence, 'GET')",
     ),
-    Mutant("a dead waiter is not skipped", QUEUE, "[2]) > 0 then", "[2]) >= 0 then"),
+    Mutant("a dead waiter is not skipped", QUEUE, "[2]) > 0\n", "[2]) >= 0\n"),
     Mutant("the last comes first", QUEUE, "'ZPOPMIN'", "'ZPOPMAX'"),
     Mutant("nobody is told of a handoff", QUEUE, "redis.call('PUBLISH', inbox, string", "local _ = (string"),
     Mutant(
@@ -242,8 +242,8 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "only the first of several knows the fencing token",
                 MULTI_ACQUIRE,
-                "for at = 1, #KEYS, 4 do\n  redis.call('SET', KEYS[at + 1], string",
-                "for at = 1, 4, 4 do\n  redis.call('SET', KEYS[at + 1], string",
+                "for at = 2, #KEYS, 4 do\n    seen",
+                "for at = 2, 2, 4 do\n    seen",
             ),
             (
                 "a repeat for several is told a later arrival",
@@ -363,8 +363,8 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "who leaves a gate stays before it",
                 GATE_WAIT,
-                "  redis.call('ZREM', waiters, token)\n  redis.call('SADD', gone, token)",
-                "  redis.call('SADD', gone, token)",
+                "  redis.call('ZREM', waiters, token)\n  bury(gone",
+                "  bury(gone",
             ),
             ("who left a gate comes back", GATE_WAIT, "redis.call('SISMEMBER', gone, token) == 1", "false"),
             ("a gate has no ttl", GATE_MOVE, "ARGV[4]), 'PX', ARGV[3])", "ARGV[4]))"),

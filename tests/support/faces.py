@@ -15,6 +15,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from tests.support.steps import arun_steps, run_steps
+
 __all__ = ["FACES", "Actor", "AsyncioFace", "Face", "ThreadsFace", "close_brought", "eventually", "function_for"]
 
 #: Whatever a test waits for comes much sooner on an idle machine; on a busy one it may take its time.
@@ -276,24 +278,12 @@ def function_for(face: Face, plain: Callable[..., Any]) -> Any:
     if face.name == "threads":
 
         def run(*args: Any, **options: Any) -> Any:
-            steps = plain(*args, **options)
-            try:
-                step = next(steps)
-                while True:
-                    step = steps.send(step)
-            except StopIteration as end:
-                return end.value
+            return run_steps(plain(*args, **options))
 
         return run
 
     async def arun(*args: Any, **options: Any) -> Any:
-        steps = plain(*args, **options)
-        try:
-            step = next(steps)
-            while True:
-                step = steps.send(await step if inspect.isawaitable(step) else step)
-        except StopIteration as end:
-            return end.value
+        return await arun_steps(plain(*args, **options))
 
     return arun
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import inspect
 import json
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeAlias
 
 import holdfast
+from tests.support.steps import arun_steps, run_steps
 
 __all__ = ["HELD", "WAITED_FOR", "FamilyWorker"]
 
@@ -111,24 +111,6 @@ WAITED_FOR: dict[str, Callable[[Any, str, float], Steps]] = {
 _kept: list[Any] = []
 
 
-def _run(steps: Steps) -> Any:
-    try:
-        step = next(steps)
-        while True:
-            step = steps.send(step)
-    except StopIteration as end:
-        return end.value
-
-
-async def _arun(steps: Steps) -> Any:
-    try:
-        step = next(steps)
-        while True:
-            step = steps.send(await step if inspect.isawaitable(step) else step)
-    except StopIteration as end:
-        return end.value
-
-
 def _names(name: str, count: int) -> list[tuple[str, str]]:
     return [(kind, f"{name}-{kind}-{number}") for kind in HELD for number in range(count)]
 
@@ -138,13 +120,13 @@ def _threads(url: str, role: str, name: str, ttl: float, count: int) -> None:
     if role == "holders":
         tokens = {}
         for kind, each in _names(name, count):
-            lease = _run(HELD[kind](locks, each, ttl))
+            lease = run_steps(HELD[kind](locks, each, ttl))
             _kept.append(lease)
             tokens[each] = lease.token
         print(json.dumps(tokens), flush=True)
     else:
         for kind, steps in WAITED_FOR.items():
-            threading.Thread(target=_run, args=(steps(locks, f"{name}-{kind}", ttl),), daemon=True).start()
+            threading.Thread(target=run_steps, args=(steps(locks, f"{name}-{kind}", ttl),), daemon=True).start()
         print(json.dumps("waiting"), flush=True)
     sys.stdin.read()
 
@@ -154,13 +136,13 @@ async def _asyncio(url: str, role: str, name: str, ttl: float, count: int) -> No
     if role == "holders":
         tokens = {}
         for kind, each in _names(name, count):
-            lease = await _arun(HELD[kind](locks, each, ttl))
+            lease = await arun_steps(HELD[kind](locks, each, ttl))
             _kept.append(lease)
             tokens[each] = lease.token
         print(json.dumps(tokens), flush=True)
     else:
         for kind, steps in WAITED_FOR.items():
-            _kept.append(asyncio.create_task(_arun(steps(locks, f"{name}-{kind}", ttl))))
+            _kept.append(asyncio.create_task(arun_steps(steps(locks, f"{name}-{kind}", ttl))))
         print(json.dumps("waiting"), flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 

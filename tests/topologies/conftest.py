@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.faces import FACES, Face
-from tests.support.topologies import NEVER_DOWN_MS, Cluster, Quorum, Topology, WithSentinel
+from tests.support.faces import FACES, Face, eventually
+from tests.support.topologies import NEVER_DOWN_MS, Cluster, Quorum, Replicated, Topology, WithSentinel
 
 MAKERS: dict[str, Callable[[], Topology]] = {
     "quorum": Quorum,
@@ -65,3 +65,18 @@ def locks(face: Face, url: str) -> Any:
 def others(face: Face, url: str) -> Any:
     """A second client, as another process would have."""
     return face.connect(url)
+
+
+@pytest.fixture(scope="module")
+def replicated() -> Iterator[Replicated]:
+    with Replicated(2) as replicated:
+        yield replicated
+
+
+@pytest.fixture
+def in_step(replicated: Replicated) -> Replicated:
+    """All replicas go on, and are connected."""
+    for replica in replicated.replicas:
+        replica.resume()
+    eventually(lambda: replicated.in_step() == 2, "both replicas are online", 60)
+    return replicated

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,21 +9,6 @@ import pytest
 import holdfast
 from tests.support.faces import Face, eventually
 from tests.support.topologies import Replicated, plain
-
-
-@pytest.fixture(scope="module")
-def replicated() -> Iterator[Replicated]:
-    with Replicated(2) as replicated:
-        yield replicated
-
-
-@pytest.fixture
-def in_step(replicated: Replicated) -> Replicated:
-    """All replicas go on, and are connected."""
-    for replica in replicated.replicas:
-        replica.resume()
-    eventually(lambda: replicated.in_step() == 2, "both replicas are online", 60)
-    return replicated
 
 
 def key(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,21 +11,6 @@ import holdfast
 from holdfast._core.settings import Settings
 from tests.support.faces import Face, close_brought, eventually
 from tests.support.topologies import Replicated, plain
-
-
-@pytest.fixture(scope="module")
-def replicated() -> Iterator[Replicated]:
-    with Replicated(2) as replicated:
-        yield replicated
-
-
-@pytest.fixture
-def in_step(replicated: Replicated) -> Replicated:
-    """All replicas go on, and are connected."""
-    for replica in replicated.replicas:
-        replica.resume()
-    eventually(lambda: replicated.in_step() == 2, "both replicas are online", 60)
-    return replicated
 
 
 def key(name: str, part: str = "") -> str:

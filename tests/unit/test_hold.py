@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast._core.hold import Hold, LeaseState, Schedule
 from holdfast._core.keys import lock_keys
-from holdfast._core.rwlock import RWHold, RWTurn
+from holdfast._core.rwlock import RWTurn
 from holdfast._core.waiting import Grant
 
 
@@ -57,7 +57,7 @@ def test_a_shortened_hold_is_lost_at_its_new_deadline() -> None:
 def test_a_side_of_a_shared_lock_keeps_what_its_grant_and_its_other_side_say() -> None:
     keys = lock_keys("holdfast", "a")
     turn = RWTurn(keys, f"{'0' * 24}:r.1:1", 30_000)
-    hold = RWHold(turn, Grant(1, 100.0, stray=True), True, None, until=105.0)
+    hold = turn.hold("a", Grant(1, 100.0, stray=True), True, None, until=105.0)
     assert turn.stray, "its release buries the token"
     assert hold.deadline == 105.0 and hold.renewal_ttl_ms(101.0) is None
     assert not hold.over(104.9) and hold.over(105.0) and hold.reason == "max_hold"

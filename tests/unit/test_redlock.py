@@ -27,6 +27,7 @@ from holdfast._core.validity import DRIFT, MARGIN_S
 from holdfast._core.waiting import Busy, Grant
 from holdfast._sim.server import Refused, Server
 from holdfast.errors import ConfigurationError
+from tests.support.steps import drive
 
 KEYS = lock_keys("holdfast", "a")
 FIRST, SECOND = (f"{number:024x}:1:1" for number in (1, 2))
@@ -113,19 +114,7 @@ class Driver:
             member.meets(fate)
 
     def run(self, protocol: Protocol[Any]) -> Any:
-        result: Any = None
-        error: BaseException | None = None
-        try:
-            for _ in range(10_000):
-                effect = protocol.send(result) if error is None else protocol.throw(error)
-                result, error = None, None
-                try:
-                    result = self.perform(effect)
-                except Exception as raised:
-                    error = raised
-            raise AssertionError("the protocol does not end")
-        except StopIteration as end:
-            return end.value
+        return drive(protocol, self.perform)
 
     def perform(self, effect: Effect[Any]) -> Any:
         if isinstance(effect, Now):

@@ -27,6 +27,7 @@ from holdfast._core.rwlock import RWTurn, downgrade
 from holdfast._core.settings import DEFAULT
 from holdfast._core.trouble import Trouble
 from holdfast._core.waiting import Busy, Grant, wait_for
+from tests.support.steps import drive
 
 KEYS = lock_keys("holdfast", "a")
 TOKEN = "0" * 24 + ":1:1"
@@ -43,23 +44,15 @@ class Script:
         self.seen: list[Effect[Any]] = []
 
     def run(self, protocol: Protocol[Any], interrupt_at: Callable[[Effect[Any]], bool] | None = None) -> Any:
-        result: Any = None
-        error: BaseException | None = None
-        try:
-            for _ in range(10_000):
-                effect = protocol.send(result) if error is None else protocol.throw(error)
-                result, error = None, None
-                self.seen.append(effect)
-                if interrupt_at is not None and interrupt_at(effect):
-                    interrupt_at, error = None, KeyboardInterrupt()
-                    continue
-                try:
-                    result = self.perform(effect)
-                except Exception as raised:
-                    error = raised
-            raise AssertionError("the protocol does not end")
-        except StopIteration as end:
-            return end.value
+        def perform(effect: Effect[Any]) -> Any:
+            nonlocal interrupt_at
+            self.seen.append(effect)
+            if interrupt_at is not None and interrupt_at(effect):
+                interrupt_at = None
+                raise KeyboardInterrupt
+            return self.perform(effect)
+
+        return drive(protocol, perform)
 
     def perform(self, effect: Effect[Any]) -> Any:
         if isinstance(effect, Now):

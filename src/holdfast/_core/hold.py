@@ -105,6 +105,11 @@ class Hold:
         if max_hold_ms is not None:
             self._bound()
 
+    def end_by(self, until: float) -> None:
+        """It is not held beyond that moment, whatever is asked for."""
+        self.max_until = until
+        self._bound()
+
     def _bound(self) -> None:
         if self.max_until is not None and self.deadline > self.max_until:
             self.deadline = self.max_until

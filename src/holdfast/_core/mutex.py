@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from holdfast._core.effects import Call
 from holdfast._core.keys import LockKeys
-from holdfast._core.replicas import Sync, tail_of
+from holdfast._core.replicas import Sync
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Turn
 
@@ -52,11 +52,11 @@ class LockTurn(Turn):
                 keys.inboxes,
             ),
             patience_s,
-            sync=tail_of(self.sync, ttl_ms),
+            sync=self.tail(),
         )
 
     def extend(self, ttl_ms: int, patience_s: float) -> Call:
-        return Call("renew", (self.keys.lock,), (self.token, ttl_ms), patience_s, sync=tail_of(self.sync, self.ttl_ms))
+        return Call("renew", (self.keys.lock,), (self.token, ttl_ms), patience_s, sync=self.tail())
 
     def undo(self, bury_ms: int, patience_s: float) -> Call:
         keys, settings = self.keys, self.settings

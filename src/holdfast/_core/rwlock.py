@@ -44,10 +44,20 @@ def upgrade_token(reader: str, number: int) -> str:
     return f"{found[1]}u{number}{found[2]}"
 
 
+class RWHold(Hold):
+    """A hold of one side, which may become one of the other under the same `sync`."""
+
+    __slots__ = ("sync",)
+
+    sync: Sync
+
+
 class RWTurn(Turn):
     """The turn to read, to write or to upgrade: the token says which."""
 
     __slots__ = ("keys",)
+
+    holds = RWHold
 
     def __init__(
         self, keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT, sync: Sync = None
@@ -103,31 +113,14 @@ class RWTurn(Turn):
             return UpgradeRefused(self.keys.name)
         return super().refused(reply)
 
-
-class RWHold(Hold):
-    """A hold of one side, which may become one of the other. `until`: where an earlier one has set the end for both."""
-
-    __slots__ = ("turn",)
-
-    def __init__(
-        self, turn: RWTurn, grant: Grant, renew: bool, max_hold_ms: int | None, until: float | None = None
-    ) -> None:
-        super().__init__(
-            turn.keys.name,
-            turn.token,
-            grant.fence,
-            turn.ttl_ms,
-            grant.sent_at,
-            turn.renew,
-            turn.release,
-            renew,
-            max_hold_ms,
-        )
-        self.turn = turn
-        turn.stray = grant.stray
+    def hold(self, name: str, grant: Grant, renew: bool, max_hold_ms: int | None, until: float | None = None) -> RWHold:
+        """As every turn's. `until`: where an earlier hold has set the end for both."""
+        hold = super().hold(name, grant, renew, max_hold_ms)
+        assert isinstance(hold, RWHold)
+        hold.sync = self.sync
         if until is not None:
-            self.max_until = until
-            self._bound()
+            hold.end_by(until)
+        return hold
 
 
 async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:

@@ -78,6 +78,9 @@ class Turn:
 
     __slots__ = ("claim_ms", "key", "settings", "stray", "sync", "token", "ttl_ms")
 
+    #: What its leases stand on.
+    holds: type[Hold] = Hold
+
     #: `meanwhile` is awaited before every ask, and at least this often; None: never.
     look_every_s: float | None = None
 
@@ -126,7 +129,7 @@ class Turn:
     def hold(self, name: str, grant: Grant, renew: bool, max_hold_ms: int | None) -> Hold:
         """What a lease that was granted to this turn stands on."""
         self.stray = grant.stray
-        return Hold(
+        return self.holds(
             name,
             self.token,
             grant.fence,

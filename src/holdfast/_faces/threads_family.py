@@ -182,7 +182,7 @@ class _Side(_TurnLeasable):
         return rwlock.RWTurn(self._keys, token, self._ttl_ms, self._client._driver.settings, self._sync)
 
     def _make_hold(self, token: str, grant: Grant) -> Hold:
-        return rwlock.RWHold(self._turn(token), grant, self._renew, self._max_hold_ms, self._until)
+        return self._turn(token).hold(self._name, grant, self._renew, self._max_hold_ms, self._until)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}: ttl {self.ttl:g} s>"
@@ -228,7 +228,7 @@ class _Upgrade(WriteLock):
     """One upgrade of one reader; both end at the moment that `max_hold` set for the reader."""
 
     def __init__(self, client: Client, reader: rwlock.RWHold) -> None:
-        super().__init__(client, reader.name, reader.ttl_ms, reader.renewal is not None, None, reader.turn.sync)
+        super().__init__(client, reader.name, reader.ttl_ms, reader.renewal is not None, None, reader.sync)
         self._owned_as = ()  # the reader beneath it says who owns it
         self._asks = ()  # its token is not the one that it is given
         self._reader = reader.token
@@ -242,7 +242,7 @@ class _Downgrade(ReadLock):
     """One downgrade of one writer; the reader ends at the moment that `max_hold` set for the writer."""
 
     def __init__(self, client: Client, writer: rwlock.RWHold) -> None:
-        super().__init__(client, writer.name, writer.ttl_ms, writer.renewal is not None, None, writer.turn.sync)
+        super().__init__(client, writer.name, writer.ttl_ms, writer.renewal is not None, None, writer.sync)
         self._asks = ()  # not one request, but two
         self._writer = writer.token
         self._until = writer.max_until

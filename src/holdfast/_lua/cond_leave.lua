@@ -5,6 +5,7 @@
 -- Returns 2 held the lock, 1 was waiting, 0 was not there
 -- #include fence
 -- #include queue
+-- #include bury
 local lock, queue, gone, waiters = KEYS[1], KEYS[3], KEYS[4], KEYS[5]
 local token, bury_ms = ARGV[1], tonumber(ARGV[5])
 local result = redis.call('ZREM', waiters, token)
@@ -35,7 +36,6 @@ if redis.call('GET', lock) == token then
   end
 end
 if bury_ms > 0 then
-  redis.call('SADD', gone, token)
-  redis.call('PEXPIRE', gone, bury_ms)
+  bury(gone, token, bury_ms)
 end
 return result

@@ -8,10 +8,10 @@
 --         {-2, declared count stored}           declared otherwise
 local state, waiters, gone = KEYS[1], KEYS[2], KEYS[3]
 local token = ARGV[1]
+-- #include bury
 if ARGV[2] == 'leave' then
   redis.call('ZREM', waiters, token)
-  redis.call('SADD', gone, token)
-  redis.call('PEXPIRE', gone, ARGV[6])
+  bury(gone, token, ARGV[6])
   return {0, 0, '', -1, 0}
 end
 local missing, declared = string.match(redis.call('GET', state) or '', '^(%d+) (%d+)$')

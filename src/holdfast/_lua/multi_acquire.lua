@@ -7,6 +7,21 @@
 --         {-1}                                                          this token was given back before
 -- #include moment
 
+-- One fencing token for all, greater than each of theirs; as `next_fence` does it for one.
+local function fence_for_all()
+  local fence, seen = now_us, now_us - 1
+  for at = 2, #KEYS, 4 do
+    seen = math.max(seen, tonumber(redis.call('SET', KEYS[at], fence, 'PX', ARGV[5], 'GET') or 0))
+  end
+  if seen >= fence then
+    fence = seen + 1
+    for at = 2, #KEYS, 4 do
+      redis.call('SET', KEYS[at], fence, 'PX', ARGV[5])
+    end
+  end
+  return fence
+end
+
 -- Nobody holds any of them, nobody waits: first, since it is the most frequent case and should cost least.
 local watched = {}
 for at = 1, #KEYS, 4 do
@@ -15,21 +30,10 @@ for at = 1, #KEYS, 4 do
   watched[#watched + 1] = KEYS[at + 3]
 end
 if redis.call('EXISTS', unpack(watched)) == 0 then
-  local fence, seen = now_us, now_us - 1
   for at = 1, #KEYS, 4 do
     redis.call('SET', KEYS[at], ARGV[1], 'PX', ARGV[2])
-    local last = redis.call('SET', KEYS[at + 1], fence, 'PX', ARGV[5], 'GET')
-    if last and tonumber(last) > seen then
-      seen = tonumber(last)
-    end
   end
-  if seen >= fence then
-    fence = seen + 1
-    for at = 1, #KEYS, 4 do
-      redis.call('SET', KEYS[at + 1], fence, 'PX', ARGV[5])
-    end
-  end
-  return {1, fence}
+  return {1, fence_for_all()}
 end
 
 -- #include fence
@@ -56,8 +60,7 @@ local function busy(at)
     if not head then
       return nil
     end
-    local inbox = ARGV[7] .. string.match(head, '^[^:]*')
-    if head == token or tonumber(redis.call('PUBSUB', 'NUMSUB', inbox)[2]) > 0 then
+    if head == token or is_there(head, ARGV[7]) then
       return head
     end
     redis.call('ZREM', KEYS[at + 2], head)
@@ -130,15 +133,4 @@ while true do
   end
 end
 
--- One fencing token for all: greater than each of theirs.
-local fence = now_us
-for at = 1, #KEYS, 4 do
-  local seen = tonumber(redis.call('GET', KEYS[at + 1]) or 0)
-  if seen >= fence then
-    fence = seen + 1
-  end
-end
-for at = 1, #KEYS, 4 do
-  redis.call('SET', KEYS[at + 1], string.format('%.0f', fence), 'PX', fence_ms)
-end
-return {1, fence}
+return {1, fence_for_all()}

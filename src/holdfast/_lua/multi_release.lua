@@ -21,6 +21,7 @@ end
 
 -- #include fence
 -- #include queue
+-- #include bury
 local result = 1
 for at = 1, #KEYS, 4 do
   local lock, queue, gone = KEYS[at], KEYS[at + 2], KEYS[at + 3]
@@ -38,8 +39,7 @@ for at = 1, #KEYS, 4 do
     result = 0
   end
   if bury_ms > 0 then
-    redis.call('SADD', gone, token)
-    redis.call('PEXPIRE', gone, bury_ms)
+    bury(gone, token, bury_ms)
   end
 end
 return result

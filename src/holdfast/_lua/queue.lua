@@ -1,7 +1,13 @@
 -- Part: who is next, and giving the lock to that waiter.
 
--- The first waiter whose process is still there, taken out of the queue, or nil. NUMSUB of its inbox says whether
--- the process is there; the caller itself (`me`) need not be asked. Bounded, so that no call takes long.
+-- Whether a waiter's process is still there: NUMSUB of its inbox says so.
+local function is_there(token, inboxes)
+  local inbox = inboxes .. string.match(token, '^[^:]*')
+  return tonumber(redis.call('PUBSUB', 'NUMSUB', inbox)[2]) > 0
+end
+
+-- The first waiter whose process is still there, taken out of the queue, or nil. The caller itself (`me`) need not be
+-- asked. Bounded, so that no call takes long.
 local function next_waiter(queue, inboxes, me)
   for _ = 1, 1000 do
     local head = redis.call('ZPOPMIN', queue)
@@ -9,11 +15,7 @@ local function next_waiter(queue, inboxes, me)
     if not token then
       return nil
     end
-    if token == me then
-      return token
-    end
-    local inbox = inboxes .. string.match(token, '^[^:]*')
-    if tonumber(redis.call('PUBSUB', 'NUMSUB', inbox)[2]) > 0 then
+    if token == me or is_there(token, inboxes) then
       return token
     end
   end

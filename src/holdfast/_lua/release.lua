@@ -16,6 +16,7 @@ end
 
 -- #include fence
 -- #include queue
+-- #include bury
 if bury_ms > 0 then
   redis.call('ZREM', queue, token)
 end
@@ -29,8 +30,7 @@ if mine then
     result = 2
   end
 end
--- SADD answers with a number, or with a table when memory is refused: then nothing is buried.
-if bury_ms > 0 and type(redis.pcall('SADD', gone, token)) == 'number' then
-  redis.call('PEXPIRE', gone, bury_ms)
+if bury_ms > 0 then
+  bury(gone, token, bury_ms)
 end
 return result

@@ -21,6 +21,7 @@ end
 
 -- #include fence
 -- #include readers
+-- #include bury
 local token, bury_ms = ARGV[1], tonumber(ARGV[5])
 local holder = current()
 local result = reads(token, holder) and 1 or 0
@@ -44,7 +45,6 @@ if not holder or holder == SHARED then
   end
 end
 if bury_ms > 0 then
-  redis.call('SADD', gone, token)
-  redis.call('PEXPIRE', gone, bury_ms)
+  bury(gone, token, bury_ms)
 end
 return result

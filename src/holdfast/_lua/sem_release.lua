@@ -17,6 +17,7 @@ end
 
 -- #include fence
 -- #include permits
+-- #include bury
 local token, bury_ms = ARGV[1], tonumber(ARGV[5])
 local result = is_held(token) and 1 or 0
 redis.call('ZREMRANGEBYSCORE', holders, '-inf', plain(now_ms))
@@ -33,7 +34,6 @@ if limit then
   end
 end
 if bury_ms > 0 then
-  redis.call('SADD', gone, token)
-  redis.call('PEXPIRE', gone, bury_ms)
+  bury(gone, token, bury_ms)
 end
 return result

@@ -1,0 +1,48 @@
+"""Driving generators by hand: steps that a test writes once for both faces, and protocols without a driver."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator
+from typing import Any
+
+from holdfast._core.effects import Effect, Protocol
+
+__all__ = ["arun_steps", "drive", "run_steps"]
+
+
+def run_steps(steps: Generator[Any, Any, Any]) -> Any:
+    """Threads: what a step gives is its result."""
+    try:
+        step = next(steps)
+        while True:
+            step = steps.send(step)
+    except StopIteration as end:
+        return end.value
+
+
+async def arun_steps(steps: Generator[Any, Any, Any]) -> Any:
+    """asyncio: what a step gives is awaited."""
+    try:
+        step = next(steps)
+        while True:
+            step = steps.send(await step if inspect.isawaitable(step) else step)
+    except StopIteration as end:
+        return end.value
+
+
+def drive(protocol: Protocol[Any], perform: Callable[[Effect[Any]], Any]) -> Any:
+    """Run a protocol to its end; what `perform` raises is thrown into it, KeyboardInterrupt too."""
+    result: Any = None
+    error: BaseException | None = None
+    try:
+        for _ in range(10_000):
+            effect = protocol.send(result) if error is None else protocol.throw(error)
+            result, error = None, None
+            try:
+                result = perform(effect)
+            except (Exception, KeyboardInterrupt) as raised:
+                error = raised
+        raise AssertionError("the protocol does not end")
+    except StopIteration as end:
+        return end.value
