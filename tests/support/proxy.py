@@ -66,6 +66,9 @@ class Rule:
         self._acted.set()
         return True
 
+    def has_acted(self, within_s: float = 0.0) -> bool:
+        return self._acted.wait(within_s)
+
     def wait(self, timeout_s: float = 30.0) -> None:
         """Until it has acted."""
         assert self._acted.wait(timeout_s), f"no request with {self.needle!r} came within {timeout_s} s"
