@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 SOURCES := $(wildcard src tests bench rig) $(if $(wildcard models/*.py),models)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check format demo bench sim model mutants lock clean torture
+.PHONY: help setup test test-thorough check format demo bench sim model mutants lock clean torture
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,8 +34,11 @@ $(READY): requirements-dev.txt pyproject.toml
 	fi
 	@touch "$@"
 
-test: $(READY) ## all tests (PYTEST_ARGS="-k name", JOBS=2)
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+test: $(READY) ## the tests (PYTEST_ARGS="-k name", JOBS=2)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not thorough" $(PYTEST_ARGS)
+
+test-thorough: $(READY) ## the long forms: every bytecode, every pair, many rounds (CI runs them, too)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m thorough $(PYTEST_ARGS)
 
 check: $(READY) ## style, types and the arrows between the modules
 	$(BIN)/ruff check .
