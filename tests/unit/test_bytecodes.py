@@ -1,0 +1,42 @@
+"""The support for interruptions at every bytecode: every place is reached, and only code of holdfast counts."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from holdfast._core.validity import deadline
+from tests.support.bytecodes import at_bytecode, bytecodes_of, places_once
+
+
+class Interruption(BaseException):
+    pass
+
+
+def act() -> float:
+    return deadline(10.0, 1000)
+
+
+def test_a_hook_runs_once_at_each_bytecode_of_the_package() -> None:
+    places = bytecodes_of(act)
+    assert {place.code.co_name for place in places} == {"deadline"}
+    assert places == bytecodes_of(act)
+    for number, place in enumerate(places):
+        calls: list[int] = []
+        result, reached = at_bytecode(number, lambda frame: calls.append(frame.f_lasti), act)  # noqa: B023
+        assert (result, reached, calls) == (act(), place, [place.offset])
+    assert at_bytecode(len(places), lambda frame: None, act) == (act(), None)
+    assert list(places_once(places + places)) == list(range(len(places)))
+
+
+def test_what_the_hook_raises_comes_out_of_the_bytecode_and_ends_the_tracing() -> None:
+    def interrupt(_: object) -> None:
+        raise Interruption
+
+    before = sys.gettrace()
+    for number in range(len(bytecodes_of(act))):
+        with pytest.raises(Interruption) as raised:
+            at_bytecode(number, interrupt, act)
+        assert "deadline" in [entry.name for entry in raised.traceback]
+        assert sys.gettrace() is before
