@@ -13,10 +13,13 @@ _PATIENCE_S = 2.0
 
 
 async def introduce(key: str, describe: Callable[[], str], keep_ms: int) -> None:
-    """Write the description of a client, in one command with its ttl; nothing depends on it, so trouble is ignored."""
+    """Write the description of a client, in one command with its ttl; nothing depends on it, so trouble is ignored.
+
+    So is an OSError of `describe`: without a free descriptor it cannot even import what it needs.
+    """
     try:
         await Command(("SET", key, describe(), "PX", keep_ms), _PATIENCE_S, key=key)
-    except Trouble:
+    except (Trouble, OSError):
         pass
 
 

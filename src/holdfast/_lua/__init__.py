@@ -1,8 +1,9 @@
 """The scripts that ship, read from their `.lua` files.
 
 A line `-- #include PART` is replaced by the text of PART.lua, so that a piece of logic stands in one file.
-`SCRIPTS` holds the runnable ones by the stem of their file; parts are not runnable. A script is read when it is first
-used: a program uses few of them.
+`SCRIPTS` holds the runnable ones by the stem of their file; parts are not runnable. A script is made when it is first
+used, since a program uses few of them; but the files are read at once, half a millisecond for all: a renewal must not
+depend on a free descriptor, nor on files that an upgrade has replaced meanwhile.
 """
 
 from __future__ import annotations
@@ -42,7 +43,20 @@ class Script:
         return f"Script({self.name!r}, {self.sha[:8]}…)"
 
 
+_texts: dict[str, str] = {}
+
+
 def _read(stem: str) -> str:
+    if stem not in _texts:
+        try:
+            stems = [name[:-4] for name in os.listdir(os.path.dirname(__file__)) if name.endswith(".lua")]
+        except OSError:
+            stems = [stem]  # an archive
+        _texts.update({each: _text_of_file(each) for each in {*stems, stem}})
+    return _texts[stem]
+
+
+def _text_of_file(stem: str) -> str:
     # Not importlib.resources: importing that takes longer than all else here. The loader reads from archives too.
     path = os.path.join(os.path.dirname(__file__), f"{stem}.lua")
     loader: Any = __spec__.loader
@@ -67,7 +81,7 @@ class _Scripts(dict[str, Script]):
             raise KeyError(name)
         try:
             script = self[name] = load(name)
-        except OSError:
+        except FileNotFoundError:
             raise KeyError(name) from None
         return script
 

@@ -1,0 +1,70 @@
+"""A process that has no descriptor left goes on with the connections that it has."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from holdfast import embedded
+
+THREADS = """
+import resource, sys, time
+import holdfast
+
+locks = holdfast.connect(sys.argv[1], ttl=0.6)
+name = sys.argv[2]
+semaphore, rwlock = locks.semaphore(name + "-s", 2), locks.rwlock(name + "-rw")
+both, latch = locks.multilock(name, name + "-b"), locks.latch(name + "-l", 1)
+assert locks.lock(name).holder() is None
+lease = locks.lock(name).acquire()
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+time.sleep(1.5)
+lease.ensure_held()
+lease.extend(0.5)
+lease.release()
+semaphore.acquire(timeout=5).release()
+rwlock.write().acquire(timeout=5).downgrade().release()
+both.acquire(timeout=5).release()
+latch.count_down()
+assert locks.lock(name).holder() is None
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+locks.close()
+"""
+ASYNCIO = """
+import asyncio, resource, sys
+import holdfast.asyncio
+
+async def main():
+    locks = holdfast.asyncio.connect(sys.argv[1], ttl=0.6)
+    name = sys.argv[2]
+    semaphore, rwlock = locks.semaphore(name + "-s", 2), locks.rwlock(name + "-rw")
+    both, latch = locks.multilock(name, name + "-b"), locks.latch(name + "-l", 1)
+    assert await locks.lock(name).holder() is None
+    lease = await locks.lock(name).acquire()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    await asyncio.sleep(1.5)
+    lease.ensure_held()
+    await lease.extend(0.5)
+    await lease.release()
+    await (await semaphore.acquire(timeout=5)).release()
+    await (await (await rwlock.write().acquire(timeout=5)).downgrade()).release()
+    await (await both.acquire(timeout=5)).release()
+    await latch.count_down()
+    assert await locks.lock(name).holder() is None
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    await locks.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("program", [THREADS, ASYNCIO], ids=["threads", "asyncio"])
+def test_what_is_connected_goes_on_without_descriptors(
+    program: str, valkey_server: embedded.Server, unique_name: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", program, valkey_server.url, unique_name], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
