@@ -22,13 +22,20 @@ def _arguments() -> argparse.Namespace:
     run.add_argument("--seed", type=int, default=1, help="decides what the nemesis does (default: 1)")
     run.add_argument("--topology", choices=[*STAGES, "all"], default="single")
     run.add_argument("--library", choices=list(KINDS), default="holdfast")
-    run.add_argument("--processes", type=int, default=6)
+    run.add_argument(
+        "--faults",
+        choices=["all", "network", "process"],
+        default="network",
+        help="of servers and wires, of processes, or both (default: network, which is all for other libraries)",
+    )
+    run.add_argument("--processes", type=int, help="workers that servers and wires are hurt under (default: 6)")
     run.add_argument("--loops", type=int, default=3, help="threads or tasks in each process (default: 3)")
     run.add_argument("--locks", type=int, default=3, help="how many locks they contend for (default: 3)")
     run.add_argument("--ttl", type=float, default=2.0, help="of the leases, s (default: 2)")
     run.add_argument("--verbose", action="store_true", help="say every fault as it comes")
     run.add_argument("--json", action="store_true", help="the report as JSON")
     run.add_argument("--keep", type=Path, help="copy the histories to this folder")
+    run.add_argument("--src", type=Path, help="have the workers import holdfast from this folder")
     verbs.add_parser("rows", help="write docs/faults.md from the tests' names")
     compare = verbs.add_parser("compare", help="torture every library alike and write docs/torture.md")
     compare.add_argument("--seconds", type=float, default=120)
@@ -47,12 +54,14 @@ def _torture(options: argparse.Namespace) -> int:
             topology=topology,
             seconds=options.seconds,
             seed=options.seed,
+            faults=options.faults,
             processes=options.processes,
             loops=options.loops,
             locks=options.locks,
             ttl_s=options.ttl,
             verbose=options.verbose,
             keep=options.keep,
+            src=options.src,
         )
         print(report.as_json() if options.json else report.as_text(), flush=True)
         wrong += len(report.wrong)

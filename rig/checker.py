@@ -1,7 +1,8 @@
 """Judges a history.
 
-Laws checked: no two stays at one lock overlap while both rely on their leases; fencing tokens grow in the order of
-grants; after every healing somebody gets in, at every lock, within a bound.
+Laws checked: no two stays at one lock overlap while both rely on their leases (readers may, and as many as a
+semaphore has permits for); fencing tokens of exclusive locks grow in the order of grants; after every healing somebody
+gets in, at every lock, within a bound.
 
 An overlap of validities is *documented* when something that takes leases away for certain (a restart without data, a
 server clock that jumps, a failover without full replication …) fell between the two grants; every other one is a
@@ -72,7 +73,7 @@ def _overlaps(grants: Sequence[Grant], losses: Sequence[Fault], verdict: Verdict
     inside: list[Grant] = []
     for second in grants:
         inside = [first for first in inside if max(first.inside_to_ns, first.valid_to_ns) > second.start_ns]
-        for first in inside:
+        for first in _in_the_way(inside, second):
             if first.valid_to_ns > second.start_ns and second.valid_to_ns > second.start_ns:
                 because = _because(first, second, losses)
                 overlap = Overlap(first, second, because)
@@ -80,6 +81,15 @@ def _overlaps(grants: Sequence[Grant], losses: Sequence[Fault], verdict: Verdict
             elif first.inside_to_ns > second.start_ns:
                 verdict.bodies += 1
         inside.append(second)
+
+
+def _in_the_way(inside: Sequence[Grant], second: Grant) -> list[Grant]:
+    """Those inside that keep `second` out: not reader and reader, nor those who leave permits enough."""
+    if isinstance(second.mode, str):
+        return [first for first in inside if first.mode == "exclusive" or second.mode == "exclusive"]
+    taken, limit = second.mode
+    valid = [first for first in inside if isinstance(first.mode, tuple) and first.valid_to_ns > second.start_ns]
+    return valid if taken + sum(first.mode[0] for first in valid if isinstance(first.mode, tuple)) > limit else []
 
 
 def _because(first: Grant, second: Grant, losses: Sequence[Fault]) -> Fault | None:
@@ -93,7 +103,7 @@ def _because(first: Grant, second: Grant, losses: Sequence[Fault]) -> Fault | No
 
 def _order(grants: Sequence[Grant], verdict: Verdict) -> None:
     """A grant that was asked for after another one had been told must have the greater fencing token."""
-    fenced = [grant for grant in grants if grant.fence is not None]
+    fenced = [grant for grant in grants if grant.fence is not None and grant.mode == "exclusive"]
     by_start = sorted(fenced, key=lambda grant: grant.start_ns)
     starts = [grant.start_ns for grant in by_start]
     highest: list[Grant] = []

@@ -99,7 +99,7 @@ def compare(seconds: float, seeds: Sequence[int], topologies: Sequence[str]) -> 
 
 
 def _run(library: str, topology: str, seconds: float, seed: int) -> Report:
-    report = torture(library=library, topology=topology, seconds=seconds, seed=seed)
+    report = torture(library=library, topology=topology, seconds=seconds, seed=seed, faults="network")
     print(report.as_text(), flush=True)
     return report
 

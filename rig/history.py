@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +50,8 @@ class Grant:
     lost: str | None = None
     #: The last sign of life of its worker in it.
     seen_ns: int = 0
+    #: "exclusive", "shared", or for a semaphore how many permits were taken and how many there are.
+    mode: str | tuple[int, int] = "exclusive"
 
     @property
     def valid_to_ns(self) -> int:
@@ -85,6 +88,13 @@ class History:
     writes: int = 0
     #: Lines of workers that died of something unforeseen.
     crashes: list[str] = field(default_factory=list)
+    #: What lives under process faults played and did, and how often.
+    played: Counter[str] = field(default_factory=Counter)
+    did: Counter[str] = field(default_factory=Counter)
+    #: What they found to be wrong: promises that were broken, operations that hung, what was left over.
+    broken: list[str] = field(default_factory=list)
+    #: Of the longest of these lives, at first and at last.
+    memory_mb: tuple[float, float] | None = None
 
     @classmethod
     def read(cls, paths: Iterable[Path]) -> History:
@@ -100,8 +110,11 @@ class History:
     def _take(self, line: list[Any], grants: dict[str, Grant], worker: str) -> None:
         kind, *rest = line
         if kind == "granted":
-            ident, lock, fence, asked_ns, start_ns, until_ns = rest
-            grants[ident] = Grant(ident, worker, lock, fence, asked_ns, start_ns, until_ns, seen_ns=start_ns)
+            ident, lock, fence, asked_ns, start_ns, until_ns, *mode = rest
+            grant = Grant(ident, worker, lock, fence, asked_ns, start_ns, until_ns, seen_ns=start_ns)
+            if mode:
+                grant.mode = mode[0] if isinstance(mode[0], str) else tuple(mode[0])
+            grants[ident] = grant
         elif kind == "valid":
             ident, at_ns, until_ns = rest
             grants[ident].until_ns = until_ns
@@ -126,6 +139,13 @@ class History:
             self._count(f"{rest[0]}: {rest[1]}")
         elif kind == "crash":
             self.crashes.append(rest[0])
+        elif kind == "counts":
+            self.played.update(rest[0])
+            self.did.update(rest[1])
+        elif kind == "memory":
+            self.memory_mb = (rest[0], rest[1])
+        elif kind == "broken":
+            self.broken.append(f"{worker}: {rest[0]}")
 
     def _count(self, what: str) -> None:
         self.errors[what] = self.errors.get(what, 0) + 1

@@ -26,16 +26,24 @@ __all__ = ["Nemesis"]
 class Nemesis:
     """Breaks one run. `pause_s`: between a healing and the next fault."""
 
-    def __init__(self, run: Run, seed: int, pause_s: tuple[float, float] = (0.8, 2.0)) -> None:
+    def __init__(
+        self, run: Run, seed: int, pause_s: tuple[float, float] = (0.8, 2.0), *, workers_only: bool = False
+    ) -> None:
         self._run = run
         self._random = random.Random(f"nemesis-{seed}")
         self._pause_s = pause_s
         self._jumped_s = 0
         self.faults: list[Fault] = []
+        #: Since when a server or a wire is in trouble, or None.
+        self._since_ns: int | None = None
         stage = run.stage
         self._menu: list[tuple[str, int | None, Callable[[], None]]] = [
             ("kill a worker", None, self._kill_worker),
             ("stop a worker", None, self._stop_worker),
+        ]
+        if workers_only:
+            return
+        self._menu += [
             ("kill connections", None, self._kill_connections),
             ("forget scripts", None, self._flush_scripts),
         ]
@@ -82,12 +90,23 @@ class Nemesis:
                 if stopping.wait(self._random.uniform(*self._pause_s)):
                     return
                 begin_ns = now_ns()
+                self._since_ns = None if inject in (self._kill_worker, self._stop_worker) else begin_ns
                 self._run.say(f"fault: {kind}")
                 with contextlib.suppress(redis.RedisError):
                     inject()
                 self.faults.append(Fault(kind, begin_ns, now_ns(), row))
+                self._since_ns = None
                 if stopping.is_set():
                     return
+
+    def troubled(self, begin_ns: int, end_ns: int) -> bool:
+        """Whether a server or a wire was in trouble in between."""
+        since_ns = self._since_ns
+        return (since_ns is not None and since_ns <= end_ns) or any(
+            fault.begin_ns <= end_ns and fault.end_ns >= begin_ns
+            for fault in tuple(self.faults)
+            if fault.kind not in ("kill a worker", "stop a worker")
+        )
 
     def _some_time(self, least_s: float = 0.3, most_s: float | None = None) -> None:
         self._run.stopping.wait(self._random.uniform(least_s, 2 * self._run.ttl_s if most_s is None else most_s))

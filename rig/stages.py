@@ -11,7 +11,7 @@ import redis
 
 from holdfast import embedded
 from holdfast.lab.servers import Clock
-from tests.support import servers
+from tests.support import leaks, servers
 from tests.support.proxy import Proxy
 from tests.support.topologies import Cluster, Quorum, WithSentinel
 
@@ -19,6 +19,8 @@ __all__ = ["STAGES", "Stage"]
 
 #: A member of a quorum does not vote for so long after its start, s; not below the ttl of the locks.
 RESTART_DELAY_S = 3.0
+#: A set of tokens that were given back is trimmed; in a run it may grow to so many.
+GONE_MAX = 100_000
 
 
 class Stage:
@@ -49,14 +51,41 @@ class Stage:
         """Those that locks are on, as far as can be told now."""
         return list(self.servers)
 
-    def left_over(self) -> list[str]:
+    def left_over(self, pattern: str = "*torture*") -> list[str]:
         """Keys that are locks, on all masters."""
         found = []
         for server in self.masters():
             with contextlib.suppress(redis.RedisError), self.look(server) as client:
-                for key in client.scan_iter("*torture*"):
-                    if not key.endswith((":fence", ":gone")):
+                for key in client.scan_iter(pattern, count=1000):
+                    if not key.endswith(leaks.KEPT):
                         found.append(key)
+        return found
+
+    def remove(self, keys: Sequence[str]) -> None:
+        """So that what was found once is not found again."""
+        for server in self.masters():
+            with self.look(server) as client:
+                for key in keys:
+                    with contextlib.suppress(redis.RedisError):  # in a Cluster it is another one's
+                        client.delete(key)
+
+    def unended(self) -> list[str]:
+        """Keys without an end, on all masters; sets of what was given back that grow."""
+        found = []
+        for server in self.masters():
+            with contextlib.suppress(redis.RedisError), self.look(server) as client:
+                found += leaks.wrong_keys(client, gone_max=GONE_MAX)
+        return found
+
+    def connections(self) -> list[str]:
+        """Those that are open, on all servers, but for our own and those of the servers among themselves."""
+        found = []
+        for server in self.servers:
+            with contextlib.suppress(redis.RedisError), self.look(server) as client:
+                own = str(client.client_id())
+                for each in (*client.client_list("normal"), *client.client_list("pubsub")):
+                    if each["id"] != own and not each["name"].startswith("sentinel"):
+                        found.append(f"connection to {server.port}: {each['name'] or each['addr']} ({each['cmd']})")
         return found
 
     def _wired(self, worker: int, targets: Sequence[embedded.Server]) -> list[Proxy]:

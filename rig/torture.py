@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,13 +14,14 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from holdfast.lab.servers import Clock
 from rig.checker import Verdict, judge
+from rig.crew import ALWAYS, Crew
 from rig.history import History
 from rig.locks import KINDS
 from rig.nemesis import Nemesis
@@ -32,6 +34,10 @@ __all__ = ["Report", "Run", "torture"]
 _GOODBYE_S = 60.0
 #: After a healing somebody must get in at every lock within the ttl and this, s: a failover, and a slow machine.
 _GRACE_S = 20.0
+#: With both kinds of faults, servers and wires are left in peace for this part of the run.
+_CALM_PART = 0.4
+#: A sign of life this often, s.
+_PROGRESS_S = 10.0
 
 
 @dataclass(slots=True)
@@ -43,9 +49,14 @@ class Report:
     seconds: float
     seed: int
     workers: int = 0
+    lives: int = 0
     grants: int = 0
     writes: int = 0
     faults: dict[str, int] = field(default_factory=dict)
+    process_faults: dict[str, int] = field(default_factory=dict)
+    never_played: list[str] = field(default_factory=list)
+    operations: dict[str, int] = field(default_factory=dict)
+    memory_mb: tuple[float, float] | None = None
     overlaps: int = 0
     documented: dict[str, int] = field(default_factory=dict)
     bodies: int = 0
@@ -76,7 +87,30 @@ class Report:
             f"  what clients were told                    {errors}",
             f"  left behind                               {', '.join(self.left_over) or 'nothing'}",
         ]
+        if self.lives:
+            lines[3:3] = self._of_lives()
         return "\n".join(lines + [f"  WRONG: {each}" for each in self.wrong])
+
+    def _of_lives(self) -> list[str]:
+        """What was played inside processes."""
+        played = self.process_faults
+        exits = sum(count for fault, count in played.items() if fault.startswith("exit: "))
+        rest = {fault: count for fault, count in played.items() if not fault.startswith("exit: ")}
+        lines = [f"  lives under process faults                {self.lives}, which ended in {exits} ways of exit"]
+        lines += [f"    {fault:<39} {count:,}" for fault, count in sorted(rest.items())]
+        ways = ", ".join(
+            f"{fault.removeprefix('exit: ')} {count}" for fault, count in sorted(played.items()) if "exit: " in fault
+        )
+        done = ", ".join(f"{what} {count:,}" for what, count in sorted(self.operations.items()))
+        lines += [
+            f"  ways to exit                              {ways}",
+            f"  operations                                {sum(self.operations.values()):,}: {done}",
+            f"  never played                              {', '.join(self.never_played) or 'nothing'}",
+        ]
+        if self.memory_mb is not None:
+            first, last = self.memory_mb
+            lines.append(f"  memory of the longest life                {first:.0f} MB at first, {last:.0f} MB at last")
+        return lines
 
     def as_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)
@@ -150,7 +184,10 @@ class Run:
         locks: int,
         ttl_s: float,
         verbose: bool,
+        src: Path | None,
+        calm: bool,
     ) -> None:
+        self.seed = seed
         self.library = library
         self.stage = stage
         self.ttl_s = ttl_s
@@ -162,13 +199,15 @@ class Run:
         self._verbose = verbose
         self._began_at = time.monotonic()
         self._count = 0
-        self._environment = dict(os.environ)
+        self.environment = dict(os.environ)
+        if src is not None:
+            self.environment["PYTHONPATH"] = str(src.resolve())
         self._close = contextlib.ExitStack()
         if stage.name == "single" and shutil.which("gcc") is not None:
             clock = self.client_clock = Clock()
             self._close.callback(clock.close)
             home = Path(clock.program).parent
-            self._environment |= {"HOLDFAST_LAB_CLOCK": str(home / "offset"), "LD_PRELOAD": str(home / "clock.so")}
+            self.environment |= {"HOLDFAST_LAB_CLOCK": str(home / "offset"), "LD_PRELOAD": str(home / "clock.so")}
         faces = ["threads", "asyncio"] if KINDS[library][1] is not None else ["threads"]
         self._configs: list[dict[str, Any]] = [
             {
@@ -183,7 +222,24 @@ class Run:
             }
             for number in range(processes)
         ]
-        self._seed = seed
+        self._life_config: dict[str, Any] = {
+            "ttl_s": ttl_s,
+            "locks": [f"torture-{each}" for each in range(locks)],
+            "resource": str(resource.path),
+            "options": stage.options,
+            "over_quorum": stage.name == "quorum",
+            # Beyond its own timeout an operation may take a few requests; where servers are hurt, as long as it puts up
+            # with that.
+            "bound_s": 12.0 if calm else 50.0,
+        }
+
+    def life_config(self) -> dict[str, Any]:
+        """What all lives have in common. `log` is for `name`."""
+        return dict(self._life_config)
+
+    def log_of(self, name: str) -> str:
+        """Where a worker or a life writes what it sees."""
+        return str(self._folder / f"{name}.log")
 
     def start(self) -> None:
         for number in range(len(self._configs)):
@@ -195,10 +251,10 @@ class Run:
         config = {
             **self._configs[number],
             "name": name,
-            "log": str(self._folder / f"{name}.log"),
-            "seed": f"{self._seed}-{name}",
+            "log": self.log_of(name),
+            "seed": f"{self.seed}-{name}",
         }
-        return _Worker(config, self._environment)
+        return _Worker(config, self.environment)
 
     def replace(self, number: int) -> None:
         """Kill one, and start another in its place."""
@@ -208,6 +264,11 @@ class Run:
     def say(self, text: str) -> None:
         if self._verbose:
             print(f"  {time.monotonic() - self._began_at:6.1f} s  {text}", file=sys.stderr, flush=True)
+
+    def progress(self, at_s: float, of_s: float, faults: int, crew: Crew | None) -> None:
+        """A line now and then."""
+        lives = "" if crew is None else f", {crew.lives} lives, {len(crew.wrong)} of them wrong"
+        print(f"  {at_s:.0f} of {of_s:.0f} s: {faults} faults{lives}", file=sys.stderr, flush=True)
 
     def end(self) -> None:
         """Have all workers give back and go."""
@@ -248,14 +309,20 @@ def torture(
     topology: str = "single",
     seconds: float = 120,
     seed: int = 1,
-    processes: int = 6,
+    faults: str = "all",
+    processes: int | None = None,
     loops: int = 3,
     locks: int = 3,
     ttl_s: float = 2.0,
     verbose: bool = False,
     keep: Path | None = None,
+    src: Path | None = None,
 ) -> Report:
-    """Run and judge."""
+    """Run and judge. `faults`: "network" (and servers), "process", or "all"; `src`: have workers import from there."""
+    if library != "holdfast":
+        faults = "network"
+    if processes is None:
+        processes = 2 if faults == "process" else 6
     report = Report(library, topology, seconds, seed, workers=processes)
     with contextlib.ExitStack() as opened:
         folder = opened.enter_context(_scratch())
@@ -272,18 +339,32 @@ def torture(
             locks=locks,
             ttl_s=ttl_s,
             verbose=verbose,
+            src=src,
+            calm=faults == "process",
         )
         opened.callback(run.close)
         run.start()
-        nemesis = Nemesis(run, seed)
-        reign = threading.Thread(target=_reign, args=(nemesis, run), name="nemesis")
+        nemesis = Nemesis(run, seed, workers_only=faults == "process")
+        crew = None
+        if faults != "network":
+            crew = Crew(run, seed, 4 if faults == "process" else 2, seconds, nemesis.troubled)
+            opened.callback(crew.join)
+            opened.callback(crew.kill)
+            crew.start()
+        # With both kinds, servers and wires are left in peace at first: a lock that is left then is a process's fault.
+        calm_s = _CALM_PART * seconds if faults == "all" else 0.0
+        reign = threading.Thread(target=_reign, args=(nemesis, run, calm_s), name="nemesis")
         opened.callback(run.stopping.set)
         reign.start()
         opened.callback(reign.join)
         opened.callback(run.stopping.set)
         until = time.monotonic() + seconds
+        said_at = time.monotonic()
         while (left_s := until - time.monotonic()) > 0:
             time.sleep(min(0.2, left_s))
+            if time.monotonic() - said_at > _PROGRESS_S:
+                said_at = time.monotonic()
+                run.progress(seconds - left_s, seconds, len(nemesis.faults), crew)
             for number, worker in enumerate(run.workers):
                 if not worker.running and not run.stopping.is_set() and worker.wait(0) not in (-signal.SIGKILL, None):
                     run.failures.append(f"worker {number} ended by itself: {worker.said()}")
@@ -291,17 +372,23 @@ def torture(
         run.stopping.set()
         reign.join()
         run.stopping = threading.Event()
+        if crew is not None:
+            crew.join()
         time.sleep(1.0)  # the last healing shall have its grant too
         run.end()
         report.left_over = _left_over(stage, ttl_s)
         history = run.history(nemesis)
+        if crew is not None:
+            _fill_lives(report, history, crew)
         if keep is not None:
             shutil.copytree(folder, keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("resource"))
     _fill(report, history, judge(history), resource, run, ttl_s)
     return report
 
 
-def _reign(nemesis: Nemesis, run: Run) -> None:
+def _reign(nemesis: Nemesis, run: Run, calm_s: float) -> None:
+    if run.stopping.wait(calm_s):
+        return
     try:
         nemesis.reign(run.stopping)
     except Exception as error:
@@ -309,11 +396,32 @@ def _reign(nemesis: Nemesis, run: Run) -> None:
 
 
 def _left_over(stage: Stage, ttl_s: float) -> list[str]:
-    """Lock keys and queues that are still there when those of killed workers have expired."""
+    """Keys and connections that are still there when those of killed workers have expired."""
     until = time.monotonic() + ttl_s + 10
-    while (found := stage.left_over()) and time.monotonic() < until:
+    while (found := [*stage.left_over(), *stage.connections()]) and time.monotonic() < until:
         time.sleep(0.1)
-    return found
+    return [*found, *(each for each in stage.unended() if not each.startswith("left: "))]
+
+
+def _fill_lives(report: Report, history: History, crew: Crew) -> None:
+    played = history.played + crew.played
+    report.lives = crew.lives
+    report.process_faults = dict(played)
+    report.operations = dict(history.did)
+    report.never_played = [fault for fault in ALWAYS if not played[fault]]
+    report.memory_mb = history.memory_mb
+    report.wrong += _grouped([*crew.wrong, *history.broken])
+
+
+def _grouped(findings: Sequence[str]) -> list[str]:
+    """One of each kind, with the number of its like."""
+    kinds: dict[str, list[str]] = {}
+    for each in findings:
+        said = re.sub(r"^.*?\)[:)]? ", "", each.partition("\n")[0])
+        kinds.setdefault(re.sub(r"\d+[a-z]?", "#", said)[:90], []).append(each)
+    return [
+        first + (f"\n  … and {len(others)} more of this kind" if others else "") for first, *others in kinds.values()
+    ]
 
 
 def _fill(report: Report, history: History, verdict: Verdict, resource: Resource, run: Run, ttl_s: float) -> None:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
 from rig.checker import judge
+from rig.crew import judge_end, that_count
 from rig.history import Fault, Grant, History
 from rig.resource import Resource, Writer
+from rig.watch import HUNG
 
 MS = 1_000_000
 
@@ -131,3 +137,86 @@ def test_the_resource_refuses_what_is_stale(tmp_path: Path) -> None:
         assert resource.stale_accepted == 1
         one.close()
         two.close()
+
+
+def test_readers_may_be_inside_together_and_not_with_a_writer() -> None:
+    readers = [grant("a1", 1, 100, 200, 2100), grant("b1", 1, 150, 300, 2200)]
+    for reader in readers:
+        reader.mode = "shared"
+    assert judge(History(readers)).violations == []
+    writer = grant("c1", 2, 250, 280, 2300)
+    assert len(judge(History([*readers, writer])).violations) == 1
+
+
+def test_permits_are_counted() -> None:
+    stays = [grant(f"{name}1", number, 100 + number, 200, 2100) for number, name in enumerate("abc")]
+    for stay in stays:
+        stay.mode = (1, 3)
+    assert judge(History(stays)).violations == []
+    stays[0].mode = (2, 3)
+    assert judge(History(stays)).violations, "two and one and one are more than three"
+    stays[0].end_ns = 101 * MS
+    assert judge(History(stays)).violations == []
+
+
+def test_what_lives_have_to_say_is_read(tmp_path: Path) -> None:
+    lines = [
+        ["counts", {"a fork amid busy threads": 2}, {"plain": 5}],
+        ["counts", {"a fork amid busy threads": 1}, {"plain": 1, "block": 2}],
+        ["granted", "w.1", "s", 3, 1, 2, 50, [2, 3]],
+        ["broken", "block hangs"],
+        ["memory", 20.0, 21.5],
+    ]
+    (tmp_path / "L1t.log").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    history = History.read([tmp_path / "L1t.log"])
+    assert history.played == {"a fork amid busy threads": 3}
+    assert history.did == {"plain": 6, "block": 2}
+    assert history.grants[0].mode == (2, 3)
+    assert history.broken == ["L1t: block hangs"]
+    assert history.memory_mb == (20.0, 21.5)
+
+
+@pytest.mark.parametrize(
+    "status, way, text, fine",
+    [
+        (0, "return", "", True),
+        (3, "sys.exit", "", True),
+        (0, "sys.exit", "", False),
+        (None, "return", "", False),
+        (0, "return", "Exception in thread holdfast-agent:\nTraceback (most recent call last):\n", False),
+        (0, "without close()", "Task was destroyed but it is pending!\n", False),
+        (0, "return", "sys:1: RuntimeWarning: coroutine 'x' was never awaited\n", False),
+        (
+            1,
+            "an exception",
+            'Traceback (most recent call last):\n  File "a"\nrig.exits._Ended: the end of a life\n',
+            True,
+        ),
+        (1, "an exception", 'Traceback (most recent call last):\n  File "a"\nKeyError: 1\n', False),
+        (-2, "SIGINT", 'Traceback (most recent call last):\n  File "a"\nKeyboardInterrupt\n', True),
+        (-6, "SIGKILL", "", False),
+    ],
+)
+def test_ends_are_judged(status: int | None, way: str, text: str, fine: bool) -> None:
+    assert (list(judge_end(status, way, text)) == []) is fine
+
+
+def test_what_hangs_is_told_with_its_stack(tmp_path: Path) -> None:
+    program = (
+        "import threading, sys; sys.path.insert(0, '.')\n"
+        "from rig.watch import Watch\n"
+        "watch = Watch(print)\n"
+        "watch.begin(0, 'an operation', 0.3)\n"
+        "def waits_for_nothing(): threading.Event().wait(60)\n"
+        "waits_for_nothing()\n"
+    )
+    done = subprocess.run([sys.executable, "-u", "-c", program], capture_output=True, text=True, timeout=50)
+    assert done.returncode == HUNG
+    assert "an operation hangs" in done.stdout
+    assert "waits_for_nothing" in done.stdout
+
+
+def test_a_lease_that_is_left_is_told_apart_from_what_is_remembered() -> None:
+    left = ["holdfast:{own-L1t-0}", "holdfast:{own-L1t-0}:queue"]
+    assert that_count(left, "return") == left
+    assert that_count(left, "SIGKILL") == left[:1]

@@ -1,0 +1,266 @@
+"""Starts lives under process faults, one after the other, strikes them from outside, judges their ends.
+
+Each gets an API, a few faults, and a way to end. They are dealt like cards: all come before one comes again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import redis
+
+from rig.exits import EXITS, GRACEFUL, MARK, STATUS
+from rig.hazards import FAULTS
+from rig.history import now_ns
+from rig.watch import HUNG
+
+if TYPE_CHECKING:
+    from rig.torture import Run
+
+__all__ = ["ALWAYS", "Crew", "judge_end", "that_count"]
+
+T = TypeVar("T")
+
+#: A life does its deeds for so long, s; then it looks for leaks, and ends.
+_LIFE_S = (2.0, 4.0)
+#: Beyond that it may take so long for closing, settling, ending, s.
+_END_S = 90.0
+#: The locks of a life that ended gracefully are free after this, s.
+_FREE_S = 5.0
+#: A look at those is not judged when a server or a wire was in trouble within so many seconds of it.
+_TROUBLE_S = 6.0
+#: What Python says when a program or a library has left something undone.
+_COMPLAINTS = re.compile(
+    r"Traceback|Exception ignored|Task was destroyed|never awaited|coroutine ignored|^rig: |Fatal Python|Error:", re.M
+)
+#: What a run of some length plays. What it has not played, it says.
+ALWAYS = (
+    "an exception at a random bytecode",
+    "release() in a handler",
+    "close() in a handler",
+    "Cancel.set() in a handler",
+    "try_acquire() in a handler",
+    "lost.is_set() in a handler",
+    "a timer's signal every 10 ms",
+    "SIGSTOP and SIGCONT",
+    "a stop for longer than the ttl",
+    "a fork amid busy threads",
+    "gc.set_threshold(1)",
+    "a client dropped in a cycle",
+    "a lease dropped in a cycle",
+    "a thread that cannot be started",
+    "no descriptor left",
+    "a thread that ends before its lease",
+    "an ident that came again",
+    "a shared Election",
+    "close() at random",
+    "patched by gevent",
+    *(f"exit: {way}" for way in dict.fromkeys((*EXITS["threads"], *EXITS["asyncio"]))),
+)
+
+
+def _cards(rng: random.Random, all_of_them: Sequence[T]) -> Iterator[T]:
+    while True:
+        yield from rng.sample(all_of_them, len(all_of_them))
+
+
+class Crew:
+    """The lives of one run. `places`: how many at once."""
+
+    def __init__(self, run: Run, seed: int, places: int, seconds: float, troubled: Callable[[int, int], bool]) -> None:
+        self._run = run
+        self._random = random.Random(f"crew-{seed}")
+        self._until = time.monotonic() + seconds
+        self._seconds = seconds
+        self._troubled = troubled
+        self._count = itertools.count(1)
+        self._guard = threading.Lock()
+        self._living: set[subprocess.Popen[bytes]] = set()
+        self.lives = 0
+        self.played: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        apis = [("threads", way) for way in EXITS["threads"]] + [("asyncio", way) for way in EXITS["asyncio"]]
+        if importlib.util.find_spec("gevent") is not None:
+            apis.append(("gevent", "return"))
+        self._ends = _cards(self._random, apis)
+        self._faults = {api: _cards(self._random, faults) for api, faults in FAULTS.items()}
+        self._urls = [run.stage.url_for(100 + number) for number in range(places + 1)]
+        self._threads = [threading.Thread(target=self._place, args=(number,), name="crew") for number in range(places)]
+        if seconds >= 30:
+            self._threads.append(threading.Thread(target=self._long, args=(places,), name="crew"))
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        """All have ended."""
+        for thread in self._threads:
+            thread.join()
+
+    def kill(self) -> None:
+        """The run is interrupted."""
+        self._until = 0
+        with self._guard:
+            for process in self._living:
+                process.kill()
+
+    # ---- one life ----
+
+    def _place(self, place: int) -> None:
+        while not self._run.stopping.is_set() and time.monotonic() + _LIFE_S[1] < self._until:
+            with self._guard:
+                api, way = next(self._ends)
+                known = FAULTS[api]
+                faults = sorted({next(self._faults[api]) for _ in range(min(3, len(known)))})
+                seconds = self._random.uniform(*_LIFE_S)
+            self._guarded(place, api, faults, way, seconds)
+
+    def _long(self, place: int) -> None:
+        """One that is looked at for growing memory."""
+        with self._guard:
+            api = self._random.choice(["threads", "asyncio"])
+        self._guarded(place, api, ["close", "cycles", "outlived"], "return", self._seconds - 12, long=True)
+
+    def _guarded(self, *args: Any, **options: Any) -> None:
+        try:
+            self._live(*args, **options)
+        except Exception as error:
+            self._run.failures.append(f"the rig failed at a life: {type(error).__name__}: {error}")
+
+    def _live(self, place: int, api: str, faults: list[str], way: str, seconds: float, *, long: bool = False) -> None:
+        run = self._run
+        number = next(self._count)
+        rng = random.Random(f"{self._random.random()}")
+        name = f"L{number}{api[0]}"
+        config = run.life_config() | {
+            "name": name,
+            "log": run.log_of(name),
+            "api": api,
+            "faults": faults,
+            "exit": way,
+            "seconds": seconds,
+            "long": long,
+            "loops": 3,
+            "url": self._urls[place],
+            "seed": f"{run.seed}-{name}",
+        }
+        described = f"{api} under {', '.join(faults)}, exit: {way}"
+        run.say(f"life {name}: {described}, {seconds:.1f} s")
+        with tempfile.TemporaryFile() as said:
+            begin_ns = now_ns()
+            process = subprocess.Popen(
+                [sys.executable, "-m", "rig.life", json.dumps(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                env=run.environment,
+                cwd=Path(__file__).parent.parent,
+            )
+            with self._guard:
+                self._living.add(process)
+            try:
+                status = self._follow(process, "stops" in faults, rng, seconds)
+            finally:
+                with self._guard:
+                    self._living.discard(process)
+            if run.stopping.is_set() and self._until == 0:
+                return  # interrupted
+            said.seek(0)
+            text = said.read().decode("utf-8", "replace")
+        self.lives += 1
+        if api == "gevent":
+            self.played["patched by gevent"] += 1
+        found = list(judge_end(status, way, text))
+        found += self._judge_locks(name, way, begin_ns)
+        self.wrong += [f"life {name} ({described}): {each}" for each in found]
+
+    def _follow(self, process: subprocess.Popen[bytes], stops: bool, rng: random.Random, seconds: float) -> int | None:
+        """Its exit status; None when it had to be killed."""
+        begin = time.monotonic()
+        while stops and time.monotonic() < begin + seconds + 1:
+            if process.poll() is not None:
+                break
+            time.sleep(rng.uniform(0.05, 0.6))
+            self._storm(process, rng)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(max(1.0, begin + seconds + _END_S - time.monotonic()))
+        process.send_signal(signal.SIGABRT)  # faulthandler tells where its threads are
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+            return None
+        process.kill()
+        process.wait()
+        return None
+
+    def _storm(self, process: subprocess.Popen[bytes], rng: random.Random) -> None:
+        for _ in range(rng.randint(1, 20)):
+            if process.poll() is not None:
+                return
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(rng.uniform(0.001, 0.03))
+            process.send_signal(signal.SIGCONT)
+            time.sleep(rng.uniform(0.001, 0.02))
+            self.played["SIGSTOP and SIGCONT"] += 1
+        if rng.random() < 0.15:
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(self._run.ttl_s * 1.3)
+            process.send_signal(signal.SIGCONT)
+            self.played["a stop for longer than the ttl"] += 1
+
+    def _judge_locks(self, name: str, way: str, begin_ns: int) -> list[str]:
+        """Those of its own are free."""
+        pattern = f"*own-{name}-*"
+        until = time.monotonic() + (_FREE_S if way in GRACEFUL else 2 * self._run.ttl_s + _FREE_S)
+        while found := that_count(self._run.stage.left_over(pattern), way):
+            if time.monotonic() > until or (self._run.stopping.is_set() and self._until == 0):
+                break
+            time.sleep(0.1)
+        if not found:
+            return []
+        with contextlib.suppress(redis.RedisError):
+            self._run.stage.remove(found)
+        if self._troubled(begin_ns, now_ns()):
+            return []  # what could not be given back may have lasted for its ttl
+        return [f"left its locks behind: {', '.join(sorted(found)[:8])}"]
+
+
+def that_count(keys: list[str], way: str) -> list[str]:
+    """After an end at which Python runs nothing: the leases alone. Its waiters are skipped when their turn comes."""
+    return keys if way in GRACEFUL else [key for key in keys if key.endswith("}")]
+
+
+def judge_end(status: int | None, way: str, text: str) -> Iterator[str]:
+    tail = text[-3500:]
+    if status is None:
+        yield f"did not end in time:\n{tail}"
+        return
+    if status == HUNG:
+        return  # it has told so itself
+    expected = STATUS.get(way, 0)
+    if status != expected:
+        yield f"ended with {status} instead of {expected}:\n{tail}"
+        return
+    if way == "an exception":
+        text = re.sub(rf"Traceback \(most recent call last\):\n(?:[ +|].*\n)+.*{MARK}\n?", "", text)
+    if way == "SIGINT":
+        text = re.sub(r"(?:During handling of the above exception, another exception occurred:\n)", "", text)
+        text = re.sub(r"Traceback \(most recent call last\):\n(?:[ +|].*\n)+KeyboardInterrupt\n?", "", text)
+        text = re.sub(r"Traceback \(most recent call last\):\n(?:[ +|].*\n)+asyncio.*CancelledError.*\n?", "", text)
+    if _COMPLAINTS.search(text):
+        yield f"was noisy at its end: {tail}"

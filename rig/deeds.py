@@ -1,0 +1,463 @@
+"""What a life under process faults does with the library: every primitive, written once for threads and asyncio.
+
+`async` throughout, as in `rig.locks`: with threads nothing ever waits for an event loop, and the coroutines are driven
+without one. What is held is noted in the history, so that the judge sees these stays beside those of the workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import itertools
+import os
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from rig.history import now_ns
+
+if TYPE_CHECKING:
+    from rig.life import Life
+
+__all__ = ["Deeds", "Shared", "driven"]
+
+#: Waiting for a turn ends after this, s.
+TIMEOUT_S = 1.0
+#: Who was granted a lock of the life's own keeps it so long on the server, should it never be given back, s.
+OWN_TTL_S = 60.0
+PERMITS = 3
+
+
+def driven(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run what never waits for an event loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("a blocking lock waited for an event loop")
+
+
+class Shared:
+    """A client, and the objects of it that all loops use."""
+
+    def __init__(self, client: Any, over_quorum: bool) -> None:
+        self.client = client
+        self.election = client.election("torture-election")
+        self.condition: Any = None if over_quorum else client.condition(client.lock("torture-cond"))
+        self.closed = False
+
+
+class Deeds:
+    """The deeds of one thread or task."""
+
+    def __init__(self, life: Life, number: int) -> None:
+        self._life = life
+        self._number = number
+        self._random = random.Random(f"{life.seed}-{number}")
+        self._log = life.log
+        self._blocking = life.blocking
+        self._deed = ""
+        self._counts = itertools.count(1)
+        names = ["plain", "block", "extended", "reentrant", "passed_on", "looks", "election", "cycle", "cancelled"]
+        if not life.over_quorum:
+            names += ["reader", "writer", "permits", "several", "condition", "latch", "event", "barrier"]
+            names += ["optimistic", "compare_and_set"]
+        names += ["block"] * 3  # where exceptions hurt most
+        self._names = names + [name for name in ("close_one", "outlived", "fork", "spare") if name in life.extra_deeds]
+
+    # ---- one deed ----
+
+    async def one(self) -> None:
+        """Any. Errors of the library are part of the game, others are not."""
+        life = self._life
+        name = self._deed = self._random.choice(self._names)
+        deed: Callable[[], Awaitable[None]] = getattr(self, name)
+        life.watch.begin(self._number, name, life.bound_s)
+        try:
+            if self._number == 0:
+                life.armed = True
+            await deed()
+        except life.errors as error:
+            life.armed = False
+            self._log.write("error", "in a life", type(error).__name__)
+            await self._pause(0.02)
+        except (RuntimeError, OSError) as error:
+            if not life.excused(error):
+                raise
+            await self._pause(0.02)
+        finally:
+            life.armed = False
+            life.watch.end(self._number)
+            life.did[name] += 1
+
+    async def _pause(self, mean_s: float) -> None:
+        seconds = min(0.3, self._random.expovariate(1 / mean_s))
+        if self._blocking:
+            time.sleep(seconds)  # noqa: ASYNC251 - there is no event loop
+        else:
+            await asyncio.sleep(seconds)
+
+    async def _done(self, value: Any) -> Any:
+        return await value if inspect.isawaitable(value) else value
+
+    def _client(self) -> Any:
+        return self._random.choice(self._life.clients).client
+
+    def _lock_name(self) -> str:
+        return self._random.choice(self._life.locks)
+
+    async def _stay(self, lease: Any, lock: str, asked_ns: int, mode: Any = "exclusive", *, extra_s: float = 0) -> None:
+        """Be inside: note it, look at the lease, write."""
+        life, log = self._life, self._log
+        start_ns = now_ns()
+        fence = lease.fencing_token
+        ident = f"{self._life.name}.{os.getpid()}.{self._number}.{next(self._counts)}.{self._deed}"
+        until_ns = start_ns + int(lease.remaining() * 1e9)
+        log.write("granted", ident, lock, fence, asked_ns, start_ns, until_ns, mode)
+        for _ in range(self._random.randint(1, 3)):
+            await self._pause(0.003)
+            if extra_s:
+                await self._pause(extra_s)
+            at_ns = now_ns()
+            remaining_s = lease.remaining()
+            if remaining_s <= 0:
+                at_ns = now_ns()
+                state = lease.state.name
+                if state == "RELEASED":
+                    log.write("broken", f"a lease of {lock} is RELEASED under its body, which nobody has told")
+                log.write("lost", ident, at_ns, state)
+                return
+            log.write("valid", ident, now_ns(), at_ns + int(remaining_s * 1e9))
+            if mode == "exclusive" and life.resource:
+                log.write("wrote", ident, now_ns(), life.write(self._number, lock, fence, start_ns))
+        log.write("left", ident, now_ns())
+
+    async def _inside(self, lease: Any, lock: str, asked_ns: int, mode: Any = "exclusive") -> None:
+        """`_stay` and release."""
+        try:
+            await self._unarmed(self._stay(lease, lock, asked_ns, mode))
+        finally:
+            await self._done(lease.release())
+
+    async def _unarmed(self, coroutine: Awaitable[None]) -> None:
+        """The rig's own code is not what exceptions are for."""
+        armed, self._life.armed = self._life.armed, False
+        await coroutine
+        if self._number == 0:
+            self._life.armed = armed
+
+    async def _within(self, block: Any, body: Callable[[Any], Awaitable[None]]) -> None:
+        if self._blocking:
+            with block as lease:
+                await self._unarmed(body(lease))
+        else:
+            async with block as lease:
+                await body(lease)
+
+    # ---- locks ----
+
+    async def plain(self) -> None:
+        name, asked_ns = self._lock_name(), now_ns()
+        lease = await self._done(self._client().lock(name).acquire(timeout=TIMEOUT_S))
+        await self._inside(lease, name, asked_ns)
+
+    async def block(self) -> None:
+        """`with`, and no limit; a lock of this life's own, which nothing but a release makes free in time."""
+        name = f"own-{self._life.name}-{self._random.randrange(3)}"
+        lock = self._client().lock(name, ttl=OWN_TTL_S)
+        asked_ns = now_ns()
+        await self._within(lock, lambda lease: self._stay(lease, name, asked_ns))
+
+    async def extended(self) -> None:
+        """Again and again while it is renewed, then relied upon for longer than the first ttl."""
+        name, asked_ns = self._lock_name(), now_ns()
+        client = self._client()
+        lease = await self._done(client.lock(name, ttl=0.2).acquire(timeout=TIMEOUT_S))
+        try:
+            for _ in range(self._random.randint(1, 8)):
+                await self._done(lease.extend(self._random.choice((0.15, 0.2, 0.3))))
+                await self._pause(0.015)
+            await self._done(lease.extend(self._random.choice((1, 5))))
+            await self._unarmed(self._stay(lease, name, asked_ns, extra_s=0.1))
+        finally:
+            await self._done(lease.release())
+
+    async def reentrant(self) -> None:
+        name, asked_ns = self._lock_name(), now_ns()
+        lock = self._client().lock(name, reentrant=True)
+        outer = await self._done(lock.acquire(timeout=TIMEOUT_S))
+        try:
+            inner = await self._done(lock.acquire(timeout=TIMEOUT_S))
+            await self._inside(inner, name, asked_ns)
+        finally:
+            await self._done(outer.release())
+
+    async def passed_on(self) -> None:
+        """Acquired here, released by another thread or task."""
+        name, asked_ns = self._lock_name(), now_ns()
+        lease = await self._done(self._client().lock(name).acquire(timeout=TIMEOUT_S))
+        if self._blocking:
+            await self._unarmed(self._elsewhere(lambda: driven(self._inside(lease, name, asked_ns))))
+        else:
+            await asyncio.create_task(self._inside(lease, name, asked_ns))
+
+    async def _elsewhere(self, work: Callable[[], object]) -> None:
+        """In a thread of its own, to its end."""
+        life = self._life
+
+        def run() -> None:
+            try:
+                work()
+            except life.errors:
+                pass
+            except BaseException as error:
+                if not life.excused(error):
+                    life.crashed(error)
+
+        thread = threading.Thread(target=run, name="rig-other", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            if not life.excused(error):
+                raise
+        else:
+            thread.join()
+
+    async def looks(self) -> None:
+        client, name = self._client(), self._lock_name()
+        lock = client.lock(name)
+        await self._done(lock.locked())
+        await self._done(lock.holder())
+        await self._done(lock.waiters())
+        await self._done(client.election("torture-election").leader())
+        repr(lock)
+        repr(client)
+
+    async def cancelled(self) -> None:
+        """Ended from outside at any moment, a short timeout being the least of it."""
+        name, asked_ns = self._lock_name(), now_ns()
+        lock = self._client().lock(name)
+        after_s = self._random.random() * 0.05
+        if not self._blocking:
+            task = asyncio.create_task(self._acquired_and_left(lock, name, asked_ns))
+            await asyncio.wait((task,), timeout=after_s)
+            task.cancel()
+            await asyncio.wait((task,))
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+            return
+        cancel = self._life.new_cancel()
+        if self._random.random() < 0.5:
+            cancel = None
+        lease = await self._done(lock.acquire(timeout=after_s, cancel=cancel))
+        await self._inside(lease, name, asked_ns)
+
+    async def _acquired_and_left(self, lock: Any, name: str, asked_ns: int) -> None:
+        await self._inside(await lock.acquire(), name, asked_ns)
+
+    async def cycle(self) -> None:
+        """A client, or a lease, dropped in a cycle of references: only the collector finds it."""
+        client = self._client()
+        own = self._random.random() < 0.3 and "cycles" in self._life.faults
+        if own:
+            client = self._life.connect()
+            self._life.played["a client dropped in a cycle"] += 1
+        name = f"cycle-{self._life.name}-{self._random.randrange(1_000_000)}"
+        lease = await self._done(client.lock(name, ttl=1).acquire(timeout=TIMEOUT_S))
+        ring: list[Any] = [lease, client]
+        ring.append(ring)
+        self._life.played["a lease dropped in a cycle"] += 1
+        del ring, lease, client
+        if self._random.random() < 0.2:
+            gc.collect()
+
+    # ---- the family ----
+
+    async def reader(self) -> None:
+        asked_ns = now_ns()
+        lease = await self._done(self._client().rwlock("torture-rw").read().acquire(timeout=TIMEOUT_S))
+        try:
+            await self._unarmed(self._stay(lease, "torture-rw", asked_ns, "shared"))
+            if self._random.random() < 0.3:
+                await self._inside(await self._done(lease.upgrade(timeout=0.1)), "torture-rw", asked_ns)
+        finally:
+            if lease.state.name in ("HELD", "SUSPECT"):
+                await self._done(lease.release())
+
+    async def writer(self) -> None:
+        asked_ns = now_ns()
+        lease = await self._done(self._client().rwlock("torture-rw").write().acquire(timeout=TIMEOUT_S))
+        try:
+            await self._unarmed(self._stay(lease, "torture-rw", asked_ns))
+            if self._random.random() < 0.3:
+                await self._inside(await self._done(lease.downgrade()), "torture-rw", asked_ns, "shared")
+        finally:
+            if lease.state.name in ("HELD", "SUSPECT"):
+                await self._done(lease.release())
+
+    async def permits(self) -> None:
+        asked_ns, taken = now_ns(), self._random.randint(1, PERMITS)
+        semaphore = self._client().semaphore("torture-sem", PERMITS)
+        lease = await self._done(semaphore.acquire(timeout=TIMEOUT_S, permits=taken))
+        await self._inside(lease, "torture-sem", asked_ns, (taken, PERMITS))
+
+    async def several(self) -> None:
+        """Those that the others contend for, so that this excludes them, too."""
+        names = self._random.sample(self._life.locks, min(2, len(self._life.locks)))
+        asked_ns = now_ns()
+        lease = await self._done(self._client().multilock(*names).acquire(timeout=TIMEOUT_S))
+        await self._inside(lease, names[0], asked_ns)
+
+    async def condition(self) -> None:
+        condition = self._random.choice(self._life.clients).condition
+        asked_ns = now_ns()
+        lease = await self._done(condition.lock.acquire(timeout=TIMEOUT_S))
+        try:
+            if self._random.random() < 0.5:
+                await self._done(condition.wait(self._random.choice((0.01, 0.2))))
+            else:
+                await self._done(condition.notify(2))
+                await self._unarmed(self._stay(lease, "torture-cond", asked_ns))
+        finally:
+            if lease.state.name in ("HELD", "SUSPECT"):
+                await self._done(lease.release())
+
+    async def latch(self) -> None:
+        latch = self._client().latch(f"torture-latch-{self._random.randrange(3)}", 3, keep=2)
+        await self._done(latch.wait(0.03) if self._random.random() < 0.5 else latch.count_down())
+
+    async def event(self) -> None:
+        event = self._client().event("torture-event", keep=2)
+        await self._done(self._random.choice((event.set, event.clear, event.is_set, lambda: event.wait(0.03)))())
+
+    async def barrier(self) -> None:
+        barrier = self._client().barrier("torture-barrier", 2, keep=2)
+        try:
+            await self._done(barrier.wait(0.2))
+        except self._life.errors:
+            await self._done(barrier.reset())
+
+    async def election(self) -> None:
+        """One object for all loops of a client."""
+        election = self._random.choice(self._life.clients).election
+        asked_ns = now_ns()
+        self._life.played["a shared Election"] += 1
+        way = self._random.random()
+        if way < 0.5:
+            lease = await self._done(election.campaign(timeout=TIMEOUT_S))
+            try:
+                await self._unarmed(self._stay(lease, "torture-election", asked_ns))
+            finally:
+                await self._done(election.resign())
+        else:
+            await self._within(election, lambda lease: self._stay(lease, "torture-election", asked_ns))
+
+    async def optimistic(self) -> None:
+        key = "holdfast:{torture-opt}:count"
+        if self._blocking:
+
+            def add(tx: Any) -> None:
+                tx.set(key, int(tx.get(key) or 0) + 1, ttl=2)
+
+            self._client().optimistic(key, attempts=20).run(add)
+        else:
+
+            async def aadd(tx: Any) -> None:
+                tx.set(key, int(await tx.get(key) or 0) + 1, ttl=2)
+
+            await self._client().optimistic(key, attempts=20).run(aadd)
+
+    async def compare_and_set(self) -> None:
+        key = "holdfast:{torture-cas}:value"
+        await self._done(self._client().compare_and_set(key, None, "x", ttl=1))
+
+    # ---- faults of the process ----
+
+    async def close_one(self) -> None:
+        """A client is closed under all its users, and another one takes its place."""
+        life = self._life
+        shared = self._random.choice(life.clients)
+        if shared.closed or self._random.random() < 0.5:
+            return
+        shared.closed = True
+        life.clients[life.clients.index(shared)] = Shared(life.connect(), life.over_quorum)
+        life.played["close() at random"] += 1
+        await self._done(shared.client.close())
+        try:
+            lease = await self._done(shared.client.lock(f"own-{life.name}-closed").try_acquire())
+        except life.errors:
+            return
+        self._log.write("broken", f"a closed client has granted {lease}")
+
+    async def outlived(self) -> None:
+        """A thread or task ends before its lease; the next one, perhaps with its ident, asks for the same lock."""
+        life, name, asked_ns = self._life, self._lock_name(), now_ns()
+        lock = self._client().lock(name, reentrant=self._random.random() < 0.7)
+        kept: deque[Any] = deque()
+        idents: list[int] = []
+
+        async def hold() -> None:
+            idents.append(threading.get_ident())
+            kept.append(await self._done(lock.acquire(timeout=TIMEOUT_S)))
+
+        async def second() -> None:
+            idents.append(threading.get_ident())
+            kept.append(await self._done(lock.acquire(timeout=0.05)))
+
+        await self._apart(hold)
+        if not kept:
+            return
+        first = kept[0]
+        try:
+            for _ in range(3):
+                await self._apart(second)
+            life.played["a thread that ends before its lease"] += 1
+            if len(set(idents)) < len(idents):
+                life.played["an ident that came again"] += 1
+            if any(lease is first for lease in list(kept)[1:]):
+                self._log.write("broken", f"a stranger got the lease of {name} of somebody who has ended")
+            await self._unarmed(self._stay(first, name, asked_ns))
+        finally:
+            for lease in kept:
+                await self._done(lease.release())
+
+    async def _apart(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._blocking:
+            await self._elsewhere(lambda: driven(work()))
+        else:
+            task = asyncio.create_task(work())
+            await asyncio.wait((task,))
+            error = task.exception() if not task.cancelled() else None
+            if error is not None and not isinstance(error, self._life.errors):
+                raise error
+
+    async def fork(self) -> None:
+        """A child amid all this, which uses what it has inherited, and what is its own."""
+        from rig.forks import fork_amid
+
+        life, name, asked_ns = self._life, self._lock_name(), now_ns()
+        if self._random.random() < 0.5:
+            return
+        shared = self._random.choice(life.clients)
+        lease = await self._done(shared.client.lock(name).acquire(timeout=TIMEOUT_S))
+        try:
+            await self._unarmed(fork_amid(life, shared.client, lease, self._random.random()))
+            await self._unarmed(self._stay(lease, name, asked_ns))
+        finally:
+            await self._done(lease.release())
+
+    async def spare(self) -> None:
+        """Something for a signal's handler to release, to close, to cancel."""
+        life = self._life
+        if len(life.spare_leases) < 4:
+            name = f"own-{life.name}-spare-{self._random.randrange(1_000_000)}"
+            lease = await self._done(self._client().lock(name, ttl=OWN_TTL_S).acquire(timeout=TIMEOUT_S))
+            life.spare_leases.append(lease)
+        elif len(life.spare_clients) < 2:
+            client = life.connect()
+            lease = await self._done(client.lock(f"own-{life.name}-of-spare", ttl=OWN_TTL_S).try_acquire())
+            life.spare_clients.append((client, lease))

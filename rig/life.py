@@ -1,0 +1,312 @@
+"""A process that lives through faults of the process: `python -m rig.life JSON`. Its ends are in `rig.exits`.
+
+It does what `rig.deeds` knows, in several threads or tasks, while `rig.hazards` strikes; then closes its clients, looks
+for what they have left, and ends in the way that it was told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import gc
+import importlib
+import json
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections import Counter, deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rig.deeds import Deeds, Shared, driven
+from rig.hazards import Hazards, Interrupted, excused
+from rig.history import Log
+from rig.resource import Writer
+from rig.watch import Watch
+from tests.support import leaks
+
+__all__ = ["Life"]
+
+#: What is being closed, joined, or left over has this long, s.
+_SETTLE_S = 20.0
+#: Memory may grow by so much between the second and the last third of a long life, MB.
+_GROWTH_MB = 6.0
+
+
+class Life:
+    """What the loops of one process share."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.name: str = config["name"]
+        self.seed: str = config["seed"]
+        self.blocking = config["api"] != "asyncio"
+        self.faults = frozenset(config["faults"])
+        self.over_quorum: bool = config["over_quorum"]
+        self.locks: list[str] = config["locks"]
+        self.resource: str = config["resource"]
+        #: What an operation may last beyond its own timeout, s.
+        self.bound_s: float = config["bound_s"]
+        self.log = Log(Path(config["log"]))
+        self.played: Counter[str] = Counter()
+        self.did: Counter[str] = Counter()
+        self.armed = False
+        self.stopping = False
+        self.cancels: deque[Any] = deque(maxlen=4)
+        self.spare_leases: deque[Any] = deque()
+        self.spare_clients: deque[tuple[Any, Any]] = deque()
+        self.clients: list[Shared] = []
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._random = random.Random(self.seed)
+        self._module = importlib.import_module("holdfast.asyncio" if config["api"] == "asyncio" else "holdfast")
+        self._public = importlib.import_module("holdfast")
+        self.errors: type[Exception] = self._public.HoldfastError
+        self._writers: dict[int, Writer] = {}
+        self._told: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+        self._told_s = 0.0
+        self.watch = Watch(self.broken)
+        self.watch.each(self._tell)
+        extra = {"outlived": "outlived", "close": "close_one", "fork": "fork", "handler": "spare"}
+        self.extra_deeds = frozenset(deed for fault, deed in extra.items() if fault in self.faults)
+
+    # ---- for the deeds ----
+
+    def connect(self) -> Any:
+        """A client of its own."""
+        return self._module.connect(self.config["url"], ttl=self.config["ttl_s"], **self.config["options"])
+
+    def new_cancel(self) -> Any:
+        """One that a handler may set."""
+        cancel = self._public.Cancel()
+        self.cancels.append(cancel)
+        return cancel
+
+    def write(self, number: int, lock: str, fence: int, start_ns: int) -> bool:
+        """To the resource; True when it was accepted."""
+        if number not in self._writers:
+            self._writers[number] = Writer(self.resource)
+        return self._writers[number].write(lock, fence, start_ns)
+
+    def call_soon(self, function: Callable[[], Any]) -> None:
+        """Run a coroutine function in the event loop, from a signal's handler."""
+        loop = self.loop
+        if loop is None:
+            return
+
+        async def call() -> None:
+            with contextlib.suppress(self.errors):
+                await function()
+
+        loop.call_soon_threadsafe(lambda: loop.create_task(call()))
+
+    def broken(self, what: str) -> None:
+        """A promise was."""
+        self.log.write("broken", f"({', '.join(sorted(self.faults)) or 'no faults'}) {what}"[:6000])
+
+    def crashed(self, error: BaseException) -> None:
+        """Something that no operation may raise."""
+        text = "".join(traceback.format_exception(error))
+        self.broken(f"an operation raised {type(error).__name__}: {error}\n{text[-2500:]}")
+
+    def excused(self, error: BaseException) -> bool:
+        """Whether a limit explains it that we have set."""
+        return bool(self.faults & {"threads", "descriptors", "exception"}) and excused(error)
+
+    # ---- the run ----
+
+    def _tell(self, now_s: float, *, last: bool = False) -> None:
+        """What was played and done since, as a line."""
+        if now_s - self._told_s < 0.5 and not last:
+            return
+        self._told_s = now_s
+        played, did = Counter(self.played), Counter(self.did)
+        if (played, did) != self._told:
+            self.log.write("counts", played - self._told[0], did - self._told[1])
+            self._told = played, did
+
+    def live(self) -> None:
+        """Threads, or greenlets that take themselves for threads."""
+        self._warm()
+        before = leaks.take()
+        growth = leaks.Growth()
+        self.clients = [Shared(self.connect(), self.over_quorum) for _ in range(2)]
+        hazards = Hazards(self, self.faults)
+        deeds = [Deeds(self, number) for number in range(self.config["loops"])]
+        threads = [threading.Thread(target=self._work, args=(each,), name="rig-loop") for each in deeds[1:]]
+        for thread in threads:
+            thread.start()
+        hazards.begin()
+        until_s = self.watch.now_s + self.config["seconds"]
+        sampled_s = self.watch.now_s
+        while self.watch.now_s < until_s:
+            self.armed = False
+            self.watch.end(0)
+            try:
+                driven(deeds[0].one())
+            except Interrupted:
+                pass
+            except Exception as error:
+                self.crashed(error)
+                break
+            if self.watch.now_s - sampled_s > 1.0 and self.config["long"]:
+                sampled_s = self.watch.now_s
+                growth.sample()
+        self.armed = False
+        hazards.end()
+        self.stopping = True
+        self._closing(threads)
+        del deeds, threads, hazards
+        self._check(before, growth)
+
+    def _work(self, deeds: Deeds) -> None:
+        while not self.stopping:
+            try:
+                driven(deeds.one())
+            except BaseException as error:
+                self.crashed(error)
+                return
+
+    def _closing(self, threads: list[threading.Thread]) -> None:
+        self.watch.begin("close", "the end of the loops, and close()", _SETTLE_S + self.bound_s)
+        for thread in threads:
+            thread.join()
+        for lease in self.spare_leases:
+            with contextlib.suppress(self.errors):
+                lease.release()
+        for shared in (*self.clients, *(Shared(client, True) for client, _ in self.spare_clients)):
+            shared.client.close()
+        self._forget()
+        self.watch.end("close")
+
+    def _forget(self) -> None:
+        self.clients.clear()
+        self.spare_leases.clear()
+        self.spare_clients.clear()
+        self.cancels.clear()
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+    def _warm(self) -> None:
+        """What is imported and cached at the first use is no leak."""
+        client = self.connect()
+        with contextlib.suppress(self.errors):
+            client.lock(f"own-{self.name}-warm").acquire(timeout=5).release()
+        client.close()
+        del client
+        gc.collect()
+
+    def _check(self, before: leaks.Taken, growth: leaks.Growth) -> None:
+        self.watch.begin("leaks", "the look for leaks", _SETTLE_S + 30)
+        found = leaks.left_over(before, _SETTLE_S)
+        if found:
+            self.broken(f"left over in the process: {'; '.join(found)}")
+        if (grown := growth.steady()) > _GROWTH_MB:
+            self.broken(f"memory grows: {grown:.1f} MB from the second to the last third: {growth.samples}")
+        if growth.samples:
+            self.log.write("memory", growth.samples[0], growth.samples[-1])
+        self.watch.end("leaks")
+
+    async def alive(self) -> None:
+        """The same with tasks."""
+        self.loop = asyncio.get_running_loop()
+        await self._awarm()
+        before = leaks.take()
+        growth = leaks.Growth()
+        self.clients = [Shared(self.connect(), self.over_quorum) for _ in range(2)]
+        hazards = Hazards(self, self.faults)
+        tasks = [asyncio.create_task(self._awork(Deeds(self, number))) for number in range(self.config["loops"])]
+        hazards.begin()
+        until_s = self.watch.now_s + self.config["seconds"]
+        while self.watch.now_s < until_s and not all(task.done() for task in tasks):
+            await asyncio.sleep(1.0 if self.config["long"] else 0.1)
+            if self.config["long"]:
+                growth.sample()
+        hazards.end()
+        self.stopping = True
+        self.watch.begin("close", "the end of the loops, and close()", _SETTLE_S + self.bound_s)
+        await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self.crashed(error)
+        await self._aclosing()
+        del tasks, hazards, task
+        self.watch.end("close")
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        until = time.monotonic() + _SETTLE_S
+        while leaks.take().beyond(before) and time.monotonic() < until:
+            await asyncio.sleep(0.2)
+        self._check_now(before, growth)
+        self.loop = None
+
+    async def _aclosing(self) -> None:
+        for lease in self.spare_leases:
+            with contextlib.suppress(self.errors):
+                await lease.release()
+        for client in (*(shared.client for shared in self.clients), *(client for client, _ in self.spare_clients)):
+            await client.close()
+        self._forget()
+
+    def _check_now(self, before: leaks.Taken, growth: leaks.Growth) -> None:
+        found = leaks.take().beyond(before)
+        if found:
+            self.broken(f"left over in the process: {'; '.join(found)}")
+        if (grown := growth.steady()) > _GROWTH_MB:
+            self.broken(f"memory grows: {grown:.1f} MB from the second to the last third: {growth.samples}")
+        if growth.samples:
+            self.log.write("memory", growth.samples[0], growth.samples[-1])
+
+    async def _awork(self, deeds: Deeds) -> None:
+        while not self.stopping:
+            await deeds.one()
+
+    async def _awarm(self) -> None:
+        client = self.connect()
+        with contextlib.suppress(self.errors):
+            await (await client.lock(f"own-{self.name}-warm").acquire(timeout=5)).release()
+        await client.close()
+        del client
+        gc.collect()
+
+    def settled(self) -> None:
+        """All that this life had to say is written."""
+        self._tell(self.watch.now_s, last=True)
+
+
+def _unraisable(told: Any) -> None:
+    """An exception out of a finalizer: ours are no news, others are."""
+    if not isinstance(told.exc_value, Interrupted):
+        sys.__unraisablehook__(told)
+
+
+def main(config: dict[str, Any]) -> int:
+    """Live, then end."""
+    if config["api"] == "gevent":
+        importlib.import_module("gevent.monkey").patch_all()
+    warnings.simplefilter("ignore", ResourceWarning)
+    warnings.simplefilter("ignore", DeprecationWarning)  # of fork with threads, which is what we are here for
+    warnings.simplefilter("error", RuntimeWarning)
+    sys.unraisablehook = _unraisable
+    faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    from rig import exits
+
+    if config["exit"] == "atexit before the import":
+        exits.register_early()
+    life = Life(config)
+    if config["api"] == "asyncio":
+        asyncio.run(life.alive())
+    else:
+        life.live()
+    return exits.leave(life)
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))
