@@ -122,10 +122,10 @@ class Loss:
 class _Body:
     """A block that runs under a lease, in a task that is cancelled when the lease is lost."""
 
-    __slots__ = ("_cancelled", "_cancelling", "_open", "_task")
+    __slots__ = ("_cancelled", "_cancelling", "_open", "task")
 
     def __init__(self, task: asyncio.Task[Any]) -> None:
-        self._task = task
+        self.task = task
         self._cancelling = task.cancelling()
         self._cancelled = False
         self._open = True
@@ -133,17 +133,17 @@ class _Body:
     def cancel(self, reason: str) -> None:
         """The lease is lost."""
         if self._open and not self._cancelled:
-            if current_task() is self._task:
+            if current_task() is self.task:
                 # It found the loss itself, and may be told when it waits next.
-                self._task.get_loop().call_soon(self.cancel, reason)
+                self.task.get_loop().call_soon(self.cancel, reason)
             else:
                 self._cancelled = True
-                self._task.cancel("the lease is lost")
+                self.task.cancel("the lease is lost")
 
     def leave(self) -> bool:
         """The block has ended; returns whether a cancellation that comes out of it is ours alone."""
         self._open = False
-        return self._cancelled and self._task.uncancel() <= self._cancelling
+        return self._cancelled and self.task.uncancel() <= self._cancelling
 
 
 class Lease:
@@ -332,7 +332,7 @@ class Lease:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        ours = self._bodies.pop().leave() if self._bodies else False
+        ours = self._leave()
         hold = self._hold
         if error is None:
             if hold.state is not LeaseState.RELEASED:
@@ -346,6 +346,15 @@ class Lease:
             except Exception:
                 # What went wrong in the body is what the caller has to see; the give-back goes on by itself.
                 pass
+
+    def _leave(self) -> bool:
+        """End the block of this task, or else the innermost; as `_Body.leave`."""
+        bodies = self._bodies
+        if not bodies:
+            return False
+        task = current_task()
+        at = next((at for at in reversed(range(len(bodies))) if bodies[at].task is task), -1)
+        return bodies.pop(at).leave()
 
     def __repr__(self) -> str:
         return (
@@ -412,7 +421,7 @@ class Leasable:
         self._renew = renew
         self._max_hold_ms = max_hold_ms
         self._owned_as: tuple[str, ...] = (f"{self._kind}:{name}",)
-        self._entered: Entered[asyncio.Task[Any] | None, Lease] = Entered(_has_ended)
+        self._entered: Entered[asyncio.Task[Any] | None, Lease] = Entered(has_ended)
         #: The first requests of acquire and release, ready but for the token; () where there are none.
         self._asks: tuple[Ask, Ask] | tuple[()] | None = None
 
@@ -476,7 +485,7 @@ class Leasable:
         task = current_task(loop)
         code, offset = frame.f_code, frame.f_lasti
         me = id(task)
-        owned_as = self._owned_as
+        owned_as = self._owned_as if task is not None else ()  # without a task nobody can be told from anybody else
         owners = ((owned_as[0], me),) if len(owned_as) == 1 else tuple([(kind, me) for kind in owned_as])
         for owner in owners:
             if owner in client._owners and (lease := client._lease_of(owner, task)) is not None:
@@ -534,19 +543,31 @@ class Leasable:
         raise AcquireTimeout(self._name, got.waited_s, got.holder)
 
     async def __aenter__(self) -> Lease:
+        task = current_task()
+        if task is None:
+            raise RuntimeError("a lease can be entered in a task only")
         lease = await self._acquire(None, sys._getframe(1))
-        self._entered.push(current_task(), lease)
+        self._entered.push(task, lease, sys._getframe(1))
         lease._enter()
         return lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._entered.pop(current_task()).__aexit__(kind, error, trace)
+        await self._entered.pop(current_task(), sys._getframe(1)).__aexit__(kind, error, trace)
 
 
-def _has_ended(task: asyncio.Task[Any] | None) -> bool:
+def has_ended(task: asyncio.Task[Any] | None) -> bool:
+    """Whether it can leave no block any more."""
     return task is None or task.done()
+
+
+def task_here() -> asyncio.Task[Any] | None:
+    """The task that runs; None outside of one (a callback, another thread)."""
+    try:
+        return current_task()
+    except RuntimeError:
+        return None  # no event loop runs here
 
 
 class Lock(Leasable):
@@ -617,10 +638,7 @@ class Lock(Leasable):
         return await self._client._run(self._exclusive.inspect())
 
     def __repr__(self) -> str:
-        try:
-            task = current_task()
-        except RuntimeError:
-            task = None  # no event loop is running here
+        task = task_here()
         lease = (
             None if task is None or not self._owned_as else self._client._lease_of((self._owned_as[0], id(task)), task)
         )

@@ -21,7 +21,8 @@ from holdfast._core.optimistic import Value
 from holdfast._core.replicas import Sync
 from holdfast._core.trouble import Trouble
 from holdfast._core.waiting import Busy, Grant, Turn, wait_for
-from holdfast._faces.aio import Client, Leasable, Lease, Lock
+from holdfast._faces.aio import Client, Leasable, Lease, Lock, has_ended, task_here
+from holdfast._faces.entered import Entered, Leads
 from holdfast._faces.holder import Holder
 from holdfast._faces.naming import namer
 from holdfast._faces.options import PERMITS_MAX, Duration, check_count, check_name, timeout_of, ttl_ms_of
@@ -449,10 +450,10 @@ class Condition:
 
     def _lease(self, operation: str) -> Lease:
         lock = self._lock
-        task = asyncio.current_task()
+        task = task_here()
         held = lock._client._owners.get((lock._owned_as[0], id(task)))
-        lease = held() if held is not None else None
-        if lease is None or (lease._task is not None and lease._task() is not task):
+        lease = held() if held is not None and task is not None else None
+        if lease is None or lease._task is None or lease._task() is not task:
             raise NotHeld(lock.name, operation)
         if lease._hold.over(clock()):
             raise lease._ended(operation)
@@ -694,6 +695,10 @@ class Barrier:
 # ---------------------------------------------------------------------- election
 
 
+def _is_over(lease: Lease) -> bool:
+    return lease._hold.over(clock())
+
+
 class _Leadership(Lock):
     _kind = "election"
 
@@ -736,7 +741,8 @@ class Election:
         self._client = client
         self._name = name
         self._lock = _Leadership(client, name, ttl_ms, renew, max_hold_ms, sync_replicas)
-        self._lease: Lease | None = None
+        self._leads: Leads[asyncio.Task[Any] | None, Lease] = Leads(has_ended, _is_over)
+        self._entered: Entered[asyncio.Task[Any] | None, Lease] = Entered(has_ended)
 
     @property
     def name(self) -> str:
@@ -745,25 +751,31 @@ class Election:
 
     @property
     def lease(self) -> Lease | None:
-        """The lease of this object's leadership, or None."""
-        return self._lease
+        """The lease by which the calling task was elected; for others that of this object's leader, if any."""
+        return self._leads.of(task_here())
 
     @property
     def is_leader(self) -> bool:
-        """Whether this object leads, as far as is known now. Sends nothing."""
-        lease = self._lease
+        """Whether `lease` is held, as far as is known now. Sends nothing."""
+        lease = self.lease
         return lease is not None and not lease._hold.over(clock())
 
     async def campaign(self, timeout: Duration | None = None) -> Lease:
         """Wait to be elected, `timeout` seconds at most; returns the lease. Errors as `Lock.acquire`."""
-        self._lease = await self._lock._acquire(timeout_of(timeout), sys._getframe(1))
-        return self._lease
+        lease = await self._lock._acquire(timeout_of(timeout), sys._getframe(1))
+        self._leads.won(task_here(), lease)
+        return lease
 
     async def resign(self) -> None:
-        """Give up the lead; the next one in the queue leads in the same moment. Nothing when not leading."""
-        lease, self._lease = self._lease, None
-        if lease is not None and not lease._hold.over(clock()):
-            await lease.release()
+        """Give up the lead; the next one in the queue leads in the same moment. Nothing when not leading.
+
+        A task that campaigned ends its own lead only; any other one ends the lead of this object.
+        """
+        lease = self.lease
+        if lease is not None:
+            self._leads.forget(lease)
+            if not lease._hold.over(clock()):
+                await lease.release()
 
     async def leader(self) -> Holder | None:
         """Who leads, since when, where; None when nobody does. Only good for reporting."""
@@ -802,16 +814,20 @@ class Election:
             except LeaseLost:
                 if lease.state.name != "LOST":
                     raise
+            finally:
+                self._leads.forget(lease)
 
     async def __aenter__(self) -> Lease:
-        return await (await self.campaign()).__aenter__()
+        lease = await self.campaign()
+        self._entered.push(task_here(), lease, sys._getframe(1))
+        return await lease.__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            await lease.__aexit__(kind, error, trace)
+        lease = self._entered.pop(task_here(), sys._getframe(1))
+        self._leads.forget(lease)
+        await lease.__aexit__(kind, error, trace)
 
     def __repr__(self) -> str:
         state = "leading" if self.is_leader else "not leading"

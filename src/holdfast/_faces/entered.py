@@ -1,8 +1,11 @@
-"""Which lease a `with` block of a lock object leaves.
+"""Which lease a `with` block of a lock object leaves, and which one a candidate resigns.
 
-One lock object may be entered by many threads or tasks at once, so the leases are kept by who entered. A block that is
+One object may be entered by many threads or tasks at once, so the leases are kept by who entered. A block that is
 left by somebody else than who entered it (an exit stack closed in another thread, an asynchronous fixture) gets its
 lease all the same when there is no doubt which one it is.
+
+Blocks of one thread need not be left in the reverse order: generators take turns. So each is known by the frame that
+runs its `with`, too.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["Entered"]
+__all__ = ["Entered", "Leads"]
 
 L = TypeVar("L")
 W = TypeVar("W")
@@ -23,21 +26,36 @@ class Entered(Generic[W, L]):
 
     def __init__(self, ended: Callable[[W], bool]) -> None:
         self._ended = ended
-        self._leases: dict[W, list[L]] = {}
+        self._leases: dict[W, list[tuple[L, object]]] = {}
 
-    def push(self, owner: W, lease: L) -> None:
-        """The owner has entered a block."""
-        self._leases.setdefault(owner, []).append(lease)
+    def push(self, owner: W, lease: L, frame: object = None) -> None:
+        """The owner has entered a block. `frame`: which one runs the `with`, if it is known."""
+        self._leases.setdefault(owner, []).append((lease, frame))
 
-    def pop(self, owner: W) -> L:
-        """The owner leaves a block: its innermost one. RuntimeError when nobody can tell which lease that is."""
-        if owner not in self._leases:
-            owner = self._other()
-        leases = self._leases[owner]
-        lease = leases.pop()
-        if not leases:
+    def pop(self, owner: W, frame: object = None) -> L:
+        """The owner leaves a block: that of `frame`, or else its innermost one.
+
+        RuntimeError when nobody can tell which lease that is.
+        """
+        own = self._leases.get(owner)
+        if own is None or (own[-1][1] is not frame and frame is not None):
+            owner, at = self._find(owner, frame)
+            own = self._leases[owner]
+        else:
+            at = -1
+        lease, _ = own.pop(at)
+        if not own:
             del self._leases[owner]
         return lease
+
+    def _find(self, owner: W, frame: object) -> tuple[W, int]:
+        if frame is not None:
+            for each in (owner, *tuple(self._leases)):
+                entries = self._leases.get(each, ())
+                for at in reversed(range(len(entries))):
+                    if entries[at][1] is frame:
+                        return each, at
+        return (owner if owner in self._leases else self._other()), -1
 
     def _other(self) -> W:
         owners = list(self._leases)
@@ -48,3 +66,38 @@ class Entered(Generic[W, L]):
                 "cannot be told; use `lease = lock.acquire()` and `lease.release()`"
             )
         return candidates[0]
+
+
+class Leads(Generic[W, L]):
+    """Leases of an election object, by who campaigned. `over(lease)` says that a lease has ended.
+
+    A candidate that has lost and has not resigned yet does not see, nor end, the lead of another one.
+    """
+
+    __slots__ = ("_ended", "_leases", "_over")
+
+    def __init__(self, ended: Callable[[W], bool], over: Callable[[L], bool]) -> None:
+        self._ended = ended
+        self._over = over
+        self._leases: dict[W, L] = {}
+
+    def won(self, owner: W, lease: L) -> None:
+        """The owner was elected."""
+        for other, old in tuple(self._leases.items()):
+            if self._ended(other) and self._over(old):
+                self._leases.pop(other, None)
+        self._leases[owner] = lease
+
+    def of(self, owner: W) -> L | None:
+        """The owner's own lease, lost or not; for others the one that leads now, or else the last one."""
+        own = self._leases.get(owner)
+        if own is not None:
+            return own
+        leases = tuple(self._leases.values())
+        return next((lease for lease in leases if not self._over(lease)), leases[-1] if leases else None)
+
+    def forget(self, lease: L) -> None:
+        """Nobody here leads by that lease any more."""
+        for owner, known in tuple(self._leases.items()):
+            if known is lease:
+                self._leases.pop(owner, None)

@@ -15,7 +15,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from threading import get_ident
 from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -32,6 +31,7 @@ from holdfast._core.trouble import Trouble
 from holdfast._core.validity import deadline
 from holdfast._core.waiting import Busy, Grant
 from holdfast._drivers.cancel import Cancel
+from holdfast._drivers.identity import has_ended, here
 from holdfast._drivers.threads import Cancelled, ThreadDriver
 from holdfast._faces.entered import Entered
 from holdfast._faces.introduction import CLIENT_INFO_MS, client_id_of, client_key, introduction
@@ -332,7 +332,7 @@ class Leasable:
         self._ttl_ms = ttl_ms
         self._renew = renew
         self._max_hold_ms = max_hold_ms
-        self._entered: Entered[threading.Thread, Lease] = Entered(_has_ended)
+        self._entered: Entered[int, Lease] = Entered(has_ended)
         #: The first requests of acquire and release, ready but for the token; () where there are none.
         self._asks: tuple[Ask, Ask] | tuple[()] | None = None
         #: So many acquires are not worth a try at success in one step: it was contended of late.
@@ -395,7 +395,7 @@ class Leasable:
         client = self._client
         code, offset = frame.f_code, frame.f_lasti
         del frame
-        thread = get_ident()
+        thread = here.number
         owned_as = self._owned_as
         owners = ((owned_as[0], thread),) if len(owned_as) == 1 else tuple([(kind, thread) for kind in owned_as])
         for owner in owners:
@@ -461,17 +461,13 @@ class Leasable:
 
     def __enter__(self) -> Lease:
         lease = self._acquire(None, None, sys._getframe(1))
-        self._entered.push(threading.current_thread(), lease)
+        self._entered.push(here.number, lease, sys._getframe(1))
         return lease
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._entered.pop(threading.current_thread()).__exit__(kind, error, trace)
-
-
-def _has_ended(thread: threading.Thread) -> bool:
-    return not thread.is_alive()
+        self._entered.pop(here.number, sys._getframe(1)).__exit__(kind, error, trace)
 
 
 class Lock(Leasable):
@@ -544,7 +540,7 @@ class Lock(Leasable):
         return self._client._run(self._exclusive.inspect())
 
     def __repr__(self) -> str:
-        held = self._client._owners.get((self._owned_as[0], threading.get_ident()))
+        held = self._client._owners.get((self._owned_as[0], here.number))
         lease = held() if held is not None else None
         state = f"{lease.state.name} by this thread" if lease is not None else "not held by this thread"
         return f"<Lock {self._name!r}: {state}, ttl {self.ttl:g} s>"

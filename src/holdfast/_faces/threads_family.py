@@ -22,7 +22,9 @@ from holdfast._core.replicas import Sync
 from holdfast._core.trouble import Trouble
 from holdfast._core.waiting import Busy, Grant, Turn, patience_for, wait_for
 from holdfast._drivers.cancel import Cancel
+from holdfast._drivers.identity import has_ended, here
 from holdfast._drivers.threads import Cancelled
+from holdfast._faces.entered import Entered, Leads
 from holdfast._faces.naming import namer
 from holdfast._faces.options import PERMITS_MAX, Duration, check_count, check_name, timeout_of, ttl_ms_of
 from holdfast._faces.threads import Client, Leasable, Lease, Lock
@@ -488,7 +490,7 @@ class Condition:
 
     def _lease(self, operation: str) -> Lease:
         lock = self._lock
-        held = lock._client._owners.get((lock._owned_as[0], threading.get_ident()))
+        held = lock._client._owners.get((lock._owned_as[0], here.number))
         lease = held() if held is not None else None
         if lease is None:
             raise NotHeld(lock.name, operation)
@@ -508,7 +510,7 @@ class Condition:
         lock, hold = self._lock, lease._hold
         client = lock._client
         driver = client._driver
-        token = client._new_token(str(threading.get_ident()))
+        token = client._new_token(str(here.number))
         turn = condition.ConditionTurn(
             lock._keys, self._key, hold.token, token, hold.ttl_ms, driver.settings, lock._exclusive.sync
         )
@@ -605,14 +607,14 @@ class _Gate:
         """Wait until it is open, `timeout` seconds at most; returns whether it is."""
         timeout_s = timeout_of(timeout)
         client = self._client
-        token = client._new_token(str(threading.get_ident()))
+        token = client._new_token(str(here.number))
         turn = gate.GateTurn(self._kind, self._keys, token, self._declared, self._keep_ms, client._driver.settings)
         protocol = wait_for(turn, timeout_s, listening=client._driver.listening(turn.key))
         return isinstance(_run(client, self._name, protocol, cancel), Grant)
 
     def _move(self, what: str | int) -> int:
         client = self._client
-        token = client._new_token(str(threading.get_ident()))
+        token = client._new_token(str(here.number))
         return client._run(
             gate.move(self._kind, self._keys, token, what, self._declared, self._keep_ms, client._driver.settings)
         )
@@ -695,7 +697,7 @@ class Barrier:
         """
         timeout_s = timeout_of(timeout)
         client = self._client
-        token = client._new_token(str(threading.get_ident()))
+        token = client._new_token(str(here.number))
         turn = barrier.BarrierTurn(self._keys, token, self._parties, self._keep_ms, client._driver.settings)
         got = _run(client, self._name, wait_for(turn, timeout_s, listening=True), cancel)
         if not isinstance(got, Grant):
@@ -731,6 +733,10 @@ class Barrier:
 
 
 # ---------------------------------------------------------------------- election
+
+
+def _is_over(lease: Lease) -> bool:
+    return lease._hold.over(clock())
 
 
 class _Leadership(Lock):
@@ -775,7 +781,8 @@ class Election:
         self._client = client
         self._name = name
         self._lock = _Leadership(client, name, ttl_ms, renew, max_hold_ms, sync_replicas)
-        self._lease: Lease | None = None
+        self._leads: Leads[int, Lease] = Leads(has_ended, _is_over)
+        self._entered: Entered[int, Lease] = Entered(has_ended)
 
     @property
     def name(self) -> str:
@@ -784,25 +791,31 @@ class Election:
 
     @property
     def lease(self) -> Lease | None:
-        """The lease of this object's leadership, or None."""
-        return self._lease
+        """The lease by which the calling thread was elected; for others that of this object's leader, if any."""
+        return self._leads.of(here.number)
 
     @property
     def is_leader(self) -> bool:
-        """Whether this object leads, as far as is known now. Sends nothing."""
-        lease = self._lease
+        """Whether `lease` is held, as far as is known now. Sends nothing."""
+        lease = self.lease
         return lease is not None and not lease._hold.over(clock())
 
     def campaign(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> Lease:
         """Wait to be elected, `timeout` seconds at most; returns the lease. Errors as `Lock.acquire`."""
-        self._lease = self._lock._acquire(timeout_of(timeout), cancel, sys._getframe(1))
-        return self._lease
+        lease = self._lock._acquire(timeout_of(timeout), cancel, sys._getframe(1))
+        self._leads.won(here.number, lease)
+        return lease
 
     def resign(self) -> None:
-        """Give up the lead; the next one in the queue leads in the same moment. Nothing when not leading."""
-        lease, self._lease = self._lease, None
-        if lease is not None and not lease._hold.over(clock()):
-            lease.release()
+        """Give up the lead; the next one in the queue leads in the same moment. Nothing when not leading.
+
+        A thread that campaigned ends its own lead only; any other one ends the lead of this object.
+        """
+        lease = self.lease
+        if lease is not None:
+            self._leads.forget(lease)
+            if not lease._hold.over(clock()):
+                lease.release()
 
     def leader(self) -> Holder | None:
         """Who leads, since when, where; None when nobody does. Only good for reporting."""
@@ -842,16 +855,20 @@ class Election:
             except LeaseLost:
                 if lease.state.name != "LOST":
                     raise
+            finally:
+                self._leads.forget(lease)
 
     def __enter__(self) -> Lease:
-        return self.campaign()
+        lease = self.campaign()
+        self._entered.push(here.number, lease, sys._getframe(1))
+        return lease
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            lease.__exit__(kind, error, trace)
+        lease = self._entered.pop(here.number, sys._getframe(1))
+        self._leads.forget(lease)
+        lease.__exit__(kind, error, trace)
 
     def __repr__(self) -> str:
         state = "leading" if self.is_leader else "not leading"
