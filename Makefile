@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-SOURCES := $(wildcard src tests bench rig) $(if $(wildcard models/*.py),models)
+SOURCES := $(wildcard src tests bench rig examples) $(if $(wildcard models/*.py),models)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test test-thorough check format demo bench sim model mutants lock clean torture
@@ -51,7 +51,7 @@ format: $(READY) ## put the source into shape
 	$(BIN)/ruff format .
 
 demo: $(READY) ## the flash sale: processes taking turns on a real Valkey
-	@$(BIN)/python -m holdfast.demo
+	@$(BIN)/python -m examples.flash_sale
 
 bench: $(READY) ## measure against the others, side by side
 	@$(BIN)/python -m bench $(BENCH_ARGS)

@@ -11,7 +11,7 @@ from holdfast import embedded
 
 def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "holdfast.demo", *arguments],
+        [sys.executable, "-m", "examples.flash_sale", *arguments],
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,

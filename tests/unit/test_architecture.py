@@ -55,7 +55,6 @@ ROOMS: dict[str, Room] = {
     "testing": Room(_PUBLIC | {"_sim", "_core", "_faces"}, frozenset({"pytest"})),
     "lab": Room(_PUBLIC | {"_core.effects", "_core.trouble"}, _CLIENTS | _TERMINAL),
     "cli": Room(_PUBLIC, _CLIENTS | _TERMINAL),
-    "demo": Room(_PUBLIC, _TERMINAL),
     "__main__": Room(frozenset({"cli"})),
 }
 
@@ -161,7 +160,6 @@ def test_public_modules_declare_what_is_public(module: str, path: Path) -> None:
         ("holdfast.cli.run", "from holdfast._core import effects"),
         ("holdfast.cli.run", "from .._core import effects"),
         ("holdfast.lab.schemes", "from holdfast._core import mutex"),
-        ("holdfast.demo", "import holdfast._faces"),
         ("holdfast._sim.world", "from holdfast._transport import port"),
         ("holdfast.brand_new", "x = 1"),
     ],

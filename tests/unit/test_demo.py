@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.demo.sale import Report, Visit
-from holdfast.demo.shop import Shop, Stale
+from examples.flash_sale.sale import Report, Visit
+from examples.flash_sale.shop import Shop, Stale
 
 
 @pytest.fixture

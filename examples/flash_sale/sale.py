@@ -22,12 +22,15 @@ from types import TracebackType
 from typing import Any, Self
 
 import holdfast
+from examples.flash_sale.screen import Screen, open_screen
+from examples.flash_sale.shop import LOCK_NAME, Shop
 from holdfast import embedded
-from holdfast.demo.screen import Screen, open_screen
-from holdfast.demo.shop import LOCK_NAME, Shop
 from holdfast.errors import HoldfastError
 
 __all__ = ["Report", "main", "run"]
+
+#: The checkout.
+_ROOT = Path(__file__).resolve().parents[2]
 
 _SILENCE_S = 60.0
 """If no worker says anything for so long, the demo has failed and says so, rather than hang."""
@@ -105,7 +108,8 @@ class _Crew:
         try:
             for number, order in enumerate(self._orders):
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "holdfast.demo.worker", json.dumps({**order, "worker": number})],
+                    [sys.executable, "-m", "examples.flash_sale.worker", json.dumps({**order, "worker": number})],
+                    cwd=_ROOT,  # where `examples` is found
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
@@ -286,7 +290,7 @@ def run(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 0 if all invariants held, 1 if not, 69 if there is no server."""
-    parser = argparse.ArgumentParser(prog="python -m holdfast.demo", description="The flash sale.")
+    parser = argparse.ArgumentParser(prog="python -m examples.flash_sale", description="The flash sale.")
     parser.add_argument("--units", type=int, default=500, help="units in stock, 40 or more (default %(default)s)")
     parser.add_argument("--workers", type=int, default=8, help="worker processes, 4 … 64 (default %(default)s)")
     parser.add_argument("--ttl", type=float, default=2.0, help="seconds a lease lasts (default %(default)s)")

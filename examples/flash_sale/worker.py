@@ -1,7 +1,7 @@
 """One seller: a process of its own that says what it does, one JSON object a line.
 
-``python -m holdfast.demo.worker '{"path": …, "worker": 3, "url": …, "ttl": 2, "wait_at": 400}'``; without a ``url`` it
-sells without a lock. It begins when a line arrives on its standard input. The first time that it is inside with
+``python -m examples.flash_sale.worker '{"path": …, "worker": 3, "url": …, "ttl": 2, "wait_at": 400}'``; without a
+``url`` it sells without a lock. It begins when a line arrives on its standard input. The first time that it is inside with
 ``wait_at`` units or fewer left, it says so and waits for a second line: that is where it is killed or stopped.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.demo.shop import LOCK_NAME, Shop, Stale
+from examples.flash_sale.shop import LOCK_NAME, Shop, Stale
 from holdfast.errors import LeaseLost
 
 __all__ = ["main"]
