@@ -1,8 +1,8 @@
 """One seller: a process of its own that says what it does, one JSON object a line.
 
 ``python -m examples.flash_sale.worker '{"path": …, "worker": 3, "url": …, "ttl": 2, "wait_at": 400}'``; without a
-``url`` it sells without a lock. It begins when a line arrives on its standard input. The first time that it is inside with
-``wait_at`` units or fewer left, it says so and waits for a second line: that is where it is killed or stopped.
+``url`` it sells without a lock. It begins when a line arrives on its standard input. The first time that it is inside
+with ``wait_at`` units or fewer left, it says so and waits for a second line: that is where it is killed or stopped.
 """
 
 from __future__ import annotations
