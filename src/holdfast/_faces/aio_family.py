@@ -22,9 +22,10 @@ from holdfast._core.replicas import Sync
 from holdfast._core.trouble import Trouble
 from holdfast._core.waiting import Busy, Grant, Turn, wait_for
 from holdfast._faces.aio import Client, Leasable, Lease, Lock, has_ended, task_here
+from holdfast._faces.decorated import check_function, check_result
 from holdfast._faces.entered import Entered, Leads
 from holdfast._faces.holder import Holder
-from holdfast._faces.naming import namer
+from holdfast._faces.naming import check_template, namer
 from holdfast._faces.options import PERMITS_MAX, Duration, check_count, check_name, timeout_of, ttl_ms_of
 from holdfast._transport.clock import clock
 from holdfast.errors import (
@@ -957,13 +958,11 @@ async def fenced_set(
 
 def locked(client: Client, template: str, skip_if_held: bool, timeout_s: float | None, options: dict[str, Any]) -> Any:
     """See `Client.locked`."""
+    check_template(template)
     client.lock("check", **options)
 
     def decorate(function: F) -> F:
-        if not asyncio.iscoroutinefunction(function):
-            raise ConfigurationError(
-                "function", function, "a coroutine function; plain functions belong to holdfast.Client.locked"
-            )
+        check_function(function, asynchronous=True)
         name = namer(template, function)
 
         @functools.wraps(function)
@@ -976,7 +975,9 @@ def locked(client: Client, template: str, skip_if_held: bool, timeout_s: float |
             else:
                 lease = await lock.acquire(timeout_s)
             async with lease:
-                return await function(*args, **kwargs)
+                result = await function(*args, **kwargs)
+                check_result(function, result, asynchronous=True)
+                return result
 
         return cast("F", call)
 

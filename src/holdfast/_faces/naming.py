@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from holdfast._faces.options import check_name
 from holdfast.errors import ConfigurationError
 
-__all__ = ["name_of", "namer"]
+if TYPE_CHECKING:
+    from string import Formatter
+
+__all__ = ["check_template", "name_of", "namer"]
 
 
 def name_of(subject: object) -> str:
@@ -23,24 +26,47 @@ def name_of(subject: object) -> str:
     return check_name(named)
 
 
+def check_template(template: object) -> str:
+    """A template of names: a non-empty str."""
+    if callable(template):
+        raise ConfigurationError(
+            "template", template, 'a str: @locked has to be called, as @locked("order:{order_id}")'
+        )
+    return check_name(template, "template")
+
+
+def _fields(formatter: Formatter, template: str) -> Iterator[str]:
+    """The fields of a format string, those within their formats included. ValueError where it is none."""
+    for _, field, spec, conversion in formatter.parse(template):
+        if field is not None:
+            if conversion not in (None, "s", "r", "a"):
+                raise ValueError(f"{conversion!r} is not a conversion")
+            yield field
+            yield from _fields(formatter, spec or "")
+
+
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     """From the arguments of a call to the name. What the template names has to be a parameter of the function."""
-    check_name(template, "template")
+    check_template(template)
     # Imported here: a program that names no lock by a template shall not wait for these at its start.
     from inspect import signature as signature_of
     from string import Formatter
 
-    signature = signature_of(function)
     try:
-        fields = [field for _, field, _, _ in Formatter().parse(template) if field is not None]
+        signature = signature_of(function)
+    except (TypeError, ValueError):
+        raise ConfigurationError("function", function, "a function whose signature Python knows") from None
+    try:
+        fields = list(_fields(Formatter(), template))
     except ValueError as error:
         raise ConfigurationError("template", template, f"a format string ({error})") from None
+    called = getattr(function, "__qualname__", None) or repr(function)
     for field in fields:
         parameter = field.partition(".")[0].partition("[")[0]
         if parameter not in signature.parameters:
             known = ", ".join(signature.parameters) or "none"
             raise ConfigurationError(
-                "template", template, f"fields that are parameters of {function.__qualname__} ({known}), not {field!r}"
+                "template", template, f"fields that are parameters of {called} ({known}), not {field!r}"
             )
 
     def name(*args: Any, **kwargs: Any) -> str:

@@ -5,7 +5,6 @@ Law: no decision of the protocol is taken here; a face checks arguments, runs a 
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import sys
 import threading
@@ -24,8 +23,9 @@ from holdfast._core.waiting import Busy, Grant, Turn, patience_for, wait_for
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.identity import has_ended, here
 from holdfast._drivers.threads import Cancelled
+from holdfast._faces.decorated import check_function, check_result
 from holdfast._faces.entered import Entered, Leads
-from holdfast._faces.naming import namer
+from holdfast._faces.naming import check_template, namer
 from holdfast._faces.options import PERMITS_MAX, Duration, check_count, check_name, timeout_of, ttl_ms_of
 from holdfast._faces.threads import Client, Leasable, Lease, Lock
 from holdfast._transport.clock import clock
@@ -998,13 +998,11 @@ def fenced_set(
 
 def locked(client: Client, template: str, skip_if_held: bool, timeout_s: float | None, options: dict[str, Any]) -> Any:
     """See `Client.locked`."""
+    check_template(template)
     client.lock("check", **options)
 
     def decorate(function: F) -> F:
-        if asyncio.iscoroutinefunction(function):
-            raise ConfigurationError(
-                "function", function, "a plain function; coroutines belong to holdfast.asyncio.Client.locked"
-            )
+        check_function(function, asynchronous=False)
         name = namer(template, function)
 
         @functools.wraps(function)
@@ -1017,7 +1015,9 @@ def locked(client: Client, template: str, skip_if_held: bool, timeout_s: float |
             else:
                 lease = lock.acquire(timeout_s)
             with lease:
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+                check_result(function, result, asynchronous=False)
+                return result
 
         return cast("F", call)
 

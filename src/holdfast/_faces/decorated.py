@@ -1,0 +1,79 @@
+"""Which functions `locked` can decorate: those whose body has run when the call has ended. The same for both faces.
+
+A generator function returns at once, and its body runs later, without the lock. So do a coroutine function that nobody
+awaits inside the lock and a context manager made of a generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.errors import ConfigurationError
+
+__all__ = ["check_function", "check_result"]
+
+_LATER = "its body would run after the lock was released; take the lock inside the body, `{}with locks.lock(…):`"
+
+
+def check_function(function: Any, *, asynchronous: bool) -> None:
+    """Refuse, at decoration, what cannot be decorated."""
+    from inspect import isasyncgenfunction, isclass, iscoroutinefunction, isgeneratorfunction
+
+    wanted = "a coroutine function" if asynchronous else "a plain function"
+    if isinstance(function, (staticmethod, classmethod)):
+        kind = type(function).__name__
+        raise ConfigurationError("function", function, f"{wanted}; put @{kind} above @locked(…)")
+    if isclass(function):
+        raise ConfigurationError("function", function, f"{wanted}; decorate the methods of the class")
+    if not callable(function):
+        raise ConfigurationError("function", function, wanted)
+    # What a call runs: of an object that can be called its __call__. (A partial is looked through.)
+    for called in (function, getattr(function, "__call__", None)):  # noqa: B004
+        if isgeneratorfunction(called) or isasyncgenfunction(called):
+            raise ConfigurationError(
+                "function",
+                function,
+                f"{wanted}, and no generator function: {_LATER.format('async ' if asynchronous else '')}",
+            )
+        # (The mark is what asyncio knows compiled coroutine functions by.)
+        if iscoroutinefunction(called) or type(getattr(called, "_is_coroutine", None)) is object:
+            if not asynchronous:
+                raise ConfigurationError(
+                    "function", function, f"{wanted}; coroutine functions belong to holdfast.asyncio.Client.locked"
+                )
+            return
+    if asynchronous:
+        raise ConfigurationError("function", function, f"{wanted}; plain functions belong to holdfast.Client.locked")
+
+
+def check_result(function: Callable[..., Any], result: Any, *, asynchronous: bool) -> None:
+    """Refuse what a call returned when its body has still to run: a wrapper can hide that from `check_function`."""
+    if result is None or type(result) in _DONE:
+        return
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
+    from inspect import isasyncgen, isawaitable, iscoroutine, isgenerator
+
+    what = None
+    if isgenerator(result) or isasyncgen(result):
+        what = "a generator"
+    elif iscoroutine(result):
+        result.close()  # nobody will await it
+        what = "a coroutine"
+    elif isinstance(result, (AbstractContextManager, AbstractAsyncContextManager)):
+        body = getattr(result, "gen", None)
+        if isgenerator(body) or isasyncgen(body):
+            what = "a context manager made of a generator"
+    elif not asynchronous and isawaitable(result):
+        what = "an awaitable"
+    if what is not None:
+        raise ConfigurationError(
+            "function",
+            function,
+            "one that has done its work when it returns; "
+            f"this one returned {what}: {_LATER.format('async ' if asynchronous else '')}",
+        )
+
+
+#: What most functions return, let through at once.
+_DONE = frozenset({bool, int, float, str, bytes, list, tuple, dict, set})
