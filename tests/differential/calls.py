@@ -63,6 +63,10 @@ class World:
     def bury(self) -> int:
         return self.rng.choice((0, 0, 90_000))
 
+    def order(self) -> tuple[int, int]:
+        """Extensions so far, and what it does: -1 renews, 0 extends, more outdates."""
+        return self.rng.randrange(4), self.rng.choice((-1, -1, 0, 90_000))
+
     def arrival(self) -> int:
         return self.rng.choice((0, 0, 0, 1_000_000, 2_000_000, 3_000_000))
 
@@ -91,7 +95,8 @@ def _release(world: World) -> Drawn:
 
 
 def _renew(world: World) -> Drawn:
-    return world.keys()[:1], (world.token(), world.ttl())
+    token, base = world.token(), world.base()
+    return [base, f"{base}:order:{token}"], (token, world.ttl(), *world.order())
 
 
 def _inspect(world: World) -> Drawn:
@@ -109,7 +114,9 @@ def _rw_release(world: World) -> Drawn:
 
 
 def _rw_renew(world: World) -> Drawn:
-    return world.keys("readers", "upgraded"), (world.reader(), world.ttl(), FENCE_MS, world.claim(), world.inboxes)
+    token, keys = world.reader(), world.keys("readers", "upgraded")
+    args = (token, world.ttl(), FENCE_MS, world.claim(), world.inboxes, *world.order())
+    return [*keys, f"{keys[0]}:order:{token}"], args
 
 
 def _rw_downgrade(world: World) -> Drawn:
@@ -134,7 +141,8 @@ def _sem_release(world: World) -> Drawn:
 
 
 def _sem_renew(world: World) -> Drawn:
-    return _sem_keys(world), (world.weighted(), world.ttl(), FENCE_MS)
+    token, keys = world.weighted(), _sem_keys(world)
+    return [*keys, f"{keys[0]}:order:{token}"], (token, world.ttl(), FENCE_MS, *world.order())
 
 
 def _sem_resize(world: World) -> Drawn:
@@ -248,7 +256,9 @@ def _multi_release(world: World) -> Drawn:
 
 
 def _multi_renew(world: World) -> Drawn:
-    return _multi_keys(world), (world.token(), world.ttl(), world.one_of(0, HIGH_FENCE, HIGH_FENCE + 9), FENCE_MS)
+    token, keys = world.token(), _multi_keys(world)
+    fence = world.one_of(0, HIGH_FENCE, HIGH_FENCE + 9)
+    return [*keys, f"{keys[0]}:order:{token}"], (token, world.ttl(), fence, FENCE_MS, *world.order())
 
 
 def _quorum_acquire(world: World) -> Drawn:

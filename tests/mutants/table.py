@@ -26,7 +26,7 @@ class Mutant:
 
 
 ACQUIRE, RELEASE, RENEW = "_lua/acquire.lua", "_lua/release.lua", "_lua/renew.lua"
-FENCE, QUEUE, BURY = "_lua/fence.lua", "_lua/queue.lua", "_lua/bury.lua"
+FENCE, QUEUE, BURY, ORDER = "_lua/fence.lua", "_lua/queue.lua", "_lua/bury.lua", "_lua/order.lua"
 WAITING, MUTEX, HOLD, VALIDITY = "_core/waiting.py", "_core/mutex.py", "_core/hold.py", "_core/validity.py"
 
 _EXCLUSIVE: tuple[Mutant, ...] = (
@@ -41,7 +41,12 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant("a waiter gets a new arrival each time", ACQUIRE, "if arrival == 0 then", "if true then"),
     Mutant("a late repeat costs a waiter its place", ACQUIRE, "queue, 'LT',", "queue, 'NX',"),
     Mutant("an arrival is told that the queue does not hold", ACQUIRE, "== 0 and ARGV[4] == '0' then", "== 2 then"),
-    Mutant("the holder's remaining time is told wrong", ACQUIRE, "redis.call('PTTL', lock)", "60000"),
+    Mutant(
+        "the holder's remaining time is told wrong",
+        ACQUIRE,
+        "remaining_ms = redis.call('PTTL', lock)",
+        "remaining_ms = 60000",
+    ),
     Mutant(
         "the queue has no ttl",
         ACQUIRE,
@@ -62,8 +67,18 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant("a release frees nothing", RELEASE, "redis.call('DEL', lock)\n  return 1", "return 1"),
     Mutant("a release does not look at the queue", RELEASE, "and redis.call('EXISTS', queue) == 0 then", "then"),
     Mutant("a renewal does not compare the token", RENEW, "redis.call('GET', KEYS[1]) ~= ARGV[1]", "false"),
+    Mutant("a renewal adds to what is left", ORDER, "math.max(left_ms, ttl_ms)", "left_ms + ttl_ms"),
+    Mutant("a renewal shortens", ORDER, "math.max(left_ms, ttl_ms)", "ttl_ms"),
+    Mutant("an extension adds to what is left", ORDER, "  return ttl_ms\nend", "  return left_ms + ttl_ms\nend"),
+    Mutant("an extension only lengthens", ORDER, "  return ttl_ms\nend", "  return math.max(left_ms, ttl_ms)\nend"),
+    Mutant("an extension that comes late sets", ORDER, "> tonumber(number or 0) then", "> 1e9 then"),
+    Mutant("an extension leaves no number", ORDER, "redis.call('SET', key, number, 'PX', mark_ms)", "local _ = 0"),
+    Mutant("the number of an extension has no ttl", ORDER, "'SET', key, number, 'PX', mark_ms)", "'SET', key, number)"),
     Mutant(
-        "a renewal adds to what is left", RENEW, "KEYS[1], ARGV[2])", "KEYS[1], ARGV[2] + redis.call('PTTL', KEYS[1]))"
+        "a repeat of acquire shortens",
+        ACQUIRE,
+        "'PEXPIRE', lock, math.max(redis.call('PTTL', lock), tonumber(ttl_ms))",
+        "'PEXPIRE', lock, ttl_ms",
     ),
     Mutant(
         "a renewal writes a lost lease anew",
@@ -139,8 +154,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a late renewal revives a lease",
         HOLD,
-        "        if self.over(now):\n            return False\n        self.deadline",
-        "        self.deadline",
+        "        if self.over(now):\n            return False\n        if order.sets",
+        "        if order.sets",
     ),
     Mutant(
         "a renewal counts from its answer",
@@ -150,7 +165,22 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     ),
     Mutant("nobody is told that a lease is over", HOLD, 'self.lose("max_hold" if at_most else "expired")', "pass"),
     Mutant("a deadline waits for the renewal", HOLD, "hold.next_at = min(at, hold.deadline)", "hold.next_at = at"),
-    Mutant("a lease that was taken stays held", HOLD, 'hold.lose("taken")', "pass"),
+    Mutant(
+        "a lease that was taken stays held",
+        HOLD,
+        '            hold.lose("taken")\n        self.remove(hold)\n        return False',
+        "            pass\n        self.remove(hold)\n        return False",
+    ),
+    Mutant("a late answer takes back what an extension got", HOLD, "if until > self.deadline:\n", "if True:\n"),
+    Mutant(
+        "a late answer is trusted for more than was asked for since",
+        HOLD,
+        "deadline_of(sent_at, min(ttl_ms, self.ttl_ms))",
+        "deadline_of(sent_at, ttl_ms)",
+    ),
+    Mutant("the answer of any extension says what the ttl is", HOLD, " and order.number == self.extensions:", ":"),
+    Mutant("a shorter end counts only when it is answered", HOLD, "self.deadline = min(self.deadline, until)", "pass"),
+    Mutant("an extension outdates nothing", HOLD, "outdates = ttl_ms > self.least_ms or", "outdates = False and"),
     Mutant(
         "a failed renewal is not repeated",
         HOLD,

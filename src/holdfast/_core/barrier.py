@@ -11,6 +11,7 @@ once more, unless its generation is over.
 from __future__ import annotations
 
 from holdfast._core.effects import Call, Now, Random, Reply, Sleep
+from holdfast._core.hold import RENEWAL, Order
 from holdfast._core.keys import LockKeys
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
@@ -55,7 +56,7 @@ class BarrierTurn(Turn):
     def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
         return self._call("break" if self.breaking else "wait", arrival, patience_s)
 
-    def extend(self, ttl_ms: int, patience_s: float) -> Call:
+    def extend(self, ttl_ms: int, patience_s: float, order: Order = RENEWAL) -> Call:
         return self._call("wait", 1, patience_s)
 
     def undo(self, bury_ms: int, patience_s: float) -> Call:

@@ -12,7 +12,9 @@ one script looks where it is and does what is next, so that asking again is alwa
 from __future__ import annotations
 
 from holdfast._core.effects import Call, Now, Random, Reply, Sleep
+from holdfast._core.hold import RENEWAL, Order
 from holdfast._core.keys import LockKeys
+from holdfast._core.mutex import renewal
 from holdfast._core.replicas import Sync
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
@@ -74,8 +76,8 @@ class ConditionTurn(Turn):
         if reply[-1] == 0 and (reply[0] == 1 or len(reply) == 6):
             self.notified = False
 
-    def extend(self, ttl_ms: int, patience_s: float) -> Call:
-        return Call("renew", (self.keys.lock,), (self.token, ttl_ms), patience_s, sync=self.tail())
+    def extend(self, ttl_ms: int, patience_s: float, order: Order = RENEWAL) -> Call:
+        return renewal(self.keys, self.token, ttl_ms, order, self.settings, patience_s, sync=self.tail())
 
     def undo(self, bury_ms: int, patience_s: float) -> Call:
         settings = self.settings

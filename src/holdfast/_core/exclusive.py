@@ -96,8 +96,12 @@ class OneServer(Exclusive):
         if grant.more is not plain.PLAIN:
             return LockTurn(keys, token, ttl_ms, settings, self.sync).hold(keys.name, grant, renew, max_hold_ms)
         extend = partial(plain.renew, keys, token, scripts, settings)
-        release = partial(plain.release, keys, token, ttl_ms, scripts, settings)
-        return Hold(keys.name, token, grant.fence, ttl_ms, grant.sent_at, extend, release, renew, max_hold_ms)
+
+        def release() -> Protocol[bool]:
+            return plain.release(keys, token, hold.most_ms, scripts, settings)
+
+        hold = Hold(keys.name, token, grant.fence, ttl_ms, grant.sent_at, extend, release, renew, max_hold_ms)
+        return hold
 
     def give_back(self, token: str, ttl_ms: int) -> Protocol[None]:
         if self.scripts.refused:
@@ -138,17 +142,19 @@ class OverQuorum(Exclusive):
         quorum.used.pop(token, None)
         assert grant.more is not None
         held, unsure = grant.more
-        return Hold(
+        hold = Hold(
             keys.name,
             held,
             grant.fence,
             ttl_ms,
             grant.sent_at,
-            lambda ttl_ms: redlock.renew(quorum, keys, held, ttl_ms),
-            lambda: redlock.release(quorum, keys, held, ttl_ms, unsure),
+            partial(redlock.renew, quorum, keys, held),
+            # What a member does not answer is owed to it for as long as it may keep the lease.
+            lambda: redlock.release(quorum, keys, held, hold.most_ms, unsure),
             renew,
             max_hold_ms,
         )
+        return hold
 
     def give_back(self, token: str, ttl_ms: int) -> Protocol[None]:
         return redlock.give_back(self.quorum, self.keys, token, ttl_ms)

@@ -10,6 +10,7 @@ Waiters are told when it opens, and look for themselves now and then.
 from __future__ import annotations
 
 from holdfast._core.effects import Call, Now, Random, Reply, Sleep
+from holdfast._core.hold import RENEWAL, Order
 from holdfast._core.keys import LockKeys
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
@@ -48,7 +49,7 @@ class GateTurn(Turn):
     def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
         return self._call("wait" if queueing else "try", patience_s)
 
-    def extend(self, ttl_ms: int, patience_s: float) -> Call:
+    def extend(self, ttl_ms: int, patience_s: float, order: Order = RENEWAL) -> Call:
         return self._call("try", patience_s)
 
     def undo(self, bury_ms: int, patience_s: float) -> Call:

@@ -16,12 +16,13 @@ from __future__ import annotations
 import enum
 import heapq
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from holdfast._core.effects import Protocol
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.validity import deadline as deadline_of
 
-__all__ = ["Hold", "LeaseState", "Schedule"]
+__all__ = ["RENEWAL", "Hold", "LeaseState", "Order", "Schedule"]
 
 
 class LeaseState(enum.Enum):
@@ -37,6 +38,29 @@ class LeaseState(enum.Enum):
     RELEASED = "released"
 
 
+class Order(NamedTuple):
+    """Where a request that extends a lease stands among its extensions: see `_lua/order.lua`.
+
+    `number`: of the last extension that was asked for before it, or with it. `sets`: it is that extension, and may
+    shorten. `outdates`: what was sent before it changes nothing any more when it arrives later.
+    """
+
+    number: int = 0
+    sets: bool = False
+    outdates: bool = False
+
+    def mark_ms(self, ttl_ms: int, bury_ms: int) -> int:
+        """As scripts want it: -1 only lengthens, 0 sets, more outdates for so long."""
+        if not self.sets:
+            return -1
+        return max(ttl_ms, bury_ms) if self.outdates else 0
+
+
+_NO_TTL_MS = 1 << 62
+
+#: A renewal of a lease that nobody has extended.
+RENEWAL = Order()
+
 _HELD = LeaseState.HELD
 _SUSPECT = LeaseState.SUSPECT
 
@@ -44,9 +68,9 @@ _SUSPECT = LeaseState.SUSPECT
 class Hold:
     """One held lease as the core sees it.
 
-    `extension(ttl_ms)` makes the protocol that extends it: True extended, False not the holder any more; `renewal`
-    is the same where the background shall do that, or None. `on_loss` is called once, with the reason, by whoever
-    finds the loss.
+    `extension(ttl_ms)` makes the protocol that renews it, `extension(ttl_ms, order)` the one that extends it: True
+    done, False not the holder any more; `renewal` is the same where the background does that, or None. `on_loss` is
+    called once, with the reason, by whoever finds the loss.
     """
 
     __slots__ = (
@@ -54,10 +78,13 @@ class Hold:
         "asked",
         "deadline",
         "extension",
+        "extensions",
         "fence",
         "held_since",
+        "least_ms",
         "limited",
         "max_until",
+        "most_ms",
         "name",
         "next_at",
         "on_loss",
@@ -67,6 +94,7 @@ class Hold:
         "renew_from",
         "renewal",
         "state",
+        "stray",
         "token",
         "ttl_ms",
     )
@@ -78,7 +106,7 @@ class Hold:
         fence: int,
         ttl_ms: int,
         sent_at: float,
-        extension: Callable[[int], Protocol[bool]],
+        extension: Callable[..., Protocol[bool]],
         release: Callable[[], Protocol[bool]],
         renew: bool = True,
         max_hold_ms: int | None = None,
@@ -99,6 +127,10 @@ class Hold:
         self.asked = False
         self.limited = False  # its last extension was cut to what max_hold left
         self.renew_from = sent_at
+        self.extensions = 0  # asked for so far
+        self.least_ms = _NO_TTL_MS  # the least ttl that one of them was for
+        self.most_ms = ttl_ms  # the greatest ttl that anything was for
+        self.stray = False  # a request for it went unanswered, as in `Grant`
         self.next_at = 0.0
         self.on_loss: Callable[[str], None] | None = None
         self.on_suspect: Callable[[], None] | None = None
@@ -151,6 +183,21 @@ class Hold:
         left_ms = int((self.max_until - now) * 1000)
         return min(self.ttl_ms, left_ms) if left_ms > 0 and self.deadline < self.max_until else None
 
+    def renew(self, ttl_ms: int) -> Protocol[bool]:
+        """The protocol that renews it."""
+        return self.extension(ttl_ms, Order(self.extensions)) if self.extensions else self.extension(ttl_ms)
+
+    def extending(self, ttl_ms: int) -> Order:
+        """It is going to be asked to last `ttl_ms`: with this order.
+
+        It outdates what would shorten it, or last longer, if that were carried out after it.
+        """
+        self.extensions += 1
+        outdates = ttl_ms > self.least_ms or ttl_ms < self.most_ms
+        self.least_ms = min(self.least_ms, ttl_ms)
+        self.most_ms = max(self.most_ms, ttl_ms)
+        return Order(self.extensions, True, outdates)
+
     def shortened(self, ttl_ms: int, asked_at: float) -> bool:
         """Whether it is going to be asked to end earlier: that counts at once, since the answer may get lost."""
         until = deadline_of(asked_at, ttl_ms)
@@ -160,17 +207,23 @@ class Hold:
         self.deadline = min(self.deadline, until)
         return True
 
-    def extended(self, ttl_ms: int, sent_at: float, now: float, deadline: float | None = None) -> bool:
+    def extended(self, ttl_ms: int, sent_at: float, now: float, order: Order = RENEWAL) -> bool:
         """The server extended it; False when that answer came after the end (the caller gives back).
 
-        An answer to a request from before `shortened` may be for more than what was asked for since.
+        Answers come in any order. That of the last extension says what the ttl is from now on; any other one may be for
+        more than what was asked for since. None takes back what another one has said: no request that can still be
+        carried out leaves less on the server than what is trusted.
         """
         if self.over(now):
             return False
-        self.deadline = deadline_of(sent_at, min(ttl_ms, self.ttl_ms)) if deadline is None else deadline
-        self._bound()
-        self.limited = ttl_ms < self.ttl_ms and self.max_until is not None
-        self.renew_from = sent_at
+        if order.sets and order.number == self.extensions:
+            self.ttl_ms = ttl_ms
+        until = deadline_of(sent_at, min(ttl_ms, self.ttl_ms))
+        if until > self.deadline:
+            self.deadline = until
+            self._bound()
+            self.limited = ttl_ms < self.ttl_ms and self.max_until is not None
+        self.renew_from = max(self.renew_from, sent_at)
         self.state = LeaseState.HELD
         return not self.over(now)
 
@@ -271,13 +324,19 @@ class Schedule:
         self.remove(hold)
         return False
 
-    def failed(self, hold: Hold, now: float, jitter: float) -> None:
-        """A renewal was not answered, or refused: suspect, and tried again while validity lasts."""
+    def failed(self, hold: Hold, now: float, jitter: float, sent_at: float | None = None) -> None:
+        """A renewal was not answered, or refused: suspect, and tried again while validity lasts.
+
+        Unless what was sent after it (at `sent_at`) has been answered.
+        """
         hold.asked = False
         if id(hold) not in self._live:
             return
         if hold.over(now):
             self.remove(hold)
+            return
+        if sent_at is not None and hold.renew_from > sent_at:
+            self._plan(hold, self._renew_at(hold, jitter))
             return
         hold.suspect()
         self._plan(hold, now + hold.ttl_ms / 1000 * self._settings.renew_again_fraction * (0.5 + jitter))
@@ -288,6 +347,22 @@ class Schedule:
             self._live[id(hold)] = hold
             hold.next_at = hold.deadline
         return self._plan(hold, hold.next_at)
+
+    def extending(self, hold: Hold, ttl_ms: int, asked_at: float) -> tuple[Order, float | None]:
+        """It is going to be extended: with this order; and when it needs attention, if that is earlier now."""
+        order = hold.extending(ttl_ms)
+        return order, self.shortened(hold) if hold.shortened(ttl_ms, asked_at) else None
+
+    def extended(
+        self, hold: Hold, order: Order, held: bool, ttl_ms: int, asked_at: float, now: float, jitter: float
+    ) -> float | None:
+        """An extension was answered: when it needs attention next; None when the hold has ended (late, or taken)."""
+        if held and hold.extended(ttl_ms, asked_at, now, order):
+            return self.replan(hold, jitter)
+        if not held:
+            hold.lose("taken")
+        self.remove(hold)
+        return None
 
     def replan(self, hold: Hold, jitter: float) -> float:
         """Its deadline changed from outside (an extension)."""

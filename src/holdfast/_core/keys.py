@@ -42,6 +42,10 @@ class LockKeys:
         keys.tag = self.tag
         return keys
 
+    def order_of(self, token: str) -> str:
+        """Where the order of a lease's extensions is kept: one lease's, since many may hold at once."""
+        return f"{self.base}:order:{token}"
+
     def more(self, *kinds: str) -> tuple[str, ...]:
         """`all`, and further keys behind them."""
         return (*self.all, *(f"{self.base}:{kind}" for kind in kinds))

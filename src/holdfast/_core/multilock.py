@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from holdfast._core.effects import Answer, Call, CallMany, Now, Spawn
-from holdfast._core.hold import Hold
+from holdfast._core.hold import RENEWAL, Hold, Order
 from holdfast._core.keys import LockKeys
 from holdfast._core.replicas import NotAcked, Replicas, Sync, judge
 from holdfast._core.settings import DEFAULT, Settings
@@ -53,7 +53,7 @@ def group(all_keys: Sequence[LockKeys], together: bool) -> list[list[LockKeys]]:
 class MultiTurn(Turn):
     """The turn to hold all locks of one slot."""
 
-    __slots__ = ("inboxes", "keys")
+    __slots__ = ("inboxes", "keys", "order_key")
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class MultiTurn(Turn):
     ) -> None:
         super().__init__(token, ttl_ms, all_keys[0].lock, settings, sync)
         self.keys = tuple(key for keys in all_keys for key in keys.all)
+        self.order_key = all_keys[0].order_of(token)
         self.inboxes = all_keys[0].inboxes
 
     def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
@@ -85,12 +86,14 @@ class MultiTurn(Turn):
             sync=self.tail(),
         )
 
-    def extend(self, ttl_ms: int, patience_s: float, fence: int = 0) -> Call:
+    def extend(self, ttl_ms: int, patience_s: float, order: Order = RENEWAL, fence: int = 0) -> Call:
         """Extend all, and let all know the fencing token."""
+        settings = self.settings
+        mark_ms = order.mark_ms(ttl_ms, settings.bury_ms)
         return Call(
             "multi_renew",
-            self.keys,
-            (self.token, ttl_ms, fence, self.settings.fence_ms),
+            (*self.keys, self.order_key),
+            (self.token, ttl_ms, fence, settings.fence_ms, order.number, mark_ms),
             patience_s,
             sync=self.tail(),
         )
@@ -176,14 +179,15 @@ async def acquire(turns: Sequence[MultiTurn], timeout_s: float | None, *, listen
                 await Spawn(turn.give_back())
 
 
-async def _all_extended(turns: Sequence[MultiTurn], ttl_ms: int, fence: int) -> bool:
+async def _all_extended(turns: Sequence[MultiTurn], ttl_ms: int, fence: int, order: Order = RENEWAL) -> bool:
     """Extend all at once; False when one is not held any more. Raises the first `Trouble`."""
     if not turns:
         return True
     sync = turns[0].sync
     for last in (False, True):
         patience_s = patience_for(ttl_ms, turns[0].settings)
-        answers: list[Answer] = await CallMany([turn.extend(ttl_ms, patience_s, fence) for turn in turns], patience_s)
+        calls = [turn.extend(ttl_ms, patience_s, order, fence) for turn in turns]
+        answers: list[Answer] = await CallMany(calls, patience_s)
         replies = [answer[0] if isinstance(answer, tuple) else answer for answer in answers]
         if any(reply is not None and not isinstance(reply, Trouble) and reply != 1 for reply in replies):
             return False
@@ -205,11 +209,13 @@ async def _all_extended(turns: Sequence[MultiTurn], ttl_ms: int, fence: int) -> 
     raise AssertionError
 
 
-async def renew(turns: Sequence[MultiTurn], ttl_ms: int) -> bool:
+async def renew(turns: Sequence[MultiTurn], ttl_ms: int, order: Order = RENEWAL) -> bool:
     """Extend all: False when one is not held any more."""
     if len(turns) == 1:
-        return await turns[0].renew(ttl_ms)
-    return await _all_extended(turns, ttl_ms, 0)
+        return await turns[0].renew(ttl_ms, order)
+    for turn in turns:
+        turn.ttl_ms = max(turn.ttl_ms, ttl_ms)  # for so long a give-back may have to be tried
+    return await _all_extended(turns, ttl_ms, 0, order)
 
 
 def hold(turns: Sequence[MultiTurn], name: str, grant: Grant, renew_it: bool, max_hold_ms: int | None) -> Hold:
@@ -220,7 +226,9 @@ def hold(turns: Sequence[MultiTurn], name: str, grant: Grant, renew_it: bool, ma
     for turn in turns:
         turn.stray = grant.stray
     extend, let_go = partial(renew, turns), partial(release, turns)
-    return Hold(name, first.token, grant.fence, first.ttl_ms, grant.sent_at, extend, let_go, renew_it, max_hold_ms)
+    held = Hold(name, first.token, grant.fence, first.ttl_ms, grant.sent_at, extend, let_go, renew_it, max_hold_ms)
+    held.stray = grant.stray
+    return held
 
 
 async def release(turns: Sequence[MultiTurn]) -> bool:

@@ -14,12 +14,28 @@ sends a release that also buries the token, so that an acquire that is still und
 from __future__ import annotations
 
 from holdfast._core.effects import Call
+from holdfast._core.hold import RENEWAL, Order
 from holdfast._core.keys import LockKeys
-from holdfast._core.replicas import Sync
+from holdfast._core.replicas import Sync, SyncTail
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Turn
 
-__all__ = ["LockTurn", "inspect"]
+__all__ = ["LockTurn", "inspect", "renewal"]
+
+
+def renewal(
+    keys: LockKeys,
+    token: str,
+    ttl_ms: int,
+    order: Order,
+    settings: Settings,
+    patience_s: float,
+    node: int | None = None,
+    sync: SyncTail | None = None,
+) -> Call:
+    """Extend what the token holds to `ttl_ms` from now."""
+    args = (token, ttl_ms, order.number, order.mark_ms(ttl_ms, settings.bury_ms))
+    return Call("renew", (keys.lock, keys.order_of(token)), args, patience_s, node, sync)
 
 
 class LockTurn(Turn):
@@ -55,8 +71,8 @@ class LockTurn(Turn):
             sync=self.tail(),
         )
 
-    def extend(self, ttl_ms: int, patience_s: float) -> Call:
-        return Call("renew", (self.keys.lock,), (self.token, ttl_ms), patience_s, sync=self.tail())
+    def extend(self, ttl_ms: int, patience_s: float, order: Order = RENEWAL) -> Call:
+        return renewal(self.keys, self.token, ttl_ms, order, self.settings, patience_s, sync=self.tail())
 
     def undo(self, bury_ms: int, patience_s: float) -> Call:
         keys, settings = self.keys, self.settings

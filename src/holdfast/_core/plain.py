@@ -3,10 +3,11 @@
 Laws: every write compares the token; a fencing token is only written while the lock is ours; what an acquisition may
 have left is given back.
 
-Theory: SET NX PX takes it, with one command. To compare and delete, or extend, in one command needs DELIFEQ (Valkey 9),
-DELEX (Redis 8.4) and SET … IFEQ (Valkey 8.1, Redis 8.4); which of them the server has is found out by using them, once.
-Elsewhere WATCH guards the comparison: EXEC does nothing when the key has changed since. There is no queue, and nothing
-that buries a token: an acquire that is delayed by more than its give-back blocks the lock until its ttl has passed.
+Theory: SET NX PX takes it, with one command. To compare and delete in one command needs DELIFEQ (Valkey 9) or DELEX
+(Redis 8.4); which of them the server has is found out by using them, once. Elsewhere, and to extend, WATCH guards the
+comparison: EXEC does nothing when the key has changed since, so that an EXEC that comes late undoes nothing. There is
+no queue, and nothing that buries a token: an acquire that is delayed by more than its give-back blocks the lock until
+its ttl has passed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import warnings
 from collections.abc import Sequence
 
 from holdfast._core.effects import Command, Now, Random, Reply, Sleep, Spawn
+from holdfast._core.hold import RENEWAL, Order
 from holdfast._core.keys import LockKeys
 from holdfast._core.settings import Settings
 from holdfast._core.trouble import Trouble
@@ -38,13 +40,12 @@ _RIGHTS = ". Give the user +evalsha +eval +script|load, if that was not meant"
 class Scripts:
     """What a client knows of its server: whether it runs scripts, and which comparing commands it has."""
 
-    __slots__ = ("deletes", "extends", "refused")
+    __slots__ = ("deletes", "refused")
 
     def __init__(self) -> None:
         self.refused = False
-        #: Ways to compare and delete that may work still, the best first; to extend likewise.
+        #: Ways to compare and delete that may work still, the best first.
         self.deletes: list[str] = ["DELIFEQ", "DELEX", "WATCH"]
-        self.extends: list[str] = ["SET", "WATCH"]
 
     def refuse(self, trouble: Trouble) -> None:
         """Remember that there are none, and say what that means."""
@@ -84,26 +85,46 @@ def _lacks(trouble: Trouble) -> bool:
 
 
 async def _guarded(
-    keys: LockKeys, token: str, patience_s: float, watched: Sequence[str], act: Sequence[str | int]
+    keys: LockKeys, token: str, patience_s: float, act: Sequence[str | int], at_least_ms: int | None = None
 ) -> bool:
-    """Do `act` if the lock is held with `token`, and nothing watched has changed meanwhile."""
-    session = f"plain {token}"
-    held: Reply = None
+    """Do `act` if the lock is held with `token`, and does not change meanwhile.
+
+    `at_least_ms`: this, or what is left of its time if that is more, is the last argument of `act`.
+    """
+    # Of its own: a renewal, an extension and a release of one lease may be under way together.
+    session = f"plain {token} {await Random()}"
+    began = False
 
     async def ask(*args: str | int) -> Reply:
         return await Command(args, patience_s, key=keys.lock, session=session)
 
-    for _ in range(5):
-        await ask("WATCH", *watched)
-        held = await ask("GET", keys.lock)
-        if not _is(held, token):
-            await ask("UNWATCH")
-            return False
-        await ask("MULTI")
-        await ask(*act)
-        if await ask("EXEC") is not None:
-            return True
-    return False
+    try:
+        for _ in range(5):
+            await ask("WATCH", keys.lock)
+            if not _is(await ask("GET", keys.lock), token):
+                await ask("UNWATCH")
+                return False
+            if at_least_ms is not None:
+                act = (*act[:2], max(await ask("PTTL", keys.lock), at_least_ms))
+            began = True
+            await ask("MULTI")
+            await ask(*act)
+            if await ask("EXEC") is not None:
+                return True
+            began = False
+    except Trouble:
+        raise  # its connection is closed
+    except BaseException:
+        await Spawn(_ended(Command(("DISCARD" if began else "UNWATCH",), patience_s, key=keys.lock, session=session)))
+        raise
+    raise Trouble("WATCH", "the lock's key changes all the time", "", sent=True, passing=True)
+
+
+async def _ended(ending: Command) -> None:
+    try:
+        await ending
+    except Trouble:
+        pass
 
 
 def _is(value: Reply, token: str) -> bool:
@@ -118,7 +139,7 @@ async def _delete(keys: LockKeys, token: str, patience_s: float, scripts: Script
     while True:
         way = scripts.deletes[0]
         if way == "WATCH":
-            return await _guarded(keys, token, patience_s, (keys.lock,), ("DEL", keys.lock))
+            return await _guarded(keys, token, patience_s, ("DEL", keys.lock))
         args = (way, keys.lock, token) if way == "DELIFEQ" else (way, keys.lock, "IFEQ", token)
         try:
             return bool(await Command(args, patience_s, key=keys.lock) == 1)
@@ -128,18 +149,16 @@ async def _delete(keys: LockKeys, token: str, patience_s: float, scripts: Script
             scripts.deletes = [other for other in scripts.deletes if other != way]
 
 
-async def renew(keys: LockKeys, token: str, scripts: Scripts, settings: Settings, ttl_ms: int) -> bool:
-    """Extend to `ttl_ms` from now; False when we are not the holder."""
+async def renew(
+    keys: LockKeys, token: str, scripts: Scripts, settings: Settings, ttl_ms: int, order: Order = RENEWAL
+) -> bool:
+    """Extend to `ttl_ms` from now, a renewal at least to that; False when we are not the holder.
+
+    Never with SET … IFEQ, which would shorten what was extended since, if it came late.
+    """
     patience_s = patience_for(ttl_ms, settings)
-    if scripts.extends[0] == "SET":
-        args = ("SET", keys.lock, token, "IFEQ", token, "PX", ttl_ms)
-        try:
-            return await Command(args, patience_s, key=keys.lock) is not None
-        except Trouble as trouble:
-            if not _lacks(trouble):
-                raise
-            scripts.extends = ["WATCH"]
-    return await _guarded(keys, token, patience_s, (keys.lock,), ("PEXPIRE", keys.lock, ttl_ms))
+    at_least_ms = None if order.sets else ttl_ms
+    return await _guarded(keys, token, patience_s, ("PEXPIRE", keys.lock, ttl_ms), at_least_ms)
 
 
 async def release(keys: LockKeys, token: str, ttl_ms: int, scripts: Scripts, settings: Settings) -> bool:

@@ -22,7 +22,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from holdfast._core.effects import Answer, Call, CallMany, Now, Protocol, Random, Reply, Sleep, Spawn
+from holdfast._core.hold import RENEWAL, Order
 from holdfast._core.keys import LockKeys
+from holdfast._core.mutex import renewal
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
 from holdfast._core.validity import deadline
@@ -537,7 +539,7 @@ def _trouble_of(quorum: Quorum, answers: Sequence[Answer], votes: int) -> Troubl
     return QuorumTrouble(quorum.need, votes, problems, passing=passing)
 
 
-async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int) -> bool:
+async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, order: Order = RENEWAL) -> bool:
     """Extend to `ttl_ms` from now on a majority; False when it is not ours any more. Raises `QuorumTrouble`."""
     need, size = quorum.need, quorum.size
 
@@ -551,8 +553,7 @@ async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int) -> bool
         return held >= need or gone > size - need
 
     patience_s = quorum.patience_s(ttl_ms)
-    held_key, args = (keys.lock,), (token, ttl_ms)
-    calls = [Call("renew", held_key, args, patience_s, node=index) for index in range(size)]
+    calls = [renewal(keys, token, ttl_ms, order, quorum.settings, patience_s, node=index) for index in range(size)]
     answers = await _ask(calls, patience_s, enough)
     held, gone = count(answers)
     if held >= need:

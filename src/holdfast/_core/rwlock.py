@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 
 from holdfast._core.effects import Call, Now, Random, Reply, Sleep, Spawn
-from holdfast._core.hold import Hold
+from holdfast._core.hold import RENEWAL, Hold, Order
 from holdfast._core.keys import LockKeys
 from holdfast._core.replicas import Sync, judge
 from holdfast._core.settings import DEFAULT, Settings
@@ -87,12 +87,13 @@ class RWTurn(Turn):
             sync=self.tail(),
         )
 
-    def extend(self, ttl_ms: int, patience_s: float) -> Call:
+    def extend(self, ttl_ms: int, patience_s: float, order: Order = RENEWAL) -> Call:
         settings = self.settings
+        mark_ms = order.mark_ms(ttl_ms, settings.bury_ms)
         return Call(
             "rw_renew",
-            self.keys.more(*_MORE),
-            (self.token, ttl_ms, settings.fence_ms, self.claim_ms, self.keys.inboxes),
+            (*self.keys.more(*_MORE), self.keys.order_of(self.token)),
+            (self.token, ttl_ms, settings.fence_ms, self.claim_ms, self.keys.inboxes, order.number, mark_ms),
             patience_s,
             sync=self.tail(),
         )

@@ -11,6 +11,7 @@ while they suffice for it; who asks for more than is free holds up whoever came 
 from __future__ import annotations
 
 from holdfast._core.effects import Call, Reply
+from holdfast._core.hold import RENEWAL, Order
 from holdfast._core.keys import LockKeys
 from holdfast._core.replicas import Sync
 from holdfast._core.settings import DEFAULT, Settings
@@ -66,11 +67,13 @@ class SemaphoreTurn(Turn):
             sync=self.tail(),
         )
 
-    def extend(self, ttl_ms: int, patience_s: float) -> Call:
+    def extend(self, ttl_ms: int, patience_s: float, order: Order = RENEWAL) -> Call:
+        settings = self.settings
+        mark_ms = order.mark_ms(ttl_ms, settings.bury_ms)
         return Call(
             "sem_renew",
-            self.keys.more("holders"),
-            (self.token, ttl_ms, self.settings.fence_ms),
+            (*self.keys.more("holders"), self.keys.order_of(self.token)),
+            (self.token, ttl_ms, settings.fence_ms, order.number, mark_ms),
             patience_s,
             sync=self.tail(),
         )

@@ -34,7 +34,7 @@ from holdfast._core.effects import (
     Unlisten,
     Wake,
 )
-from holdfast._core.hold import Hold
+from holdfast._core.hold import RENEWAL, Hold, Order
 from holdfast._core.replicas import NotAcked, Replicas, Sync, SyncTail, judge, tail_of
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import is_ours
@@ -114,7 +114,7 @@ class Turn:
         """The request: be granted, or (when `queueing`) take the place that `arrival` gives."""
         raise NotImplementedError
 
-    def extend(self, ttl_ms: int, patience_s: float) -> Call:
+    def extend(self, ttl_ms: int, patience_s: float, order: Order = RENEWAL) -> Call:
         """Extend what is held to `ttl_ms` from now: 1, or anything else when it is ours no more."""
         raise NotImplementedError
 
@@ -129,7 +129,7 @@ class Turn:
     def hold(self, name: str, grant: Grant, renew: bool, max_hold_ms: int | None) -> Hold:
         """What a lease that was granted to this turn stands on."""
         self.stray = grant.stray
-        return self.holds(
+        hold = self.holds(
             name,
             self.token,
             grant.fence,
@@ -140,17 +140,19 @@ class Turn:
             renew,
             max_hold_ms,
         )
+        hold.stray = grant.stray
+        return hold
 
     def release(self) -> Protocol[bool]:
         """Release what is held; False when it was not held any more."""
         return release(self)
 
-    async def renew(self, ttl_ms: int) -> bool:
+    async def renew(self, ttl_ms: int, order: Order = RENEWAL) -> bool:
         """Extend to `ttl_ms` from now: False when it is not held any more. Raises `Trouble`."""
         self.ttl_ms = max(self.ttl_ms, ttl_ms)  # for so long a give-back may have to be tried
         sync = self.sync
         for last in (False, True):
-            reply = await self.extend(ttl_ms, patience_for(ttl_ms, self.settings))
+            reply = await self.extend(ttl_ms, patience_for(ttl_ms, self.settings), order)
             if sync is None:
                 return bool(reply == 1)
             if reply[0] != 1:

@@ -34,7 +34,7 @@ from holdfast._core.effects import (
     Unlisten,
     Wake,
 )
-from holdfast._core.hold import Hold, LeaseState, Schedule
+from holdfast._core.hold import Hold, LeaseState, Order, Schedule
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
 from holdfast._lua import SCRIPTS
@@ -536,11 +536,19 @@ class AioDriver:
         """It was released."""
         self.schedule.remove(hold)
 
-    def shortened(self, hold: Hold) -> None:
-        """Its deadline has come nearer."""
-        at = self.schedule.shortened(hold)
-        if at < self._alarm_at:
+    def extending(self, hold: Hold, ttl_ms: int, asked_at: float) -> Order:
+        """It is going to be asked to last so long, with this order."""
+        order, at = self.schedule.extending(hold, ttl_ms, asked_at)
+        if at is not None and at < self._alarm_at:
             self._arm(at)
+        return order
+
+    def extended(self, hold: Hold, order: Order, held: bool, ttl_ms: int, asked_at: float) -> bool:
+        """That was answered; False when the hold has ended."""
+        at = self.schedule.extended(hold, order, held, ttl_ms, asked_at, clock(), self.random())
+        if at is not None and at < self._alarm_at:
+            self._arm(at)
+        return at is not None
 
     def replan(self, hold: Hold) -> None:
         """Its deadline changed."""
@@ -577,9 +585,9 @@ class AioDriver:
             ttl_ms = hold.ttl_ms  # not reached: what is due has something left to extend
         sent_at = clock()
         try:
-            held = await self.run(hold.extension(ttl_ms))
+            held = await self.run(hold.renew(ttl_ms))
         except Exception as error:
-            self.schedule.failed(hold, clock(), self.random())
+            self.schedule.failed(hold, clock(), self.random(), sent_at)
             if not isinstance(error, Trouble):
                 raise  # a bug: shown by the event loop, and no reason to renew no more
         else:

@@ -439,7 +439,7 @@ class ThreadDriver:
         for hold in holds:
             ttl_ms = hold.renewal_ttl_ms(now)
             assert ttl_ms is not None and hold.renewal is not None
-            protocol = hold.renewal(ttl_ms)
+            protocol = hold.renew(ttl_ms)
             effect = protocol.send(None)
             key = effect.keys[0] if isinstance(effect, Call) else None
             index = effect.node if isinstance(effect, Call) else None
@@ -490,7 +490,7 @@ class ThreadDriver:
             held = end.value
         except Trouble:
             with self.lock:
-                self.schedule.failed(hold, clock(), self._random.random())
+                self.schedule.failed(hold, clock(), self._random.random(), sent_at)
                 at = hold.next_at
             self._agent.no_later_than(at)
             return

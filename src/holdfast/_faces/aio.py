@@ -869,21 +869,14 @@ class Client(Makers):
         if hold.over(clock()):
             raise lease._ended("extend()")
         asked_at = clock()
-        if hold.shortened(ttl_ms, asked_at):
-            driver.shortened(hold)
+        order = driver.extending(hold, ttl_ms, asked_at)
         try:
-            held = await self._run(hold.extension(ttl_ms))
+            held = await self._run(hold.extension(ttl_ms, order))
         except BaseException:
             driver.replan(hold)
             raise
-        if held:
-            hold.ttl_ms = ttl_ms
-        if held and hold.extended(ttl_ms, asked_at, clock()):
-            driver.replan(hold)
+        if driver.extended(hold, order, held, ttl_ms, asked_at):
             return
-        if not held:
-            hold.lose("taken")
-        driver.unwatch(hold)
         if held and hold.state is LeaseState.LOST:
             driver.start(hold.release())  # extended on the server, but too late to be trusted
         raise lease._ended("extend()")

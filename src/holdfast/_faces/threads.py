@@ -723,23 +723,20 @@ class Client(Makers):
             raise lease._ended("extend()")
         with driver.lock:
             asked_at = clock()
-            if hold.shortened(ttl_ms, asked_at):
-                driver.look_no_later_than(driver.schedule.shortened(hold))
+            order, at = driver.schedule.extending(hold, ttl_ms, asked_at)
+            if at is not None:
+                driver.look_no_later_than(at)
         try:
-            held = self._run(hold.extension(ttl_ms))
+            held = self._run(hold.extension(ttl_ms, order))
         except BaseException:
             with driver.lock:
                 driver.look_no_later_than(driver.schedule.replan(hold, 0.5))
             raise
         with driver.lock:
-            if held:
-                hold.ttl_ms = ttl_ms
-            if held and hold.extended(ttl_ms, asked_at, clock()):
-                driver.look_no_later_than(driver.schedule.replan(hold, 0.5))
+            at = driver.schedule.extended(hold, order, held, ttl_ms, asked_at, clock(), 0.5)
+            if at is not None:
+                driver.look_no_later_than(at)
                 return
-            if not held:
-                hold.lose("taken")
-            driver.schedule.remove(hold)
         if held and hold.state is LeaseState.LOST:
             driver.spawn_release(hold)  # extended on the server, but too late to be trusted
         raise lease._ended("extend()")

@@ -19,7 +19,8 @@ if redis.call('SISMEMBER', gone, token) == 1 then
 end
 local holder = redis.call('GET', lock)
 if holder == token then
-  redis.call('PEXPIRE', lock, ttl_ms)
+  -- A late repeat must not shorten what was extended since.
+  redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), tonumber(ttl_ms)))
   return {1, tonumber(redis.call('GET', fence_key) or next_fence(fence_key, fence_ms)), 1}
 end
 local notified = 1

@@ -94,7 +94,8 @@ end
 local last = blocked_at or #KEYS + 1
 while true do
   for at = 1, last - 1, 4 do
-    redis.call('SET', KEYS[at], token, 'PX', ttl_ms)
+    -- Free, or ours: a late repeat must not shorten what was extended since.
+    redis.call('SET', KEYS[at], token, 'PX', math.max(redis.call('PTTL', KEYS[at]), ttl_ms))
     redis.call('ZREM', KEYS[at + 2], token)
   end
   if last > #KEYS then

@@ -29,12 +29,18 @@ local function is_held(token)
   return over_ms and tonumber(over_ms) > now_ms
 end
 
--- Keep all keys for as long as they are needed: the holders' last moment, and a day for the limit.
-local function keep(limit, declared, keep_ms)
+-- Keep the holders as long as the last of them needs; returns how long that is.
+local function keep_holders()
   local last = redis.call('ZRANGE', holders, -1, -1, 'WITHSCORES')
   local left_ms = last[2] and math.max(tonumber(last[2]) - now_ms, 0) or 0
-  redis.call('SET', limit_key, plain(limit) .. ' ' .. plain(declared), 'PX', plain(tonumber(keep_ms) + left_ms))
   redis.call('PEXPIRE', holders, plain(left_ms + 60000))
+  return left_ms
+end
+
+-- Keep all keys for as long as they are needed: the holders' last moment, and a day for the limit.
+local function keep(limit, declared, keep_ms)
+  local left_ms = keep_holders()
+  redis.call('SET', limit_key, plain(limit) .. ' ' .. plain(declared), 'PX', plain(tonumber(keep_ms) + left_ms))
 end
 
 -- Grant from the head of the queue as long as it fits; what comes after the head waits, however small it is.

@@ -58,7 +58,8 @@ end
 if redis.call('SISMEMBER', gone, token) == 1 then
   return {-1}
 end
-redis.call('SET', lock, token, 'PX', ttl_ms)
+-- A late repeat must not shorten what was extended since.
+redis.call('SET', lock, token, 'PX', math.max(redis.call('PTTL', lock), tonumber(ttl_ms)))
 local last = holder and tonumber(redis.call('GET', fence_key) or 0) or 0
 if last > 0 then
   -- A repeat is told what it was told, and remembered as long as the first.

@@ -114,7 +114,7 @@ end
 -- A reader that was handed the lock's own key (by a release that knows no readers) joins the readers.
 local function settle(token, ttl_ms, claim_ms, fence_ms, inboxes)
   redis.call('DEL', lock)
-  redis.call('ZADD', readers, plain(now_ms + ttl_ms), token)
+  redis.call('ZADD', readers, 'GT', plain(now_ms + ttl_ms), token)
   mirror()
   advance(nil, 0, claim_ms, fence_ms, inboxes)
 end

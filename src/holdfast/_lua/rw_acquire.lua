@@ -43,19 +43,20 @@ local holder = current()
 if redis.call('SISMEMBER', gone, token) == 1 then
   return {-1}
 end
+-- A late repeat must not shorten what was extended since.
 if holder == token and (not beneath or redis.call('GET', upgraded) == token or reads(beneath, holder)) then
   if reader then
     settle(token, ttl_ms, claim_ms, fence_ms, inboxes)
   elseif redis.call('GET', upgraded) == token then
-    redis.call('PEXPIRE', upgraded, ttl_ms)
+    redis.call('PEXPIRE', upgraded, math.max(redis.call('PTTL', upgraded), ttl_ms))
     mirror()
   else
-    redis.call('PEXPIRE', lock, ttl_ms)
+    redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), ttl_ms))
   end
   return {1, next_fence(fence_key, fence_ms)}
 end
 if reader and reads(token, holder) then
-  redis.call('ZADD', readers, plain(now_ms + ttl_ms), token)
+  redis.call('ZADD', readers, 'GT', plain(now_ms + ttl_ms), token)
   mirror()
   return {1, next_fence(fence_key, fence_ms)}
 end

@@ -11,7 +11,8 @@ if redis.call('SISMEMBER', gone, reader) == 1 or holder ~= writer and not reads(
   return {0}
 end
 redis.call('ZREMRANGEBYSCORE', readers, '-inf', plain(now_ms))
-redis.call('ZADD', readers, plain(now_ms + ttl_ms), reader)
+-- GT: a late repeat must not shorten what was extended since.
+redis.call('ZADD', readers, 'GT', plain(now_ms + ttl_ms), reader)
 if not holder or holder == writer or holder == SHARED then
   mirror()
 end

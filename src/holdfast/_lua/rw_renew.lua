@@ -1,25 +1,29 @@
 -- Extend a reader, writer or upgrade from now; also confirms a pushed grant. Never creates, never adds.
--- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers  6 upgraded
--- ARGV    1 token  2 ttl_ms from now  3 fence_ms  4 claim_ms  5 prefix of inboxes
+-- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers  6 upgraded  7 the lease's order of extensions
+-- ARGV    1 token  2 ttl_ms from now  3 fence_ms  4 claim_ms  5 prefix of inboxes  6 extensions sent so far, with this
+--         7 -1: a renewal, never shortens; 0: an extension; > 0: one that outdates earlier requests for so many ms
 -- Returns 1 extended, 0 not a holder
 -- #include fence
 -- #include moment
 -- #include readers
+-- #include order
 local token, ttl_ms = ARGV[1], tonumber(ARGV[2])
 local holder = current()
 if not is_reader(token) then
   if holder ~= token then
     return 0
   end
-  if redis.call('GET', upgraded) ~= token then
-    return redis.call('PEXPIRE', lock, ttl_ms)
+  local alone = redis.call('GET', upgraded) == token and upgraded or lock
+  redis.call('PEXPIRE', alone, lasting(redis.call('PTTL', alone), ttl_ms, KEYS[7], ARGV[6], ARGV[7]))
+  mark(KEYS[7], ARGV[6], ARGV[7])
+  if alone == upgraded then
+    mirror()
   end
-  redis.call('PEXPIRE', upgraded, ttl_ms)
-  mirror()
   return 1
 end
 if holder == token then
   settle(token, ttl_ms, tonumber(ARGV[4]), ARGV[3], ARGV[5])
+  mark(KEYS[7], ARGV[6], ARGV[7])
   return 1
 end
 if not reads(token, holder) then
@@ -27,6 +31,9 @@ if not reads(token, holder) then
 end
 -- Taking out what is over comes first: after such a write a server without memory lets the others pass.
 redis.call('ZREMRANGEBYSCORE', readers, '-inf', plain(now_ms))
-redis.call('ZADD', readers, 'XX', plain(now_ms + ttl_ms), token)
+local left_ms = tonumber(redis.call('ZSCORE', readers, token)) - now_ms
+local lasting_ms = lasting(left_ms, ttl_ms, KEYS[7], ARGV[6], ARGV[7])
+redis.call('ZADD', readers, 'XX', plain(now_ms + lasting_ms), token)
+mark(KEYS[7], ARGV[6], ARGV[7])
 mirror()
 return 1

@@ -42,7 +42,8 @@ if redis.call('SISMEMBER', gone, token) == 1 then
   return {-1}
 end
 if is_held(token) then
-  redis.call('ZADD', holders, plain(now_ms + ttl_ms), token)
+  -- GT: a late repeat must not shorten what was extended since.
+  redis.call('ZADD', holders, 'GT', plain(now_ms + ttl_ms), token)
   if limit then
     keep(limit, declared, fence_ms)
   end

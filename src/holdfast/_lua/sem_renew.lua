@@ -1,20 +1,25 @@
 -- Extend held permits from now; also confirms a pushed grant. Never creates, never adds.
--- KEYS    1 limit  2 fence  3 queue  4 gone  5 holders
--- ARGV    1 token  2 ttl_ms from now  3 keep_ms of the limit
+-- KEYS    1 limit  2 fence  3 queue  4 gone  5 holders  6 the lease's order of extensions
+-- ARGV    1 token  2 ttl_ms from now  3 keep_ms of the limit  4 extensions sent so far, with this one
+--         5 -1: a renewal, never shortens; 0: an extension; > 0: one that outdates earlier requests for so many ms
 -- Returns 1 extended, 0 not a holder
 -- #include fence
 -- #include moment
 -- #include permits
+-- #include order
 if not is_held(ARGV[1]) then
   return 0
 end
 -- Taking out what is over comes first: after such a write a server without memory lets the others pass.
 redis.call('ZREMRANGEBYSCORE', holders, '-inf', plain(now_ms))
-redis.call('ZADD', holders, 'XX', plain(now_ms + tonumber(ARGV[2])), ARGV[1])
+local left_ms = tonumber(redis.call('ZSCORE', holders, ARGV[1])) - now_ms
+local lasting_ms = lasting(left_ms, tonumber(ARGV[2]), KEYS[6], ARGV[4], ARGV[5])
+redis.call('ZADD', holders, 'XX', plain(now_ms + lasting_ms), ARGV[1])
+mark(KEYS[6], ARGV[4], ARGV[5])
 local limit, declared = stored_limit()
 if limit then
   keep(limit, declared, ARGV[3])
 else
-  redis.call('PEXPIRE', holders, plain(tonumber(ARGV[2]) + 60000))
+  keep_holders()
 end
 return 1

@@ -433,10 +433,10 @@ class Process:
             hold.asked = False
             return
         try:
-            held = await hold.renewal(ttl_ms)
+            held = await hold.renew(ttl_ms)
         except Trouble:
             now = await Now()
-            self.schedule.failed(hold, now, await Random())
+            self.schedule.failed(hold, now, await Random(), sent_at)
         else:
             now = await Now()
             good = self.schedule.answered(hold, held, ttl_ms, sent_at, now, await Random())
