@@ -1,7 +1,7 @@
 """A request that is carried out late, after later ones of the same lease, shortens nothing; see docs/design/0014.
 
-Every pair of requests of every primitive is in tests/simulation/test_late_requests.py, on the model of a server; here are
-the drivers, and a wire that holds requests back.
+Every pair of requests of every primitive is in tests/simulation/test_late_requests.py, on the model of a server; here
+are the drivers, and a wire that holds requests back.
 """
 
 from __future__ import annotations
