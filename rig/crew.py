@@ -187,7 +187,8 @@ class Crew:
         if api == "gevent":
             self.played["patched by gevent"] += 1
         found = list(judge_end(status, way, text))
-        found += self._judge_locks(name, way, begin_ns)
+        as_told = not found and status != HUNG
+        found += self._judge_locks(name, way if as_told else "SIGKILL", begin_ns)
         self.wrong += [f"life {name} ({described}): {each}" for each in found]
 
     def _follow(self, process: subprocess.Popen[bytes], stops: bool, rng: random.Random, seconds: float) -> int | None:

@@ -66,8 +66,11 @@ class Deeds:
         if not life.over_quorum:
             names += ["reader", "writer", "permits", "several", "condition", "latch", "event", "barrier"]
             names += ["optimistic", "compare_and_set"]
-        names += ["block"] * 3  # where exceptions hurt most
-        self._names = names + [name for name in ("close_one", "outlived", "fork", "spare") if name in life.extra_deeds]
+        # More of what hurts: blocks that exceptions interrupt, waits that signals interrupt.
+        names += ["block"] * 4 + ["in_vain"] * 2 + ["cancelled"] * 2
+        for name in ("close_one", "outlived", "fork", "spare"):
+            names += [name] * (2 if name in life.extra_deeds else 0)
+        self._names = names + ["spare"] * 3 * ("spare" in life.extra_deeds)
 
     # ---- one deed ----
 
@@ -255,6 +258,37 @@ class Deeds:
             cancel = None
         lease = await self._done(lock.acquire(timeout=after_s, cancel=cancel))
         await self._inside(lease, name, asked_ns)
+
+    async def in_vain(self) -> None:
+        """Waits that end by their timeouts, again and again, at a lock that somebody has."""
+        life = self._life
+        name = f"own-{life.name}-taken-{self._number}"
+        lease = await self._done(self._client().lock(name, ttl=OWN_TTL_S).acquire(timeout=TIMEOUT_S))
+        try:
+            for _ in range(self._random.randint(1, 6)):
+                if self._blocking:
+                    await self._elsewhere_or_here(name)
+                else:
+                    await asyncio.create_task(self._wait_in_vain(name))
+        finally:
+            await self._done(lease.release())
+
+    async def _elsewhere_or_here(self, name: str) -> None:
+        """Another client's lock, so that this very thread may wait for it."""
+        clients = [shared.client for shared in self._life.clients]
+        for client in clients:
+            try:
+                lease = client.lock(name).acquire(timeout=self._random.choice((0.01, 0.02, 0.05)))
+            except self._life.errors:
+                continue
+            lease.release()
+
+    async def _wait_in_vain(self, name: str) -> None:
+        try:
+            lease = await self._client().lock(name).acquire(timeout=self._random.choice((0.01, 0.02, 0.05)))
+        except self._life.errors:
+            return
+        await lease.release()
 
     async def _acquired_and_left(self, lock: Any, name: str, asked_ns: int) -> None:
         await self._inside(await lock.acquire(), name, asked_ns)
@@ -453,7 +487,7 @@ class Deeds:
     async def spare(self) -> None:
         """Something for a signal's handler to release, to close, to cancel."""
         life = self._life
-        if len(life.spare_leases) < 4:
+        if len(life.spare_leases) < 4 and (self._random.random() < 0.7 or len(life.spare_clients) > 1):
             name = f"own-{life.name}-spare-{self._random.randrange(1_000_000)}"
             lease = await self._done(self._client().lock(name, ttl=OWN_TTL_S).acquire(timeout=TIMEOUT_S))
             life.spare_leases.append(lease)

@@ -32,6 +32,7 @@ async def fork_amid(life: Life, client: Any, lease: Any, way: float) -> None:
             faulthandler.dump_traceback_later(_BOUND_S - 5, exit=True)
             signal.setitimer(signal.ITIMER_REAL, 0)
             life.armed = False
+            life.lift_limits()  # who would do so has not come along
             status = _child(life, client, lease, way)
         except BaseException as error:
             life.broken(f"in a child of fork: {type(error).__name__}: {error}")

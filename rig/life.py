@@ -56,6 +56,7 @@ class Life:
         self.log = Log(Path(config["log"]))
         self.played: Counter[str] = Counter()
         self.did: Counter[str] = Counter()
+        self.hazards: Hazards | None = None
         self.armed = False
         self.stopping = False
         self.cancels: deque[Any] = deque(maxlen=4)
@@ -136,7 +137,7 @@ class Life:
         before = leaks.take()
         growth = leaks.Growth()
         self.clients = [Shared(self.connect(), self.over_quorum) for _ in range(2)]
-        hazards = Hazards(self, self.faults)
+        hazards = self.hazards = Hazards(self, self.faults)
         deeds = [Deeds(self, number) for number in range(self.config["loops"])]
         threads = [threading.Thread(target=self._work, args=(each,), name="rig-loop") for each in deeds[1:]]
         for thread in threads:
@@ -220,7 +221,7 @@ class Life:
         before = leaks.take()
         growth = leaks.Growth()
         self.clients = [Shared(self.connect(), self.over_quorum) for _ in range(2)]
-        hazards = Hazards(self, self.faults)
+        hazards = self.hazards = Hazards(self, self.faults)
         tasks = [asyncio.create_task(self._awork(Deeds(self, number))) for number in range(self.config["loops"])]
         hazards.begin()
         until_s = self.watch.now_s + self.config["seconds"]
@@ -274,6 +275,11 @@ class Life:
         await client.close()
         del client
         gc.collect()
+
+    def lift_limits(self) -> None:
+        """In a child of fork."""
+        if self.hazards is not None:
+            self.hazards.end()
 
     def settled(self) -> None:
         """All that this life had to say is written."""

@@ -28,7 +28,8 @@ def stacks(first: int | None = None) -> str:
         if ident != own:
             lines = [
                 f"    {summary.filename.rpartition('holdfast/')[2]}:{summary.lineno} {summary.name}"
-                for summary in traceback.extract_stack(frame)[-14:]
+                for summary in traceback.extract_stack(frame)[-10:]
+                if not summary.filename.endswith(("/threading.py", "runpy>"))
             ]
             parts.append(f"  thread {names.get(ident, '?')}:\n" + "\n".join(lines))
     return "\n".join(parts)
