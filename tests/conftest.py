@@ -15,9 +15,10 @@ from typing import Any
 
 import hypothesis
 import pytest
+import redis
 
 from holdfast import embedded
-from tests.support import servers
+from tests.support import leaks, servers
 from tests.support.servers import KINDS, Kind
 
 # Who was started in the background by a shell, or by nohup, inherits that some signals are ignored, and would pass that
@@ -87,6 +88,21 @@ def private_server() -> Iterator[Callable[..., embedded.Server]]:
     yield start
     for server in started:
         server.close()
+
+
+@pytest.fixture
+def nothing_left(valkey_server: embedded.Server, unique_name: str) -> Iterator[None]:
+    """Afterwards this process has no thread and no descriptor more, and no key of the test's stays for ever.
+
+    For long tests, storms and whatever kills: `pytestmark = pytest.mark.usefixtures("nothing_left")`. It comes before
+    the fixtures that a test asks for, so that it is finished after them.
+    """
+    before = leaks.take(objects=False)
+    yield
+    with redis.Redis.from_url(valkey_server.url, decode_responses=True) as look:
+        found = leaks.wrong_keys(look, f"*{unique_name}*", gone_max=10_000)
+    assert [each for each in found if not each.startswith("left: ")] == []
+    leaks.check(before, objects=False)
 
 
 @pytest.fixture

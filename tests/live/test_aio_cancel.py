@@ -15,6 +15,8 @@ import holdfast.asyncio
 from holdfast import embedded
 from holdfast.asyncio import Client, LeaseLost, LeaseState
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
 #: Everything here happens in a moment; a busy machine may take its time.
 PATIENCE_S = 30.0
 

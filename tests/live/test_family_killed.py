@@ -14,6 +14,8 @@ from holdfast import embedded
 from tests.support.faces import Face, eventually
 from tests.support.family_worker import HELD, FamilyWorker
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
 TTL_S = 4.0
 #: What the server may need on top of the ttl, and the waiter that looks.
 LATE_MS = 100

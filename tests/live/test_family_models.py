@@ -27,6 +27,8 @@ from tests.support.scripts import (
 )
 from tests.support.servers import unique
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
 
 class SharedLock(RuleBasedStateMachine):
     """Tokens: one reader `r`, one writer `w` and upgrades of it for each client at a time, numbered anew each time."""

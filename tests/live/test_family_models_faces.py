@@ -14,6 +14,8 @@ from tests.support.faces import Actor, Face, function_for
 from tests.support.scripts import run_machine
 from tests.support.servers import unique
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
 
 class Owned(RuleBasedStateMachine):
     """One reentrant lock, two clients with two threads or tasks each; the server's key may be stolen."""

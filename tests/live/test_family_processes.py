@@ -16,6 +16,8 @@ import holdfast
 from holdfast import embedded
 from tests.support.faces import eventually
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
 WORKER = """
 import sys, holdfast
 url, what = sys.argv[1:]

@@ -17,6 +17,8 @@ from holdfast import embedded
 from holdfast._transport.threads import Node
 from tests.support.faces import eventually
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
 #: What is meant to stay for a while: fencing tokens, buried tokens, limits, states of gates and barriers.
 KEPT = (":fence", ":gone", ":sem", ":last", ":latch", ":event", ":barrier", ":released")
 

@@ -18,6 +18,8 @@ from holdfast import embedded
 from tests.support.faces import eventually
 from tests.support.worker import workers
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
 FACES = pytest.mark.parametrize("face", ["threads", "asyncio"])
 
 

@@ -22,6 +22,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast._drivers import many
+
 __all__ = ["KEPT", "Growth", "Key", "Taken", "check", "keys_of", "left_over", "take", "wrong_keys"]
 
 #: What was closed or dropped may need this long to end on a busy machine, s.
@@ -49,8 +51,11 @@ class Taken:
         return found
 
 
-def take() -> Taken:
-    """The process as it is now."""
+def take(*, objects: bool = True) -> Taken:
+    """The process as it is now. `objects`: also those of the library, which takes a collection, and a look at all."""
+    many._waker()  # a pipe that every thread has for its life, once it has asked several servers at once
+    if not objects:
+        return Taken(_threads(), _descriptors())
     gc.collect()
     return Taken(_threads(), _descriptors(), _objects())
 
@@ -84,11 +89,12 @@ def _objects() -> Counter[str]:
     return found
 
 
-def left_over(before: Taken, settle_s: float = SETTLE_S) -> list[str]:
+def left_over(before: Taken, settle_s: float = SETTLE_S, *, objects: bool = True) -> list[str]:
     """What is still there after `settle_s` at most, and was not there before; [] as soon as all is gone."""
     until = time.monotonic() + settle_s
     pause_s = 0.02
-    while found := take().beyond(before):
+    while found := take(objects=objects).beyond(before):
+        gc.collect()
         if time.monotonic() >= until:
             return found
         time.sleep(pause_s)
@@ -96,9 +102,9 @@ def left_over(before: Taken, settle_s: float = SETTLE_S) -> list[str]:
     return []
 
 
-def check(before: Taken, settle_s: float = SETTLE_S) -> None:
+def check(before: Taken, settle_s: float = SETTLE_S, *, objects: bool = True) -> None:
     """Fail with the names of what is left."""
-    found = left_over(before, settle_s)
+    found = left_over(before, settle_s, objects=objects)
     assert not found, f"left over after {settle_s:g} s: {'; '.join(found)}"
 
 
