@@ -460,7 +460,7 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "an attempt without writes goes on watching",
                 OPTIMISTIC,
-                '        await Command(("UNWATCH",), patience_s, key, session=session)\n        return []',
+                '        await Command(("UNWATCH",), patience_s, key, session=session, fits=DONE)\n        return []',
                 "        return []",
             ),
             (

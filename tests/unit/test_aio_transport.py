@@ -89,6 +89,9 @@ class Fake:
 
 Test = Callable[[Fake, AioDriver], Awaitable[None]]
 
+CHANNEL = b"holdfast:inbox:" + b"c" * 24
+SUBSCRIBED = b"*3\r\n$9\r\nsubscribe\r\n$39\r\n%b\r\n:1\r\n" % CHANNEL
+
 
 @pytest.fixture
 def play(tmp_path: Path) -> Callable[[Test], None]:
@@ -111,7 +114,7 @@ def play(tmp_path: Path) -> Callable[[Test], None]:
 
 
 def call(token: str = "t", patience_s: float = PATIENCE_S, sync: tuple[int, int] | None = None) -> Call:
-    return Call("release", ("{k}", "{k}:f", "{k}:q", "{k}:g"), (token, 1, 2, "i:", 0), patience_s, sync=sync)
+    return Call("cond_notify", ("{k}", "{k}:f", "{k}:q", "{k}:g"), (token, 1, 2, "i:", 0), patience_s, sync=sync)
 
 
 async def protocol(effect: Any) -> Any:
@@ -148,9 +151,9 @@ def test_a_script_that_is_not_known_is_loaded_once_for_all(play: Callable[[Test]
         def answer(words: list[bytes], wire: Wire) -> Answer:
             nonlocal known
             if words[:2] == [b"SCRIPT", b"LOAD"]:
-                assert words[2].decode() == SCRIPTS["release"].text
+                assert words[2].decode() == SCRIPTS["cond_notify"].text
                 known = True
-                return b"$40\r\n%b\r\n" % SCRIPTS["release"].sha.encode()
+                return b"$40\r\n%b\r\n" % SCRIPTS["cond_notify"].sha.encode()
             if words[0] == b"EVALSHA" and not known:
                 return b"-NOSCRIPT No matching script.\r\n"
             return b":%d\r\n" % int(words[7])
@@ -259,7 +262,7 @@ def test_an_answer_that_makes_no_sense_ends_the_connection(play: Callable[[Test]
         fake.answer = lambda words, wire: b"HTTP/1.1 400 Bad Request\r\n\r\n"
         with pytest.raises(Trouble) as caught:
             await driver.run(protocol(call()))
-        assert (caught.value.kind, caught.value.sent) == ("broken", True)
+        assert (caught.value.kind, caught.value.sent, caught.value.passing) == ("nonsense", True, False)
 
     play(test)
 
@@ -389,7 +392,7 @@ def test_a_cancellation_is_thrown_in_and_cleaned_up_after(play: Callable[[Test],
         seen: list[str] = []
 
         async def background() -> None:
-            await Call("release", ("k",), ("given back",), PATIENCE_S)
+            await Call("cond_notify", ("k",), ("given back",), PATIENCE_S)
             seen.append("background")
 
         async def patient() -> None:
@@ -404,9 +407,7 @@ def test_a_cancellation_is_thrown_in_and_cleaned_up_after(play: Callable[[Test],
                 await Spawn(background())
                 seen.append("cleaned up")
 
-        fake.answer = lambda words, wire: (
-            b"*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n" if words[0] == b"SUBSCRIBE" else b":1\r\n"
-        )
+        fake.answer = lambda words, wire: SUBSCRIBED if words[0] == b"SUBSCRIBE" else b":1\r\n"
         task = asyncio.create_task(driver.run(patient()))
         await until(lambda: driver.listening("k"))
         task.cancel()
@@ -452,12 +453,12 @@ def test_wake_ups_are_kept_and_a_grant_beats_a_hint(play: Callable[[Test], None]
     async def test(fake: Fake, driver: AioDriver) -> None:
         def answer(words: list[bytes], wire: Wire) -> Answer:
             if words[0] == b"SUBSCRIBE":
-                assert words[1] == b"holdfast:inbox:" + b"c" * 24
-                return b"*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"
+                assert words[1] == CHANNEL
+                return SUBSCRIBED
             return b":1\r\n"
 
         def message(text: bytes) -> bytes:
-            return b"*3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$%d\r\n%b\r\n" % (len(text), text)
+            return b"*3\r\n$7\r\nmessage\r\n$39\r\n%b\r\n$%d\r\n%b\r\n" % (CHANNEL, len(text), text)
 
         fake.answer = answer
         await driver.run(protocol(Listen("a", "k", PATIENCE_S)))
@@ -488,9 +489,7 @@ def test_a_half_open_inbox_is_found_out(play: Callable[[Test], None], monkeypatc
     monkeypatch.setattr(aio, "INBOX_QUIET_S", -1.0)
 
     async def test(fake: Fake, driver: AioDriver) -> None:
-        fake.answer = lambda words, wire: (
-            b"*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n" if words[0] == b"SUBSCRIBE" else None
-        )
+        fake.answer = lambda words, wire: SUBSCRIBED if words[0] == b"SUBSCRIBE" else None
         await driver.run(protocol(Listen("a", "k", PATIENCE_S)))
         monkeypatch.setattr(aio, "INBOX_PATIENCE_S", 0.05)
         waiting = asyncio.create_task(driver.run(protocol(AwaitWake("a", PATIENCE_S))))
@@ -508,7 +507,7 @@ def test_a_subscription_that_is_refused(play: Callable[[Test], None]) -> None:
         with pytest.raises(Trouble) as caught:
             await driver.run(protocol(Listen("a", "k", PATIENCE_S)))
         assert caught.value.kind == "NOPERM"
-        fake.answer = lambda words, wire: b"*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"
+        fake.answer = lambda words, wire: SUBSCRIBED
         await driver.run(protocol(Listen("a", "k", PATIENCE_S)))
 
     play(test)

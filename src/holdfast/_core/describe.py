@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast._core.effects import Command, Reply
+from holdfast._core.replies import DONE, MAYBE
 from holdfast._core.trouble import Trouble
 
 __all__ = ["introduce", "look_up"]
@@ -18,7 +19,7 @@ async def introduce(key: str, describe: Callable[[], str], keep_ms: int) -> None
     So is an OSError of `describe`: without a free descriptor it cannot even import what it needs.
     """
     try:
-        await Command(("SET", key, describe(), "PX", keep_ms), _PATIENCE_S, key=key)
+        await Command(("SET", key, describe(), "PX", keep_ms), _PATIENCE_S, key=key, fits=DONE)
     except (Trouble, OSError):
         pass
 
@@ -26,7 +27,7 @@ async def introduce(key: str, describe: Callable[[], str], keep_ms: int) -> None
 async def look_up(key: str) -> bytes | None:
     """A description; None when there is none, or it may not be read."""
     try:
-        found: Reply = await Command(("GET", key), _PATIENCE_S, key=key)
+        found: Reply = await Command(("GET", key), _PATIENCE_S, key=key, fits=MAYBE)
     except Trouble:
         return None
     return found if isinstance(found, bytes) else None

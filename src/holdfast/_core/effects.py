@@ -82,10 +82,11 @@ class Call(Effect[Reply]):
 class Command(Effect[Reply]):
     """Run a plain command. `session`: commands of one session share one connection (for WATCH/MULTI/EXEC).
 
-    `key` routes it; None sends it to any node. A reply that is a server's error raises `Trouble`.
+    `key` routes it; None sends it to any node. A reply that is a server's error raises `Trouble`, and so does one
+    that `fits` refuses; None takes any.
     """
 
-    __slots__ = ("args", "key", "node", "patience_s", "session")
+    __slots__ = ("args", "fits", "key", "node", "patience_s", "session")
 
     def __init__(
         self,
@@ -94,8 +95,10 @@ class Command(Effect[Reply]):
         key: str | None = None,
         node: int | None = None,
         session: str | None = None,
+        fits: Callable[[Reply], bool] | None = None,
     ) -> None:
         self.args = args
+        self.fits = fits
         self.key = key
         self.patience_s = patience_s
         self.node = node

@@ -18,7 +18,7 @@ from holdfast._core.hold import RENEWAL, Order
 from holdfast._core.keys import LockKeys
 from holdfast._core.replicas import Sync, SyncTail
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.waiting import Turn
+from holdfast._core.waiting import Turn, once_more
 
 __all__ = ["LockTurn", "inspect", "renewal"]
 
@@ -83,5 +83,7 @@ class LockTurn(Turn):
 
 async def inspect(keys: LockKeys, patience_s: float) -> tuple[str, int, int, int]:
     """(holder's token or "", remaining ms (-1 for ever, -2 free), last fencing token, waiters)."""
-    holder, remaining_ms, fence, waiters = await Call("inspect", (keys.lock, keys.fence, keys.queue), (), patience_s)
+    holder, remaining_ms, fence, waiters = await once_more(
+        Call("inspect", (keys.lock, keys.fence, keys.queue), (), patience_s)
+    )
     return holder.decode("utf-8", "replace"), remaining_ms, fence, waiters

@@ -13,10 +13,22 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from holdfast._core.effects import Call, Command, Random, Reply, Sleep
+from holdfast._core.replies import DONE, MAYBE_DONE, QUEUED, executed
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
 
-__all__ = ["CONFLICT", "Value", "compare_and_set", "fenced_set", "finish", "leave", "pause", "read", "watch"]
+__all__ = [
+    "CONFLICT",
+    "Value",
+    "compare_and_set",
+    "fenced_set",
+    "finish",
+    "leave",
+    "may_begin_anew",
+    "pause",
+    "read",
+    "watch",
+]
 
 Value: TypeAlias = "str | int | float | bytes"
 
@@ -30,7 +42,11 @@ _PAUSE_MAX_S = 0.2
 
 async def watch(session: str, keys: Sequence[str], patience_s: float) -> None:
     """Begin an attempt."""
-    await Command(("WATCH", *keys), patience_s, keys[0], session=session)
+    try:
+        await Command(("WATCH", *keys), patience_s, keys[0], session=session, fits=DONE)
+    except Trouble as trouble:
+        trouble.sent = False  # whatever came of it: nothing was written
+        raise
 
 
 async def read(session: str, key: str, args: Sequence[Value], patience_s: float) -> Reply:
@@ -41,17 +57,21 @@ async def read(session: str, key: str, args: Sequence[Value], patience_s: float)
 async def finish(session: str, key: str, commands: Sequence[Sequence[Value]], patience_s: float) -> list[Reply] | None:
     """Write: the replies, or CONFLICT. Without commands there is nothing to write, nor to conflict."""
     if not commands:
-        await Command(("UNWATCH",), patience_s, key, session=session)
+        await Command(("UNWATCH",), patience_s, key, session=session, fits=DONE)
         return []
-    begun = False
+    begun = executing = False
     try:
-        await Command(("MULTI",), patience_s, key, session=session)
+        await Command(("MULTI",), patience_s, key, session=session, fits=DONE)
         begun = True
         for args in commands:
-            await Command(args, patience_s, key, session=session)
-        replies: list[Reply] | None = await Command(("EXEC",), patience_s, key, session=session)
-    except Trouble:
-        raise  # the connection went with it
+            await Command(args, patience_s, key, session=session, fits=QUEUED)
+        executing = True
+        replies: list[Reply] | None = await Command(
+            ("EXEC",), patience_s, key, session=session, fits=executed(len(commands))
+        )
+    except Trouble as trouble:  # the connection went with it
+        trouble.sent = trouble.sent and executing
+        raise
     except BaseException:
         if begun:
             await _quietly(Command(("DISCARD",), patience_s, key, session=session))
@@ -69,6 +89,11 @@ async def _quietly(command: Command) -> None:
         await command
     except Trouble:
         pass  # the connection has gone, and with it what it watched
+
+
+def may_begin_anew(trouble: Trouble) -> bool:
+    """Whether an attempt that ended so has written nothing, and a fresh connection may do."""
+    return trouble.kind == "broken" and not trouble.sent
 
 
 async def pause(attempt: int) -> None:
@@ -93,10 +118,10 @@ async def compare_and_set(
     if ttl_ms is not None:
         options = ("KEEPTTL",) if ttl_ms < 0 else ("PX", ttl_ms)
     if expected is None:
-        return await Command(("SET", key, new, "NX", *options), patience_s, key) is not None
+        return await Command(("SET", key, new, "NX", *options), patience_s, key, fits=MAYBE_DONE) is not None
     if native(None) is not False:
         try:
-            reply = await Command(("SET", key, new, "IFEQ", expected, *options), patience_s, key)
+            reply = await Command(("SET", key, new, "IFEQ", expected, *options), patience_s, key, fits=MAYBE_DONE)
         except Trouble as trouble:
             if trouble.kind != "ERR" or "syntax" not in trouble.said:
                 raise

@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from holdfast._core.effects import Command, Now, Random, Reply, Sleep, Spawn
 from holdfast._core.hold import RENEWAL, Order
 from holdfast._core.keys import LockKeys
+from holdfast._core.replies import COUNT, DONE, MAYBE, MAYBE_DONE, MOMENT, QUEUED, Fits, executed
 from holdfast._core.settings import Settings
 from holdfast._core.trouble import Trouble
 from holdfast._core.validity import deadline
-from holdfast._core.waiting import Busy, Grant, patience_for
+from holdfast._core.waiting import Busy, Grant, once_more, patience_for
 
 __all__ = ["PLAIN", "Scripts", "acquire", "give_back", "inspect", "no_scripts", "release", "renew"]
 
@@ -35,6 +36,19 @@ _WARNING = (
 _NOBODY = "this server runs no scripts"
 _NOT_US = "this server runs no scripts for us"
 _RIGHTS = ". Give the user +evalsha +eval +script|load, if that was not meant"
+
+
+#: What the commands of a session answer with, outside of MULTI.
+_FITS: dict[str | int, Fits] = {
+    "WATCH": DONE,
+    "UNWATCH": DONE,
+    "MULTI": DONE,
+    "EXEC": executed(1),
+    "GET": MAYBE,
+    "TIME": MOMENT,
+    "PTTL": COUNT,
+    "DISCARD": DONE,
+}
 
 
 class Scripts:
@@ -72,7 +86,7 @@ async def no_scripts(trouble: Trouble, keys: LockKeys, settings: Settings) -> bo
     session = f"may we {keys.lock} {await Random()}"
     try:
         for args in (("WATCH", keys.lock), ("GET", keys.lock), ("TIME",), ("UNWATCH",)):
-            await Command(args, settings.patience_s, key=keys.lock, session=session)
+            await Command(args, settings.patience_s, key=keys.lock, session=session, fits=_FITS[args[0]])
     except Trouble:
         return False
     return True
@@ -95,8 +109,8 @@ async def _guarded(
     session = f"plain {token} {await Random()}"
     began = False
 
-    async def ask(*args: str | int) -> Reply:
-        return await Command(args, patience_s, key=keys.lock, session=session)
+    async def ask(*args: str | int, fits: Fits | None = None) -> Reply:
+        return await Command(args, patience_s, key=keys.lock, session=session, fits=fits or _FITS[args[0]])
 
     try:
         for _ in range(5):
@@ -108,7 +122,7 @@ async def _guarded(
                 act = (*act[:2], max(await ask("PTTL", keys.lock), at_least_ms))
             began = True
             await ask("MULTI")
-            await ask(*act)
+            await ask(*act, fits=QUEUED)
             if await ask("EXEC") is not None:
                 return True
             began = False
@@ -142,7 +156,7 @@ async def _delete(keys: LockKeys, token: str, patience_s: float, scripts: Script
             return await _guarded(keys, token, patience_s, ("DEL", keys.lock))
         args = (way, keys.lock, token) if way == "DELIFEQ" else (way, keys.lock, "IFEQ", token)
         try:
-            return bool(await Command(args, patience_s, key=keys.lock) == 1)
+            return bool(await Command(args, patience_s, key=keys.lock, fits=COUNT) == 1)
         except Trouble as trouble:
             if not _lacks(trouble):
                 raise
@@ -185,7 +199,7 @@ async def give_back(keys: LockKeys, token: str, ttl_ms: int, scripts: Scripts, s
             await _delete(keys, token, patience_for(ttl_ms, settings), scripts)
             return
         except Trouble as trouble:
-            if not trouble.passing or await Now() + pause_s > until:
+            if not trouble.unsettled or await Now() + pause_s > until:
                 return  # the ttl ends it
             await Sleep(pause_s * (0.5 + await Random()))
             pause_s = min(pause_s * 2, settings.trouble_pause_max_s)
@@ -194,13 +208,13 @@ async def give_back(keys: LockKeys, token: str, ttl_ms: int, scripts: Scripts, s
 async def _next_fence(keys: LockKeys, token: str, patience_s: float, settings: Settings) -> int | None:
     """The next fencing token, as fence.lua makes it; None when the lock is ours no more."""
     for _ in range(5):
-        last = await Command(("GET", keys.fence), patience_s, key=keys.lock)
-        seconds, micros = await Command(("TIME",), patience_s, key=keys.lock)
+        last = await Command(("GET", keys.fence), patience_s, key=keys.lock, fits=MAYBE)
+        seconds, micros = await Command(("TIME",), patience_s, key=keys.lock, fits=MOMENT)
         fence = max(int(last or 0) + 1, int(seconds) * 1_000_000 + int(micros))
         session = f"plain {token}"
 
-        async def ask(*args: str | int, session: str = session) -> Reply:
-            return await Command(args, patience_s, key=keys.lock, session=session)
+        async def ask(*args: str | int, session: str = session, fits: Fits | None = None) -> Reply:
+            return await Command(args, patience_s, key=keys.lock, session=session, fits=fits or _FITS[args[0]])
 
         await ask("WATCH", keys.lock, keys.fence)
         held, now = await ask("GET", keys.lock), await ask("GET", keys.fence)
@@ -210,7 +224,7 @@ async def _next_fence(keys: LockKeys, token: str, patience_s: float, settings: S
                 return None
             continue
         await ask("MULTI")
-        await ask("SET", keys.fence, fence, "PX", settings.fence_ms)
+        await ask("SET", keys.fence, fence, "PX", settings.fence_ms, fits=QUEUED)
         if await ask("EXEC") is not None:
             return fence
     return None
@@ -234,8 +248,8 @@ async def acquire(
                 if asked_at is None:
                     asked_at = now
                 args = ("SET", keys.lock, token, "NX", "PX", ttl_ms)
-                if await Command(args, patience_s, key=keys.lock) is None:
-                    value = await Command(("GET", keys.lock), patience_s, key=keys.lock)
+                if await Command(args, patience_s, key=keys.lock, fits=MAYBE_DONE) is None:
+                    value = await Command(("GET", keys.lock), patience_s, key=keys.lock, fits=MAYBE)
                     holder = None if value is None else _text(value)
                 else:
                     holder = token
@@ -272,7 +286,7 @@ async def acquire(
 
 async def inspect(keys: LockKeys, patience_s: float) -> tuple[str, int, int, int]:
     """(holder's token or "", remaining ms (-1 for ever, -2 free), last fencing token, waiters: 0)."""
-    holder = await Command(("GET", keys.lock), patience_s, key=keys.lock)
-    remaining_ms: int = await Command(("PTTL", keys.lock), patience_s, key=keys.lock)
-    fence = await Command(("GET", keys.fence), patience_s, key=keys.lock)
+    holder = await once_more(Command(("GET", keys.lock), patience_s, key=keys.lock, fits=MAYBE))
+    remaining_ms: int = await once_more(Command(("PTTL", keys.lock), patience_s, key=keys.lock, fits=COUNT))
+    fence = await once_more(Command(("GET", keys.fence), patience_s, key=keys.lock, fits=MAYBE))
     return "" if holder is None else _text(holder), remaining_ms, int(fence or 0), 0

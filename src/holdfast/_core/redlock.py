@@ -174,7 +174,7 @@ class Quorum:
                     await Call("release", keys.all, _release_args(self, keys, token, bury=True), patience_s, node=index)
                     pause_s = settings.trouble_pause_s
                 except Trouble as trouble:
-                    if trouble.passing:
+                    if trouble.unsettled:
                         debts.setdefault(token, debt)
                         pause_s = min(pause_s * 2, settings.trouble_pause_max_s)
                         break
@@ -399,7 +399,7 @@ async def _release_all(
         missing = [
             index
             for index, answer in zip(members, answers, strict=True)
-            if index not in heard and (answer is None or (isinstance(answer, Trouble) and answer.passing))
+            if index not in heard and (answer is None or (isinstance(answer, Trouble) and answer.unsettled))
         ]
         for index in missing:
             payer = quorum.owe(index, token, keys, now + ttl_ms / 1000 + 1.0, now)

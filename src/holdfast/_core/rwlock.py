@@ -21,7 +21,7 @@ from holdfast._core.replicas import Sync, judge
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
 from holdfast._core.validity import deadline
-from holdfast._core.waiting import Grant, Turn, patience_for
+from holdfast._core.waiting import Grant, Turn, once_more, patience_for
 from holdfast.errors import LeaseLost, UpgradeRefused
 
 __all__ = ["READER", "WRITER", "RWHold", "RWTurn", "downgrade", "inspect", "upgrade_token"]
@@ -173,5 +173,7 @@ async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
 
 async def inspect(keys: LockKeys, patience_s: float) -> tuple[str, int, int, int, int]:
     """(exclusive holder's token or "", its remaining ms (-1 for ever, -2 none), readers, waiters, last fence)."""
-    holder, remaining_ms, readers, waiters, fence = await Call("rw_inspect", keys.more(*_MORE), (), patience_s)
+    holder, remaining_ms, readers, waiters, fence = await once_more(
+        Call("rw_inspect", keys.more(*_MORE), (), patience_s)
+    )
     return holder.decode("utf-8", "replace"), remaining_ms, readers, waiters, fence

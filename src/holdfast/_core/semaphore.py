@@ -15,7 +15,7 @@ from holdfast._core.hold import RENEWAL, Order
 from holdfast._core.keys import LockKeys
 from holdfast._core.replicas import Sync
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.waiting import Turn
+from holdfast._core.waiting import Turn, once_more
 from holdfast.errors import DeclaredDifferently, TooManyPermits
 
 __all__ = ["SemaphoreTurn", "inspect", "resize", "semaphore_keys"]
@@ -108,5 +108,5 @@ async def resize(keys: LockKeys, limit: int, patience_s: float, settings: Settin
 
 async def inspect(keys: LockKeys, patience_s: float) -> tuple[int, int, int, int, int, int]:
     """(limit or 0, declared limit, permits in use, waiters, holders, last fencing token)."""
-    reply = await Call("sem_inspect", keys.more("holders"), (), patience_s)
+    reply = await once_more(Call("sem_inspect", keys.more("holders"), (), patience_s))
     return tuple(reply)

@@ -44,7 +44,8 @@ _WAY_OUT = {
 class Trouble(Exception):
     """A request that did not end in a reply. `kind` is the server's error word, or one of ours in lower case.
 
-    Ours: "refused" (no connection), "silent" (no answer in time), "broken" (the connection ended), "closed".
+    Ours: "refused" (no connection), "silent" (no answer in time), "broken" (the connection ended), "nonsense" (an
+    answer that is none; see `holdfast._core.replies`), "closed".
     """
 
     def __init__(self, kind: str, said: str, node: str, *, sent: bool, passing: bool) -> None:
@@ -54,6 +55,11 @@ class Trouble(Exception):
         self.node = node
         self.sent = sent
         self.passing = passing
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether a give-back that ended so has to be sent again: it may not have been carried out, and can be."""
+        return self.passing or self.kind == "nonsense"
 
     def public(self) -> HoldfastError:
         """The error to raise at a face."""

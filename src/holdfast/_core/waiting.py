@@ -24,6 +24,7 @@ from typing import Any
 from holdfast._core.effects import (
     AwaitWake,
     Call,
+    Effect,
     Listen,
     Now,
     Protocol,
@@ -41,7 +42,7 @@ from holdfast._core.tokens import is_ours
 from holdfast._core.trouble import Trouble
 from holdfast._core.validity import deadline
 
-__all__ = ["Busy", "Grant", "Turn", "give_back", "patience_for", "release", "wait_for"]
+__all__ = ["Busy", "Grant", "Turn", "give_back", "once_more", "patience_for", "release", "wait_for"]
 
 
 class Grant:
@@ -152,7 +153,7 @@ class Turn:
         self.ttl_ms = max(self.ttl_ms, ttl_ms)  # for so long a give-back may have to be tried
         sync = self.sync
         for last in (False, True):
-            reply = await self.extend(ttl_ms, patience_for(ttl_ms, self.settings), order)
+            reply = await once_more(self.extend(ttl_ms, patience_for(ttl_ms, self.settings), order))
             if sync is None:
                 return bool(reply == 1)
             if reply[0] != 1:
@@ -183,6 +184,16 @@ class Turn:
 def patience_for(ttl_ms: int, settings: Settings) -> float:
     """How long to wait for one answer, s: never so long that a lease could not be renewed in between."""
     return max(0.05, min(settings.patience_s, ttl_ms / 3000))
+
+
+async def once_more(request: Effect[Reply]) -> Reply:
+    """What may be repeated, repeated once when its connection broke: an idle one may have been closed meanwhile."""
+    try:
+        return await request
+    except Trouble as trouble:
+        if trouble.kind != "broken":
+            raise
+    return await request
 
 
 async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = False) -> Grant | Busy:
@@ -379,7 +390,7 @@ async def give_back(turn: Turn) -> None:
         try:
             await turn.undo(settings.bury_ms, patience_for(turn.ttl_ms, settings))
         except Trouble as trouble:
-            if not trouble.passing or await Now() + pause_s > until:
+            if not trouble.unsettled or await Now() + pause_s > until:
                 return  # the ttl ends it
             await Sleep(pause_s * (0.5 + await Random()))
             pause_s = min(pause_s * 2, settings.trouble_pause_max_s)

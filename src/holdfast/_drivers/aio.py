@@ -29,12 +29,14 @@ from holdfast._core.effects import (
     Now,
     Protocol,
     Random,
+    Reply,
     Sleep,
     Spawn,
     Unlisten,
     Wake,
 )
 from holdfast._core.hold import Hold, LeaseState, Order, Schedule
+from holdfast._core.replies import COUNT, DONE, FITS, MAYBE, wake_of
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
 from holdfast._lua import SCRIPTS
@@ -317,8 +319,8 @@ class AioDriver:
             packed = pack_script(script, call.keys, call.args)
             if asking:
                 # Spelled out, since a script that had to be loaded first would come after ASKING's one command.
-                _heed(server.submit(_ASKING, call.patience_s))
-                future = server.submit(spelled_out(packed, script), call.patience_s)
+                _heed(server.submit(_ASKING, call.patience_s, None, DONE))
+                future = server.submit(spelled_out(packed, script), call.patience_s, None, FITS[script.name])
             else:
                 future = server.submit(packed, call.patience_s, script)
         return await future
@@ -333,10 +335,13 @@ class AioDriver:
         server = self._node_for(call.keys[0], call.node)
         asking = False
         for _ in range(REDIRECTS_MAX):
-            link = server.session(_SYNC_SESSION)
+            link = server.lasting_session(_SYNC_SESSION)
             if asking:
-                _heed(link.submit(_ASKING, patience_s))
-            replied, *more = [link.submit(each, patience_s) for each in (packed, *tail)]
+                _heed(link.submit(_ASKING, patience_s, None, DONE))
+            fits = (FITS[script.name], COUNT, MAYBE)
+            replied, *more = [
+                link.submit(each, patience_s, None, fit) for each, fit in zip((packed, *tail), fits, strict=False)
+            ]
             try:
                 reply = await replied
             except BaseException as error:
@@ -368,18 +373,18 @@ class AioDriver:
         if command.session is None and word not in _BLOCKING:
             for _ in range(REDIRECTS_MAX):
                 try:
-                    return await server.submit(packed, command.patience_s)
+                    return await server.submit(packed, command.patience_s, None, command.fits)
                 except Trouble as trouble:
                     server, asking = self._elsewhere(server, trouble)
                 if asking:
-                    _heed(server.submit(_ASKING, command.patience_s))
+                    _heed(server.submit(_ASKING, command.patience_s, None, DONE))
         session = command.session
         if session is None:
             self._numbers += 1
             session = f"alone-{self._numbers}"
         link = server.session(session)
         try:
-            reply = await link.submit(packed, command.patience_s)
+            reply = await link.submit(packed, command.patience_s, None, command.fits)
         except BaseException as error:
             server.end_session(session)
             link.abort()  # what it owes or has watched is nobody's business any more
@@ -496,13 +501,12 @@ class AioDriver:
         for waiter in tuple(self._waiters.values()):
             waiter.wake(Wake(Wake.ASK))
 
-    def _deliver(self, payload: bytes) -> None:
-        """`grant TOKEN FENCE` or `ask TOKEN`. One for nobody: whoever left has sent the give-back."""
-        kind, _, rest = payload.decode("utf-8", "replace").partition(" ")
-        token, _, fence = rest.partition(" ")
-        waiter = self._waiters.get(token)
-        if waiter is not None:
-            waiter.wake(Wake(Wake.GRANT, int(fence)) if kind == "grant" and fence.isdigit() else Wake(Wake.ASK))
+    def _deliver(self, reply: Reply) -> None:
+        """What came in the inbox. For nobody: whoever left has sent the give-back."""
+        wake = wake_of(reply, self.channel)
+        waiter = self._waiters.get(wake[0]) if wake is not None else None
+        if wake is not None and waiter is not None:
+            waiter.wake(wake[1])
 
     def listening(self, key: str) -> bool:
         """Whether the inbox at the key's server is open, so that a first request may queue."""

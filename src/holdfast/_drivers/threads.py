@@ -36,12 +36,14 @@ from holdfast._core.effects import (
     Now,
     Protocol,
     Random,
+    Reply,
     Sleep,
     Spawn,
     Unlisten,
     Wake,
 )
 from holdfast._core.hold import Hold, LeaseState, Schedule
+from holdfast._core.replies import wake_of
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
 from holdfast._drivers.cancel import Cancel
@@ -384,13 +386,12 @@ class ThreadDriver:
         for wakes in tuple(self._waiters.values()):
             wakes.put(Wake(Wake.ASK))
 
-    def deliver(self, payload: bytes) -> None:
-        """A message of the inbox: `grant TOKEN FENCE` or `ask TOKEN`. For nobody: its give-back is under way."""
-        kind, _, rest = payload.decode("utf-8", "replace").partition(" ")
-        token, _, fence = rest.partition(" ")
-        wakes = self._waiters.get(token)
-        if wakes is not None:
-            wakes.put(Wake(Wake.GRANT, int(fence)) if kind == "grant" else Wake(Wake.ASK))
+    def deliver(self, reply: Reply) -> None:
+        """What came in the inbox. For nobody: its give-back is under way."""
+        wake = wake_of(reply, self.channel)
+        wakes = self._waiters.get(wake[0]) if wake is not None else None
+        if wake is not None and wakes is not None:
+            wakes.put(wake[1])
 
     # ------------------------------------------------------------------ holds
 
@@ -821,8 +822,7 @@ class _Agent(_Background):
         self._pong_until.pop(node, None)
         try:
             for reply in wire.read_ready():
-                if isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message":
-                    self.driver.deliver(reply[2])
+                self.driver.deliver(reply)
         except (OSError, ValueError):
             selector.unregister(wire.sock)
             self._heard_at.pop(node, None)

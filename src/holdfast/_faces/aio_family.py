@@ -849,11 +849,18 @@ class Transaction:
         self._session = session
         self._keys = keys
         self._queued: list[tuple[Value, ...]] = []
+        #: What ended its connection, and with that the attempt, even if the function goes on.
+        self._ended: Trouble | None = None
 
     async def execute(self, *command: Value) -> Reply:
         """Carry out a command now, as `execute("HGET", key, field)`: int, bytes, None, or a list of these."""
         patience_s = self._client._settings.patience_s
-        return await self._client._driver.run(optimistic.read(self._session, self._keys[0], command, patience_s))
+        try:
+            return await self._client._driver.run(optimistic.read(self._session, self._keys[0], command, patience_s))
+        except Trouble as trouble:
+            trouble.sent = trouble.sent and trouble.kind != "broken"  # a write would be asked for by `queue`
+            self._ended = trouble
+            raise self._client._public(trouble) from trouble
 
     async def get(self, key: str) -> bytes | None:
         """The value of a key."""
@@ -905,6 +912,7 @@ class Optimistic:
         driver = client._driver
         patience_s = driver.settings.patience_s
         key = self._keys[0]
+        again = True
         for attempt in range(self._attempts):
             session = client._new_token("watch")
             transaction = Transaction(client, session, self._keys)
@@ -912,11 +920,18 @@ class Optimistic:
                 try:
                     await driver.run(optimistic.watch(session, self._keys, patience_s))
                     result = await function(transaction)
-                except BaseException:
+                    if transaction._ended is not None:
+                        raise transaction._ended
+                except BaseException as error:
                     await driver.run(optimistic.leave(session, key, patience_s))
+                    if transaction._ended is not None and error.__cause__ is transaction._ended:
+                        raise transaction._ended from None
                     raise
                 done = await driver.run(optimistic.finish(session, key, transaction._queued, patience_s))
             except Trouble as trouble:
+                if again and optimistic.may_begin_anew(trouble):
+                    again = False
+                    continue
                 raise client._public(trouble) from None
             if done is not optimistic.CONFLICT:
                 return result

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import select
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -22,6 +23,8 @@ from typing import Any, TypeAlias
 import hiredis
 from redis.backoff import NoBackoff
 
+from holdfast._core.effects import Reply
+from holdfast._core.replies import FITS, MAYBE, Fits, expected_of, is_confirmation, nonsense, promises_too_much
 from holdfast._core.trouble import Trouble, refusal
 from holdfast._lua import Script
 from holdfast._transport.pack import pack_command
@@ -33,6 +36,9 @@ __all__ = ["Inbox", "Link", "Server", "SingleTopology", "server_of_client", "spe
 CONNECT_PATIENCE_S = 5.0
 #: A connection that owes replies and says nothing gets no new requests after this, s: they may do better on a new one.
 SILENCE_S = 1.0
+#: One that was not heard of for so long is looked at before it is used, s: the event loop may have been held up, and
+#: the connection be closed.
+UNSEEN_S = 0.05
 #: And it is closed after this much more, s: until then, late replies are still matched.
 LINGER_S = 10.0
 #: An inbox that was not heard of for so long is asked for a sign of life when somebody relies on it, s.
@@ -50,8 +56,8 @@ _MISPLACED = frozenset({"READONLY", "MASTERDOWN"})
 _PING = pack_command(("PING",))
 _Push: type = getattr(hiredis, "PushNotification", type(None))
 
-#: Future, deadline on the monotonic clock, bytes, and the script that may have to be loaded.
-_Request: TypeAlias = "tuple[asyncio.Future[Any], float, bytes, Script | None]"
+#: Future, deadline on the monotonic clock, bytes, the script that may have to be loaded, and which replies fit.
+_Request: TypeAlias = "tuple[asyncio.Future[Any], float, bytes, Script | None, Fits | None]"
 
 
 async def _connect(make: Callable[[], Any], node: str) -> Any:
@@ -105,6 +111,7 @@ class Link(asyncio.Protocol):
         self._loop = loop
         self._create_future = loop.create_future
         self._reader = hiredis.Reader(notEnoughData=_MORE)
+        self._has_more = self._reader.has_data
         self._pending: deque[_Request] = deque()
         self._out: list[bytes] = []  # the last of `_pending`, not written yet
         self._transport: asyncio.Transport | None = None
@@ -112,6 +119,7 @@ class Link(asyncio.Protocol):
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
         self._heard_at = 0.0
+        self._midway = False  # a reply has begun
         self._loading: set[str] = set()
         self._retired = False
         self.ended = False
@@ -119,13 +127,17 @@ class Link(asyncio.Protocol):
 
     # ------------------------------------------------------------------ requests
 
-    def submit(self, packed: bytes, patience_s: float, script: Script | None = None) -> asyncio.Future[Any]:
-        """Send it; the future ends with the reply, or with `Trouble`."""
+    def submit(
+        self, packed: bytes, patience_s: float, script: Script | None = None, fits: Fits | None = None
+    ) -> asyncio.Future[Any]:
+        """Send it; the future ends with the reply, or with `Trouble`. `fits`: a script's are known."""
         future: asyncio.Future[Any] = self._create_future()
         now = monotonic()
         deadline = now + patience_s
         pending = self._pending
-        pending.append((future, deadline, packed, script))
+        if script is not None:
+            fits = FITS[script.name]
+        pending.append((future, deadline, packed, script, fits))
         transport = self._transport
         if transport is not None:
             if self._out:
@@ -146,8 +158,15 @@ class Link(asyncio.Protocol):
             self._out = []
             self._transport.write(b"".join(out))
 
-    def _put(self, future: asyncio.Future[Any], deadline: float, packed: bytes, script: Script | None) -> None:
-        self._pending.append((future, deadline, packed, script))
+    def _put(
+        self,
+        future: asyncio.Future[Any],
+        deadline: float,
+        packed: bytes,
+        script: Script | None,
+        fits: Fits | None,
+    ) -> None:
+        self._pending.append((future, deadline, packed, script, fits))
         self._out.append(packed)
         if len(self._out) == 1:
             self._loop.call_soon(self._flush)
@@ -159,31 +178,59 @@ class Link(asyncio.Protocol):
         self._heard_at = monotonic()
         reader = self._reader
         pending = self._pending
+        midway = True
         try:
+            if promises_too_much(data) and not self._midway:
+                raise ValueError(repr(data[:20]))
             reader.feed(data)
             gets = reader.gets
             while (reply := gets()) is not _MORE:
                 kind = reply.__class__
                 if kind is _Push:
+                    midway = self._has_more()
                     continue
                 request = pending.popleft()
                 future = request[0]
+                fits = request[4]
+                midway = self._has_more()
+                if midway and not pending and not self._only_pushes():
+                    self._nonsense(future, "more than one reply", expected_of(None))
+                    return
                 if kind is hiredis.ReplyError:
                     self._refused(reply, request)
+                elif fits is not None and not fits(reply):
+                    self._nonsense(future, repr(reply), expected_of(fits))
+                    return
                 elif not future.done():
                     future.set_result(reply)
-        except (hiredis.ProtocolError, IndexError) as error:
-            self._end(f"the server's answer makes no sense: {error}")
+        except Exception as error:  # of the parser, which runs out of memory for some; or nobody has asked
+            first = pending.popleft()[0] if pending else None
+            self._nonsense(first, f"{type(error).__name__}: {error}", expected_of(None))
             return
+        self._midway = midway
         if self._retired and not pending:
             self.close()
 
+    def _only_pushes(self) -> bool:
+        """Whether what was read beyond the last reply is nothing but pushes, which are dropped."""
+        while self._has_more():
+            if self._reader.gets().__class__ is not _Push:
+                return False
+        return True
+
+    def _nonsense(self, future: asyncio.Future[Any] | None, said: str, expected: str) -> None:
+        """No further reply on this connection can be trusted to be for its request."""
+        trouble = nonsense(said, expected, self.server.name)
+        if future is not None and not future.done():
+            future.set_exception(trouble)
+        self._end(f"another answer on this connection made no sense: {trouble.said}")
+
     def _refused(self, reply: Any, request: _Request) -> None:
-        future, deadline, packed, script = request
+        future, deadline, packed, script, fits = request
         said = str(reply)
         if said.startswith("NOSCRIPT") and script is not None:
             if not future.done():
-                self._load(script, future, deadline, packed)
+                self._load(script, future, deadline, packed, fits)
             return
         trouble = refusal(said, self.server.name)
         if trouble.kind in _MISPLACED:
@@ -191,10 +238,12 @@ class Link(asyncio.Protocol):
         if not future.done():
             future.set_exception(trouble)
 
-    def _load(self, script: Script, future: asyncio.Future[Any], deadline: float, packed: bytes) -> None:
+    def _load(
+        self, script: Script, future: asyncio.Future[Any], deadline: float, packed: bytes, fits: Fits | None
+    ) -> None:
         """Say the script in full. Others that wait for the same find it loaded: they come later on this connection."""
         if script.sha in self._loading:
-            self._put(future, deadline, packed, script)
+            self._put(future, deadline, packed, script, fits)
             return
         self._loading.add(script.sha)
 
@@ -204,9 +253,9 @@ class Link(asyncio.Protocol):
         # SCRIPT LOAD is what the server keeps; EVAL works also for users who may not LOAD.
         nobody = self._loop.create_future()
         nobody.cancel()
-        self._put(nobody, math.inf, pack_command(("SCRIPT", "LOAD", script.text)), None)
+        self._put(nobody, math.inf, pack_command(("SCRIPT", "LOAD", script.text)), None, MAYBE)
         future.add_done_callback(loaded)
-        self._put(future, deadline, spelled_out(packed, script), None)
+        self._put(future, deadline, spelled_out(packed, script), None, fits)
 
     # ------------------------------------------------------------------ times
 
@@ -223,7 +272,7 @@ class Link(asyncio.Protocol):
         self._alarm_at = next_at = math.inf
         connected = self._transport is not None
         expired = False
-        for future, deadline, _, _ in self._pending:
+        for future, deadline, _, _, _ in self._pending:
             if future.done():
                 continue
             if deadline <= now:
@@ -233,7 +282,7 @@ class Link(asyncio.Protocol):
                 next_at = deadline
         if next_at < math.inf:
             self._arm(next_at)
-        if connected and expired and now - self._heard_at >= SILENCE_S:
+        if connected and expired and (self._midway or now - self._heard_at >= SILENCE_S):
             self.retire()
 
     def _silent(self, connected: bool) -> Trouble:
@@ -326,6 +375,18 @@ class Link(asyncio.Protocol):
         elif self._transport is not None:
             self._transport.abort()
 
+    def is_unread(self) -> bool:
+        """Whether an idle connection has something to read that the event loop has not seen: most likely its end."""
+        transport = self._transport
+        if transport is None or self._pending or monotonic() - self._heard_at < UNSEEN_S:
+            return False
+        sock = transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return transport.is_closing()
+        poll = select.poll()
+        poll.register(sock.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+
     @property
     def usable(self) -> bool:
         """Whether it takes new requests."""
@@ -384,7 +445,7 @@ class Inbox(asyncio.Protocol):
         self,
         server: Server,
         channel: str,
-        on_message: Callable[[bytes], None],
+        on_message: Callable[[Reply], None],
         on_broken: Callable[[Inbox], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -427,15 +488,18 @@ class Inbox(asyncio.Protocol):
         try:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not _MORE:
-                if isinstance(reply, list):
-                    if reply[0] == b"message":
-                        self._on_message(reply[2])
-                    elif reply[0] == b"subscribe" and not self._confirmed.done():
-                        self.open = True
-                        self._confirmed.set_result(None)
-                elif isinstance(reply, hiredis.ReplyError) and not self._confirmed.done():
+                if self._confirmed.done():
+                    self._on_message(reply)
+                elif is_confirmation(reply, self._channel):
+                    self.open = True
+                    self._confirmed.set_result(None)
+                elif isinstance(reply, hiredis.ReplyError):
                     self._confirmed.set_exception(refusal(str(reply), self._server.name))
-        except hiredis.ProtocolError:
+                else:
+                    raise ValueError(repr(reply))
+        except Exception as error:  # of the parser, which runs out of memory for some
+            if not self._confirmed.done():
+                self._confirmed.set_exception(nonsense(str(error), "a confirmation of SUBSCRIBE", self._server.name))
             self.abort()
 
     def check(self) -> None:
@@ -496,20 +560,35 @@ class Server:
         self._in_session: dict[str, Link] = {}
         self._idle: list[Link] = []
 
-    def submit(self, packed: bytes, patience_s: float, script: Script | None = None) -> asyncio.Future[Any]:
+    def submit(
+        self, packed: bytes, patience_s: float, script: Script | None = None, fits: Fits | None = None
+    ) -> asyncio.Future[Any]:
         """Send it on the connection that everybody shares. Raises `Trouble` when closed."""
         link = self._link
-        if link is None:
+        if link is None or link.is_unread():
+            if link is not None:
+                link.retire()
             link = self._link = self._new_link()
-        return link.submit(packed, patience_s, script)
+        return link.submit(packed, patience_s, script, fits)
 
     def session(self, name: str) -> Link:
         """The connection of that session alone."""
         link = self._in_session.get(name)
-        if link is None or not link.usable:
-            link = self._take()
-            self._in_session[name] = link
+        if link is None:
+            link = self._in_session[name] = self._take()
+        elif not link.usable:
+            # What the session has watched or begun went with it: another connection would know nothing of that.
+            del self._in_session[name]
+            raise Trouble("broken", "the connection was closed", self.name, sent=False, passing=True)
         return link
+
+    def lasting_session(self, name: str) -> Link:
+        """The same for a session whose requests know nothing of each other: on a new connection when need be."""
+        link = self._in_session.get(name)
+        if link is not None and (not link.usable or link.is_unread()):
+            self.end_session(name)
+            link.retire()
+        return self.session(name)
 
     def end_session(self, name: str) -> None:
         """Others may have its connection now, when it owes nothing."""
@@ -524,7 +603,7 @@ class Server:
     def _take(self) -> Link:
         while self._idle:
             link = self._idle.pop()
-            if link.usable:
+            if link.usable and not link.is_unread():
                 return link
         return self._new_link()
 

@@ -8,12 +8,15 @@ from typing import Any
 import hiredis
 
 from holdfast._core.effects import Answer, Protocol
+from holdfast._core.replies import FITS, Fits, expected_of, nonsense
 from holdfast._core.trouble import Trouble
 from holdfast._lua import Script
 from holdfast._transport.pack import pack_command
 from holdfast._transport.threads import Node, Wire
 
 __all__ = ["Asked"]
+
+_Push: type = getattr(hiredis, "PushNotification", type(None))
 
 
 class Asked:
@@ -46,10 +49,14 @@ class Asked:
         """What has come by now: the answer, or None. The connection is idle again, or closed, after an answer."""
         wire = self.wire
         try:
-            for reply in wire.read_ready():
+            replies = [reply for reply in wire.read_ready() if type(reply) is not _Push]
+            while replies:
+                reply = replies.pop(0)
                 if self.skip:
                     self.skip -= 1
                     continue
+                if replies or wire.has_more():
+                    return self._nonsense("more than one reply", None)
                 if type(reply) is hiredis.ReplyError:
                     if str(reply).startswith("NOSCRIPT") and not self.loaded:
                         self.loaded = True  # once is enough
@@ -57,10 +64,17 @@ class Asked:
                         wire.sendall(pack_command(("SCRIPT", "LOAD", self.script.text)) + self.packed)
                         continue
                     reply = self.node.refused(reply)
+                elif not FITS[self.script.name](reply):
+                    return self._nonsense(repr(reply), FITS[self.script.name])
                 self.node.put(wire)
                 return reply
-        except (OSError, hiredis.ProtocolError) as error:
+        except OSError as error:
             wire.close()
             self.node.drop_idle()
             return Trouble("broken", str(error), self.node.name, sent=True, passing=True)
         return None
+
+    def _nonsense(self, said: str, fits: Fits | None) -> Trouble:
+        self.wire.close()
+        self.node.drop_idle()
+        return nonsense(said, expected_of(fits), self.node.name)

@@ -11,6 +11,7 @@ connections lie on a stack, which is a list: append and pop are atomic.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 import sys
@@ -20,6 +21,17 @@ from typing import Any
 import hiredis
 
 from holdfast._core.effects import Call, Command, Reply
+from holdfast._core.replies import (
+    COUNT,
+    DONE,
+    FITS,
+    MAYBE,
+    Fits,
+    expected_of,
+    is_confirmation,
+    nonsense,
+    promises_too_much,
+)
 from holdfast._core.trouble import Trouble, refusal
 from holdfast._lua import SCRIPTS, Script
 from holdfast._transport.pack import pack_command, pack_script, pack_sync
@@ -31,12 +43,24 @@ _ASKING = pack_command(("ASKING",))
 _MISPLACED = frozenset({"READONLY", "MASTERDOWN"})
 #: Whether a timeval is two longs, so that we know how to write one.
 _LONG_TIMEVAL = sys.maxsize > 2**32 and os.name == "posix"
+_Push: type = getattr(hiredis, "PushNotification", type(None))
 
 
 class Wire:
     """One connection: bytes out, parsed replies in."""
 
-    __slots__ = ("_connection", "_is_tls", "_reader", "_recv", "aborted", "patience_s", "sendall", "sock")
+    __slots__ = (
+        "_connection",
+        "_is_tls",
+        "_reader",
+        "_recv",
+        "aborted",
+        "has_more",
+        "patience_s",
+        "sendall",
+        "sock",
+        "stirs",
+    )
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -46,6 +70,12 @@ class Wire:
         self._recv = self.sock.recv
         self._reader = hiredis.Reader()
         self._is_tls = hasattr(self.sock, "pending")
+        #: Whether something was read that is no part of the last reply.
+        self.has_more = self._reader.has_data
+        poll = select.poll()
+        poll.register(self.sock.fileno(), select.POLLIN)
+        #: `stirs(0)`: empty while nothing has come; much cheaper than to read.
+        self.stirs: Callable[[int], Any] = poll.poll
         #: What `patience` was told last.
         self.patience_s = -1.0
         self.aborted = False
@@ -69,12 +99,51 @@ class Wire:
         """The next reply; server errors are returned as `hiredis.ReplyError`. Raises OSError, as `sendall`."""
         reader = self._reader
         reply = reader.gets()
+        if reply is False and not self.has_more():
+            reply = self.read_first()
+        while reply is False or type(reply) is _Push:  # a push may come at any time, and is nobody's reply
+            reply = self.read_more() if reply is False else reader.gets()
+        return reply
+
+    def read_first(self) -> Reply:
+        """The next reply, of which nothing has been read yet, or False."""
+        data = self._recv(65536)
+        if not data:
+            raise ConnectionResetError("the server closed the connection")
+        if promises_too_much(data):
+            raise ValueError(repr(data[:20]))
+        self._reader.feed(data)
+        return self._reader.gets()
+
+    def read_any(self) -> Reply:
+        """The same, or a push: with RESP3 a subscription is confirmed by one."""
+        reply = self._reader.gets()
         while reply is False:
             reply = self.read_more()
         return reply
 
+    def is_idle(self) -> bool:
+        """Whether it can be used again: it has not ended, and brought nothing that nobody has asked for."""
+        if not self.stirs(0):
+            return True
+        if not self._is_tls:
+            return False
+        try:  # perhaps a message of TLS itself
+            self.patience(0.0)
+            self._recv(1)
+            return False
+        except (OSError, ValueError) as error:
+            return _would_block(error)
+
+    def is_done(self) -> bool:
+        """Whether everything that was read was asked for; pushes do not count."""
+        while self.has_more():
+            if type(self._reader.gets()) is not _Push:
+                return False
+        return True
+
     def read_more(self) -> Reply:
-        """The next reply, of which nothing has been read yet, or False."""
+        """The next reply, of which something may have been read, or False."""
         data = self._recv(65536)
         if not data:
             raise ConnectionResetError("the server closed the connection")
@@ -90,6 +159,8 @@ class Wire:
                 data = self._recv(65536)
                 if not data:
                     raise ConnectionResetError("the server closed the connection")
+                if promises_too_much(data):
+                    raise ConnectionAbortedError(repr(data[:20]))
                 reader.feed(data)
                 if len(data) < 65536 and not self._is_tls:
                     break
@@ -101,7 +172,7 @@ class Wire:
         try:
             while (reply := reader.gets()) is not False:
                 replies.append(reply)
-        except hiredis.ProtocolError as error:
+        except Exception as error:  # of the parser, or of memory
             raise ConnectionAbortedError(str(error)) from error
         return replies
 
@@ -131,8 +202,13 @@ class Wire:
             pass
 
 
-def _would_block(error: OSError) -> bool:
+def _would_block(error: Exception) -> bool:
     return type(error).__name__ in ("SSLWantReadError", "SSLWantWriteError")
+
+
+def _fits_of_tail(call: Call) -> tuple[Fits, ...]:
+    """What the commands behind a script answer with: WAIT, and perhaps INFO."""
+    return () if call.sync is None else (COUNT, MAYBE)[: len(call.sync) - 1]
 
 
 def _tail(call: Call) -> list[bytes]:
@@ -184,17 +260,18 @@ class Node:
 
     def take(self, patience_s: float) -> Wire:
         """An idle connection, or a new one."""
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self.connect(patience_s)
+        return self.idle() or self.connect(patience_s)
 
     def idle(self) -> Wire | None:
-        """An idle connection, if there is one."""
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return None
+        """An idle connection that can be used, if there is one: the server may have closed it meanwhile."""
+        while True:
+            try:
+                wire = self._idle.pop()
+            except IndexError:
+                return None
+            if wire.is_idle():
+                return wire
+            wire.close()
 
     def put(self, wire: Wire) -> None:
         """A connection on which every reply was read."""
@@ -228,7 +305,7 @@ class Node:
         if call.sync is not None or asking:
             return self._call_with(call, script, packed, on_wire, asking)
         if on_wire is not None:
-            reply = self._exchange(packed, 1, call.patience_s, on_wire, script)[0]
+            reply = self._exchange(packed, (FITS[script.name],), call.patience_s, on_wire, script)[0]
             if type(reply) is hiredis.ReplyError:
                 raise self.refused(reply)
             return reply
@@ -241,28 +318,56 @@ class Node:
             wire = idle.pop()
         except IndexError:
             wire = self.connect(patience_s)
+        else:
+            if wire.stirs(0):
+                idle.append(wire)
+                wire = self.take(patience_s)
         try:
             if wire.patience_s != patience_s:
                 wire.patience(patience_s)
             wire.sendall(packed)
-            reply = wire.read_more()
-            if reply is False:
+            reply = wire.read_first()
+            if reply is False or type(reply) is _Push:
                 reply = wire.read()
         except BaseException as error:
             trouble = self._failed(wire, error, patience_s)
             if trouble is None:
                 raise
             raise trouble from error
-        refused = type(reply) is hiredis.ReplyError
-        if refused and str(reply).startswith("NOSCRIPT"):
-            reply = self._exchange_on(wire, packed, 1, patience_s, script)[0]
-            refused = type(reply) is hiredis.ReplyError
+        refused = None
+        fits = FITS[script.name]
+        if wire.has_more() or not fits(reply):
+            refused = self._checked(wire, (reply,), (fits,))
+            if refused is not None and str(refused).startswith("NOSCRIPT"):
+                reply = self._exchange_on(wire, packed, (fits,), patience_s, script)[0]
+                refused = reply if type(reply) is hiredis.ReplyError else None
         idle.append(wire)
         if self.closed:
             self.close()
-        if refused:
-            raise self.refused(reply)
+        if refused is not None:
+            raise self.refused(refused)
         return reply
+
+    def _checked(self, wire: Wire, replies: Sequence[Reply], fits: Sequence[Fits | None]) -> Reply | None:
+        """The first error among the replies. Raises `Trouble`, the connection closed, when they make no sense."""
+        refused = None
+        for reply, fit in zip(replies, fits, strict=True):
+            if type(reply) is hiredis.ReplyError:
+                refused = reply if refused is None else refused
+            elif fit is not None and not fit(reply):
+                raise self._nonsense(wire, repr(reply), expected_of(fit))
+        try:
+            done = wire.is_done()
+        except Exception as error:
+            raise self._nonsense(wire, str(error), expected_of(None)) from error
+        if not done:
+            raise self._nonsense(wire, "more than one reply", expected_of(None))
+        return refused
+
+    def _nonsense(self, wire: Wire, said: str, expected: str) -> Trouble:
+        wire.close()
+        self.drop_idle()  # they lead to the same place
+        return nonsense(said, expected, self.name)
 
     def _failed(self, wire: Wire, error: BaseException, patience_s: float) -> Trouble | None:
         """Closes the connection. The trouble that it was, or None for what is not the server's."""
@@ -271,9 +376,12 @@ class Node:
             self.drop_idle()  # if the network is gone they are as dead, and each would cost as long
             said = f"no answer within {patience_s:.3g} s"
             return Trouble("silent", said, self.name, sent=True, passing=True)
-        if isinstance(error, (OSError, hiredis.ProtocolError)):
+        if isinstance(error, OSError):
             self.drop_idle()  # the others were most likely closed with it
             return Trouble("broken", str(error), self.name, sent=True, passing=True)
+        if isinstance(error, Exception):  # of the parser, which runs out of memory for some
+            self.drop_idle()
+            return nonsense(f"{type(error).__name__}: {error}", expected_of(None), self.name)
         return None
 
     def _call_with(
@@ -285,17 +393,15 @@ class Node:
         asking: bool,
     ) -> Reply:
         """With ASKING before it or WAIT behind it."""
-        count = 1
+        fits = [FITS[script.name], *_fits_of_tail(call)]
         patience_s = call.patience_s
         if asking:
             packed = _ASKING + packed
-            count += 1
+            fits.insert(0, DONE)
         if call.sync is not None:
-            tail = pack_sync(call.sync)
-            packed += b"".join(tail)
-            count += len(tail)
+            packed += b"".join(pack_sync(call.sync))
             patience_s += call.sync[1] / 1000
-        replies = self._exchange(packed, count, patience_s, on_wire, script)
+        replies = self._exchange(packed, fits, patience_s, on_wire, script)
         if asking:
             replies = replies[1:]
         for reply in replies:
@@ -312,14 +418,15 @@ class Node:
         packed = pack_command(command.args)
         if asking:
             packed = _ASKING + packed
-        reply = self._exchange(packed, 2 if asking else 1, command.patience_s, on_wire, None)[-1]
+        fits = (DONE, command.fits) if asking else (command.fits,)
+        reply = self._exchange(packed, fits, command.patience_s, on_wire, None)[-1]
         if isinstance(reply, hiredis.ReplyError):
             raise self.refused(reply)
         return reply
 
     def command_on(self, wire: Wire, command: Command) -> Reply:
         """Run a plain command on a connection that the caller took; it is closed when anything goes wrong."""
-        reply = self._exchange_on(wire, pack_command(command.args), 1, command.patience_s, None)[0]
+        reply = self._exchange_on(wire, pack_command(command.args), (command.fits,), command.patience_s, None)[0]
         if isinstance(reply, hiredis.ReplyError):
             wire.close()
             raise self.refused(reply)
@@ -333,14 +440,15 @@ class Node:
             for call, tail in zip(calls, tails, strict=True)
         )
         counts = [1 + len(tail) for tail in tails]
+        fits = [fit for call in calls for fit in (FITS[call.script], *_fits_of_tail(call))]
         patience_s += sum(call.sync[1] / 1000 for call in calls if call.sync is not None)
         try:
-            replies = self._exchange(packed, sum(counts), patience_s, None, None)
+            replies = self._exchange(packed, fits, patience_s, None, None)
             if any(isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT") for reply in replies):
                 names = sorted({call.script for call in calls})
                 loads = b"".join(pack_command(("SCRIPT", "LOAD", SCRIPTS[name].text)) for name in names)
-                self._exchange(loads, len(names), patience_s, None, None)
-                replies = self._exchange(packed, sum(counts), patience_s, None, None)
+                self._exchange(loads, [MAYBE] * len(names), patience_s, None, None)
+                replies = self._exchange(packed, fits, patience_s, None, None)
         except Trouble as trouble:
             return [trouble] * len(calls)
         answers: list[Reply | Trouble] = []
@@ -355,19 +463,19 @@ class Node:
     def _exchange(
         self,
         packed: bytes,
-        count: int,
+        fits: Sequence[Fits | None],
         patience_s: float,
         on_wire: Callable[[Wire | None], None] | None,
         script: Script | None,
     ) -> list[Reply]:
-        """Send, and read `count` replies, on a connection from the stack."""
+        """Send, and read a reply for each of `fits`, on a connection from the stack."""
         wire = self.take(patience_s)
         if on_wire is None:
-            replies = self._exchange_on(wire, packed, count, patience_s, script)
+            replies = self._exchange_on(wire, packed, fits, patience_s, script)
         else:
             on_wire(wire)
             try:
-                replies = self._exchange_on(wire, packed, count, patience_s, script)
+                replies = self._exchange_on(wire, packed, fits, patience_s, script)
             finally:
                 on_wire(None)
             if wire.aborted:  # after its reply had come: nobody else must get it
@@ -377,27 +485,28 @@ class Node:
         return replies
 
     def _exchange_on(
-        self, wire: Wire, packed: bytes, count: int, patience_s: float, script: Script | None
+        self, wire: Wire, packed: bytes, fits: Sequence[Fits | None], patience_s: float, script: Script | None
     ) -> list[Reply]:
         """The same on a given connection, which is closed when anything goes wrong."""
         try:
             wire.patience(patience_s)
             wire.sendall(packed)
-            replies = [wire.read() for _ in range(count)] if count > 1 else [wire.read()]
+            replies = [wire.read() for _ in fits]
             if script is not None and any(
                 type(reply) is hiredis.ReplyError and str(reply).startswith("NOSCRIPT") for reply in replies
             ):
                 wire.sendall(pack_command(("SCRIPT", "LOAD", script.text)) + packed)
                 loaded = wire.read()
-                replies = [wire.read() for _ in range(count)]
+                replies = [wire.read() for _ in fits]
                 if isinstance(loaded, hiredis.ReplyError):
-                    replies = [loaded] * count
-            return replies
+                    replies = [loaded] * len(fits)
         except BaseException as error:
             trouble = self._failed(wire, error, patience_s)
             if trouble is None:
                 raise
             raise trouble from error
+        self._checked(wire, replies, fits)
+        return replies
 
     def refused(self, reply: Any) -> Trouble:
         """The trouble behind a server's error."""
@@ -412,13 +521,19 @@ class Node:
         try:
             wire.patience(patience_s)
             wire.sendall(pack_command(("SUBSCRIBE", channel)))
-            reply = wire.read()
+            reply = wire.read_any()
+            if type(reply) is not hiredis.ReplyError and not is_confirmation(reply, channel):
+                raise self._nonsense(wire, repr(reply), "a confirmation of SUBSCRIBE")
         except (TimeoutError, BlockingIOError):
             wire.close()
             raise Trouble("silent", "no answer to SUBSCRIBE", self.name, sent=False, passing=True) from None
         except OSError as error:
             wire.close()
             raise Trouble("broken", str(error), self.name, sent=False, passing=True) from error
+        except Trouble:
+            raise
+        except Exception as error:  # of the parser
+            raise self._nonsense(wire, str(error), "a confirmation of SUBSCRIBE") from error
         except BaseException:
             wire.close()
             raise

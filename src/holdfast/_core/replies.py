@@ -1,0 +1,223 @@
+"""What a reply may look like: one place that says it for every script, and for the commands that we send ourselves.
+
+Law: nothing but a reply that fits reaches a protocol. A connection with another one is out of step, or leads to
+something that is no server of ours: whoever reads it closes it, and what was asked may have been done.
+
+A script with a new form of reply says so here, too (see the head of its `.lua` file).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast._core.effects import Reply, Wake
+from holdfast._core.trouble import Trouble
+
+__all__ = [
+    "COUNT",
+    "DONE",
+    "FITS",
+    "MAYBE",
+    "MAYBE_DONE",
+    "MOMENT",
+    "QUEUED",
+    "Fits",
+    "executed",
+    "expected_of",
+    "is_confirmation",
+    "nonsense",
+    "promises_too_much",
+    "wake_of",
+]
+
+#: Whether a reply fits.
+Fits = Callable[[Reply], bool]
+
+_SHOWN_MAX = 120
+_I, _B = int, bytes
+#: What arrays, maps, sets, pushes and attributes begin with.
+_AGGREGATES = b"*%~>|"
+
+
+def _forms(*forms: tuple[int, type, *tuple[type, ...]] | tuple[int]) -> Fits:
+    """A list whose first number says how it goes on."""
+    known = [[int, *form[1:]] for form in forms]
+    firsts = [form[0] for form in forms]
+
+    def fits(reply: Reply) -> bool:
+        if type(reply) is not list:
+            return False
+        types = [*map(type, reply)]
+        return types in known and (reply[0], types) in zip(firsts, known, strict=True)
+
+    return fits
+
+
+def _granting(*others: tuple[int, type, *tuple[type, ...]] | tuple[int]) -> Fits:
+    """Granted with a fencing token (first, since it is the most frequent case), busy, buried, or one of `others`."""
+    rest = _forms((0, _I, _B, _I, _I), (-1,), *others)
+
+    def fits(reply: Reply) -> bool:
+        if type(reply) is list and len(reply) == 2 and reply[0] == 1:
+            return type(reply[0]) is int and type(reply[1]) is int and reply[1] > 0
+        return rest(reply)
+
+    return fits
+
+
+def _row(*types: type) -> Fits:
+    """A list of these."""
+    wanted = [*types]
+    return lambda reply: type(reply) is list and [*map(type, reply)] == wanted
+
+
+def _number(least: int, most: int | None = None) -> Fits:
+    """A whole number within limits."""
+    return lambda reply: type(reply) is int and least <= reply and (most is None or reply <= most)
+
+
+def _is_digits(reply: Reply) -> bool:
+    return type(reply) is bytes and reply.isdigit() and len(reply) < 20
+
+
+_TO_2, _TO_1 = _number(0, 2), _number(0, 1)
+
+#: By the name of the script.
+FITS: dict[str, Fits] = {
+    "acquire": _granting(),
+    "multi_acquire": _granting(),
+    "rw_acquire": _granting((-2,), (-3,)),
+    "sem_acquire": _granting((-2, _I), (-3, _I)),
+    "cond_wait": _forms((1, _I, _I), (0, _I, _B, _I, _I), (0, _I, _B, _I, _I, _I), (-1,), (-2,)),
+    "gate_wait": _forms((1, _I), (0, _I, _B, _I, _I), (-1,), (-2, _I)),
+    "barrier_wait": _forms((1, _I, _I), (0, _I, _B, _I, _I), (-1,), (-2,), (-3, _I)),
+    "quorum_acquire": _forms((1, _I, _I, _B), (0, _I, _B), (-1,), (-2, _I), (-3, _B)),
+    "release": _TO_2,
+    "rw_release": _TO_2,
+    "sem_release": _TO_2,
+    "multi_release": _TO_1,
+    "cond_leave": _TO_2,
+    "renew": _TO_1,
+    "rw_renew": _TO_1,
+    "sem_renew": _TO_1,
+    "multi_renew": _TO_1,
+    "raise_fence": _TO_1,
+    "set_if": _TO_1,
+    "rw_downgrade": _forms((1, _I), (0,)),
+    "gate_move": _forms((1, _I), (-2, _I)),
+    "barrier_move": _forms((1, _I, _I, _I), (-3, _I)),
+    "cond_notify": _number(-1),
+    "sem_resize": _number(0),
+    "fenced_set": lambda reply: (type(reply) is int and reply == 0) or _is_digits(reply),
+    "inspect": _row(_B, _I, _I, _I),
+    "rw_inspect": _row(_B, _I, _I, _I, _I),
+    "sem_inspect": _row(_I, _I, _I, _I, _I, _I),
+}
+
+
+# Of commands: what was done, or put off until EXEC; a value or none; a number.
+
+
+def DONE(reply: Reply) -> bool:
+    """OK."""
+    return type(reply) is bytes and reply == b"OK"
+
+
+def MAYBE_DONE(reply: Reply) -> bool:
+    """OK, or nil."""
+    return reply is None or DONE(reply)
+
+
+def QUEUED(reply: Reply) -> bool:
+    """QUEUED."""
+    return type(reply) is bytes and reply == b"QUEUED"
+
+
+def MAYBE(reply: Reply) -> bool:
+    """A string, or nil."""
+    return reply is None or type(reply) is bytes
+
+
+def COUNT(reply: Reply) -> bool:
+    """An integer."""
+    return type(reply) is int
+
+
+def MOMENT(reply: Reply) -> bool:
+    """Seconds and microseconds."""
+    return type(reply) is list and len(reply) == 2 and all(map(_is_digits, reply))
+
+
+def executed(count: int) -> Fits:
+    """What EXEC answers with after so many commands: their replies, or nil."""
+    return lambda reply: reply is None or (type(reply) is list and len(reply) == count)
+
+
+_GRANTING = "[1, token, …], [0, ms, holder, place, arrival] or [-1]"
+_EXPECTED: dict[object, str] = {
+    _TO_2: "0, 1 or 2",
+    _TO_1: "0 or 1",
+    FITS["inspect"]: "[holder, ms, token, waiters]",
+    FITS["rw_inspect"]: "[holder, ms, readers, waiters, token]",
+    FITS["sem_inspect"]: "six integers",
+    FITS["gate_move"]: "[1, missing] or [-2, declared]",
+    FITS["barrier_move"]: "[1, generation, waiting, broken] or [-3, parties]",
+    FITS["rw_downgrade"]: "[1, token] or [0]",
+    FITS["quorum_acquire"]: "[1, token, time, run id], [0, ms, holder] or [-1 …]",
+    FITS["cond_notify"]: "an integer",
+    FITS["sem_resize"]: "an integer",
+    FITS["fenced_set"]: "0 or a fencing token",
+    DONE: "OK",
+    MAYBE_DONE: "OK or nil",
+    QUEUED: "QUEUED",
+    MAYBE: "a string or nil",
+    COUNT: "an integer",
+    MOMENT: "[seconds, microseconds]",
+}
+
+
+def is_confirmation(reply: Reply, channel: str) -> bool:
+    """Whether it says that we are subscribed to the channel."""
+    return (
+        isinstance(reply, list)
+        and len(reply) == 3
+        and reply[0] == b"subscribe"
+        and reply[1] == channel.encode()
+        and type(reply[2]) is int
+    )
+
+
+def wake_of(reply: Reply, channel: str) -> tuple[str, Wake] | None:
+    """Whom a message of the inbox is for, and what it says: `grant TOKEN FENCE` or `ask TOKEN`. None: not a message.
+
+    Anybody may publish there: what cannot be read is no wake-up, and a grant is confirmed before it counts.
+    """
+    if not (isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message" and reply[1] == channel.encode()):
+        return None
+    if type(reply[2]) is not bytes:
+        return None
+    kind, _, rest = reply[2].decode("utf-8", "replace").partition(" ")
+    token, _, fence = rest.partition(" ")
+    if kind == "grant" and fence.isascii() and fence.isdigit() and len(fence) < 20:
+        return token, Wake(Wake.GRANT, int(fence))
+    return token, Wake(Wake.ASK)
+
+
+def promises_too_much(data: bytes) -> bool:
+    """Whether a reply that begins so is an array of 10,000,000 or more: parsers get memory for all of it at once."""
+    return data[0] in _AGGREGATES and len(data) > 8 and b"\r" not in data[1:9]
+
+
+def expected_of(fits: Fits | None) -> str:
+    """What would have fitted, for messages."""
+    if fits is None:
+        return "one reply for each request"
+    return _EXPECTED.get(fits, _GRANTING if fits in FITS.values() else "a reply to each command, or nil")
+
+
+def nonsense(said: str, expected: str, node: str) -> Trouble:
+    """The trouble behind an answer that no server of ours gives. Its connection is closed by whoever finds it."""
+    shown = said if len(said) <= _SHOWN_MAX else f"{said[:_SHOWN_MAX]}…"
+    return Trouble(
+        "nonsense", f"{shown}, which is no answer to what was asked ({expected})", node, sent=True, passing=False
+    )

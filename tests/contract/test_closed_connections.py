@@ -1,0 +1,157 @@
+"""Connections that the server has closed while nobody used them: that is nobody's trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+import holdfast
+from holdfast import embedded
+from tests.support.faces import AsyncioFace, Face
+from tests.support.operations import OPERATIONS, Scene
+from tests.support.servers import free_port, unique
+
+
+@pytest.fixture
+def valkey(valkey_server: embedded.Server) -> Iterator[Any]:
+    """A plain client, to look at the server and to play the stranger."""
+    with redis.Redis.from_url(valkey_server.url, decode_responses=True) as client:
+        yield client
+
+
+def kill(raw: Any) -> None:
+    """End every connection but this one."""
+    for kind in ("normal", "pubsub"):
+        raw.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.what)
+def test_an_idle_connection_that_was_killed(
+    face: Face, valkey_server: embedded.Server, operation: Any, valkey: Any
+) -> None:
+    scene = Scene(face, face.connect(valkey_server.url), face.actor())
+    scene.ask(scene.locks.lock(unique("warm")), "locked")
+    do = operation.prepare(scene)
+    kill(valkey)
+    do()
+    scene.locks.close()
+
+
+def test_idle_connections_that_timed_out(face: Face, private_server: Callable[..., embedded.Server]) -> None:
+    """As with ``timeout 1`` in the server's configuration."""
+    server = private_server(config={"timeout": "1"})
+    scenes = [(operation, Scene(face, face.connect(server.url), face.actor())) for operation in OPERATIONS]
+    prepared = [(operation, scene, operation.prepare(scene)) for operation, scene in scenes]
+    time.sleep(2.5)  # the server looks at all its connections once a second or so
+    for _, scene, do in prepared:
+        do()
+        scene.locks.close()
+
+
+def test_a_server_that_was_restarted(face: Face, private_server: Callable[..., embedded.Server]) -> None:
+    """It has forgotten everything, which is said as such; that connections ended is not."""
+    port = free_port()
+    server = private_server(port=port)
+    # (Nobody sets the event again.)
+    operations = [operation for operation in OPERATIONS if operation.what != "Event.wait"]
+    scenes = [(operation, Scene(face, face.connect(server.url), face.actor())) for operation in operations]
+    prepared = [(operation, scene, operation.prepare(scene)) for operation, scene in scenes]
+    server.close()
+    private_server(port=port)
+    for operation, scene, do in prepared:
+        try:
+            do()
+        except (holdfast.LeaseLost, holdfast.NotHeld):
+            assert operation.what.startswith(("Lease", "Read", "Write", "Sem", "Multi", "Condition", "Election"))
+        scene.locks.close()
+
+
+def test_a_connection_whose_end_the_event_loop_has_not_seen(valkey_server: embedded.Server, valkey: Any) -> None:
+    """It was busy elsewhere."""
+
+    async def main() -> None:
+        import holdfast.asyncio
+
+        async with holdfast.asyncio.connect(valkey_server.url) as locks:
+            key = unique("busy")
+            lock = locks.lock(key, ttl=20)
+            async with lock as lease:
+                for ask in (
+                    lock.locked,
+                    lock.holder,
+                    lambda: lease.extend(20),
+                    lambda: locks.compare_and_set(f"{key}-cas", None, "a"),
+                    lambda: locks.semaphore(key, permits=2).available(),
+                    lambda: locks.event(key).set(),
+                ):
+                    await asyncio.sleep(0.01)
+                    time.sleep(0.06)  # noqa: ASYNC251 (that is what this is about)
+                    kill(valkey)
+                    await ask()
+
+    asyncio.run(main())
+
+
+def test_a_transaction_never_goes_on_without_what_it_watches(
+    face: Face, valkey_server: embedded.Server, valkey: Any
+) -> None:
+    """Its connection ended after the read: it begins anew, and nobody's write is overwritten."""
+    locks = face.connect(valkey_server.url)
+    key = unique("watched")
+    valkey.set(key, 1)
+    seen: list[int] = []
+
+    def meanwhile(value: int) -> None:
+        seen.append(value)
+        if len(seen) == 1:
+            kill(valkey)
+            valkey.set(key, 10)
+
+    if isinstance(face, AsyncioFace):
+
+        async def add(tx: Any) -> None:
+            meanwhile(int(await tx.get(key)))
+            await asyncio.sleep(0.05)
+            tx.set(key, seen[-1] + 1)
+
+    else:
+
+        def add(tx: Any) -> None:  # type: ignore[misc]
+            meanwhile(int(tx.get(key)))
+            tx.set(key, seen[-1] + 1)
+
+    locks.optimistic(key).run(add)
+    assert seen == [1, 10]
+    assert valkey.get(key) == "11"
+
+
+def test_a_transaction_whose_read_failed_writes_nothing(
+    face: Face, valkey_server: embedded.Server, valkey: Any
+) -> None:
+    """A read that is refused ends its connection, and what that watched: also where the function goes on."""
+    locks = face.connect(valkey_server.url)
+    key = unique("refused")
+    valkey.lpush(key, "a list")
+
+    if isinstance(face, AsyncioFace):
+
+        async def careless(tx: Any) -> None:
+            with pytest.raises(holdfast.ServerError, match="WRONGTYPE"):
+                await tx.get(key)
+            tx.queue("LPUSH", key, "more")
+
+    else:
+
+        def careless(tx: Any) -> None:  # type: ignore[misc]
+            with pytest.raises(holdfast.ServerError, match="WRONGTYPE"):
+                tx.get(key)
+            tx.queue("LPUSH", key, "more")
+
+    with pytest.raises(holdfast.ServerError, match="WRONGTYPE"):
+        locks.optimistic(key).run(careless)
+    assert valkey.lrange(key, 0, -1) == ["a list"]

@@ -1,0 +1,150 @@
+"""Answers that no server gives: every operation ends with an error that says so, and nobody gets another's reply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import embedded
+from tests.support.faces import Face, eventually
+from tests.support.liar import KINDS, Liar
+from tests.support.operations import OPERATIONS, Operation, Scene
+from tests.support.servers import unique
+
+BY_WHAT = {operation.what: operation for operation in OPERATIONS}
+
+
+@pytest.fixture
+def liar(valkey_server: embedded.Server) -> Iterator[Liar]:
+    with Liar(valkey_server.host, valkey_server.port) as liar:
+        yield liar
+
+
+def everything_works(scene: Scene) -> None:
+    """Whoever asks gets an answer to that question."""
+    lock = scene.locks.lock(unique("after"), ttl=20)
+    assert scene.ask(lock, "locked") is False
+    lease = scene.ask(lock, "acquire", timeout=20)
+    assert scene.ask(lock, "last_fencing_token") == lease.fencing_token
+    assert scene.ask(lock, "holder").token == lease.token
+    semaphore = scene.locks.semaphore(unique("after"), permits=3, ttl=20)
+    assert scene.ask(semaphore, "available") == 3
+    scene.ask(lease, "release")
+    assert scene.ask(lock, "locked") is False
+
+
+def lie_to(operation: Operation, face: Face, liar: Liar, kind: str, at: int = 0) -> int:
+    """How many of its requests were answered so: 0 or 1."""
+    locks, actor = face.connect(liar.url), face.actor()
+    scene = Scene(face, locks, actor)
+    do = operation.prepare(scene)
+    liar.lie(KINDS[kind], at)
+    raised: Exception | None = None
+    try:
+        do()
+    except holdfast.HoldfastError as error:
+        raised = error
+    except (ValueError, TypeError) as error:
+        if operation.strict:
+            raise AssertionError(f"{operation.what} got {kind}: {error!r}") from error
+    told = liar.told
+    if told and operation.strict:
+        assert isinstance(raised, holdfast.ServerError), f"{operation.what} got {kind}: {raised!r}"
+        assert "no answer to what was asked" in str(raised)
+    liar.truth()
+    everything_works(scene)
+    locks.close()
+    return told
+
+
+@pytest.mark.parametrize("what", BY_WHAT)
+def test_nonsense_is_told_and_the_next_one_gets_its_own_reply(face: Face, liar: Liar, what: str) -> None:
+    kinds = list(KINDS)
+    number = list(BY_WHAT).index(what)
+    for step in (0, 7, 13):
+        assert lie_to(BY_WHAT[what], face, liar, kinds[(number + step) % len(kinds)]) == 1
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("what", BY_WHAT)
+def test_nonsense_of_every_kind_to_every_request(face: Face, liar: Liar, what: str) -> None:
+    for kind in KINDS:
+        for at in range(10):
+            if not lie_to(BY_WHAT[what], face, liar, kind, at):
+                break
+
+
+@pytest.mark.parametrize("make", ["lock", "semaphore", "rwlock.read", "rwlock.write", "multilock", "election"])
+def test_what_was_granted_by_a_reply_that_made_no_sense_is_given_back(face: Face, liar: Liar, make: str) -> None:
+    """The request was carried out, whatever came back."""
+    name = unique("granted")
+    locks, others = face.connect(liar.url), face.connect(liar.url)
+    scene = Scene(face, locks, face.actor())
+
+    def made(client: Any) -> Any:
+        if make == "semaphore":
+            return client.semaphore(name, permits=1, ttl=20)
+        if make.startswith("rwlock"):
+            return getattr(client.rwlock(name, ttl=20), make.partition(".")[2])()
+        return getattr(client, make)(name, ttl=20)
+
+    acquire = "campaign" if make == "election" else "acquire"
+    scene.ask(locks.lock(unique("warm"), ttl=20), "acquire")
+    liar.lie(KINDS["an array that is too long"])
+    with pytest.raises(holdfast.ServerError):
+        scene.ask(made(locks), acquire, timeout=20)
+    other = made(others) if make != "rwlock.read" else others.rwlock(name, ttl=20).write()
+    scene.ask(other, acquire, timeout=10)
+    locks.close()
+    others.close()
+
+
+def test_a_surplus_that_comes_later_is_nobodys_reply(face: Face, liar: Liar) -> None:
+    """It came while the connection was idle: the next request goes on another one."""
+    scene = Scene(face, face.connect(liar.url), face.actor())
+    lock = scene.locks.lock(unique("late"), ttl=20)
+    lease = scene.ask(lock, "acquire")
+    for _ in range(3):
+        liar.later(b"*4\r\n$0\r\n\r\n:-2\r\n:0\r\n:77\r\n")
+        assert scene.ask(lock, "waiters") == 0
+        assert scene.ask(lock, "last_fencing_token") == lease.fencing_token
+    scene.locks.close()
+
+
+def test_nonsense_in_the_inbox(face: Face, url: str, raw: Any) -> None:
+    """Anybody may publish there: those who wait go on waiting, and are woken."""
+    locks, others = face.connect(url), face.connect(url)
+    scene, other = Scene(face, locks, face.actor()), face.actor()
+    lock = locks.lock(scene.name, ttl=20)
+    lease = scene.ask(lock, "acquire")
+    waiting = other.tell(others.lock(scene.name, ttl=20), "acquire", timeout=20)
+    eventually(lambda: scene.ask(lock, "waiters") == 1)
+    token = raw.zrange(f"holdfast:{{{scene.name}}}:queue", 0, 0)[0]
+    inbox = f"holdfast:inbox:{token.partition(':')[0]}"
+    for text in (
+        *("", " ", "grant", "grant  ", f"grant {token}", f"grant {token} x", f"grant {token} ²", f"ask {token} 1 2 3"),
+        *(f"grant {token} {'9' * 5000}", f"grant {token} -5", f"grant {token} {2**70}", "\x00\xff", "x" * 100_000),
+    ):
+        assert raw.publish(inbox, text) == 1
+    assert not waiting.done()
+    scene.ask(lease, "release")
+    granted = waiting.result(20)
+    assert granted.fencing_token > lease.fencing_token
+    other.ask(granted, "release")
+
+
+def test_a_reply_without_an_end_is_an_unknown_outcome(face: Face, liar: Liar) -> None:
+    """Lengths that nobody could send: the connection is given up in time, and memory is not asked for."""
+    scene = Scene(face, face.connect(liar.url), face.actor())
+    for reply in (b"*2147483647\r\n", b"$99999999999999\r\n", b"*1000000\r\n" * 3):
+        lock = scene.locks.lock(unique("endless"), ttl=0.6, renew=False)
+        lease = scene.ask(lock, "acquire")
+        liar.lie(reply)
+        with pytest.raises((holdfast.OutcomeUnknown, holdfast.ServerError)):
+            scene.ask(lease, "extend", 0.7)
+        liar.truth()
+        everything_works(scene)
+    scene.locks.close()

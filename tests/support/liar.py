@@ -1,0 +1,163 @@
+"""A stand-in that tells lies: a server behind it that answers as it is told when a test asks for it.
+
+    with Liar(server.host, server.port) as liar:
+        locks = holdfast.connect(liar.url)
+        liar.lie(b"$-1\r\n")
+        with pytest.raises(holdfast.ServerError): ...
+
+Handshakes, and what a client says of itself, are answered truthfully.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from typing import Self
+
+import hiredis
+
+from holdfast._transport.pack import pack_command
+
+__all__ = ["KINDS", "Liar"]
+
+#: What no request of ours is answered with, by what is wrong with it. "{}" stands for the true reply.
+KINDS: dict[str, bytes] = {
+    "a second reply": b"{}+OK\r\n",
+    "the reply twice": b"{}{}",
+    "the beginning of a second reply": b"{}$10\r\nabc",
+    "a surplus of ten thousand": b"{}" + b":1\r\n" * 10_000,
+    "an unknown type": b"?what\r\n",
+    "another protocol": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "a float": b",1.5\r\n",
+    "a truth value": b"#t\r\n",
+    "a map with a list for a key": b"%1\r\n*1\r\n:1\r\n:2\r\n",
+    "an empty array": b"*0\r\n",
+    "an array of nil": b"*2\r\n$-1\r\n$-1\r\n",
+    "an array that is too long": b"*9\r\n" + b":1\r\n" * 9,
+    "an array that is too short": b"*1\r\n:1\r\n",
+    "a granted lock without a number": b"*2\r\n:1\r\n$-1\r\n",
+    "an error in an array": b"*2\r\n:1\r\n-ERR no\r\n",
+    "arrays within arrays": b"*1\r\n" * 6 + b":1\r\n",
+    "a number that is too large": b":99999999999999999999\r\n",
+    "a negative length": b"$-7\r\n",
+    "a negative number": b":-77\r\n",
+    "a string": b"$5\r\nhello\r\n",
+}
+
+
+class Liar:
+    """Listens at a port of its own, in front of `host:port`."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._lock = threading.Lock()
+        self._lies: list[tuple[int, bytes]] = []
+        #: How many requests have come since the last `lie`, and how many of them were lied to.
+        self.asked = 0
+        self.told = 0
+        self._socks: list[socket.socket] = []
+        self._unsubscribed: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, name="liar", daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def lie(self, reply: bytes, at: int = 0) -> None:
+        """Answer the `at`-th request from now with this."""
+        with self._lock:
+            self.asked = self.told = 0
+            self._lies = [(at, reply)]
+
+    def later(self, surplus: bytes) -> None:
+        """Send this on every connection that is not subscribed, now, though nobody has asked for it."""
+        with self._lock:
+            for sock in self._unsubscribed:
+                with contextlib.suppress(OSError):
+                    sock.sendall(surplus)
+        time.sleep(0.02)  # it is on loopback, and arrives
+
+    def truth(self) -> None:
+        """No more lies."""
+        with self._lock:
+            self._lies = []
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._target)
+                for sock in (client, server):
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._socks += [client, server]
+                threading.Thread(target=self._serve, args=(client, server), name="liar", daemon=True).start()
+
+    def _serve(self, client: socket.socket, server: socket.socket) -> None:
+        reader = hiredis.Reader()
+        subscribed = False
+        self._unsubscribed.append(client)
+        with contextlib.suppress(OSError, ValueError), client, server:
+            while data := client.recv(65536):
+                reader.feed(data)
+                while (request := reader.gets()) is not False:
+                    reply = self._reply_to(request)
+                    server.sendall(pack_command(request))
+                    if subscribed:
+                        continue
+                    true = _read_one(server)
+                    client.sendall(true if reply is None else reply.replace(b"{}", true))
+                    if request[0].upper() == b"SUBSCRIBE":
+                        subscribed = True
+                        self._unsubscribed.remove(client)
+                        threading.Thread(target=_pump, args=(server, client), name="liar", daemon=True).start()
+
+    def _reply_to(self, request: list[bytes]) -> bytes | None:
+        word = request[0].upper()
+        if word in (b"AUTH", b"HELLO", b"CLIENT", b"SELECT", b"PING", b"SUBSCRIBE", b"SCRIPT"):
+            return None
+        if word == b"SET" and b":client:" in request[1]:
+            return None
+        with self._lock:
+            number, self.asked = self.asked, self.asked + 1
+            for at, reply in self._lies:
+                if at == number:
+                    self.told += 1
+                    return reply
+        return None
+
+    def close(self) -> None:
+        """End it and its connections."""
+        for sock in (self._listener, *self._socks):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _read_one(server: socket.socket) -> bytes:
+    """One reply, as bytes. Nothing else is under way."""
+    reader = hiredis.Reader()
+    got = b""
+    while True:
+        data = server.recv(65536)
+        if not data:
+            raise ConnectionResetError
+        got += data
+        reader.feed(data)
+        if reader.gets() is not False:
+            return got
+
+
+def _pump(server: socket.socket, client: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := server.recv(65536):
+            client.sendall(data)
