@@ -197,6 +197,7 @@ def _gate_wait(world: World) -> Drawn:
         world.one_of(2, 2, 2, 3),
         5_000,
         90_000,
+        world.inboxes,
     )
 
 

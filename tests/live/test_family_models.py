@@ -24,6 +24,7 @@ from tests.support.scripts import (
     Scripts,
     clients,
     run_machine,
+    trim,
 )
 from tests.support.servers import unique
 
@@ -88,8 +89,11 @@ class SharedLock(RuleBasedStateMachine):
         reply = self.scripts.call("rw_acquire", self.all_keys, token, TTL_MS, mode, 0, FENCE_MS, CLAIM_MS, INBOXES)
         before = beneath(token)
         upgrading = [each for each in self.queue[:1] if beneath(each) and each != token and not each.startswith(DEAD)]
+        new = token not in self.queue
         if self.holds(token):
             expected = 1
+            if token in self.readers:
+                self.advance()
         elif before and not self.holds(before):
             expected = -2
         elif before and upgrading:
@@ -116,6 +120,7 @@ class SharedLock(RuleBasedStateMachine):
             assert reply[1] > self.fence, "fencing tokens grow"
             self.fence = reply[1]
         elif expected == 0 and mode == "wait":
+            trim(self.queue, token, new)
             assert reply[3] == self.queue.index(token)
             assert reply[1] > 0
 
@@ -269,8 +274,10 @@ class Permits(RuleBasedStateMachine):
     def ask(self, token: str, mode: str) -> None:
         args = (token, TTL_MS, mode, 0, FENCE_MS, CLAIM_MS, INBOXES, self.declared)
         reply = self.scripts.call("sem_acquire", self.all_keys, *args)
+        new = token not in self.queue
         if token in self.holders:
             expected = 1
+            self.advance()
         elif weight(token) > (self.limit or self.declared):
             expected = -3
         else:
@@ -286,6 +293,7 @@ class Permits(RuleBasedStateMachine):
             assert reply[1] > self.fence
             self.fence = reply[1]
         elif expected == 0 and mode == "wait":
+            trim(self.queue, token, new)
             assert reply[3] == self.queue.index(token)
 
     @rule(client=clients, permits=st.integers(1, 4), mode=st.sampled_from(["try", "wait"]))

@@ -24,6 +24,7 @@ from tests.support.scripts import (
     Scripts,
     clients,
     run_machine,
+    trim,
 )
 from tests.support.servers import unique
 
@@ -106,7 +107,8 @@ class Leader(Machine):
             assert reply[0] == 1 and reply[1] >= self.fence
             self.fence = reply[1]
             return
-        if mode == "wait" and token not in queue.waiting:
+        new = token not in queue.waiting
+        if mode == "wait" and new:
             queue.waiting.append(token)
         if not queue.holder:
             queue.holder = queue.head(token) or token
@@ -116,6 +118,8 @@ class Leader(Machine):
                 return
             self.tell("grant", queue.holder)
         assert reply[0] == 0 and reply[2] == queue.holder, "one leads, and it is said who"
+        if mode == "wait":
+            trim(queue.waiting, token, new)
         assert reply[3] == (queue.waiting.index(token) if token in queue.waiting and mode == "wait" else -1)
 
     def tokens(self) -> list[str]:
@@ -139,7 +143,7 @@ class Leader(Machine):
         leads = self.queue.holder == token
         if bury and token in self.queue.waiting:
             self.queue.waiting.remove(token)
-        if leads:
+        if leads or not self.queue.holder:
             self.hand_over()
         assert reply == (0 if not leads else 2 if self.queue.holder else 1)
         if bury:
@@ -179,6 +183,7 @@ class Several(Machine):
         name = unique("multi")
         self.keys = {each: lock_keys("holdfast", f"{name}-{each}") for each in NAMES}
         self.locks = {each: Queue() for each in NAMES}
+        self.came: dict[str, dict[str, int]] = {each: {} for each in NAMES}
         self.asked: dict[str, str] = {}  # token: the names that it wants, in the order of taking
 
     def all_keys(self, names: str) -> tuple[str, ...]:
@@ -222,18 +227,25 @@ class Several(Machine):
 
     def go_on(self, token: str, names: str) -> bool:
         """Take up to the first that is busy, and queue there; on from there when it was only forgotten."""
+        # Queued anywhere of these already, it keeps that arrival.
+        self.number += 1
+        queued = [self.came[each][token] for each in names if token in self.locks[each].waiting]
+        arrival = min([*queued, self.number])
         for each in names:
             if not self.busy(each, token):
                 self.take(each, token)
                 continue
             lock = self.locks[each]
-            if token not in lock.waiting:
-                lock.waiting.append(token)
+            new = token not in lock.waiting
+            came = self.came[each]
+            came[token] = min(arrival, came[token]) if not new else arrival
+            lock.waiting = sorted({*lock.waiting, token}, key=came.__getitem__)
             if not lock.holder:
                 lock.holder = lock.head(token)
                 if lock.holder != token and lock.holder:
                     self.tell("grant", lock.holder)
             if lock.holder and lock.holder != token:
+                trim(lock.waiting, token, new)
                 return False
             self.take(each, token)
         return True
@@ -267,7 +279,7 @@ class Several(Machine):
             lock = self.locks[each]
             if bury and token in lock.waiting:
                 lock.waiting.remove(token)
-            if lock.holder == token:
+            if lock.holder in (token, None):
                 lock.holder = lock.head()
                 if lock.holder:
                     self.tell("grant", lock.holder)
@@ -346,6 +358,7 @@ class Waits(Machine):
                 return
             self.tell("grant", str(lock.holder))
         assert reply[0] == 0
+        trim(lock.waiting, token, new=True)
 
     @precondition(lambda self: self.lock.holder)
     @rule(client=clients)
@@ -355,6 +368,7 @@ class Waits(Machine):
         args = self.wait_args(token, "wait", 0, holder)
         assert self.scripts.call("cond_wait", (*self.keys.all, self.cond), *args)[:2] == [0, RECHECK_MS]
         self.waiters.append(token)
+        trim(self.waiters, token, new=True)
         self.hand_over()
 
     @initialize(who=st.lists(clients, max_size=4))
@@ -404,6 +418,8 @@ class Waits(Machine):
         if token in self.waiters:
             if mode == "wait":
                 assert reply[:2] == [0, RECHECK_MS]
+                if not lock.holder:
+                    self.hand_over()
                 return
             self.waiters.remove(token)
             notified = 0
@@ -446,6 +462,7 @@ class Waits(Machine):
                     self.tell("ask", heir)
         if holds:
             result = 2
+        if holds or not lock.holder:
             self.hand_over()
         assert reply == result
 
@@ -481,7 +498,7 @@ class Gate(Machine):
         self.declared = self.missing = declared
 
     def ask(self, token: str, what: str) -> Any:
-        args = (token, what, TTL_MS, self.declared, RECHECK_MS, BURY_MS)
+        args = (token, what, TTL_MS, self.declared, RECHECK_MS, BURY_MS, INBOXES)
         return self.scripts.call("gate_wait", self.gate_keys, *args)
 
     def move(self, token: str, what: str) -> None:
@@ -495,6 +512,7 @@ class Gate(Machine):
         assert reply[0] == int(self.missing == 0)
         if what == "wait" and self.missing:
             self.waiting.append(token)
+            trim(self.waiting, token, new=True)
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())

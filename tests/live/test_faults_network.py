@@ -218,7 +218,7 @@ def test_07_what_a_stopped_server_was_asked_is_given_back_when_it_goes_on(
             locks.lock(unique_name, ttl=LONG_S).acquire(timeout=1)
     finally:
         server.resume()
-    eventually(lambda: look.sismember(f"{key_of(unique_name)}:gone", _last_token(look, unique_name)), "buried")
+    eventually(lambda: look.zscore(f"{key_of(unique_name)}:gone", _last_token(look, unique_name)), "buried")
     assert held_by(look, unique_name) is None
 
 

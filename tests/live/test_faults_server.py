@@ -439,7 +439,7 @@ def test_passwords(face: Face, private_server: Any, unique_name: str, kind: Kind
 #: What a user needs for locks: documented for users in the same words.
 LOCK_COMMANDS = (
     "+evalsha +eval +script|load +get +set +del +exists +pexpire +pttl +time +publish +subscribe +unsubscribe "
-    "+pubsub|numsub +zadd +zrem +zrank +zcard +zpopmin +sadd +sismember +ping +select +hello "
+    "+pubsub|numsub +zadd +zrem +zrank +zcard +zpopmin +zrange +zscore +getrange +ping +select +hello "
     "+client|setinfo +client|setname +multi +exec"
 )
 

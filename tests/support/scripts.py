@@ -23,6 +23,7 @@ __all__ = [
     "Scripts",
     "clients",
     "run_machine",
+    "trim",
 ]
 
 INBOXES = "holdfast:inbox:"
@@ -32,6 +33,14 @@ DEAD = CLIENTS[-1]
 TTL_MS, CLAIM_MS, FENCE_MS, BURY_MS = 600_000, 500_000, 86_400_000, 60_000
 
 clients = st.sampled_from(CLIENTS)
+
+
+def trim(waiting: list[str], token: str, new: bool) -> None:
+    """The dead right before a waiter are taken out: of few when it is queued, of more when it asks again."""
+    if token in waiting:
+        at = waiting.index(token)
+        start = max(at - (4 if new else 32), 0)
+        waiting[start:at] = [each for each in waiting[start:at] if not each.startswith(DEAD)]
 
 
 def run_machine(machine: Any, examples: int = 25, steps: int = 30) -> None:

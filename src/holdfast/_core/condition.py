@@ -109,17 +109,26 @@ class ConditionTurn(Turn):
 async def notify(
     keys: LockKeys, cond: str, holder: str, number: int, count: int, ttl_ms: int, settings: Settings = DEFAULT
 ) -> int:
-    """Let `count` waiters on to the lock's queue: how many, or -1 when the lock is not held. Raises `Trouble`."""
+    """Let `count` waiters on to the lock's queue: how many, or -1 when the lock is not held. Raises `Trouble`.
+
+    `number` tells this notification from the others of the holder.
+    """
     until = await Now() + settings.brief_s
+    done = part = 0
     while True:
         try:
             reply: Reply = await Call(
                 "cond_notify",
                 (keys.lock, keys.queue, cond, f"{cond}:last"),
-                (holder, count, keys.inboxes, number),
+                # Parts of one notification are told apart as well, so that each may be repeated.
+                (holder, count - done, keys.inboxes, f"{number}.{part}" if part else number),
                 patience_for(ttl_ms, settings),
             )
-            return int(reply)
+            if isinstance(reply, list):
+                done += reply[0]
+                part += 1
+                continue
+            return done + int(reply) if reply >= 0 else done or -1
         except Trouble as trouble:
             if not trouble.passing or await Now() >= until:
                 raise

@@ -42,7 +42,15 @@ class GateTurn(Turn):
         return Call(
             "gate_wait",
             (keys.lock, keys.queue, keys.gone),
-            (self.token, what, self.keep_ms, self.declared, settings.signal_recheck_ms, settings.bury_ms),
+            (
+                self.token,
+                what,
+                self.keep_ms,
+                self.declared,
+                settings.signal_recheck_ms,
+                settings.bury_ms,
+                keys.inboxes,
+            ),
             patience_s,
         )
 
@@ -80,5 +88,7 @@ async def move(
         else:
             if reply[0] != 1:
                 raise DeclaredDifferently(kind, keys.name, declared, reply[1])
+            if len(reply) > 2:
+                continue  # there are more to be told than one call tells
             return int(reply[1])
         await Sleep(settings.trouble_pause_s * (0.5 + await Random()))

@@ -10,6 +10,7 @@ asking scripts answer in the same form:
 
     {1, fencing token, …}                                  granted (also to a repeat)
     {0, ms until it is worth looking again (-1: nobody knows), a holder, place (-1: not queued), arrival_us}
+    {0, 0, "", place, arrival_us}    there is more to clear away than one call does: ask again at once
     {-1}                                                   this token was given back before
     {less than that, …}                                    refused: `Turn.refused` makes the error of it
 
@@ -298,6 +299,12 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
                 raise turn.refused(reply)
             # Somebody else holds it.
             doubtful = False
+            if reply[1] == 0 and not reply[2]:
+                # Dead waiters come first, more than one call looks at; each call leaves fewer.
+                if reply[3] >= 0:
+                    queued, arrival = True, reply[4]
+                if give_up_at is None or now < (give_up_at if waits else began_at + settings.brief_s):
+                    continue
             remaining_ms, holder_token, place, arrival = reply[1:5]
             holder = holder_token.decode("utf-8", "replace") if isinstance(holder_token, bytes) else holder_token
             queued = place >= 0
@@ -359,7 +366,17 @@ async def release(turn: Turn) -> bool:
     while True:
         try:
             reply: Reply = await turn.undo(bury_ms, patience_for(turn.ttl_ms, settings))
-            return bool(reply > 0) or doubtful
+            doubtful = doubtful or reply > 0
+            if -1 < reply < 3:
+                return doubtful
+            # Done, but before somebody who lives there wait more dead ones than one call looks at: go on.
+            now = await Now()
+            if until is None:
+                until = now + settings.brief_s
+            if now >= until:
+                await Spawn(turn.give_back())
+                return doubtful
+            continue
         except Trouble as trouble:
             doubtful = doubtful or trouble.sent
             now = await Now()
@@ -388,11 +405,12 @@ async def give_back(turn: Turn) -> None:
     pause_s = settings.trouble_pause_s
     while True:
         try:
-            await turn.undo(settings.bury_ms, patience_for(turn.ttl_ms, settings))
+            reply: Reply = await turn.undo(settings.bury_ms, patience_for(turn.ttl_ms, settings))
         except Trouble as trouble:
             if not trouble.unsettled or await Now() + pause_s > until:
                 return  # the ttl ends it
             await Sleep(pause_s * (0.5 + await Random()))
             pause_s = min(pause_s * 2, settings.trouble_pause_max_s)
         else:
-            return
+            if type(reply) is not int or -1 < reply < 3 or await Now() > until:
+                return

@@ -294,9 +294,11 @@ class Lease:
             else:
                 # By hand; all but an answer is the protocol's.
                 try:
-                    held = await driver.ask(ask, hold.token, ask.patience_s) > 0
+                    reply = await driver.ask(ask, hold.token, ask.patience_s)
                 except BaseException as error:
                     held = await driver.resume(hold.release(), 0.0, None, error)
+                else:
+                    held = reply > 0 if -1 < reply < 3 else await driver.resume(hold.release(), 0.0, reply, None)
         except Trouble as trouble:
             raise client._public(trouble) from None
         if not held:

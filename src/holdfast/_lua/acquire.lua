@@ -4,6 +4,7 @@
 --         5 fence_ms  6 claim_ms  7 prefix of inboxes
 -- Returns {1, fencing token}                                            granted (also to a repeat)
 --         {0, holder's remaining ms (-1: for ever), holder, place in the queue (-1: not queued), arrival_us}
+--         {0, 0, "", place, arrival_us}       free, but its queue is not gone through: ask again at once
 --         {-1}                                                          this token was given back before
 -- #include fence
 local lock, fence_key, queue, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -11,31 +12,39 @@ local token, ttl_ms, fence_ms = ARGV[1], ARGV[2], ARGV[5]
 
 -- Nobody holds it, nobody waits: first, since it is the most frequent case and should cost least.
 if redis.call('EXISTS', lock, queue, gone) == 0 then
+  local fence = next_fence(fence_key, fence_ms)
+  if not fence then
+    return bad_fence(fence_key)
+  end
   redis.call('SET', lock, token, 'PX', ttl_ms)
-  return {1, next_fence(fence_key, fence_ms)}
+  return {1, fence}
 end
 
-local holder = redis.call('GET', lock)
-if redis.call('SISMEMBER', gone, token) == 1 then
+-- #include holder
+local holder = holder_of(lock)
+if redis.call('ZRANK', gone, token) then
   return {-1}
 end
 if holder == token then
   -- A late repeat must not shorten what was extended since.
   redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), tonumber(ttl_ms)))
-  return {1, tonumber(redis.call('GET', fence_key) or next_fence(fence_key, fence_ms))}
+  local fence = stored_fence(redis.call('GET', fence_key) or '') or next_fence(fence_key, fence_ms)
+  return fence and {1, fence} or bad_fence(fence_key)
 end
 
+-- #include waiters
 -- #include queue
 
 local waits = ARGV[3] == 'wait'
-local arrival = tonumber(ARGV[4])
+local arrival, new = tonumber(ARGV[4]), false
 if waits then
   if arrival == 0 then
     local now = redis.call('TIME')
     arrival = now[1] * 1000000 + now[2]
   end
   -- LT: a late repeat of the first try may have queued us anew meanwhile; the true arrival is the earliest.
-  if redis.call('ZADD', queue, 'LT', string.format('%.0f', arrival), token) == 0 and ARGV[4] == '0' then
+  new = redis.call('ZADD', queue, 'LT', string.format('%.0f', arrival), token) == 1
+  if not new and ARGV[4] == '0' then
     -- Queued by an earlier try whose answer was lost: that one's arrival counts.
     arrival = tonumber(redis.call('ZSCORE', queue, token))
   end
@@ -43,18 +52,24 @@ end
 if not holder then
   -- The last holder's time ran out: the queue goes first, and whoever asks may be its head.
   holder = next_waiter(queue, ARGV[7], token)
-  if not holder or holder == token then
+  if holder == nil or holder == token then
     redis.call('ZREM', queue, token)
+    local fence = next_fence(fence_key, fence_ms)
+    if not fence then
+      return bad_fence(fence_key)
+    end
     redis.call('SET', lock, token, 'PX', ttl_ms)
-    return {1, next_fence(fence_key, fence_ms)}
+    return {1, fence}
   end
-  hand_over(lock, fence_key, holder, ARGV[6], fence_ms, ARGV[7])
+  if holder then
+    hand_over(lock, fence_key, holder, ARGV[6], fence_ms, ARGV[7])
+  end
 end
-local remaining_ms = redis.call('PTTL', lock)
+local remaining_ms = holder and redis.call('PTTL', lock) or 0
 local place = -1
 if waits then
-  place = redis.call('ZRANK', queue, token) or -1
+  place = trim(queue, ARGV[7], redis.call('ZRANK', queue, token), new and 4 or 32)
   -- Waiters ask again when the holder's time is over, and so keep the queue alive.
   redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + 60000)
 end
-return {0, remaining_ms, holder, place, arrival}
+return {0, remaining_ms, holder or '', place, arrival}

@@ -15,8 +15,11 @@ if ARGV[1] ~= 'look' then
   redis.call('HSET', state, 'generation', generation, 'parties', ARGV[2], 'broken', broken)
   redis.call('PEXPIRE', state, ARGV[3])
   -- Whoever waits is told that this generation is over for it.
-  for _, token in ipairs(redis.call('ZRANGE', arrived, 0, -1)) do
-    bury(gone, token, ARGV[5])
+  local waiting = redis.call('ZRANGE', arrived, 0, -1)
+  if waiting[1] then
+    bury_all(gone, waiting, ARGV[5])
+  end
+  for _, token in ipairs(waiting) do
     redis.call('PUBLISH', ARGV[4] .. string.match(token, '^[^:]*'), 'ask ' .. token)
   end
   redis.call('DEL', arrived)

@@ -20,12 +20,13 @@ if mark then
   return {1, tonumber(mark) % 1000, generation}
 end
 -- #include bury
+-- #include waiters
 if ARGV[2] == 'leave' then
   redis.call('ZREM', arrived, token)
   bury(gone, token, ARGV[8])
   return {0, 0, '', -1, 0}
 end
-if redis.call('SISMEMBER', gone, token) == 1 then
+if redis.call('ZRANK', gone, token) then
   return {-1}
 end
 if kept[2] and tonumber(kept[2]) ~= parties then
@@ -40,8 +41,11 @@ end
 if ARGV[2] == 'break' then
   redis.call('HSET', state, 'generation', generation, 'parties', parties, 'broken', '1')
   redis.call('PEXPIRE', state, ARGV[5])
-  for _, other in ipairs(redis.call('ZRANGE', arrived, 0, -1)) do
-    bury(gone, other, ARGV[8])
+  local others = redis.call('ZRANGE', arrived, 0, -1)
+  if others[1] then
+    bury_all(gone, others, ARGV[8])
+  end
+  for _, other in ipairs(others) do
     redis.call('PUBLISH', ARGV[6] .. string.match(other, '^[^:]*'), 'ask ' .. other)
   end
   redis.call('DEL', arrived)
@@ -53,16 +57,21 @@ if not here then
 end
 redis.call('PEXPIRE', arrived, ARGV[5])
 redis.call('PEXPIRE', state, ARGV[5])
-local waiting = redis.call('ZRANGE', arrived, 0, -1)
+local waiting = redis.call('ZCARD', arrived) >= parties and redis.call('ZRANGE', arrived, 0, -1) or {}
 if #waiting >= parties then
   -- A party whose process has gone is not there.
-  for place, other in ipairs(waiting) do
-    local inbox = ARGV[6] .. string.match(other, '^[^:]*')
-    if other ~= token and tonumber(redis.call('PUBSUB', 'NUMSUB', inbox)[2]) == 0 then
-      redis.call('ZREM', arrived, other)
+  local here_now, dead = {}, {}
+  for place, there in ipairs(are_there(waiting, 1, ARGV[6], token)) do
+    if there then
+      here_now[#here_now + 1] = waiting[place]
+    else
+      dead[#dead + 1] = waiting[place]
     end
   end
-  waiting = redis.call('ZRANGE', arrived, 0, -1)
+  if dead[1] then
+    redis.call('ZREM', arrived, unpack(dead))
+  end
+  waiting = here_now
 end
 if #waiting < parties then
   return {0, tonumber(ARGV[7]), '', redis.call('ZRANK', arrived, token), generation + 1}
@@ -70,10 +79,20 @@ end
 generation = generation + 1
 redis.call('HSET', state, 'generation', generation)
 local now_ms = math.floor(now_us / 1000)
-redis.call('ZREMRANGEBYSCORE', released, '-inf', string.format('%.0f', (now_ms - 600000) * 1000))
-local index = 0
+local old = redis.call('ZCOUNT', released, '-inf', string.format('%.0f', (now_ms - 600000) * 1000))
+if old == 0 and redis.call('ZCARD', released) > 100000 then
+  old = 2 * #waiting
+end
+if old > 0 then
+  redis.call('ZREMRANGEBYRANK', released, 0, math.min(old, 2 * #waiting) - 1)
+end
+local index, marks = 0, {}
 for place, other in ipairs(waiting) do
-  redis.call('ZADD', released, string.format('%.0f', now_ms * 1000 + place - 1), other)
+  marks[2 * place - 1] = string.format('%.0f', now_ms * 1000 + place - 1)
+  marks[2 * place] = other
+end
+redis.call('ZADD', released, unpack(marks))
+for place, other in ipairs(waiting) do
   if other == token then
     index = place - 1
   else

@@ -1,7 +1,28 @@
--- Part: refuse a token from now on, since a delayed request of it may follow.
-local function bury(gone, token, bury_ms)
-  -- SADD answers with a number, or with a table when memory is refused: then nothing is buried.
-  if type(redis.pcall('SADD', gone, token)) == 'number' then
-    redis.call('PEXPIRE', gone, bury_ms)
+-- Part: refuse tokens from now on, since delayed requests of them may follow. Each stands in a sorted set with the ms at
+-- which it may be forgotten; every call takes out what is over of the oldest few. Beyond so many, the oldest go early.
+local function bury_all(gone, tokens, bury_ms)
+  local time = redis.call('TIME')
+  local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+  local full = redis.call('ZCARD', gone) >= 100000
+  local keep_ms = math.max(redis.call('PTTL', gone), tonumber(bury_ms))
+  local oldest = redis.call('ZPOPMIN', gone, 2 + 2 * #tokens)
+  local kept = {}
+  for at = 1, #oldest, 2 do
+    if not full and tonumber(oldest[at + 1]) > now_ms then
+      kept[#kept + 1] = oldest[at + 1]
+      kept[#kept + 1] = oldest[at]
+    end
   end
+  for _, token in ipairs(tokens) do
+    kept[#kept + 1] = string.format('%.0f', now_ms + bury_ms)
+    kept[#kept + 1] = token
+  end
+  -- ZADD answers with a number, or with a table when memory is refused: then nothing is buried.
+  if type(redis.pcall('ZADD', gone, unpack(kept))) == 'number' then
+    redis.call('PEXPIRE', gone, keep_ms)
+  end
+end
+
+local function bury(gone, token, bury_ms)
+  bury_all(gone, {token}, bury_ms)
 end

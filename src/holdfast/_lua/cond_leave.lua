@@ -3,7 +3,9 @@
 -- ARGV    1 token of the waiting  2 fence_ms  3 claim_ms  4 prefix of inboxes  5 bury_ms
 --         6 1: a notification that had come is passed on to the next waiter
 -- Returns 2 held the lock, 1 was waiting, 0 was not there
+--         3 was there, -1 was not; a queue is not gone through: ask again
 -- #include fence
+-- #include waiters
 -- #include queue
 -- #include bury
 local lock, queue, gone, waiters = KEYS[1], KEYS[3], KEYS[4], KEYS[5]
@@ -11,10 +13,14 @@ local token, bury_ms = ARGV[1], tonumber(ARGV[5])
 local result = redis.call('ZREM', waiters, token)
 if bury_ms > 0 then
   local holds = redis.call('GET', lock) == token
-  local notified = redis.call('ZREM', queue, token) == 1 or holds
+  local notified = holds or redis.call('ZSCORE', queue, token)
   if notified then
     result = 1
-    local heir = ARGV[6] == '1' and next_waiter(waiters, ARGV[4])
+    local heir = ARGV[6] == '1' and next_waiter(waiters, ARGV[4]) or nil
+    if ARGV[6] == '1' and looks_left <= 0 and not heir and redis.call('EXISTS', waiters) == 1 then
+      return 3 -- what it was told is passed on by the next call: until then it stays where it is
+    end
+    redis.call('ZREM', queue, token)
     if heir then
       local time = redis.call('TIME')
       redis.call('ZADD', queue, 'NX', string.format('%.0f', time[1] * 1000000 + time[2]), heir)
@@ -26,13 +32,13 @@ if bury_ms > 0 then
     end
   end
 end
-if redis.call('GET', lock) == token then
-  result = 2
-  local heir = next_waiter(queue, ARGV[4])
-  if not heir then
-    redis.call('DEL', lock)
-  else
-    hand_over(lock, KEYS[2], heir, ARGV[3], ARGV[2], ARGV[4])
+local holder = redis.call('GET', lock)
+if holder == token or not holder then
+  if holder == token then
+    result = 2
+  end
+  if pass_on(lock, KEYS[2], queue, ARGV[3], ARGV[2], ARGV[4]) < 0 then
+    result = result > 0 and 3 or -1
   end
 end
 if bury_ms > 0 then

@@ -5,29 +5,36 @@
 --         8 token of the holder that begins to wait  9 ms after which a waiter looks for itself
 -- Returns {1, fencing token, notified}                                  the lock is held again, by the waiting token
 --         {0, ms until a look is worth it (-1: for ever), holder, place, arrival_us, notified}
+--         {0, 0, "", place, arrival_us, …}       a queue is not gone through: ask again at once
 --         {-1}                                                          this token was given back before
 --         {-2}                                                          the lock is not held by the holder's token
 -- #include fence
+-- #include holder
+-- #include waiters
 -- #include queue
 local lock, fence_key, queue, gone, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, ttl_ms, arrival, fence_ms = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5]
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
-if redis.call('SISMEMBER', gone, token) == 1 then
+if redis.call('ZRANK', gone, token) then
   return {-1}
 end
-local holder = redis.call('GET', lock)
+local holder = holder_of(lock)
 if holder == token then
   -- A late repeat must not shorten what was extended since.
   redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), tonumber(ttl_ms)))
-  return {1, tonumber(redis.call('GET', fence_key) or next_fence(fence_key, fence_ms)), 1}
+  local fence = stored_fence(redis.call('GET', fence_key) or '') or next_fence(fence_key, fence_ms)
+  return fence and {1, fence, 1} or bad_fence(fence_key)
 end
 local notified = 1
 local since = redis.call('ZSCORE', waiters, token)
 if since then
   if ARGV[3] == 'wait' then
     redis.call('PEXPIRE', waiters, tonumber(ARGV[9]) + 60000)
+    if not holder and pass_on(lock, fence_key, queue, ARGV[6], fence_ms, ARGV[7]) < 0 then
+      return {0, 0, '', 0, tonumber(since)}
+    end
     return {0, tonumber(ARGV[9]), '', 0, tonumber(since)}
   end
   redis.call('ZREM', waiters, token)
@@ -38,13 +45,9 @@ elseif arrival == 0 and not redis.call('ZSCORE', queue, token) then
   end
   redis.call('ZADD', waiters, string.format('%.0f', now_us), token)
   redis.call('PEXPIRE', waiters, tonumber(ARGV[9]) + 60000)
-  local heir = next_waiter(queue, ARGV[7])
-  if not heir then
-    redis.call('DEL', lock)
-  else
-    hand_over(lock, fence_key, heir, ARGV[6], fence_ms, ARGV[7])
-  end
-  return {0, tonumber(ARGV[9]), '', 0, now_us}
+  trim(waiters, ARGV[7], redis.call('ZRANK', waiters, token), 4)
+  local passed = pass_on(lock, fence_key, queue, ARGV[6], fence_ms, ARGV[7])
+  return {0, passed < 0 and 0 or tonumber(ARGV[9]), '', 0, now_us}
 end
 
 -- Notified, out of time, or forgotten by the server (which counts as notified): on to the lock. Whoever was taken out
@@ -53,14 +56,20 @@ since = notified == 1 and arrival > 0 and arrival or now_us
 redis.call('ZADD', queue, 'NX', string.format('%.0f', since), token)
 if not holder then
   holder = next_waiter(queue, ARGV[7], token)
-  if not holder or holder == token then
+  if holder == nil or holder == token then
     redis.call('ZREM', queue, token)
+    local fence = next_fence(fence_key, fence_ms)
+    if not fence then
+      return bad_fence(fence_key)
+    end
     redis.call('SET', lock, token, 'PX', ttl_ms)
-    return {1, next_fence(fence_key, fence_ms), notified}
+    return {1, fence, notified}
   end
-  hand_over(lock, fence_key, holder, ARGV[6], fence_ms, ARGV[7])
+  if holder then
+    hand_over(lock, fence_key, holder, ARGV[6], fence_ms, ARGV[7])
+  end
 end
-local remaining_ms = redis.call('PTTL', lock)
+local remaining_ms = holder and redis.call('PTTL', lock) or 0
 redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + 60000)
 since = redis.call('ZSCORE', queue, token) or since
-return {0, remaining_ms, holder, redis.call('ZRANK', queue, token) or -1, tonumber(since), notified}
+return {0, remaining_ms, holder or '', redis.call('ZRANK', queue, token) or -1, tonumber(since), notified}

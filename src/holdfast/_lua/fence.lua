@@ -1,6 +1,15 @@
 -- Part: the next fencing token, greater than the last one and not below the server's time in µs, so that it
 -- grows also when the last one is forgotten (FLUSHALL, a restart without data, a failover that lost writes).
--- `now_us`: that time, where the caller has it.
+
+-- What is stored as a fencing token, as a number; nil for what cannot be one. From 2^53 on, numbers are not exact here:
+-- tokens would repeat.
+local function stored_fence(value)
+  local fence = string.find(value, '^%-?%d+$') and tonumber(value)
+  return fence and fence < 9007199254740991 and fence or nil
+end
+
+-- The next one, or nil when what is stored cannot grow: then it stays as it is. `now_us`: the time, where the caller
+-- has it.
 local function next_fence(key, fence_ms, now_us)
   local fence = now_us
   if not fence then
@@ -9,9 +18,22 @@ local function next_fence(key, fence_ms, now_us)
   end
   -- One call for the last one and the new one: the usual case is that the new one is the greater.
   local last = redis.call('SET', key, fence, 'PX', fence_ms, 'GET')
-  if last and tonumber(last) >= fence then
-    fence = tonumber(last) + 1
+  if last and not ((tonumber(last) or fence) < fence) then
+    local seen = stored_fence(last)
+    if not seen then
+      redis.call('SET', key, last, 'PX', fence_ms)
+      return nil
+    end
+    fence = seen + 1
     redis.call('SET', key, fence, 'PX', fence_ms)
   end
   return fence
+end
+
+-- The error that says so.
+local function bad_fence(key)
+  local value = string.gsub(string.sub(redis.call('GET', key) or '', 1, 64), '[^ -~]', '?')
+  return redis.error_reply('BADFENCE the key ' .. string.gsub(key, '%c', '?') .. ' has to hold a fencing token, a whole '
+    .. 'number below 2^53 - 1, and holds "' .. value .. '": set it to the last token that was given, or delete it to go '
+    .. "on from the server's time")
 end

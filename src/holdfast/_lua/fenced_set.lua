@@ -2,7 +2,11 @@
 -- KEYS    1 key  2 where the newest token seen is kept
 -- ARGV    1 fencing token  2 new value  3 ttl_ms of the value, 0: without  4 how long the token is remembered, ms
 -- Returns 0 written, or the newer token that has been seen
+-- #include fence
 local seen = redis.call('GET', KEYS[2])
+if seen and not stored_fence(seen) then
+  return bad_fence(KEYS[2])
+end
 if seen and tonumber(seen) > tonumber(ARGV[1]) then
   return seen
 end

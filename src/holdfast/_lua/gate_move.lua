@@ -2,7 +2,8 @@
 -- KEYS    1 state: "<still missing> <declared>"  2 waiters  3 gone, which also remembers what was done
 -- ARGV    1 token of this deed  2 how many fewer are missing, or "open", "shut", "look"  3 keep_ms
 --         4 declared count (an event's is 1)  5 prefix of inboxes  6 how long to remember the deed, ms
--- Returns {1, still missing}, or {-2, declared count stored}
+-- Returns {1, still missing}, with a 1 behind it when more are to be told: ask again; or {-2, declared count stored}
+-- #include bury
 local state, waiters, gone = KEYS[1], KEYS[2], KEYS[3]
 local missing, declared = string.match(redis.call('GET', state) or '', '^(%d+) (%d+)$')
 if declared and declared ~= ARGV[4] then
@@ -12,7 +13,7 @@ local before = tonumber(missing or ARGV[4])
 local after = before
 if ARGV[2] == 'look' then
   return {1, before}
-elseif redis.call('SISMEMBER', gone, ARGV[1]) == 1 then
+elseif redis.call('ZRANK', gone, ARGV[1]) then
   after = before -- done already, whatever others have done since
 elseif ARGV[2] == 'open' then
   after = 0
@@ -23,13 +24,18 @@ else
 end
 redis.call('SET', state, string.format('%.0f %s', after, ARGV[4]), 'PX', ARGV[3])
 if after ~= before then
-  redis.call('SADD', gone, ARGV[1])
-  redis.call('PEXPIRE', gone, ARGV[6])
+  bury(gone, ARGV[1], ARGV[6])
 end
 if after == 0 then
-  for _, token in ipairs(redis.call('ZRANGE', waiters, 0, -1)) do
+  local first = redis.call('ZRANGE', waiters, 0, 249)
+  for _, token in ipairs(first) do
     redis.call('PUBLISH', ARGV[5] .. string.match(token, '^[^:]*'), 'ask ' .. token)
   end
-  redis.call('DEL', waiters)
+  if first[1] then
+    redis.call('ZREM', waiters, unpack(first))
+    if redis.call('EXISTS', waiters) == 1 then
+      return {1, after, 1}
+    end
+  end
 end
 return {1, after}

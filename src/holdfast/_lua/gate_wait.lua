@@ -1,7 +1,7 @@
 -- Wait for a gate to open: an event to be set, a latch to come to 0.
 -- KEYS    1 state: "<still missing> <declared>"  2 waiters  3 gone
 -- ARGV    1 token  2 "try", "wait" or "leave"  3 keep_ms  4 declared count (an event's is 1)
---         5 ms after which a waiter looks for itself  6 bury_ms of "leave"
+--         5 ms after which a waiter looks for itself  6 bury_ms of "leave"  7 prefix of inboxes
 -- Returns {1, 0}                                open
 --         {0, ms, "", place (-1: not queued), arrival_us}   not yet
 --         {-1}                                  this token left before
@@ -9,6 +9,7 @@
 local state, waiters, gone = KEYS[1], KEYS[2], KEYS[3]
 local token = ARGV[1]
 -- #include bury
+-- #include waiters
 if ARGV[2] == 'leave' then
   redis.call('ZREM', waiters, token)
   bury(gone, token, ARGV[6])
@@ -22,14 +23,16 @@ if missing == '0' then
   redis.call('ZREM', waiters, token)
   return {1, 0}
 end
-if redis.call('SISMEMBER', gone, token) == 1 then
+if redis.call('ZRANK', gone, token) then
   return {-1}
 end
 if ARGV[2] == 'try' then
   return {0, tonumber(ARGV[5]), '', -1, 0}
 end
 local time = redis.call('TIME')
-redis.call('ZADD', waiters, 'NX', string.format('%.0f', time[1] * 1000000 + time[2]), token)
+if redis.call('ZADD', waiters, 'NX', string.format('%.0f', time[1] * 1000000 + time[2]), token) == 1 then
+  trim(waiters, ARGV[7], redis.call('ZRANK', waiters, token), 4)
+end
 redis.call('PEXPIRE', waiters, tonumber(ARGV[5]) + 60000)
 if missing then
   redis.call('PEXPIRE', state, ARGV[3])

@@ -1,9 +1,15 @@
 -- Look at a lock without changing anything.
 -- KEYS    1 lock  2 fence  3 queue
--- Returns {holder or nil as "", remaining ms (-1: for ever, -2: free), last fencing token, waiters}
+-- Returns {holder (the first 200 bytes) or nil as "", remaining ms (-1: for ever, -2: free), last fencing token, waiters}
+-- #include fence
+-- #include holder
+local fence = stored_fence(redis.call('GET', KEYS[2]) or '0')
+if not fence then
+  return bad_fence(KEYS[2])
+end
 return {
-  redis.call('GET', KEYS[1]) or '',
+  holder_of(KEYS[1]) or '',
   redis.call('PTTL', KEYS[1]),
-  tonumber(redis.call('GET', KEYS[2]) or 0),
+  fence,
   redis.call('ZCARD', KEYS[3])
 }

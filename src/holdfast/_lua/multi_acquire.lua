@@ -4,14 +4,25 @@
 --         4 arrival_us as an earlier reply gave it, or 0  5 fence_ms  6 claim_ms  7 prefix of inboxes
 -- Returns {1, fencing token, the same for all}                          all granted (also to a repeat)
 --         {0, ms until a look is worth it (-1: for ever), holder, place (-1: not queued), arrival_us}
+--         {0, 0, "", place, arrival_us}          a queue is not gone through: ask again at once
 --         {-1}                                                          this token was given back before
 -- #include moment
 
--- One fencing token for all, greater than each of theirs; as `next_fence` does it for one.
+-- #include fence
+
+-- One fencing token for all, greater than each of theirs; as `next_fence` does it for one. Or nil, and the key that
+-- cannot grow.
 local function fence_for_all()
   local fence, seen = now_us, now_us - 1
   for at = 2, #KEYS, 4 do
-    seen = math.max(seen, tonumber(redis.call('SET', KEYS[at], fence, 'PX', ARGV[5], 'GET') or 0))
+    local last = redis.call('SET', KEYS[at], fence, 'PX', ARGV[5], 'GET')
+    if last and not ((tonumber(last) or fence) < fence) then
+      if not stored_fence(last) then
+        redis.call('SET', KEYS[at], last, 'PX', ARGV[5])
+        return nil, KEYS[at]
+      end
+      seen = math.max(seen, tonumber(last))
+    end
   end
   if seen >= fence then
     fence = seen + 1
@@ -30,13 +41,18 @@ for at = 1, #KEYS, 4 do
   watched[#watched + 1] = KEYS[at + 3]
 end
 if redis.call('EXISTS', unpack(watched)) == 0 then
+  local fence, bad = fence_for_all()
+  if bad then
+    return bad_fence(bad)
+  end
   for at = 1, #KEYS, 4 do
     redis.call('SET', KEYS[at], ARGV[1], 'PX', ARGV[2])
   end
-  return {1, fence_for_all()}
+  return {1, fence}
 end
 
--- #include fence
+-- #include holder
+-- #include waiters
 -- #include queue
 local token, ttl_ms, fence_ms = ARGV[1], tonumber(ARGV[2]), ARGV[5]
 local waits = ARGV[3] == 'wait'
@@ -45,9 +61,10 @@ if arrival == 0 then
   arrival = now_us
 end
 
--- What stands in the way of taking the lock whose keys begin at `at`: nothing, or its holder.
+-- What stands in the way of taking the lock whose keys begin at `at`: nothing, or its holder; "" when that takes more
+-- than one call to find out.
 local function busy(at)
-  local holder = redis.call('GET', KEYS[at])
+  local holder = holder_of(KEYS[at])
   if holder == token then
     return nil
   end
@@ -55,7 +72,7 @@ local function busy(at)
     return holder
   end
   -- Its holder's time ran out: the first waiter whose process is still there comes before us.
-  for _ = 1, 1000 do
+  while looks_left > 0 do
     local head = redis.call('ZRANGE', KEYS[at + 2], 0, 0)[1]
     if not head then
       return nil
@@ -63,13 +80,13 @@ local function busy(at)
     if head == token or is_there(head, ARGV[7]) then
       return head
     end
-    redis.call('ZREM', KEYS[at + 2], head)
+    shed(KEYS[at + 2], ARGV[7], token)
   end
-  return nil
+  return ''
 end
 
 for at = 1, #KEYS, 4 do
-  if redis.call('SISMEMBER', KEYS[at + 3], token) == 1 then
+  if redis.call('ZRANK', KEYS[at + 3], token) then
     return {-1}
   end
 end
@@ -82,6 +99,9 @@ for at = 1, #KEYS, 4 do
   end
 end
 
+if holder == '' and redis.call('EXISTS', KEYS[blocked_at]) == 0 then
+  return {0, 0, '', -1, 0}
+end
 if blocked_at and not waits then
   return {0, redis.call('PTTL', KEYS[blocked_at]), holder, -1, 0}
 end
@@ -103,22 +123,22 @@ while true do
   end
   -- Queue at the busy one. When its holder's time ran out, its queue goes first, and we may be the head of that.
   local lock, fence_key, queue = KEYS[last], KEYS[last + 1], KEYS[last + 2]
-  redis.call('ZADD', queue, 'LT', string.format('%.0f', arrival), token)
-  holder = redis.call('GET', lock)
+  local new = redis.call('ZADD', queue, 'LT', string.format('%.0f', arrival), token) == 1
+  holder = holder_of(lock)
   if not holder then
     holder = next_waiter(queue, ARGV[7], token)
     if holder and holder ~= token then
       hand_over(lock, fence_key, holder, ARGV[6], fence_ms, ARGV[7])
     end
   end
-  if holder and holder ~= token then
-    local remaining_ms = redis.call('PTTL', lock)
+  if holder ~= nil and holder ~= token then
+    local remaining_ms = holder and redis.call('PTTL', lock) or 0
     redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + 60000)
-    local place = redis.call('ZRANK', queue, token) or -1
+    local place = trim(queue, ARGV[7], redis.call('ZRANK', queue, token), new and 4 or 32)
     if last > 1 and (remaining_ms < 0 or remaining_ms > ttl_ms / 3) then
       remaining_ms = math.floor(ttl_ms / 3) -- what we hold already has to be extended meanwhile
     end
-    return {0, remaining_ms, holder, place, arrival}
+    return {0, remaining_ms, holder or '', place, arrival}
   end
   -- It was ours to take: on to the next busy one.
   redis.call('SET', lock, token, 'PX', ttl_ms)
@@ -134,4 +154,5 @@ while true do
   end
 end
 
-return {1, fence_for_all()}
+local fence, bad = fence_for_all()
+return bad and bad_fence(bad) or {1, fence}

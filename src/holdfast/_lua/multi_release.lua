@@ -2,7 +2,7 @@
 -- KEYS    for each lock: lock, fence, queue, gone
 -- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
 --         5 bury_ms: > 0 leaves the queues too, and refuses this token for so long (a delayed acquire may follow)
--- Returns 1 all were held, 0 not all
+-- Returns 1 all were held, 0 not all; 3 and -1 the same, but queues are not gone through: ask again
 local token, bury_ms = ARGV[1], tonumber(ARGV[5])
 
 -- All are held and nobody waits: first, since it is the most frequent case and should cost least.
@@ -20,26 +20,27 @@ if bury_ms == 0 then
 end
 
 -- #include fence
+-- #include waiters
 -- #include queue
 -- #include bury
-local result = 1
+local result, done = 1, true
 for at = 1, #KEYS, 4 do
   local lock, queue, gone = KEYS[at], KEYS[at + 2], KEYS[at + 3]
   if bury_ms > 0 then
     redis.call('ZREM', queue, token)
   end
-  if redis.call('GET', lock) == token then
-    local heir = next_waiter(queue, ARGV[4])
-    if not heir then
-      redis.call('DEL', lock)
-    else
-      hand_over(lock, KEYS[at + 1], heir, ARGV[3], ARGV[2], ARGV[4])
-    end
-  else
+  local holder = redis.call('GET', lock)
+  if holder ~= token then
     result = 0
+  end
+  if holder == token or not holder then
+    done = pass_on(lock, KEYS[at + 1], queue, ARGV[3], ARGV[2], ARGV[4]) >= 0 and done
   end
   if bury_ms > 0 then
     bury(gone, token, bury_ms)
   end
+end
+if not done then
+  return result == 1 and 3 or -1
 end
 return result

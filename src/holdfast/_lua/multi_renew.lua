@@ -12,7 +12,13 @@ for at = 1, ends, 4 do
   end
 end
 -- #include order
+-- #include fence
 local fence = tonumber(ARGV[3])
+for at = 2, fence > 0 and ends or 0, 4 do
+  if not stored_fence(redis.call('GET', KEYS[at]) or '0') then
+    return bad_fence(KEYS[at])
+  end
+end
 for at = 1, ends, 4 do
   local lasting_ms = lasting(redis.call('PTTL', KEYS[at]), tonumber(ARGV[2]), order_key, ARGV[5], ARGV[6])
   -- Written also where nothing changes, so that WAIT behind it speaks of all that was written before.

@@ -1,7 +1,13 @@
--- Part: leased permits. Needs fence and moment; KEYS 1 limit 2 fence 3 queue 4 gone 5 holders.
+-- Part: leased permits. Needs fence, moment and waiters; KEYS 1 limit 2 fence 3 queue 4 gone 5 holders.
 -- Holders stand in a sorted set, each scored with the ms at which its own time is over; how many permits a token
--- is about is in its middle: `<k>.…`. The limit's key holds two numbers: the limit of now, and the declared one.
+-- is about is in its middle: `<k>.…`. The limit's key holds two numbers: the limit of now, and the declared one; and a
+-- third while holders have more than one permit each: how many they have beyond one, so that none has to be looked at.
 local limit_key, fence_key, queue, gone, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+
+-- Set when a fencing token could not grow: nobody is granted then, and who asks is told.
+local no_fence = false
+-- Permits beyond one of each that stands among the holders; and that number as it is stored.
+local extra, kept_extra = 0, 0
 
 local function plain(number)
   return string.format('%.0f', number)
@@ -11,17 +17,66 @@ local function weight_of(token)
   return tonumber(string.match(token, '^[^:]*:(%d+)%.')) or 1
 end
 
+-- Limit of now and declared limit, or nothing; also finds `extra`.
 local function stored_limit()
-  local limit, declared = string.match(redis.call('GET', limit_key) or '', '^(%d+) (%d+)$')
+  local limit, declared, more = string.match(redis.call('GET', limit_key) or '', '^(%d+) (%d+) ?(%d*)$')
+  extra = redis.call('EXISTS', holders) == 1 and tonumber(more or '') or 0
+  if not limit then
+    -- The limit was lost, and holders are left: the only time that all are looked at.
+    for _, token in ipairs(redis.call('ZRANGE', holders, 0, -1)) do
+      extra = extra + weight_of(token) - 1
+    end
+  end
+  kept_extra = tonumber(more or '') or 0
   return tonumber(limit), tonumber(declared)
 end
 
-local function used()
-  local sum = 0
-  for _, token in ipairs(redis.call('ZRANGEBYSCORE', holders, '(' .. plain(now_ms), '+inf')) do
-    sum = sum + weight_of(token)
+-- What those among the first `most` have beyond one permit whose time is over, and who that is.
+local function over_by(most)
+  local over, sum = redis.call('ZRANGEBYSCORE', holders, '-inf', plain(now_ms), 'LIMIT', 0, most), 0
+  for _, token in ipairs(over) do
+    sum = sum + weight_of(token) - 1
   end
-  return sum
+  return sum, over
+end
+
+-- Take out holders whose time is over; of very many, so many as take little time. Those that stay count as holders with
+-- what they have beyond one permit: returns whether there are such, so that another call has to go on.
+local function purge()
+  if extra == 0 then
+    if redis.call('ZCOUNT', holders, '-inf', plain(now_ms)) > 500 then
+      redis.call('ZREMRANGEBYRANK', holders, 0, 499)
+    else
+      redis.call('ZREMRANGEBYSCORE', holders, '-inf', plain(now_ms))
+    end
+    return false
+  end
+  local sum, over = over_by(200)
+  redis.call('ZREM', holders, '', unpack(over))
+  extra = extra - sum
+  return #over == 200
+end
+
+local function used()
+  return redis.call('ZCOUNT', holders, '(' .. plain(now_ms), '+inf') + extra
+end
+
+local function put(token, weight, ttl_ms)
+  if redis.call('ZADD', holders, plain(now_ms + ttl_ms), token) == 1 then
+    extra = extra + weight - 1
+  end
+end
+
+local function shown(limit, declared)
+  return plain(limit) .. ' ' .. plain(declared) .. (extra > 0 and ' ' .. plain(extra) or '')
+end
+
+-- Let `extra` be stored, where it has changed.
+local function keep_extra(limit, declared)
+  if extra ~= kept_extra then
+    redis.call('SET', limit_key, shown(limit, declared), 'KEEPTTL')
+    kept_extra = extra
+  end
 end
 
 local function is_held(token)
@@ -40,35 +95,48 @@ end
 -- Keep all keys for as long as they are needed: the holders' last moment, and a day for the limit.
 local function keep(limit, declared, keep_ms)
   local left_ms = keep_holders()
-  redis.call('SET', limit_key, plain(limit) .. ' ' .. plain(declared), 'PX', plain(tonumber(keep_ms) + left_ms))
+  redis.call('SET', limit_key, shown(limit, declared), 'PX', plain(tonumber(keep_ms) + left_ms))
+  kept_extra = extra
 end
 
 -- Grant from the head of the queue as long as it fits; what comes after the head waits, however small it is.
 -- `me` is the caller's own token in the queue, if any: it gets its whole ttl and no message.
--- Returns the caller's fencing token or nil, and how many others were granted.
+-- Returns the caller's fencing token or nil, how many others were granted, and whether there may be more to do than one
+-- call does: then somebody has to ask again.
 local function advance(me, ttl_ms, limit, claim_ms, fence_ms, inboxes)
-  local mine, others, taken = nil, 0, nil
-  for _ = 1, 1000 do
+  local mine, others, taken, fits = nil, 0, nil, true
+  while looks_left > 0 do
     local head = redis.call('ZRANGE', queue, 0, 0)[1]
     if not head then
       break
     end
-    local inbox = inboxes .. string.match(head, '^[^:]*')
+    local inbox = inbox_of(head, inboxes)
     local weight = weight_of(head)
     taken = taken or used()
-    if head ~= me and tonumber(redis.call('PUBSUB', 'NUMSUB', inbox)[2]) == 0 then
+    looks_left = looks_left - 1
+    if head ~= me and not is_there(head, inboxes) then
       redis.call('ZREM', queue, head)
+      if looks_left > 0 then
+        shed(queue, inboxes, me)
+      end
     elseif weight > limit then
       -- The limit was lowered beneath it: it can never be granted, and is told so when it asks.
       redis.call('ZREM', queue, head)
       redis.call('PUBLISH', inbox, 'ask ' .. head)
     elseif taken + weight > limit then
+      fits = false
       break
     else
-      redis.call('ZREM', queue, head)
-      redis.call('ZADD', holders, plain(now_ms + (head == me and ttl_ms or claim_ms)), head)
-      taken = taken + weight
       local fence = next_fence(fence_key, fence_ms)
+      redis.call('ZREM', queue, head)
+      if not fence then
+        no_fence = true
+        redis.call('PUBLISH', inbox, 'ask ' .. head)
+        break
+      end
+      put(head, weight, head == me and ttl_ms or claim_ms)
+      taken = taken + weight
+      looks_left = looks_left - 3
       if head == me then
         mine = fence
       else
@@ -77,5 +145,9 @@ local function advance(me, ttl_ms, limit, claim_ms, fence_ms, inboxes)
       end
     end
   end
-  return mine, others
+  local more = fits and not no_fence and looks_left <= 0 and redis.call('EXISTS', queue) == 1
+  if more then
+    nudge(queue, inboxes)
+  end
+  return mine, others, more
 end

@@ -1,38 +1,49 @@
--- Part: who is next, and giving the lock to that waiter.
+-- Part: who is next, and giving the lock to that waiter. Needs fence and waiters.
 
--- Whether a waiter's process is still there: NUMSUB of its inbox says so.
-local function is_there(token, inboxes)
-  local inbox = inboxes .. string.match(token, '^[^:]*')
-  return tonumber(redis.call('PUBSUB', 'NUMSUB', inbox)[2]) > 0
-end
-
--- The first waiter whose process is still there, taken out of the queue, or nil. The caller itself (`me`) need not be
--- asked. Bounded, so that no call takes long.
+-- The first waiter whose process is still there, taken out of the queue; nil: nobody waits; false: so far only dead
+-- ones were found, and this call has looked at enough. The caller itself (`me`) need not be asked.
 local function next_waiter(queue, inboxes, me)
-  for _ = 1, 1000 do
-    local head = redis.call('ZPOPMIN', queue)
-    local token = head[1]
-    if not token then
-      return nil
-    end
-    if token == me or is_there(token, inboxes) then
+  while true do
+    local token = redis.call('ZPOPMIN', queue)[1]
+    if not token or token == me or is_there(token, inboxes) then
       return token
     end
+    looks_left = looks_left - 1
+    if looks_left <= 0 then
+      return false
+    end
+    shed(queue, inboxes, me)
   end
-  return nil
 end
 
--- Write the waiter's token for the claim window and tell it. When memory is refused for that, the lock is left
--- free and the waiter asked to look for itself. Returns whether the lock has a holder now.
+-- Write the waiter's token for the claim window and tell it. When that is refused (no memory, fencing tokens that
+-- cannot grow), the lock is left free and the waiter asked to look for itself. Returns whether it has a holder now.
 local function hand_over(lock, fence_key, token, claim_ms, fence_ms, inboxes)
-  local inbox = inboxes .. string.match(token, '^[^:]*')
+  local inbox = inbox_of(token, inboxes)
   local written = redis.pcall('SET', lock, token, 'PX', claim_ms)
-  if written.err then
+  local fence = not written.err and next_fence(fence_key, fence_ms)
+  if not fence then
     redis.call('DEL', lock)
     redis.call('PUBLISH', inbox, 'ask ' .. token)
     return false
   end
-  local fence = next_fence(fence_key, fence_ms)
   redis.call('PUBLISH', inbox, string.format('grant %s %.0f', token, fence))
   return true
+end
+
+-- Give a lock that nobody holds any more to the first of its queue. Returns 1 when that has it now, 0 when the lock is
+-- free, -1 when it is free and its queue was not gone through: then somebody has to ask again.
+local function pass_on(lock, fence_key, queue, claim_ms, fence_ms, inboxes)
+  local heir = next_waiter(queue, inboxes)
+  if heir and hand_over(lock, fence_key, heir, claim_ms, fence_ms, inboxes) then
+    return 1
+  end
+  if not heir then
+    redis.call('DEL', lock)
+    if heir == false and redis.call('EXISTS', queue) == 1 then
+      nudge(queue, inboxes)
+      return -1
+    end
+  end
+  return 0
 end

@@ -47,23 +47,31 @@ if hint > now and hint < now + 10000000 then
 end
 -- Nobody holds it, nothing was given back of late: first, since it is the most frequent case and should cost least.
 if redis.call('EXISTS', lock, gone) == 0 then
+  local fence = next_fence(fence_key, fence_ms, wish)
+  if not fence then
+    return bad_fence(fence_key)
+  end
   redis.call('SET', lock, token, 'PX', ttl_ms)
-  return {1, next_fence(fence_key, fence_ms, wish), now, run_id}
+  return {1, fence, now, run_id}
 end
 
-local holder = redis.call('GET', lock)
+-- #include holder
+local holder = holder_of(lock)
 if holder and holder ~= token then
   return {0, redis.call('PTTL', lock), holder}
 end
-if redis.call('SISMEMBER', gone, token) == 1 then
+if redis.call('ZRANK', gone, token) then
   return {-1}
+end
+local last = holder and stored_fence(redis.call('GET', fence_key) or '0') or 0
+local fence = last > 0 and last or next_fence(fence_key, fence_ms, wish)
+if not fence then
+  return bad_fence(fence_key)
 end
 -- A late repeat must not shorten what was extended since.
 redis.call('SET', lock, token, 'PX', math.max(redis.call('PTTL', lock), tonumber(ttl_ms)))
-local last = holder and tonumber(redis.call('GET', fence_key) or 0) or 0
 if last > 0 then
   -- A repeat is told what it was told, and remembered as long as the first.
   redis.call('PEXPIRE', fence_key, fence_ms)
-  return {1, last, now, run_id}
 end
-return {1, next_fence(fence_key, fence_ms, wish), now, run_id}
+return {1, fence, now, run_id}

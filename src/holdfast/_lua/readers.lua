@@ -1,4 +1,4 @@
--- Part: readers beside the lock. Needs fence and moment; KEYS 1 lock 2 fence 3 queue 4 gone 5 readers
+-- Part: readers beside the lock. Needs fence, holder, moment and waiters; KEYS 1 lock 2 fence 3 queue 4 gone 5 readers
 -- 6 upgraded.
 -- Readers stand in a sorted set, each scored with the ms at which its own time is over. While there are any, the
 -- lock's key holds SHARED until the last of them is due, so that whoever knows only the lock is kept out as well.
@@ -6,6 +6,9 @@
 -- What a token asks for is in its middle: `r.…` reads, `u<n>.…` is the upgrade of that reader, all else is exclusive.
 local SHARED = '000000000000000000000000:shared:0'
 local lock, fence_key, queue, gone, readers, upgraded = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+
+-- Set when a fencing token could not grow: nobody is granted then, and who asks is told.
+local no_fence = false
 
 local function plain(number)
   return string.format('%.0f', number)
@@ -23,7 +26,7 @@ end
 
 -- Who holds it alone, or SHARED, or nobody.
 local function current()
-  local holder = redis.call('GET', lock)
+  local holder = holder_of(lock)
   if not holder or holder == SHARED then
     return redis.call('GET', upgraded) or holder
   end
@@ -53,22 +56,27 @@ local function mirror()
   end
 end
 
-local function tell(token, message, inboxes)
-  return redis.call('PUBLISH', inboxes .. string.match(token, '^[^:]*'), message)
+-- Take out readers whose time is over; of very many, so many as take little time.
+local function purge()
+  if redis.call('ZCOUNT', readers, '-inf', plain(now_ms)) > 500 then
+    redis.call('ZREMRANGEBYRANK', readers, 0, 499)
+  else
+    redis.call('ZREMRANGEBYSCORE', readers, '-inf', plain(now_ms))
+  end
 end
 
-local function is_there(token, inboxes)
-  local inbox = inboxes .. string.match(token, '^[^:]*')
-  return tonumber(redis.call('PUBSUB', 'NUMSUB', inbox)[2]) > 0
+local function tell(token, message, inboxes)
+  return redis.call('PUBLISH', inbox_of(token, inboxes), message)
 end
 
 -- Grant from the head of the queue as far as it goes: readers that follow each other together, a writer alone.
 -- `me` is the caller's own token in the queue, if any: it gets its whole ttl and no message.
--- Returns the caller's fencing token or nil, and how many others were granted.
+-- Returns the caller's fencing token or nil, how many others were granted, and whether there may be more to do than one
+-- call does: then somebody has to ask again.
 local function advance(me, ttl_ms, claim_ms, fence_ms, inboxes)
   local holder = current()
   local mine, others, read = nil, 0, false
-  for _ = 1, 1000 do
+  while looks_left > 0 do
     if holder and holder ~= SHARED then
       break
     end
@@ -79,24 +87,37 @@ local function advance(me, ttl_ms, claim_ms, fence_ms, inboxes)
     local window_ms = head == me and ttl_ms or claim_ms
     local beneath = reader_of(head)
     local granted = false
+    local alone = not beneath and not is_reader(head)
+    looks_left = looks_left - 1
     if head ~= me and not is_there(head, inboxes) then
       redis.call('ZREM', queue, head)
+      if looks_left > 0 then
+        shed(queue, inboxes, me)
+      end
     elseif beneath and not reads(beneath, holder) then
       redis.call('ZREM', queue, head)
       tell(head, 'ask ' .. head, inboxes)
-    elseif is_reader(head) then
-      redis.call('ZREM', queue, head)
-      redis.call('ZADD', readers, plain(now_ms + window_ms), head)
-      holder, read, granted = SHARED, true, true
-    elseif living_readers() > (beneath and 1 or 0) then
+    elseif (alone or beneath) and living_readers() > (beneath and 1 or 0) then
       break
     else
-      redis.call('ZREM', queue, head)
-      redis.call('SET', beneath and upgraded or lock, head, 'PX', plain(window_ms))
-      holder, read, granted = head, beneath ~= nil, true
+      granted = true
     end
     if granted then
       local fence = next_fence(fence_key, fence_ms)
+      redis.call('ZREM', queue, head)
+      if not fence then
+        no_fence = true
+        tell(head, 'ask ' .. head, inboxes)
+        break
+      end
+      looks_left = looks_left - 3
+      if alone or beneath then
+        redis.call('SET', beneath and upgraded or lock, head, 'PX', plain(window_ms))
+        holder, read = head, beneath ~= nil
+      else
+        redis.call('ZADD', readers, plain(now_ms + window_ms), head)
+        holder, read = SHARED, true
+      end
       if head == me then
         mine = fence
       else
@@ -108,7 +129,12 @@ local function advance(me, ttl_ms, claim_ms, fence_ms, inboxes)
   if read then
     mirror()
   end
-  return mine, others
+  local more = not no_fence and looks_left <= 0 and (not holder or holder == SHARED)
+    and redis.call('EXISTS', queue) == 1
+  if more then
+    nudge(queue, inboxes)
+  end
+  return mine, others, more
 end
 
 -- A reader that was handed the lock's own key (by a release that knows no readers) joins the readers.

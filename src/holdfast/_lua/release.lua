@@ -3,10 +3,12 @@
 -- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
 --         5 bury_ms: > 0 leaves the queue too, and refuses this token for so long (a delayed acquire may follow)
 -- Returns 2 released and handed over, 1 released, 0 was not the holder
+--         3 released, -1 was not the holder; the lock is free, and its queue is not gone through: ask again
 local lock, queue, gone = KEYS[1], KEYS[3], KEYS[4]
 local token = ARGV[1]
 local bury_ms = tonumber(ARGV[5])
-local mine = redis.call('GET', lock) == token
+local holder = redis.call('GET', lock)
+local mine = holder == token
 
 -- Nobody waits: first, since it is the most frequent case and should cost least.
 if mine and bury_ms == 0 and redis.call('EXISTS', queue) == 0 then
@@ -15,19 +17,19 @@ if mine and bury_ms == 0 and redis.call('EXISTS', queue) == 0 then
 end
 
 -- #include fence
+-- #include waiters
 -- #include queue
 -- #include bury
 if bury_ms > 0 then
   redis.call('ZREM', queue, token)
 end
-local result = 0
-if mine then
-  local heir = next_waiter(queue, ARGV[4])
-  result = 1
-  if not heir then
-    redis.call('DEL', lock)
-  elseif hand_over(lock, KEYS[2], heir, ARGV[3], ARGV[2], ARGV[4]) then
-    result = 2
+local result = mine and 1 or 0
+if mine or not holder then
+  local passed = pass_on(lock, KEYS[2], queue, ARGV[3], ARGV[2], ARGV[4])
+  if passed < 0 then
+    result = mine and 3 or -1
+  elseif mine then
+    result = 1 + passed
   end
 end
 if bury_ms > 0 then

@@ -4,6 +4,7 @@
 --         5 fence_ms  6 claim_ms  7 prefix of inboxes
 -- Returns {1, fencing token}                                            granted (also to a repeat)
 --         {0, ms until a look is worth it (-1: for ever), a holder, place (-1: not queued), arrival_us}
+--         {0, 0, "", place, arrival_us}          the queue is not gone through: ask again at once
 --         {-1}                                                          this token was given back before
 --         {-2}                                                          upgrade: not a reader any more
 --         {-3}                                                          upgrade: another reader is upgrading
@@ -12,13 +13,17 @@
 
 -- Nobody waits, and it is free, or read by others: first, since it is the most frequent case and should cost least.
 if redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[6]) == 0 then
-  local held = redis.call('GET', KEYS[1])
+  local held = redis.call('GETRANGE', KEYS[1], 0, 199)
   local asked_ms = tonumber(ARGV[2])
   if string.find(ARGV[1], ':r.', 1, true) then
     if held == '000000000000000000000000:shared:0' and not redis.call('ZSCORE', KEYS[5], ARGV[1])
-      or not held and redis.call('EXISTS', KEYS[5]) == 0 then
+      or held == '' and redis.call('EXISTS', KEYS[1], KEYS[5]) == 0 then
+      local fence = next_fence(KEYS[2], ARGV[5], now_us)
+      if not fence then
+        return bad_fence(KEYS[2])
+      end
       redis.call('ZADD', KEYS[5], now_ms + asked_ms, ARGV[1])
-      if not held then
+      if held == '' then
         redis.call('SET', KEYS[1], '000000000000000000000000:shared:0', 'PX', asked_ms + 1)
       elseif redis.call('PTTL', KEYS[1]) <= asked_ms then
         redis.call('PEXPIRE', KEYS[1], asked_ms + 1)
@@ -26,23 +31,34 @@ if redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[6]) == 0 then
       if redis.call('PTTL', KEYS[5]) <= asked_ms + 30000 then
         redis.call('PEXPIRE', KEYS[5], asked_ms + 60000)
       end
-      return {1, next_fence(KEYS[2], ARGV[5], now_us)}
+      return {1, fence}
     end
-  elseif not held and redis.call('EXISTS', KEYS[5]) == 0 and string.find(ARGV[1], ':w.', 1, true) then
+  elseif held == '' and redis.call('EXISTS', KEYS[1], KEYS[5]) == 0 and string.find(ARGV[1], ':w.', 1, true) then
+    local fence = next_fence(KEYS[2], ARGV[5], now_us)
+    if not fence then
+      return bad_fence(KEYS[2])
+    end
     redis.call('SET', KEYS[1], ARGV[1], 'PX', asked_ms)
-    return {1, next_fence(KEYS[2], ARGV[5], now_us)}
+    return {1, fence}
   end
 end
 
+-- #include holder
+-- #include waiters
 -- #include readers
 local token, ttl_ms, waits = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'wait'
 local arrival, fence_ms, claim_ms, inboxes = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6]), ARGV[7]
 local reader, beneath = is_reader(token), reader_of(token)
 local holder = current()
 
-if redis.call('SISMEMBER', gone, token) == 1 then
+if redis.call('ZRANK', gone, token) then
   return {-1}
 end
+local function repeated()
+  local fence = next_fence(fence_key, fence_ms)
+  return fence and {1, fence} or bad_fence(fence_key)
+end
+
 -- A late repeat must not shorten what was extended since.
 if holder == token and (not beneath or redis.call('GET', upgraded) == token or reads(beneath, holder)) then
   if reader then
@@ -53,12 +69,16 @@ if holder == token and (not beneath or redis.call('GET', upgraded) == token or r
   else
     redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), ttl_ms))
   end
-  return {1, next_fence(fence_key, fence_ms)}
+  return repeated()
 end
 if reader and reads(token, holder) then
   redis.call('ZADD', readers, 'GT', plain(now_ms + ttl_ms), token)
   mirror()
-  return {1, next_fence(fence_key, fence_ms)}
+  -- Who was let in goes on with what one call could not do.
+  if redis.call('EXISTS', queue) == 1 then
+    advance(nil, 0, claim_ms, fence_ms, inboxes)
+  end
+  return repeated()
 end
 if beneath then
   if not reads(beneath, holder) then
@@ -75,11 +95,15 @@ local function grant()
   if holder and holder ~= SHARED or not beneath and redis.call('EXISTS', queue) == 1 then
     return nil
   end
-  if reader then
+  if not reader and living_readers() > (beneath and 1 or 0) then
+    return nil
+  end
+  local fence = next_fence(fence_key, fence_ms)
+  if not fence then
+    no_fence = true
+  elseif reader then
     redis.call('ZADD', readers, plain(now_ms + ttl_ms), token)
     mirror()
-  elseif living_readers() > (beneath and 1 or 0) then
-    return nil
   else
     redis.call('SET', beneath and upgraded or lock, token, 'PX', plain(ttl_ms))
     redis.call('ZREM', queue, token)
@@ -87,33 +111,42 @@ local function grant()
       mirror()
     end
   end
-  return next_fence(fence_key, fence_ms)
+  return fence
 end
 
-local fence = grant()
-if not fence and waits then
+local fence, new, more = grant(), false, false
+if no_fence then
+  return bad_fence(fence_key)
+elseif not fence and waits then
   if beneath then
     arrival = 0
   elseif arrival == 0 then
     arrival = now_us
   end
   -- LT: a late repeat of the first try may have queued us anew meanwhile; the true arrival is the earliest.
-  if redis.call('ZADD', queue, 'LT', plain(arrival), token) == 0 and ARGV[4] == '0' then
+  new = redis.call('ZADD', queue, 'LT', plain(arrival), token) == 1
+  if not new and ARGV[4] == '0' then
     arrival = tonumber(redis.call('ZSCORE', queue, token))
   end
-  fence = advance(token, ttl_ms, claim_ms, fence_ms, inboxes)
+  local _
+  fence, _, more = advance(token, ttl_ms, claim_ms, fence_ms, inboxes)
 elseif not fence then
-  advance(nil, 0, claim_ms, fence_ms, inboxes)
+  local _
+  _, _, more = advance(nil, 0, claim_ms, fence_ms, inboxes)
   holder = current()
   fence = grant()
 end
 if fence then
   return {1, fence}
+elseif no_fence then
+  return bad_fence(fence_key)
 end
 
 holder = current()
 local remaining_ms
-if holder and holder ~= SHARED then
+if more then
+  holder, remaining_ms = '', 0
+elseif holder and holder ~= SHARED then
   remaining_ms = redis.call('PTTL', redis.call('GET', upgraded) == holder and upgraded or lock)
 else
   -- The first reader whose time may be over, but for the one that upgrades.
@@ -124,7 +157,7 @@ else
 end
 local place = -1
 if waits then
-  place = redis.call('ZRANK', queue, token) or -1
+  place = trim(queue, inboxes, redis.call('ZRANK', queue, token), new and 4 or 32)
   -- Waiters ask again when a holder's time is over, and so keep the queue alive.
   redis.call('PEXPIRE', queue, plain(math.max(remaining_ms, 0) + 60000))
 end

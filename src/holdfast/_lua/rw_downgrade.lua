@@ -4,18 +4,23 @@
 -- Returns {1, fencing token} now a reader (also to a repeat), {0} not the writer
 -- #include fence
 -- #include moment
+-- #include holder
+-- #include waiters
 -- #include readers
 local writer, reader, ttl_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local holder = current()
-if redis.call('SISMEMBER', gone, reader) == 1 or holder ~= writer and not reads(reader, holder) then
+if redis.call('ZRANK', gone, reader) or holder ~= writer and not reads(reader, holder) then
   return {0}
 end
-redis.call('ZREMRANGEBYSCORE', readers, '-inf', plain(now_ms))
+local fence = next_fence(fence_key, ARGV[4])
+if not fence then
+  return bad_fence(fence_key)
+end
+purge()
 -- GT: a late repeat must not shorten what was extended since.
 redis.call('ZADD', readers, 'GT', plain(now_ms + ttl_ms), reader)
 if not holder or holder == writer or holder == SHARED then
   mirror()
 end
-local fence = next_fence(fence_key, ARGV[4])
 advance(nil, 0, tonumber(ARGV[5]), ARGV[4], ARGV[6])
 return {1, fence}

@@ -3,6 +3,7 @@
 -- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
 --         5 bury_ms: > 0 leaves the queue too, and refuses this token for so long (a delayed acquire may follow)
 -- Returns 2 released and others let in, 1 released, 0 was not a holder
+--         3 released, -1 was not a holder; the queue is not gone through: ask again
 -- #include moment
 
 -- Nobody waits: first, since it is the most frequent case and should cost least.
@@ -20,12 +21,14 @@ if ARGV[5] == '0' and redis.call('EXISTS', KEYS[3], KEYS[6]) == 0 then
 end
 
 -- #include fence
+-- #include holder
+-- #include waiters
 -- #include readers
 -- #include bury
 local token, bury_ms = ARGV[1], tonumber(ARGV[5])
 local holder = current()
 local result = reads(token, holder) and 1 or 0
-redis.call('ZREMRANGEBYSCORE', readers, '-inf', plain(now_ms))
+purge()
 redis.call('ZREM', readers, token)
 if bury_ms > 0 then
   redis.call('ZREM', queue, token)
@@ -39,8 +42,10 @@ if holder == token then
 end
 if not holder or holder == SHARED then
   mirror()
-  local _, others = advance(nil, 0, tonumber(ARGV[3]), ARGV[2], ARGV[4])
-  if result == 1 and others > 0 then
+  local _, others, more = advance(nil, 0, tonumber(ARGV[3]), ARGV[2], ARGV[4])
+  if more then
+    result = result == 1 and 3 or -1
+  elseif result == 1 and others > 0 then
     result = 2
   end
 end

@@ -5,6 +5,8 @@
 -- Returns 1 extended, 0 not a holder
 -- #include fence
 -- #include moment
+-- #include holder
+-- #include waiters
 -- #include readers
 -- #include order
 local token, ttl_ms = ARGV[1], tonumber(ARGV[2])
@@ -30,7 +32,7 @@ if not reads(token, holder) then
   return 0
 end
 -- Taking out what is over comes first: after such a write a server without memory lets the others pass.
-redis.call('ZREMRANGEBYSCORE', readers, '-inf', plain(now_ms))
+purge()
 local left_ms = tonumber(redis.call('ZSCORE', readers, token)) - now_ms
 local lasting_ms = lasting(left_ms, ttl_ms, KEYS[7], ARGV[6], ARGV[7])
 redis.call('ZADD', readers, 'XX', plain(now_ms + lasting_ms), token)

@@ -3,13 +3,18 @@
 -- Returns {limit (0: none is stored), declared limit, permits in use, waiters, holders, last fencing token}
 -- #include fence
 -- #include moment
+-- #include waiters
 -- #include permits
 local limit, declared = stored_limit()
+local fence = stored_fence(redis.call('GET', fence_key) or '0')
+if not fence then
+  return bad_fence(fence_key)
+end
 return {
   limit or 0,
   declared or 0,
-  used(),
+  used() - (extra > 0 and over_by(200) or 0),
   redis.call('ZCARD', queue),
   redis.call('ZCOUNT', holders, '(' .. plain(now_ms), '+inf'),
-  tonumber(redis.call('GET', fence_key) or 0)
+  fence
 }

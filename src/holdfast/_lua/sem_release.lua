@@ -3,10 +3,12 @@
 -- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
 --         5 bury_ms: > 0 leaves the queue too, and refuses this token for so long (a delayed acquire may follow)
 -- Returns 2 released and others let in, 1 released, 0 was not a holder
+--         3 released, -1 was not a holder; the queue is not gone through: ask again
 -- #include moment
 
 -- Nobody waits: first, since it is the most frequent case and should cost least.
-if ARGV[5] == '0' and redis.call('EXISTS', KEYS[3]) == 0 then
+if ARGV[5] == '0' and (string.match(ARGV[1], '^[^:]*:(%d+)%.') or '1') == '1'
+  and redis.call('EXISTS', KEYS[3]) == 0 then
   local over_ms = redis.call('ZSCORE', KEYS[5], ARGV[1])
   if over_ms then
     redis.call('ZREM', KEYS[5], ARGV[1])
@@ -16,21 +18,29 @@ if ARGV[5] == '0' and redis.call('EXISTS', KEYS[3]) == 0 then
 end
 
 -- #include fence
+-- #include waiters
 -- #include permits
 -- #include bury
 local token, bury_ms = ARGV[1], tonumber(ARGV[5])
 local result = is_held(token) and 1 or 0
-redis.call('ZREMRANGEBYSCORE', holders, '-inf', plain(now_ms))
-redis.call('ZREM', holders, token)
+local limit, declared = stored_limit()
+local late = purge()
+if redis.call('ZREM', holders, token) == 1 then
+  extra = extra - weight_of(token) + 1
+end
 if bury_ms > 0 then
   redis.call('ZREM', queue, token)
 end
-local limit, declared = stored_limit()
 if limit then
-  local _, others = advance(nil, 0, limit, tonumber(ARGV[3]), ARGV[2], ARGV[4])
+  local _, others, more = advance(nil, 0, limit, tonumber(ARGV[3]), ARGV[2], ARGV[4])
   if others > 0 then
     keep(limit, declared, ARGV[2])
     result = result * 2
+  else
+    keep_extra(limit, declared)
+  end
+  if more or late and redis.call('EXISTS', queue) == 1 then
+    result = result > 0 and 3 or -1
   end
 end
 if bury_ms > 0 then

@@ -5,18 +5,19 @@
 -- Returns 1 extended, 0 not a holder
 -- #include fence
 -- #include moment
+-- #include waiters
 -- #include permits
 -- #include order
 if not is_held(ARGV[1]) then
   return 0
 end
+local limit, declared = stored_limit()
 -- Taking out what is over comes first: after such a write a server without memory lets the others pass.
-redis.call('ZREMRANGEBYSCORE', holders, '-inf', plain(now_ms))
+purge()
 local left_ms = tonumber(redis.call('ZSCORE', holders, ARGV[1])) - now_ms
 local lasting_ms = lasting(left_ms, tonumber(ARGV[2]), KEYS[6], ARGV[4], ARGV[5])
 redis.call('ZADD', holders, 'XX', plain(now_ms + lasting_ms), ARGV[1])
 mark(KEYS[6], ARGV[4], ARGV[5])
-local limit, declared = stored_limit()
 if limit then
   keep(limit, declared, ARGV[3])
 else

@@ -4,9 +4,11 @@
 -- Returns the limit before, or 0 where there was none
 -- #include fence
 -- #include moment
+-- #include waiters
 -- #include permits
 local limit, declared = stored_limit()
 local wanted = tonumber(ARGV[1])
+purge()
 keep(wanted, declared or wanted, ARGV[2])
 advance(nil, 0, wanted, tonumber(ARGV[3]), ARGV[2], ARGV[4])
 keep(wanted, declared or wanted, ARGV[2])

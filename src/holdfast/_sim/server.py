@@ -297,6 +297,15 @@ def _get(server: Server, args: Sequence[bytes]) -> Reply:
     return value
 
 
+@_command("GETRANGE", 4)
+def _getrange(server: Server, args: Sequence[bytes]) -> Reply:
+    value = server.typed(args[0], bytes) or b""
+    first, last, count = _integer(args[1]), _integer(args[2]), len(value)
+    first = max(first + count, 0) if first < 0 else first
+    last = max(last + count, 0) if last < 0 else last
+    return bytes(value[first : last + 1])
+
+
 @_command("SET", -3, grows=True)
 def _set(server: Server, args: Sequence[bytes]) -> Reply:
     key, value = args[0], args[1]

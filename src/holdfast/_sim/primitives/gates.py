@@ -198,7 +198,8 @@ class Gates(Sessions[_Gate]):
         for thing in self.things:
             if node is thing.node:
                 thing.stands(thing.state(node, now_ms))
-                thing.done = set(node.server.peek(thing.gone_key, now_ms) or ())
+                gone = node.server.peek(thing.gone_key, now_ms)
+                thing.done = set(gone.scores) if gone else set()
                 thing.done_until_ms = node.server.expires.get(thing.gone_key, 0)
 
 

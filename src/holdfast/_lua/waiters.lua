@@ -1,0 +1,89 @@
+-- Part: which of those who wait are still there. What one call does is bounded: it looks at so many, leaves the rest as
+-- it is, and says that it is not done.
+local looks_left = 256
+
+-- The channel of the client that a token belongs to.
+local function inbox_of(token, inboxes)
+  return inboxes .. string.match(token, '^[^:]*')
+end
+
+-- Whether a waiter's process is still there: NUMSUB of its inbox says so.
+local function is_there(token, inboxes)
+  return tonumber(redis.call('PUBSUB', 'NUMSUB', inbox_of(token, inboxes))[2]) > 0
+end
+
+-- The same for many (every `step`-th of the list): true for each that is there, or is `me`.
+local function are_there(tokens, step, inboxes, me)
+  local channels, there = {}, {}
+  for at = 1, #tokens, step do
+    channels[#channels + 1] = inbox_of(tokens[at], inboxes)
+  end
+  local counted = redis.call('PUBSUB', 'NUMSUB', unpack(channels))
+  for at = 1, #channels do
+    there[at] = counted[2 * at] > 0 or tokens[(at - 1) * step + 1] == me
+  end
+  return there
+end
+
+-- Take the dead out of the first 64 of a queue.
+local function shed(queue, inboxes, me)
+  local left_ms = redis.call('PTTL', queue)
+  local popped = redis.call('ZPOPMIN', queue, 64)
+  if not popped[1] then
+    return
+  end
+  looks_left = looks_left - #popped / 2
+  local back = {}
+  for at, there in ipairs(are_there(popped, 2, inboxes, me)) do
+    if there then
+      back[#back + 1] = popped[2 * at]
+      back[#back + 1] = popped[2 * at - 1]
+    end
+  end
+  if back[1] then
+    redis.call('ZADD', queue, unpack(back))
+    if left_ms > 0 then
+      redis.call('PEXPIRE', queue, left_ms)
+    end
+  end
+end
+
+-- Take the dead out of the `most` right before `place`, so that they do not pile up while nobody is called. Returns the
+-- place after that. Does nothing for a user who may not ZRANGE.
+local function trim(queue, inboxes, place, most)
+  if not place or place < 1 then
+    return place or -1
+  end
+  local before = redis.pcall('ZRANGE', queue, math.max(place - most, 0), place - 1)
+  if before.err or not before[1] then
+    return place
+  end
+  local dead = {}
+  for at, there in ipairs(are_there(before, 1, inboxes)) do
+    if not there then
+      dead[#dead + 1] = before[at]
+    end
+  end
+  if dead[1] then
+    redis.call('ZREM', queue, unpack(dead))
+  end
+  return place - #dead
+end
+
+-- A queue was not gone through to its end: ask one that is there, at either end, to look for itself and so go on with
+-- it, should the caller not do that. For a few queues, since it takes time, too.
+local nudges_left = 4
+local function nudge(queue, inboxes)
+  nudges_left = nudges_left - 1
+  for _, from in ipairs({0, -16}) do
+    local some = nudges_left >= 0 and redis.pcall('ZRANGE', queue, from, from + 15) or {}
+    if not some.err and some[1] then
+      for at, there in ipairs(are_there(some, 1, inboxes)) do
+        if there then
+          redis.call('PUBLISH', inbox_of(some[at], inboxes), 'ask ' .. some[at])
+          return
+        end
+      end
+    end
+  end
+end
