@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast._core.hold import Hold, LeaseState, Schedule
+import pytest
+
+from holdfast._core.hold import Hold, LeaseState, Order, Schedule
 from holdfast._core.keys import lock_keys
 from holdfast._core.rwlock import RWTurn
 from holdfast._core.waiting import Grant
 
 
-def hold_of(ttl_ms: int, sent_at: float = 100.0) -> Hold:
+def hold_of(ttl_ms: int, sent_at: float = 100.0, max_hold_ms: int | None = None) -> Hold:
     async def done() -> Any:
         return True
 
-    return Hold("a", "t:1:1", 1, ttl_ms, sent_at, lambda ttl_ms: done(), done)
+    return Hold("a", "t:1:1", 1, ttl_ms, sent_at, lambda ttl_ms: done(), done, True, max_hold_ms)
 
 
 def test_a_shorter_ttl_counts_from_before_it_is_asked_for() -> None:
@@ -61,3 +63,63 @@ def test_a_side_of_a_shared_lock_keeps_what_its_grant_and_its_other_side_say() -
     assert turn.stray, "its release buries the token"
     assert hold.deadline == 105.0 and hold.renewal_ttl_ms(101.0) is None
     assert not hold.over(104.9) and hold.over(105.0) and hold.reason == "max_hold"
+
+
+# ---------------------------------------------------------------- extensions, and answers in any order
+
+
+def extending(hold: Hold, ttl_ms: int, asked_at: float) -> Order:
+    order = hold.extending(ttl_ms, asked_at)
+    hold.shortened(ttl_ms, asked_at, order.asks_ms)
+    return order
+
+
+def test_an_answer_to_a_renewal_takes_nothing_back_from_a_later_extension() -> None:
+    hold = hold_of(3_000)
+    order = extending(hold, 60_000, 101.0)
+    assert hold.extended(60_000, 101.0, 101.1, order)
+    assert hold.extended(3_000, 100.9, 101.2), "a renewal that was sent before"
+    assert hold.deadline > 160.0 and hold.ttl_ms == 60_000
+
+
+def test_only_the_last_extension_says_what_the_ttl_is() -> None:
+    hold = hold_of(30_000)
+    long = extending(hold, 60_000, 101.0)
+    short = extending(hold, 2_000, 101.0)
+    assert hold.extended(2_000, 101.0, 101.1, short)
+    assert hold.extended(60_000, 101.0, 101.2, long), "it was answered after the later one"
+    assert hold.ttl_ms == 2_000 and hold.deadline < 103.0
+
+
+def test_an_extension_outdates_what_would_do_something_else_later() -> None:
+    hold = hold_of(30_000)
+    orders = [extending(hold, ttl_ms, 101.0) for ttl_ms in (60_000, 60_000, 2_000, 2_000, 60_000)]
+    assert [order.number for order in orders] == [1, 2, 3, 4, 5]
+    assert [order.outdates for order in orders] == [False, False, True, True, True]
+    assert [order.mark_ms(order.asks_ms, 10_000) for order in orders] == [0, 0, 10_000, 10_000, 60_000]
+
+
+def test_an_extension_asks_for_no_more_than_max_hold_leaves() -> None:
+    hold = hold_of(30_000, max_hold_ms=40_000)
+    order = extending(hold, 60_000, 138.0)
+    assert order.asks_ms == 2_000, "what nobody may use keeps others waiting"
+    assert hold.deadline < 140.0, "and the server may count faster"
+    assert not hold.extended(60_000, 138.0, 140.0, order)
+    assert hold.reason in ("max_hold", "expired")
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_renewal_that_fails_after_a_later_answer_makes_nothing_suspect(answered: bool) -> None:
+    schedule = Schedule()
+    hold = hold_of(3_000)
+    schedule.add(hold, 0.5)
+    assert schedule.due(101.0) == [hold]
+    order, at = schedule.extending(hold, 60_000, 101.2)
+    assert at is None, "a longer end counts when it is answered"
+    if answered:
+        assert schedule.extended(hold, order, True, 60_000, 101.2, 101.3, 0.5) is not None
+    schedule.failed(hold, 101.5, 0.5, sent_at=101.0)
+    assert hold.state is (LeaseState.HELD if answered else LeaseState.SUSPECT)
+    assert not hold.over(hold.deadline - 0.1)
+    assert schedule.due(hold.deadline + 1) == []
+    assert hold.over(hold.deadline)

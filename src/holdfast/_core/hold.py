@@ -42,12 +42,14 @@ class Order(NamedTuple):
     """Where a request that extends a lease stands among its extensions: see `_lua/order.lua`.
 
     `number`: of the last extension that was asked for before it, or with it. `sets`: it is that extension, and may
-    shorten. `outdates`: what was sent before it changes nothing any more when it arrives later.
+    shorten. `outdates`: what was sent before it changes nothing any more when it arrives later. `asks_ms`: what the
+    server is asked for; less than the caller wants where `max_hold` leaves less.
     """
 
     number: int = 0
     sets: bool = False
     outdates: bool = False
+    asks_ms: int = 0
 
     def mark_ms(self, ttl_ms: int, bury_ms: int) -> int:
         """As scripts want it: -1 only lengthens, 0 sets, more outdates for so long."""
@@ -187,20 +189,22 @@ class Hold:
         """The protocol that renews it."""
         return self.extension(ttl_ms, Order(self.extensions)) if self.extensions else self.extension(ttl_ms)
 
-    def extending(self, ttl_ms: int) -> Order:
+    def extending(self, ttl_ms: int, asked_at: float) -> Order:
         """It is going to be asked to last `ttl_ms`: with this order.
 
         It outdates what would shorten it, or last longer, if that were carried out after it.
         """
+        if self.max_until is not None:
+            ttl_ms = max(1, min(ttl_ms, int((self.max_until - asked_at) * 1000)))
         self.extensions += 1
         outdates = ttl_ms > self.least_ms or ttl_ms < self.most_ms
         self.least_ms = min(self.least_ms, ttl_ms)
         self.most_ms = max(self.most_ms, ttl_ms)
-        return Order(self.extensions, True, outdates)
+        return Order(self.extensions, True, outdates, ttl_ms)
 
-    def shortened(self, ttl_ms: int, asked_at: float) -> bool:
+    def shortened(self, ttl_ms: int, asked_at: float, asks_ms: int | None = None) -> bool:
         """Whether it is going to be asked to end earlier: that counts at once, since the answer may get lost."""
-        until = deadline_of(asked_at, ttl_ms)
+        until = deadline_of(asked_at, ttl_ms if asks_ms is None else asks_ms)
         if ttl_ms >= self.ttl_ms and until >= self.deadline:
             return False
         self.ttl_ms = min(self.ttl_ms, ttl_ms)
@@ -210,6 +214,7 @@ class Hold:
     def extended(self, ttl_ms: int, sent_at: float, now: float, order: Order = RENEWAL) -> bool:
         """The server extended it; False when that answer came after the end (the caller gives back).
 
+        `ttl_ms`: what a renewal asked for, or what the caller of an extension wants; its order says what it asked for.
         Answers come in any order. That of the last extension says what the ttl is from now on; any other one may be for
         more than what was asked for since. None takes back what another one has said: no request that can still be
         carried out leaves less on the server than what is trusted.
@@ -218,6 +223,8 @@ class Hold:
             return False
         if order.sets and order.number == self.extensions:
             self.ttl_ms = ttl_ms
+        if order.sets:
+            ttl_ms = order.asks_ms
         until = deadline_of(sent_at, min(ttl_ms, self.ttl_ms))
         if until > self.deadline:
             self.deadline = until
@@ -350,8 +357,8 @@ class Schedule:
 
     def extending(self, hold: Hold, ttl_ms: int, asked_at: float) -> tuple[Order, float | None]:
         """It is going to be extended: with this order; and when it needs attention, if that is earlier now."""
-        order = hold.extending(ttl_ms)
-        return order, self.shortened(hold) if hold.shortened(ttl_ms, asked_at) else None
+        order = hold.extending(ttl_ms, asked_at)
+        return order, self.shortened(hold) if hold.shortened(ttl_ms, asked_at, order.asks_ms) else None
 
     def extended(
         self, hold: Hold, order: Order, held: bool, ttl_ms: int, asked_at: float, now: float, jitter: float

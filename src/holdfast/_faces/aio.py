@@ -873,7 +873,7 @@ class Client(Makers):
         asked_at = clock()
         order = driver.extending(hold, ttl_ms, asked_at)
         try:
-            held = await self._run(hold.extension(ttl_ms, order))
+            held = await self._run(hold.extension(order.asks_ms, order))
         except BaseException:
             driver.replan(hold)
             raise

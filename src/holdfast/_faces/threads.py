@@ -729,7 +729,7 @@ class Client(Makers):
             if at is not None:
                 driver.look_no_later_than(at)
         try:
-            held = self._run(hold.extension(ttl_ms, order))
+            held = self._run(hold.extension(order.asks_ms, order))
         except BaseException:
             with driver.lock:
                 driver.look_no_later_than(driver.schedule.replan(hold, 0.5))

@@ -45,6 +45,9 @@ class Primitive:
     def crashed(self, process: Process) -> None:
         """A process is no more."""
 
+    def closed(self, process: Process) -> None:
+        """A client was closed, and has given everything back: nothing of it is left on the server."""
+
     def lost_data(self, node: Node) -> None:
         """A server has lost its data, or other data than before are the master's."""
 
@@ -225,6 +228,20 @@ class Ledger:
         allowed = options.brief_s(redirected=redirected) if begins > settled else options.waiting_s()
         if gap > allowed:
             world.fail("idle", f"{self.name} lay idle for {gap:.3f} s ({allowed:.3f} s allowed) with a waiter there")
+
+    def look_at(self, token: bytes) -> Belief | None:
+        """Who believes to hold it with this token; the server must keep it for as long."""
+        belief = self.beliefs.get(token)
+        if belief is None or not belief.lives():
+            return None
+        self._look_at_server(belief)
+        return belief
+
+    def replan(self, token: bytes) -> None:
+        """Its deadline has changed."""
+        belief = self.beliefs.get(token)
+        if belief is not None and belief.hold.alive:
+            self._plan(belief)
 
     def _look_at_server(self, belief: Belief) -> None:
         if self.until is None:

@@ -43,6 +43,8 @@ __all__ = ["Cancelled", "Process", "Task", "abandon"]
 
 #: Timers fire a little late, never early: also against rounding between two clocks.
 LATE_S = 1e-8
+#: How long `close` waits for what is given back, s.
+CLOSE_PATIENCE_S = 1.0
 
 
 class Cancelled(BaseException):
@@ -116,6 +118,8 @@ class Process:
         self._listening: dict[str, deque[Wake]] = {}
         self._awaiting: dict[str, tuple[Task, int]] = {}
         self._backlog: list[Callable[[], None]] = []
+        #: It is being closed: nothing begins any more.
+        self.closing = False
         #: When the agent is to be woken, local s.
         self.agent_at: float | None = None
 
@@ -448,6 +452,24 @@ class Process:
                     pass  # its ttl ends it
         self._arm(self.schedule.next_at())
 
+    async def extend(self, hold: Hold, ttl_ms: int) -> None:
+        """As `Lease.extend`. Raises `Trouble`."""
+        asked_at = await Now()
+        if hold.over(asked_at):
+            return
+        order, at = self.schedule.extending(hold, ttl_ms, asked_at)
+        self._arm(at)
+        try:
+            held = await hold.extension(order.asks_ms, order)
+        except BaseException:
+            self._arm(self.schedule.replan(hold, self.world.rng.random()))
+            raise
+        now = await Now()
+        at = self.schedule.extended(hold, order, held, ttl_ms, asked_at, now, await Random())
+        self._arm(at)
+        if at is None and held and hold.state is LeaseState.LOST:
+            await hold.release()  # extended on the server, but too late to be trusted
+
     # -- what happens to it -----------------------------------------------------------------------
 
     def pause(self) -> None:
@@ -464,6 +486,22 @@ class Process:
             self.world.rng.shuffle(waiting)
         for act in waiting:
             act()
+
+    def close(self) -> None:
+        """As `Client.close`: who waits is told first, then what is held is given back; a moment later it ends."""
+        if self.closing or not self.alive:
+            return
+        self.closing = True
+        for task in list(self.tasks):
+            if not task.background:
+                self.cancel(task)
+        self.later(CLOSE_PATIENCE_S, self._closed)
+
+    def _closed(self) -> None:
+        if self.paused:
+            self._backlog.append(self._closed)
+        elif self.alive:
+            self.world.closed(self, settled=not any(task.background for task in self.tasks))
 
     def crash(self) -> None:
         self.paused = False

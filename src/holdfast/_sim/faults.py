@@ -57,7 +57,7 @@ class Nemesis:
 
     def _strike(self, kind: str, rate: float) -> None:
         world = self.world
-        if self._resting or (self._calm and kind != "cancel"):
+        if self._resting or (self._calm and kind not in ("cancel", "close")):
             return
         world.after(world.rng.expovariate(rate), self._strike, kind, rate)
         world.steps += 1
@@ -131,8 +131,17 @@ class Nemesis:
             world.after(seconds, world.network.close, inbox)
         world.after(world.rng.random() * 5.0, self._reborn)
 
+    def _close(self) -> None:
+        process = self._someone()
+        if process is None or process.closing or process.paused:
+            return
+        self._note(f"{process.name} is closed")
+        self.world.played.add("Client.close")
+        process.close()
+        self.world.after(2.0 + self.world.rng.random() * 5.0, self._reborn)
+
     def _reborn(self) -> None:
-        if self.world.phase == "chaos":
+        if self.world.phase != "drain":
             process = self.world.add_process()
             self._note(f"{process.name} starts")
 

@@ -212,6 +212,7 @@ class Options:
             )
         }
         rates["cancel"] = rng.choice((0.0, 0.05, 0.3))
+        rates["close"] = 0.02 * random.Random(f"close {mode} {seed}").choice((0.0, 0.0, 1.0))
         scale = rng.choice((0.0, 1.0, 1.0, 5.0))
         noise = {
             kind: chance * scale * rng.choice((0.0, 1.0, 1.0))
@@ -229,7 +230,7 @@ class Options:
         replicated = rng.random() < 0.15
         lag_s = rng.choice((0.0005, 0.005, 0.05))
         if mode == "calm":
-            rates = {"cancel": rates["cancel"]}
+            rates = {"cancel": rates["cancel"], "close": rates["close"]}
             noise = {}
             lost_push = 0.0
             options = replace(options, chaos_s=1.0, calm_s=120.0)

@@ -9,11 +9,13 @@ from collections.abc import Generator
 from typing import Any, TypeVar
 
 from holdfast._core import redlock
-from holdfast._core.effects import CallMany, Effect, Protocol
+from holdfast._core.effects import Call, CallMany, Effect, Protocol
 from holdfast._core.hold import Hold
 from holdfast._core.keys import lock_keys
 from holdfast._core.redlock import Quorum
+from holdfast._core.trouble import Trouble
 from holdfast._sim.driver import Process
+from holdfast._sim.network import Node, Request
 from holdfast._sim.sessions import Sessions, Thing
 from holdfast._sim.world import World
 
@@ -108,6 +110,11 @@ class QuorumLock(Sessions[_Lock]):
         delay_ms = 0 if at_once else int(options.ttl_s[1] * 1000)
         self.quorums[process] = self._quorum(names, delay_ms, None, process.settings)
         super().start(process)
+
+    def executed(self, node: Node, request: Request, value: Any, error: Trouble | None) -> None:
+        call = request.call
+        if type(call) is Call and error is None and call.script == "renew":
+            self.by_key[call.keys[0]].ledger.look_at(str(call.args[0]).encode())
 
     async def session(self, process: Process, thing: _Lock) -> None:
         rng = self.world.rng

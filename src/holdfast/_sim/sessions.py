@@ -10,9 +10,9 @@ left) is here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from holdfast._core.effects import Now, Protocol, Sleep, Spawn
+from holdfast._core.effects import Call, Now, Protocol, Sleep, Spawn
 from holdfast._core.hold import Hold, LeaseState
 from holdfast._core.keys import LockKeys
 from holdfast._core.trouble import Trouble
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from holdfast._sim.world import World
 
 __all__ = ["Sessions", "Thing", "quietly"]
+
+#: Scripts that extend what is held; where their arguments have the ttl, the number and what kind of extension it is.
+_EXTENDING = {"renew": (1, 2, 3), "multi_renew": (1, 4, 5), "sem_renew": (1, 3, 4), "rw_renew": (1, 5, 6)}
 
 
 class Thing:
@@ -42,6 +45,8 @@ class Thing:
         self.ledger = Ledger(world, keys.name, conflict=conflict, until=self.until)
         #: Who held it when it was looked at last.
         self.last_held: set[bytes] = set()
+        #: By token: the last of its extensions that was carried out.
+        self.extensions: dict[bytes, int] = {}
 
     @property
     def node(self) -> Node:
@@ -103,10 +108,10 @@ class Sessions(Primitive, Generic[T]):
     async def work(self, process: Process) -> None:
         """One session after the other, until the world ends."""
         world, rng, options = self.world, self.world.rng, self.world.options
-        while world.phase != "drain":
+        while world.phase != "drain" and not process.closing:
             try:
                 await Sleep(rng.expovariate(1 / options.think_s))
-                if world.phase != "drain":
+                if world.phase != "drain" and not process.closing:
                     await self.session(process, rng.choice(self.things))
             except Cancelled:
                 continue
@@ -125,6 +130,8 @@ class Sessions(Primitive, Generic[T]):
         while world.phase != "drain" or any(whose.alive for whose in self.inside.values()):
             try:
                 await Sleep(rng.random() * (2 * _HELP_S if world.phase != "drain" else 2.0))
+                if process.closing:
+                    return
                 await self.help(process, rng.choice(self.things))
             except Cancelled:
                 continue
@@ -191,25 +198,63 @@ class Sessions(Primitive, Generic[T]):
         """Work under a lease and release it, whatever happens."""
         cancelled = False
         try:
-            await self.hold_on(hold)
+            await self.hold_on(process, hold)
         except Cancelled:
             cancelled = True
         await self.end(process, hold, parts, cancelled)
         if cancelled:
             raise Cancelled
 
-    async def hold_on(self, hold: Hold) -> None:
-        """Work while the lease lasts."""
+    async def hold_on(self, process: Process, hold: Hold) -> None:
+        """Work while the lease lasts; some extend it now and then."""
         rng, options = self.world.rng, self.world.options
         now = await Now()
         until = now + rng.expovariate(1 / options.work_s)
+        extends = rng.random() < 0.4 and not options.careless
         while now < until:
             if options.careless:
                 hold.deadline = now + 1e6
             if hold.over(now):
                 return
-            await Sleep(min(until - now, max(0.01, hold.deadline - now)))
+            pause_s = min(until - now, max(0.01, hold.deadline - now))
+            if extends and rng.random() < 0.5:
+                await Sleep(pause_s * rng.random())
+                if rng.random() < 0.3:  # another one beside it
+                    process.spawn(self.extend(process, hold), "extender", background=True)
+                await self.extend(process, hold)
+            else:
+                await Sleep(pause_s)
             now = await Now()
+
+    async def extend(self, process: Process, hold: Hold) -> None:
+        """To more or to less than it was."""
+        self.world.played.add("Lease.extend")
+        self.world.counted["extended"] += 1
+        ttl_ms = self.ttl_ms()
+        self.world.after(0.001, self.replan, hold)
+        try:
+            await process.extend(hold, ttl_ms)
+        except Trouble:
+            self.world.counted["extension without an answer"] += 1
+        self.replan(hold)
+
+    def replan(self, hold: Hold) -> None:
+        """Look at its new deadline, too."""
+        for thing in self.things:
+            thing.ledger.replan(hold.token.encode())
+
+    def lasts(self, node: Node, thing: T, call: Call, value: Any) -> None:
+        """No request leaves less on the server than its client trusts, and an extension what it asked for."""
+        token = str(call.args[0]).encode() if call.args else b""
+        belief = thing.ledger.look_at(token)
+        if belief is None or call.script not in _EXTENDING or value != 1:
+            return
+        ttl_ms, number, kind = (int(call.args[at]) for at in _EXTENDING[call.script])
+        if kind >= 0 and number >= thing.extensions.get(token, 0):
+            thing.extensions[token] = number
+            until = thing.until(token, belief.kind)
+            if until != node.until(node.server.now_ms + ttl_ms):
+                self.world.fail("not as asked for", f"{belief} was extended to {ttl_ms} ms, and lasts until {until}")
 
     async def end(self, process: Process, hold: Hold, parts: Sequence[tuple[T, Belief]], cancelled: bool) -> None:
         """Release it, as the faces do it."""
@@ -253,6 +298,16 @@ class Sessions(Primitive, Generic[T]):
     def crashed(self, process: Process) -> None:
         for thing in self.things:
             thing.ledger.crashed(process)
+
+    def closed(self, process: Process) -> None:
+        world = self.world
+        if world.phase == "chaos" or world.now < world.calm_since + world.options.waiting_s():
+            return  # requests from before may still be under way
+        mine = f"{process.id}:".encode()
+        for thing in self.things:
+            for token in (*thing.held(), *thing.queued()):
+                if token.startswith(mine):
+                    self.world.fail("orphan", f"{token.decode()} is on the server, and its client was closed")
 
     def settled(self) -> None:
         for thing in self.things:

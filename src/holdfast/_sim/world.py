@@ -58,6 +58,8 @@ class Result:
     counted: Counter[str] = field(default_factory=Counter)
     #: The primitives that lived in it.
     names: tuple[str, ...] = ()
+    #: The public operations that were played.
+    played: frozenset[str] = frozenset()
 
 
 class World:
@@ -81,6 +83,8 @@ class World:
         self.grants = 0
         self.cancelled = 0
         self.counted: Counter[str] = Counter()
+        #: Public operations that were played, by the names of the API: see tests/simulation/test_everything_public.py.
+        self.played: set[str] = set()
         self.violation: Violation | None = None
         #: When somebody last learned that it had asked a former master.
         self.redirected_at = -1.0
@@ -125,7 +129,17 @@ class World:
         for process in self.processes:
             process.end()
         names = tuple(primitive.name for primitive in self.primitives)
-        return Result(self.seed, self.violation, self.steps, self.effects, self.now, self.grants, self.counted, names)
+        return Result(
+            self.seed,
+            self.violation,
+            self.steps,
+            self.effects,
+            self.now,
+            self.grants,
+            self.counted,
+            names,
+            frozenset(self.played),
+        )
 
     def _calm(self) -> None:
         self.nemesis.heal()
@@ -196,6 +210,18 @@ class World:
         for primitive in self.primitives:
             primitive.start(process)
         return process
+
+    def closed(self, process: Process, *, settled: bool) -> None:
+        """A client has been closed. `settled`: nothing that it had to give back is still under way."""
+        if self.trace is not None:
+            self.note(process.name, f"is closed{'' if settled else ', and leaves some of it to the ttl'}")
+        process.end()
+        for inbox in list(process.inboxes.values()):
+            self.network.close(inbox)
+        for primitive in self.primitives:
+            primitive.crashed(process)
+            if settled:
+                primitive.closed(process)
 
     def home(self, key: str) -> Node:
         """The server that a key lies on: the master of the moment, or in a Cluster the owner of its slot."""

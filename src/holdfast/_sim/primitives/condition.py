@@ -65,7 +65,7 @@ class Condition(Locks):
         cancelled = False
         try:
             for _ in range(rng.choice((1, 1, 2, 3))):
-                await self.hold_on(hold)
+                await self.hold_on(process, hold)
                 if hold.over(process.local()):
                     break
                 r = rng.random()

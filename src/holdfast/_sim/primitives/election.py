@@ -49,7 +49,7 @@ class Election(Locks):
         """Look again and again at who leads, until the world ends."""
         world, rng = self.world, self.world.rng
         newest = dict.fromkeys(self.things, 0)
-        while world.phase != "drain":
+        while world.phase != "drain" and not process.closing:
             try:
                 await Sleep(rng.random() * 2 * _POLL_S)
                 lead = rng.choice(self.things)

@@ -156,6 +156,8 @@ class Locks(Sessions[Lock]):
             lock.holders[node.number] = token, until
         if error is None:
             self.answered(node, lock, call, asker, value)
+            if node is lock.node:
+                self.lasts(node, lock, call, value)
         if script in _GIVING_BACK and error is None and node is lock.node:
             if not server.out_of_memory:
                 lock.released[asker] = now_ms + world.settings.bury_ms

@@ -133,12 +133,12 @@ class SharedLock(Sessions[_Shared]):
         belief, turn = taken
         cancelled = False
         try:
-            await self.hold_on(belief.hold)
+            await self.hold_on(process, belief.hold)
             if belief.lives() and reads and rng.random() < 0.3:
                 await self.upgrade(process, thing, belief, ttl_ms)
             elif belief.lives() and not reads and rng.random() < 0.3:
                 belief = await self.downgrade(process, thing, belief, turn, ttl_ms)
-                await self.hold_on(belief.hold)
+                await self.hold_on(process, belief.hold)
         except Cancelled:
             cancelled = True
         await self.end(process, belief.hold, [(thing, belief)], cancelled)
@@ -179,6 +179,7 @@ class SharedLock(Sessions[_Shared]):
         if lock is None or node is not lock.node:
             return
         self.newcomers(lock, lock.held())
+        self.lasts(node, lock, call, value)
         if call.script == "rw_acquire" and value[0] == 0:
             lock.ledger.placed(value[3])
         server = node.server

@@ -113,6 +113,7 @@ class Semaphore(Sessions[_Permits]):
         now_ms = server.now_ms
         holders = permits.holders(node, now_ms)
         new = self.newcomers(permits, holders)
+        self.lasts(node, permits, call, value)
         if call.script == "sem_acquire" and value[0] == 0:
             permits.ledger.placed(value[3])
         stored = server.peek(permits.key, now_ms)
