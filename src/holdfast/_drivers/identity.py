@@ -2,6 +2,8 @@
 
 `threading.get_ident()` is not that: the system gives it to the next thread when one has ended, and a lease may outlive
 the thread that acquired it. Works in threads that Python did not start, and costs as much as `get_ident()`.
+
+Where gevent or eventlet has patched the module threading, a greenlet is a thread in all this.
 """
 
 from __future__ import annotations
@@ -9,8 +11,9 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
+from typing import Any
 
-__all__ = ["has_ended", "here"]
+__all__ = ["Here", "has_ended", "here"]
 
 
 class _Alive:
@@ -19,20 +22,36 @@ class _Alive:
     __slots__ = ("__weakref__",)
 
 
+class Here:
+    """What a thread has of its own."""
+
+    #: Its number.
+    number: int
+    #: See `many`.
+    waker: Any = None
+
+
 _numbers = itertools.count(1)
 _alive: weakref.WeakValueDictionary[int, _Alive] = weakref.WeakValueDictionary()
+_made: list[tuple[type[Any], Here]] = []
 
 
-class _Here(threading.local):
-    number: int
+def here() -> Here:
+    """An object whose attributes are those of the calling thread. Another one after monkey patching."""
+    local = threading.local
+    if not _made or _made[-1][0] is not local:
+        _made.append((local, _make(local)))
+    return _made[-1][1]
 
-    def __init__(self) -> None:
-        self.number = next(_numbers)
-        self._alive = _alive[self.number] = _Alive()
 
+def _make(local: type[Any]) -> Here:
+    class Mine(local, Here):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.number = next(_numbers)
+            self._alive = _alive[self.number] = _Alive()
 
-#: `here.number` is the number of the calling thread.
-here = _Here()
+    made: Here = Mine()
+    return made
 
 
 def has_ended(number: int) -> bool:

@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from holdfast._core.effects import Answer, Call, CallMany
 from holdfast._core.trouble import Trouble
+from holdfast._drivers.identity import here
 from holdfast._lua import SCRIPTS, Script
 from holdfast._transport.asked import Asked
 from holdfast._transport.clock import clock
+from holdfast._transport.greenlets import new_poll
 from holdfast._transport.pack import pack_script
 from holdfast._transport.threads import Node, Wire
 
@@ -47,34 +50,34 @@ class _Waker:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.reader, self._writer = os.pipe()
-        os.set_blocking(self.reader, False)
-        os.set_blocking(self._writer, False)
+        # Not a pipe: under eventlet reading one that is empty waits, whatever was set.
+        self._ends = socket.socketpair()
+        for end in self._ends:
+            end.setblocking(False)
+        self.reader = self._ends[0].fileno()
 
     def wake(self) -> None:
         try:
-            os.write(self._writer, b"!")
+            self._ends[1].send(b"!")
         except OSError:
             pass  # full: it will wake up
 
     def drain(self) -> None:
         try:
-            os.read(self.reader, 4096)
+            self._ends[0].recv(4096)
         except OSError:
             pass
 
     def __del__(self) -> None:
-        os.close(self.reader)
-        os.close(self._writer)
-
-
-_own = threading.local()
+        for end in self._ends:
+            end.close()
 
 
 def _waker() -> _Waker:
-    waker: _Waker | None = getattr(_own, "waker", None)
+    own = here()
+    waker: _Waker | None = own.waker
     if waker is None or waker.pid != os.getpid():
-        waker = _own.waker = _Waker()
+        waker = own.waker = _Waker()
     return waker
 
 
@@ -174,7 +177,7 @@ def ask_all(
     answers: list[Answer] = [None] * len(calls)
     under_way: dict[int, Asked] = {}
     dialling: set[int] = set()
-    poll = select.poll()
+    poll = new_poll()
     waker: _Waker | None = None
     group: _Group | None = None
     begun_at = clock()

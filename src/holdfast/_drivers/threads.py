@@ -47,12 +47,15 @@ from holdfast._core.replies import wake_of
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
 from holdfast._drivers.cancel import Cancel
+from holdfast._drivers.identity import here
 from holdfast._drivers.many import GRACE_S, Dialler, ask_all
 from holdfast._transport.asked import Asked
 from holdfast._transport.clock import clock
+from holdfast._transport.greenlets import refuse_half_patched, who_patched
 from holdfast._transport.pack import Ask, pack_command
 from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node, Wire
+from holdfast.errors import ConfigurationError
 
 __all__ = ["Cancelled", "ThreadDriver"]
 
@@ -108,6 +111,7 @@ class ThreadDriver:
             Command: self._command,
             CallMany: self._call_many,
         }
+        refuse_half_patched()
         self._reset(client_id)
         _drivers.add(self)
 
@@ -115,6 +119,11 @@ class ThreadDriver:
         self.client_id = client_id
         self.channel = self._inboxes + client_id
         self.closed = False
+        #: What the calling thread has of its own.
+        self.here = here()
+        #: What patching replaces, as it was when we began.
+        self.patchable_local: object = threading.local
+        self.patchable_socket: object = socket.socket
         self.lock = threading.Lock()
         self.schedule = Schedule(self.settings)
         self._waiters: dict[str, queue.SimpleQueue[Wake | None]] = {}
@@ -128,10 +137,43 @@ class ThreadDriver:
         self._renewers: dict[Node, _Renewer] = {}
         self._diallers: dict[Node, Dialler] = {}
 
+    # ------------------------------------------------------------------ monkey patching
+
+    def look_for_patches(self) -> None:
+        """What we wait in has been replaced since we began. By gevent or eventlet?
+
+        Then a driver that has done nothing yet begins anew; any other one has locks, threads and connections of before,
+        which would hold up every greenlet, and is refused. ConfigurationError.
+        """
+        library = who_patched()
+        if library:
+            refuse_half_patched()
+            if self._is_used():
+                raise ConfigurationError(
+                    "client",
+                    f"client of {', '.join(node.name for node in self.topology.nodes())}",
+                    f"one that was not used before {library} patched the process: its connections and threads are of "
+                    "before. Patch first thing in the program, or make the client after it (in a worker after fork)",
+                )
+            self.after_fork(_new_client_id())
+        # Or it was somebody else: a test, as a rule.
+        self.patchable_local, self.patchable_socket = threading.local, socket.socket
+
+    def _is_used(self) -> bool:
+        return any(node.connected for node in self.topology.nodes()) or bool(
+            self._agent.thread or self._chores.thread or self._renewers or self._diallers or len(self.schedule)
+        )
+
     # ------------------------------------------------------------------ running
 
     def run(self, protocol: Protocol[R], cancel: Cancel | None = None) -> R:
         """Drive a protocol to its end in this thread. `cancel` ends it with `Cancelled`."""
+        if self.patchable_local is not threading.local or self.patchable_socket is not socket.socket:
+            try:
+                self.look_for_patches()
+            except BaseException:
+                protocol.close()
+                raise
         try:
             return self._drive(protocol, protocol.send(None), cancel)
         except StopIteration as end:

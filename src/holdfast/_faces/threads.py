@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
+import socket
 import sys
 import threading
 import time
@@ -31,7 +32,7 @@ from holdfast._core.trouble import Trouble
 from holdfast._core.validity import deadline
 from holdfast._core.waiting import Busy, Grant
 from holdfast._drivers.cancel import Cancel
-from holdfast._drivers.identity import has_ended, here
+from holdfast._drivers.identity import has_ended
 from holdfast._drivers.threads import Cancelled, ThreadDriver
 from holdfast._faces.entered import Entered
 from holdfast._faces.introduction import CLIENT_INFO_MS, client_id_of, client_key, introduction
@@ -397,7 +398,10 @@ class Leasable:
         client = self._client
         code, offset = frame.f_code, frame.f_lasti
         del frame
-        thread = here.number
+        driver = client._driver
+        if driver.patchable_local is not threading.local or driver.patchable_socket is not socket.socket:
+            driver.look_for_patches()
+        thread = driver.here.number
         owned_as = self._owned_as
         owners = ((owned_as[0], thread),) if len(owned_as) == 1 else tuple([(kind, thread) for kind in owned_as])
         for owner in owners:
@@ -407,7 +411,6 @@ class Leasable:
                     raise AlreadyHeld(lease.name)
                 lease._entries += 1
                 return lease
-        driver = client._driver
         if driver.closed:
             raise ClientClosed()
         token = f"{driver.client_id}:{self._mark if mark is None else mark}{thread}:{next(client._sequence)}"
@@ -463,13 +466,13 @@ class Leasable:
 
     def __enter__(self) -> Lease:
         lease = self._acquire(None, None, sys._getframe(1))
-        self._entered.push(here.number, lease, sys._getframe(1))
+        self._entered.push(self._client._driver.here.number, lease, sys._getframe(1))
         return lease
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._entered.pop(here.number, sys._getframe(1)).__exit__(kind, error, trace)
+        self._entered.pop(self._client._driver.here.number, sys._getframe(1)).__exit__(kind, error, trace)
 
 
 class Lock(Leasable):
@@ -542,7 +545,7 @@ class Lock(Leasable):
         return self._client._run(self._exclusive.inspect())
 
     def __repr__(self) -> str:
-        held = self._client._owners.get((self._owned_as[0], here.number))
+        held = self._client._owners.get((self._owned_as[0], self._client._driver.here.number))
         lease = held() if held is not None else None
         state = f"{lease.state.name} by this thread" if lease is not None else "not held by this thread"
         return f"<Lock {self._name!r}: {state}, ttl {self.ttl:g} s>"

@@ -21,7 +21,7 @@ from holdfast._core.replicas import Sync
 from holdfast._core.trouble import Trouble
 from holdfast._core.waiting import Busy, Grant, Turn, patience_for, wait_for
 from holdfast._drivers.cancel import Cancel
-from holdfast._drivers.identity import has_ended, here
+from holdfast._drivers.identity import has_ended
 from holdfast._drivers.threads import Cancelled
 from holdfast._faces.decorated import check_function, check_result
 from holdfast._faces.entered import Entered, Leads
@@ -490,7 +490,7 @@ class Condition:
 
     def _lease(self, operation: str) -> Lease:
         lock = self._lock
-        held = lock._client._owners.get((lock._owned_as[0], here.number))
+        held = lock._client._owners.get((lock._owned_as[0], lock._client._driver.here.number))
         lease = held() if held is not None else None
         if lease is None:
             raise NotHeld(lock.name, operation)
@@ -510,7 +510,7 @@ class Condition:
         lock, hold = self._lock, lease._hold
         client = lock._client
         driver = client._driver
-        token = client._new_token(str(here.number))
+        token = client._new_token(str(client._driver.here.number))
         turn = condition.ConditionTurn(
             lock._keys, self._key, hold.token, token, hold.ttl_ms, driver.settings, lock._exclusive.sync
         )
@@ -607,14 +607,14 @@ class _Gate:
         """Wait until it is open, `timeout` seconds at most; returns whether it is."""
         timeout_s = timeout_of(timeout)
         client = self._client
-        token = client._new_token(str(here.number))
+        token = client._new_token(str(client._driver.here.number))
         turn = gate.GateTurn(self._kind, self._keys, token, self._declared, self._keep_ms, client._driver.settings)
         protocol = wait_for(turn, timeout_s, listening=client._driver.listening(turn.key))
         return isinstance(_run(client, self._name, protocol, cancel), Grant)
 
     def _move(self, what: str | int) -> int:
         client = self._client
-        token = client._new_token(str(here.number))
+        token = client._new_token(str(client._driver.here.number))
         return client._run(
             gate.move(self._kind, self._keys, token, what, self._declared, self._keep_ms, client._driver.settings)
         )
@@ -697,7 +697,7 @@ class Barrier:
         """
         timeout_s = timeout_of(timeout)
         client = self._client
-        token = client._new_token(str(here.number))
+        token = client._new_token(str(client._driver.here.number))
         turn = barrier.BarrierTurn(self._keys, token, self._parties, self._keep_ms, client._driver.settings)
         got = _run(client, self._name, wait_for(turn, timeout_s, listening=True), cancel)
         if not isinstance(got, Grant):
@@ -792,7 +792,7 @@ class Election:
     @property
     def lease(self) -> Lease | None:
         """The lease by which the calling thread was elected; for others that of this object's leader, if any."""
-        return self._leads.of(here.number)
+        return self._leads.of(self._client._driver.here.number)
 
     @property
     def is_leader(self) -> bool:
@@ -803,7 +803,7 @@ class Election:
     def campaign(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> Lease:
         """Wait to be elected, `timeout` seconds at most; returns the lease. Errors as `Lock.acquire`."""
         lease = self._lock._acquire(timeout_of(timeout), cancel, sys._getframe(1))
-        self._leads.won(here.number, lease)
+        self._leads.won(self._client._driver.here.number, lease)
         return lease
 
     def resign(self) -> None:
@@ -860,13 +860,13 @@ class Election:
 
     def __enter__(self) -> Lease:
         lease = self.campaign()
-        self._entered.push(here.number, lease, sys._getframe(1))
+        self._entered.push(self._client._driver.here.number, lease, sys._getframe(1))
         return lease
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lease = self._entered.pop(here.number, sys._getframe(1))
+        lease = self._entered.pop(self._client._driver.here.number, sys._getframe(1))
         self._leads.forget(lease)
         lease.__exit__(kind, error, trace)
 

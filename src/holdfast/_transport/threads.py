@@ -10,6 +10,7 @@ connections lie on a stack, which is a list: append and pop are atomic.
 
 from __future__ import annotations
 
+import _socket
 import os
 import select
 import socket
@@ -34,6 +35,7 @@ from holdfast._core.replies import (
 )
 from holdfast._core.trouble import Trouble, refusal
 from holdfast._lua import SCRIPTS, Script
+from holdfast._transport.greenlets import poll_of_the_system
 from holdfast._transport.pack import pack_command, pack_script, pack_sync
 
 __all__ = ["Node", "SingleTopology", "Wire", "node_of_client"]
@@ -51,6 +53,7 @@ class Wire:
 
     __slots__ = (
         "_connection",
+        "_is_plain",
         "_is_tls",
         "_reader",
         "_recv",
@@ -70,9 +73,11 @@ class Wire:
         self._recv = self.sock.recv
         self._reader = hiredis.Reader()
         self._is_tls = hasattr(self.sock, "pending")
+        # Those of gevent and eventlet never let the system wait, and know their own limits only.
+        self._is_plain = isinstance(self.sock, _socket.socket) and not self._is_tls
         #: Whether something was read that is no part of the last reply.
         self.has_more = self._reader.has_data
-        poll = select.poll()
+        poll = poll_of_the_system()
         poll.register(self.sock.fileno(), select.POLLIN)
         #: `stirs(0)`: empty while nothing has come; much cheaper than to read.
         self.stirs: Callable[[int], Any] = poll.poll
@@ -84,7 +89,7 @@ class Wire:
         """The longest wait for one read; 0: none."""
         if seconds == self.patience_s:
             return
-        if seconds > 0 and _LONG_TIMEVAL and not self._is_tls:
+        if seconds > 0 and _LONG_TIMEVAL and self._is_plain:
             # The system's own limit: a socket with Python's is asked by poll() before each read and write.
             self.sock.settimeout(None)
             micros = max(1, round(seconds * 1_000_000))
@@ -218,13 +223,15 @@ def _tail(call: Call) -> list[bytes]:
 class Node:
     """One server: a stack of idle connections and how to make more."""
 
-    __slots__ = ("_idle", "_make", "closed", "name", "owed", "slow")
+    __slots__ = ("_idle", "_make", "closed", "connected", "name", "owed", "slow")
 
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         self.name = name
         self._make = make
         self._idle: list[Wire] = []
         self.closed = False
+        #: Whether a connection was ever wanted (in this process).
+        self.connected = False
         #: Connections that owe replies to calls that have ended, and whether the last answer came too late.
         self.owed = 0
         self.slow = False
@@ -233,6 +240,7 @@ class Node:
         """A new connection. Raises `Trouble`."""
         if self.closed:
             raise Trouble("closed", "the client is closed", self.name, sent=False, passing=False)
+        self.connected = True
         connection = None
         try:
             connection = self._make()
@@ -294,6 +302,7 @@ class Node:
 
     def forget(self) -> None:
         """After fork, in the child."""
+        self.connected = False
         idle, self._idle = self._idle, []
         for wire in idle:
             wire.forget()

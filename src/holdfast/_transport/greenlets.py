@@ -1,0 +1,98 @@
+"""Monkey patching by gevent and eventlet: threads become greenlets, and what waits lets others run.
+
+What was made before the patch waits in the old way: it holds up every greenlet, or lets several in at once where only
+one thread can be. So whoever keeps such things asks here whether they are still the right ones.
+"""
+
+from __future__ import annotations
+
+import select
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from holdfast.errors import ConfigurationError
+
+__all__ = ["Poll", "new_poll", "poll_of_the_system", "refuse_half_patched", "who_patched"]
+
+#: What we wait in, as each library calls it.
+_NEEDED = {
+    "gevent": ("threading", "socket", "time", "select", "queue"),
+    "eventlet": ("thread", "socket", "time", "select"),
+}
+
+
+def who_patched() -> str:
+    """ "gevent", "eventlet", or "" when neither has patched anything that we use."""
+    for library, needed in _NEEDED.items():
+        is_patched = _question(library)
+        if is_patched is not None and any(map(is_patched, needed)):
+            return library
+    return ""
+
+
+def refuse_half_patched() -> None:
+    """ConfigurationError when only a part of what we wait in is patched."""
+    library = who_patched()
+    is_patched = _question(library)
+    if is_patched is None:
+        return
+    missing = [module for module in _NEEDED[library] if not is_patched(module)]
+    if missing:
+        whole = "gevent.monkey.patch_all()" if library == "gevent" else "eventlet.monkey_patch()"
+        raise ConfigurationError(
+            "monkey patching",
+            f"{library} without {', '.join(missing)}",
+            f"all or nothing of what waits: {whole} without exceptions, before anything else is imported",
+        )
+
+
+class Poll(Protocol):
+    """What we use of `select.poll()`, to wait for readability."""
+
+    def register(self, fd: int, eventmask: int, /) -> None: ...
+
+    def unregister(self, fd: int, /) -> None: ...
+
+    def poll(self, timeout_ms: float, /) -> list[tuple[int, int]]: ...
+
+
+class _Select:
+    """The same where eventlet has taken `select.poll` away, in its own `select.select`."""
+
+    def __init__(self) -> None:
+        self._fds: set[int] = set()
+
+    def register(self, fd: int, eventmask: int, /) -> None:
+        self._fds.add(fd)
+
+    def unregister(self, fd: int, /) -> None:
+        self._fds.discard(fd)
+
+    def poll(self, timeout_ms: float, /) -> list[tuple[int, int]]:
+        readable, _, broken = select.select(list(self._fds), [], list(self._fds), timeout_ms / 1000)
+        return [(fd, select.POLLIN) for fd in {*readable, *broken}]
+
+
+def new_poll() -> Poll:
+    """A `select.poll()`, or what stands in for it."""
+    return select.poll() if hasattr(select, "poll") else _Select()
+
+
+def poll_of_the_system() -> Any:
+    """A `select.poll()` that nobody has patched, for looks that never wait."""
+    library = who_patched()
+    if library == "gevent":
+        return sys.modules["gevent.monkey"].get_original("select", "poll")()
+    if library == "eventlet":
+        return sys.modules["eventlet.patcher"].original("select").poll()
+    return select.poll()
+
+
+def _question(library: str) -> Callable[[str], bool] | None:
+    """Whether that library has patched a module; None where it is not in use."""
+    if library == "gevent":
+        monkey = sys.modules.get("gevent.monkey")
+        return getattr(monkey, "is_module_patched", None)
+    patcher = sys.modules.get("eventlet.patcher") if library else None
+    return getattr(patcher, "is_monkey_patched", None)
