@@ -122,7 +122,8 @@ def _rw_renew(world: World) -> Drawn:
 def _rw_downgrade(world: World) -> Drawn:
     writer = world.token("1", "w.1")
     reader = writer.replace(":w.", ":r.").replace(":1:", ":r.1:")
-    return world.keys("readers", "upgraded"), (writer, reader, world.ttl(), FENCE_MS, world.claim(), world.inboxes)
+    args = (writer, reader, world.ttl(), FENCE_MS, world.claim(), world.inboxes, world.bury())
+    return world.keys("readers", "upgraded"), args
 
 
 def _sem_keys(world: World) -> list[str]:
@@ -164,6 +165,7 @@ def _cond_wait(world: World) -> Drawn:
         world.inboxes,
         world.token(),
         5_000,
+        world.bury(),
     )
 
 

@@ -196,6 +196,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
 )
 
 RW_ACQUIRE, RW_RELEASE, READERS = "_lua/rw_acquire.lua", "_lua/rw_release.lua", "_lua/readers.lua"
+RW_DOWNGRADE = "_lua/rw_downgrade.lua"
 SEM_ACQUIRE, SEM_RELEASE, PERMITS = "_lua/sem_acquire.lua", "_lua/sem_release.lua", "_lua/permits.lua"
 MULTI_ACQUIRE, MULTI_RELEASE, MULTI_RENEW = "_lua/multi_acquire.lua", "_lua/multi_release.lua", "_lua/multi_renew.lua"
 MULTILOCK, CONDITION = "_core/multilock.py", "_core/condition.py"
@@ -227,6 +228,21 @@ FAMILY: tuple[Mutant, ...] = (
                 "redis.call('ZREM', readers, token)\nif bury_ms",
                 "if bury_ms",
             ),
+            ("a repeat of a reader shortens", RW_ACQUIRE, "'ZADD', readers, 'GT',", "'ZADD', readers,"),
+            ("a repeated downgrade shortens", RW_DOWNGRADE, "'ZADD', readers, 'GT',", "'ZADD', readers,"),
+            (
+                "a repeat of a writer shortens",
+                RW_ACQUIRE,
+                "'PEXPIRE', lock, math.max(redis.call('PTTL', lock), ttl_ms)",
+                "'PEXPIRE', lock, ttl_ms",
+            ),
+            (
+                "a repeated upgrade shortens",
+                RW_ACQUIRE,
+                "'PEXPIRE', upgraded, math.max(redis.call('PTTL', upgraded), ttl_ms)",
+                "'PEXPIRE', upgraded, ttl_ms",
+            ),
+            ("a downgrade does not bury the writer", RW_DOWNGRADE, "bury(gone, writer, ARGV[7])", "local _ = bury"),
             ("the lock's key forgets the readers", READERS, "SHARED, 'PX', left_ms + 1)", "SHARED, 'PX', 1000)"),
             (
                 "a release of a shared lock lets nobody in",
@@ -245,6 +261,7 @@ FAMILY: tuple[Mutant, ...] = (
                 "elseif taken + weight > limit then",
                 "elseif taken > limit then",
             ),
+            ("a repeat for permits shortens", SEM_ACQUIRE, "'ZADD', holders, 'GT',", "'ZADD', holders,"),
             ("a permit too many at once", SEM_ACQUIRE, "or used() + weight > limit then", "or used() > limit then"),
             (
                 "a release of permits lets nobody in",
@@ -300,6 +317,12 @@ FAMILY: tuple[Mutant, ...] = (
                 "if true then",
             ),
             (
+                "a repeat for several shortens",
+                MULTI_ACQUIRE,
+                "math.max(redis.call('PTTL', KEYS[at]), ttl_ms)",
+                "ttl_ms",
+            ),
+            (
                 "a renewal of several does not compare",
                 MULTI_RENEW,
                 "redis.call('GET', KEYS[at]) ~= ARGV[1]",
@@ -333,6 +356,18 @@ FAMILY: tuple[Mutant, ...] = (
                 COND_NOTIFY,
                 "redis.call('GET', lock) ~= ARGV[1]",
                 "false",
+            ),
+            (
+                "a repeat of who waited shortens",
+                COND_WAIT,
+                "math.max(redis.call('PTTL', lock), tonumber(ttl_ms))",
+                "ttl_ms",
+            ),
+            (
+                "who begins to wait does not bury what may be under way",
+                COND_WAIT,
+                "bury(gone, ARGV[8], ARGV[10])",
+                "local _ = bury",
             ),
             ("the last to wait is called first", COND_NOTIFY, "'ZPOPMIN'", "'ZPOPMAX'"),
             ("a repeated notification calls again", COND_NOTIFY, "if before and string", "if false and string"),

@@ -30,9 +30,12 @@ def condition_key(keys: LockKeys, name: str) -> str:
 
 
 class ConditionTurn(Turn):
-    """The turn of a waiter to hold the lock again. `notified`: whether a notification brought it."""
+    """The turn of a waiter to hold the lock again. `notified`: whether a notification brought it.
 
-    __slots__ = ("cond", "holder", "keys", "leaving", "notified")
+    `stray_holder`: a request for the lease before may still be carried out, as in `Grant`.
+    """
+
+    __slots__ = ("cond", "holder", "keys", "leaving", "notified", "stray_holder")
 
     def __init__(
         self,
@@ -43,9 +46,11 @@ class ConditionTurn(Turn):
         ttl_ms: int,
         settings: Settings = DEFAULT,
         sync: Sync = None,
+        stray_holder: bool = False,
     ) -> None:
         super().__init__(token, ttl_ms, keys.lock, settings, sync)
         self.keys = keys
+        self.stray_holder = stray_holder
         self.cond = cond
         self.holder = holder
         self.leaving = False
@@ -67,6 +72,7 @@ class ConditionTurn(Turn):
                 self.holder,
                 # Called by a holder that then died, nobody hands over: look within a ttl.
                 min(settings.signal_recheck_ms, ttl_ms),
+                settings.bury_ms if self.stray_holder else 0,
             ),
             patience_s,
             sync=self.tail(),

@@ -146,6 +146,7 @@ async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
                         settings.fence_ms,
                         writer.claim_ms,
                         reader.keys.inboxes,
+                        settings.bury_ms if writer.stray else 0,
                     ),
                     patience_s,
                     sync=reader.tail(),

@@ -214,11 +214,13 @@ class _Downgrade(ReadLock):
 
     def __init__(self, client: Client, writer: rwlock.RWHold) -> None:
         super().__init__(client, writer.name, writer.ttl_ms, writer.renewal is not None, None, writer.sync)
-        self._writer = writer.token
+        self._writer = writer
         self._until = writer.max_until
 
     async def _ask(self, token: str, timeout_s: float | None) -> Grant | Busy:
-        grant = await rwlock.downgrade(self._turn(self._writer), self._turn(token))
+        writer = self._turn(self._writer.token)
+        writer.stray = self._writer.stray
+        grant = await rwlock.downgrade(writer, self._turn(token))
         if grant is None:
             raise LeaseLost(self._name, "taken")
         return grant
@@ -474,7 +476,7 @@ class Condition:
         driver = client._driver
         token = client._new_token(_task_id())
         turn = condition.ConditionTurn(
-            lock._keys, self._key, hold.token, token, hold.ttl_ms, driver.settings, lock._exclusive.sync
+            lock._keys, self._key, hold.token, token, hold.ttl_ms, driver.settings, lock._exclusive.sync, hold.stray
         )
         hold.released()
         driver.unwatch(hold)

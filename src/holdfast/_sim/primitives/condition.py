@@ -92,7 +92,14 @@ class Condition(Locks):
         world, rng = self.world, self.world.rng
         token, ttl_ms = process.token(), hold.ttl_ms
         turn = ConditionTurn(
-            lock.keys, self.waiters[lock].key_name, hold.token, token, ttl_ms, process.settings, world.options.sync
+            lock.keys,
+            self.waiters[lock].key_name,
+            hold.token,
+            token,
+            ttl_ms,
+            process.settings,
+            world.options.sync,
+            hold.stray,
         )
         timeout_s = None if rng.random() < world.options.patient else 0.001 + rng.random() * 4 * world.options.work_s
         hold.released()

@@ -165,6 +165,7 @@ class SharedLock(Sessions[_Shared]):
             return writer
         lock.ledger.released(writer)
         lock.ledger.ended[writer.token] = self.world.now
+        turn.stray = hold.stray
         reader = RWTurn(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
         got = await self.ask(process, [lock], token, _granted(rwlock.downgrade(turn, reader)))
         return writer if got is None else self.believe(process, lock, token, ttl_ms, got, f"read:{token}")
