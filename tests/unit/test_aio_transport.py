@@ -579,7 +579,7 @@ def test_renewals_that_are_due_together_leave_together(play: Callable[[Test], No
         for hold in holds:
             driver.watch(hold)
             hold.renew_from = now - 60  # long due
-        driver.schedule._plan_at = now
+        driver.schedule._plan_at = [now]
         driver._on_time()
         await until(lambda: renewed == 200)
         assert len(fake.reads) < 20

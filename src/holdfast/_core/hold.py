@@ -9,12 +9,18 @@ one lease's facts, `Schedule` the next moment at which a hold needs attention: i
 no clock: whoever owns them says what time it is. Most holds are released long before anything is due: a new
 one is only noted, and planned (which is a heap's work) when it has outlived the first part of its ttl. The heap is
 cleaned lazily.
+
+Threads: `add`, `remove`, `released` and `lose` are made of atomic operations and may be called at any moment, also by a
+signal handler in the middle of any other; `next_at`, `due`, `answered`, `failed`, `shortened` and `replan` exclude each
+other by a reentrant lock of the owner's. The heap belongs to `next_at` and `due`; others leave there what they plan.
 """
 
 from __future__ import annotations
 
 import enum
 import heapq
+import itertools
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -62,6 +68,8 @@ _NO_TTL_MS = 1 << 62
 
 #: A renewal of a lease that nobody has extended.
 RENEWAL = Order()
+#: Plans that are left for the heap's owner without waking it.
+_PLANNED_MAX = 1_000
 
 _HELD = LeaseState.HELD
 _SUSPECT = LeaseState.SUSPECT
@@ -99,6 +107,7 @@ class Hold:
         "stray",
         "token",
         "ttl_ms",
+        "unended",
     )
 
     def __init__(
@@ -125,6 +134,7 @@ class Hold:
         self.held_since = sent_at
         self.max_until = None if max_hold_ms is None else sent_at + max_hold_ms / 1000
         self.state = _HELD
+        self.unended = True  # deleted by who ends it, which only one can
         self.reason: str | None = None
         self.asked = False
         self.limited = False  # its last extension was cut to what max_hold left
@@ -165,17 +175,30 @@ class Hold:
 
     def lose(self, reason: str) -> None:
         """It is not held any more, and nobody released it."""
-        if self.alive:
-            self.state = LeaseState.LOST
+        if self.alive and self._end():
             self.reason = reason
+            self.state = LeaseState.LOST
             if self.on_loss is not None:
                 self.on_loss(reason)
 
     def released(self) -> bool:
         """Its owner gives it back; False when it had ended before."""
-        if not self.alive:
+        if not self.alive or not self._end():
             return False
         self.state = LeaseState.RELEASED
+        return True
+
+    def _become(self, state: LeaseState) -> None:
+        self.state = state
+        if not hasattr(self, "unended"):  # ended by another thread meanwhile, which stays so
+            self.state = LeaseState.RELEASED if self.reason is None else LeaseState.LOST
+
+    def _end(self) -> bool:
+        """Whether it is for the caller to end it: for one of them only."""
+        try:
+            del self.unended
+        except AttributeError:
+            return False
         return True
 
     def renewal_ttl_ms(self, now: float) -> int | None:
@@ -231,37 +254,42 @@ class Hold:
             self._bound()
             self.limited = ttl_ms < self.ttl_ms and self.max_until is not None
         self.renew_from = max(self.renew_from, sent_at)
-        self.state = LeaseState.HELD
+        self._become(_HELD)
         return not self.over(now)
 
     def suspect(self) -> None:
         """A renewal failed."""
-        if self.state is LeaseState.HELD:
-            self.state = LeaseState.SUSPECT
+        if self.state is _HELD:
+            self._become(_SUSPECT)
             if self.on_suspect is not None:
                 self.on_suspect()
 
 
 class Schedule:
-    """When which hold needs attention. Not thread-safe: its owner locks."""
+    """When which hold needs attention."""
 
-    __slots__ = ("_heap", "_live", "_new", "_plan_at", "_plan_s_per_ms", "_sequence", "_settings")
+    __slots__ = ("_heap", "_live", "_new", "_plan_at", "_plan_s_per_ms", "_planned", "_sequence", "_settings")
 
     def __init__(self, settings: Settings = DEFAULT) -> None:
         self._heap: list[tuple[float, int, Hold]] = []
         self._live: dict[int, Hold] = {}
         self._new: dict[int, Hold] = {}  # their `next_at` is a random number, for their first plan
-        self._plan_at = float("inf")  # when the new ones have to be planned
+        self._plan_at: list[float] = []  # when the new ones have to be planned: a heap of which the first counts
         # Well before any renewal can be due.
         self._plan_s_per_ms = settings.renew_fraction * (1 - settings.renew_jitter) / 2000
-        self._sequence = 0
+        self._planned: deque[tuple[float, int, Hold]] = deque()  # not in the heap yet
+        self._sequence = itertools.count(1)
         self._settings = settings
 
     def __len__(self) -> int:
         return len(self._live) + len(self._new)
 
     def __iter__(self) -> Iterator[Hold]:
-        return iter([*self._live.values(), *self._new.values()])
+        while True:
+            try:
+                return iter([*self._new.values(), *self._live.values()])
+            except RuntimeError:
+                pass  # another thread has added one, or removed it
 
     def add(self, hold: Hold, jitter: float) -> float:
         """Watch a hold; returns when it needs attention first. `jitter` is a random number in [0, 1)."""
@@ -270,43 +298,62 @@ class Schedule:
         at = hold.held_since + hold.ttl_ms * self._plan_s_per_ms
         if hold.deadline < at:
             at = hold.deadline
-        if at < self._plan_at:
-            self._plan_at = at
+        try:
+            if at < self._plan_at[0]:
+                heapq.heappush(self._plan_at, at)
+        except IndexError:
+            heapq.heappush(self._plan_at, at)
         return at
 
     def _plan_new(self) -> None:
-        self._plan_at = float("inf")
-        new, self._new = self._new, {}
-        for key, hold in new.items():
+        # Whoever adds one from now on sees no time that would be soon enough.
+        self._plan_at.clear()
+        new = self._new
+        while new:
+            try:
+                key, hold = new.popitem()
+            except KeyError:
+                break  # removed by another thread
+            jitter = hold.next_at
             self._live[key] = hold
-            self._plan(hold, self._renew_at(hold, hold.next_at))
+            if hold.alive:
+                self._plan(hold, self._renew_at(hold, jitter))
+            else:
+                self._live.pop(key, None)  # released while it was in neither
 
     def remove(self, hold: Hold) -> None:
         """Watch it no more."""
         key = id(hold)
-        if self._new.pop(key, None) is not None:
-            return
-        self._live.pop(key, None)
-        if len(self._heap) > 2 * len(self._live) + 1000:
-            self._heap = [entry for entry in self._heap if id(entry[2]) in self._live and entry[0] == entry[2].next_at]
-            heapq.heapify(self._heap)
+        if self._new.pop(key, None) is None:
+            self._live.pop(key, None)
+
+    def _tidy(self) -> None:
+        """Bring the heap up to date; it keeps no more of those that were removed than of the others."""
+        heap, planned = self._heap, self._planned
+        while planned:
+            heapq.heappush(heap, planned.popleft())
+        if len(heap) > 2 * len(self._live) + 1000:
+            heap[:] = [entry for entry in heap if id(entry[2]) in self._live and entry[0] == entry[2].next_at]
+            heapq.heapify(heap)
 
     def next_at(self) -> float | None:
         """The next moment at which `due` has something to look at, or None."""
+        self._tidy()
         heap = self._heap
+        plan_at = self._plan_at[0] if self._new and self._plan_at else None
         while heap:
             at, _, hold = heap[0]
             if at == hold.next_at and id(hold) in self._live:
-                return min(at, self._plan_at) if self._new else at
+                return at if plan_at is None else min(at, plan_at)
             heapq.heappop(heap)
-        return self._plan_at if self._new else None
+        return plan_at
 
     def due(self, now: float) -> list[Hold]:
         """Holds to renew now. Those whose time is over are lost on the way, and not watched any more."""
         to_renew: list[Hold] = []
-        if self._plan_at <= now:
+        if self._plan_at and self._plan_at[0] <= now:
             self._plan_new()
-        while (at := self.next_at()) is not None and at <= now:
+        while self.next_at() is not None and self._heap and self._heap[0][0] <= now:
             hold = heapq.heappop(self._heap)[2]
             if hold.over(now):
                 self.remove(hold)
@@ -385,6 +432,7 @@ class Schedule:
 
     def _plan(self, hold: Hold, at: float) -> float:
         hold.next_at = min(at, hold.deadline)
-        self._sequence += 1
-        heapq.heappush(self._heap, (hold.next_at, self._sequence, hold))
-        return hold.next_at
+        at = hold.next_at
+        self._planned.append((at, next(self._sequence), hold))
+        # When these are many they have to be looked through, which is not done here.
+        return at if len(self._planned) < _PLANNED_MAX else float("-inf")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from holdfast._drivers.waits import Flag, snapshot
+
 __all__ = ["Cancel"]
 
 
@@ -17,25 +19,40 @@ class Cancel(threading.Event):
         lease = locks.lock("orders:42").acquire(cancel=stop)   # in a worker
         stop.set()                                             # in the thread that shuts down
 
-    One object may serve any number of acquires. It does not end leases that are held, nor a connection attempt that is
-    under way, which ends by its own time limit.
+    One object may serve any number of acquires. `set()` may be called in a signal handler. It does not end leases that
+    are held.
     """
+
+    # An Event by its type only: the methods of `threading.Event` take a lock, which the frame that a signal handler
+    # has interrupted may hold.
 
     def __init__(self) -> None:
         super().__init__()
-        self._watchers: list[Callable[[], None]] = []
+        self._cancelled = Flag()
+        self._watchers: dict[int, Callable[[], None]] = {}
 
     def set(self) -> None:
         """Cancel those that wait, and all that come later."""
-        super().set()
-        for watcher in tuple(self._watchers):
+        self._cancelled.set()
+        for watcher in snapshot(self._watchers):
             watcher()
 
+    def is_set(self) -> bool:
+        """Whether `set` was called."""
+        return self._cancelled.is_set()
+
+    isSet = is_set
+
+    def clear(self) -> None:
+        """Let later acquires wait again."""
+        self._cancelled.clear()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for `set`, `timeout` seconds at most; whether it was called."""
+        return self._cancelled.wait_s(timeout)
+
     def _watch(self, watcher: Callable[[], None]) -> None:
-        self._watchers.append(watcher)
+        self._watchers[id(watcher)] = watcher
 
     def _unwatch(self, watcher: Callable[[], None]) -> None:
-        try:
-            self._watchers.remove(watcher)
-        except ValueError:
-            pass
+        self._watchers.pop(id(watcher), None)

@@ -27,8 +27,6 @@ class Here:
 
     #: Its number.
     number: int
-    #: See `many`.
-    waker: Any = None
 
 
 _numbers = itertools.count(1)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast._core.effects import Answer, Call, CallMany
 from holdfast._core.trouble import Trouble
-from holdfast._drivers.identity import here
+from holdfast._drivers.waits import Mailbox
 from holdfast._lua import SCRIPTS, Script
 from holdfast._transport.asked import Asked
 from holdfast._transport.clock import clock
@@ -49,7 +49,8 @@ class _Waker:
     """Interrupts a poll from another thread."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
+        #: The process, and what monkey patching replaces.
+        self.made_in = (os.getpid(), socket.socket)
         # Not a pipe: under eventlet reading one that is empty waits, whatever was set.
         self._ends = socket.socketpair()
         for end in self._ends:
@@ -73,12 +74,18 @@ class _Waker:
             end.close()
 
 
+#: Those that nobody uses. Not one for each thread: a signal handler may ask in the middle of another call.
+_wakers: list[_Waker] = []
+
+
 def _waker() -> _Waker:
-    own = here()
-    waker: _Waker | None = own.waker
-    if waker is None or waker.pid != os.getpid():
-        waker = own.waker = _Waker()
-    return waker
+    while True:
+        try:
+            waker = _wakers.pop()
+        except IndexError:
+            return _Waker()
+        if waker.made_in == (os.getpid(), socket.socket):
+            return waker
 
 
 class _Group:
@@ -102,39 +109,54 @@ class Dialler:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._changed = threading.Condition()
-        self._jobs: deque[tuple[_Group, int]] = deque()
+        self._jobs: Mailbox[tuple[_Group, int] | None] = Mailbox()
         self._thread: threading.Thread | None = None
+        self._place = [None]  # taken by the one thread that stays
         self._stopping = False
 
     def dial(self, group: _Group, index: int) -> bool:
         """Make a connection for that call; False when too many wait already."""
-        with self._changed:
-            while self._jobs and self._jobs[0][0].over:
-                self._jobs.popleft()
-            if len(self._jobs) >= DIALS_MAX or self._stopping:
-                return False
-            self._jobs.append((group, index))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._main, name="holdfast-dialler", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+        if len(self._jobs) >= DIALS_MAX:
+            self._forget_those_over()
+        if len(self._jobs) >= DIALS_MAX or self._stopping:
+            return False
+        self._jobs.put((group, index))
+        if self._thread is None:
+            threading.Thread(target=self._run, name="holdfast-dialler", daemon=True).start()
         return True
+
+    def _forget_those_over(self) -> None:
+        for _ in range(len(self._jobs)):
+            job = self._jobs.get(0.0)
+            if job is not None and not job[0].over:
+                self._jobs.put(job)
 
     def stop(self) -> None:
         """End the thread as soon as it does not hang."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
+        self._stopping = True
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        while len(self._jobs):
+            try:
+                self._place.pop()
+            except IndexError:
+                return  # another one was started at the same time
+            self._thread = threading.current_thread()
+            try:
+                self._main()
+            finally:
+                self._thread = None
+                self._place.append(None)
+            if self._stopping:
+                return
 
     def _main(self) -> None:
-        while True:
-            with self._changed:
-                while not self._jobs:
-                    if (self._stopping or not self._changed.wait(DIAL_IDLE_S)) and not self._jobs:
-                        self._thread = None
-                        return
-                group, index = self._jobs.popleft()
+        while not self._stopping:
+            job = self._jobs.get(DIAL_IDLE_S)
+            if job is None:
+                return
+            group, index = job
             if group.is_over():
                 continue
             result: Wire | Trouble
@@ -285,4 +307,6 @@ def ask_all(
                 asked.node.slow = True
                 asked.until = late_until
             adopt(tuple(under_way.values()))
+        if waker is not None:
+            _wakers.append(waker)
     return answers

@@ -10,10 +10,10 @@ renew in pipelines and may hang with their server, the *chores* are spawned prot
 
 from __future__ import annotations
 
+import _thread
 import collections
 import heapq
 import os
-import queue
 import random
 import selectors
 import socket
@@ -49,6 +49,7 @@ from holdfast._core.trouble import Trouble
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.identity import here
 from holdfast._drivers.many import GRACE_S, Dialler, ask_all
+from holdfast._drivers.waits import Mailbox, Pulse, snapshot
 from holdfast._transport.asked import Asked
 from holdfast._transport.clock import clock
 from holdfast._transport.greenlets import refuse_half_patched, who_patched
@@ -57,7 +58,7 @@ from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node, Wire
 from holdfast.errors import ConfigurationError
 
-__all__ = ["Cancelled", "ThreadDriver"]
+__all__ = ["Cancelled", "ThreadDriver", "close_later", "close_left"]
 
 R = TypeVar("R")
 
@@ -69,6 +70,8 @@ INBOX_QUIET_S = 10.0
 INBOX_PATIENCE_S = 5.0
 #: How long `close` waits for give-backs that are under way, s.
 _CLOSE_PATIENCE_S = 1.0
+#: So many drivers are closed at a time, when their clients were dropped.
+_CLOSERS_MAX = 8
 #: How often MOVED and ASK are followed for one request.
 _REDIRECTS_MAX = 5
 #: Trouble after which another server may be in charge.
@@ -79,6 +82,8 @@ _OWED_LOOK_S = 1.0
 _LINGER_S = 1.0
 #: A thread that has had nothing to do for this long ends, s.
 _IDLE_S = 10.0
+#: Dropped holds are looked through for those that have ended when there are so many, and twice what was left then.
+_ABANDONED_MIN = 1000
 
 
 class Cancelled(BaseException):
@@ -119,19 +124,22 @@ class ThreadDriver:
         self.client_id = client_id
         self.channel = self._inboxes + client_id
         self.closed = False
+        self._unclosed = [None]  # taken by who closes
         #: What the calling thread has of its own.
         self.here = here()
         #: What patching replaces, as it was when we began.
         self.patchable_local: object = threading.local
         self.patchable_socket: object = socket.socket
-        self.lock = threading.Lock()
+        #: For what reads and changes times. Reentrant: a signal handler may extend what its thread is extending.
+        self.lock = threading.RLock()
         self.schedule = Schedule(self.settings)
-        self._waiters: dict[str, queue.SimpleQueue[Wake | None]] = {}
-        self._inbox_lock = threading.Lock()
+        self._waiters: dict[str, Mailbox[Wake | None]] = {}
+        self._inbox_locks: dict[Node, Any] = {}
         self._inbox_of: dict[Node, Wire] = {}
         self._sessions: dict[str, Wire] = {}
         self._dropped: collections.deque[Hold] = collections.deque()
         self._abandoned: list[Hold] = []
+        self._abandoned_bound = _ABANDONED_MIN
         self._agent = _Agent(self)
         self._chores = _Chores(self)
         self._renewers: dict[Node, _Renewer] = {}
@@ -257,7 +265,7 @@ class ThreadDriver:
 
     def _abortable(self, act: Callable[[Callable[[Wire | None], None]], Any], cancel: Cancel) -> Any:
         in_use: list[Wire] = []
-        turn = threading.Lock()  # so that no connection is aborted after it was said to be in use no more
+        turn = threading.RLock()  # so that no connection is aborted after it was said to be in use no more
 
         def on_wire(wire: Wire | None) -> None:
             with turn:
@@ -373,7 +381,7 @@ class ThreadDriver:
         self._waiters.pop(unlisten.token, None)
 
     def _listen(self, listen: Listen, cancel: Cancel | None) -> None:
-        self._waiters.setdefault(listen.token, queue.SimpleQueue())
+        self._waiters.setdefault(listen.token, Mailbox())
         node = self.topology.node_for(listen.key, listen.node)
         if node not in self._inbox_of:
             try:
@@ -387,14 +395,14 @@ class ThreadDriver:
     def _await_wake(self, wait: AwaitWake, cancel: Cancel | None) -> Wake | None:
         wakes = self._waiters[wait.token]
         if cancel is None:
-            return _get(wakes, wait.timeout_s)
+            return wakes.get(wait.timeout_s)
 
         def interrupt() -> None:
             wakes.put(None)
 
         cancel._watch(interrupt)
         try:
-            wake = None if cancel.is_set() else _get(wakes, wait.timeout_s)
+            wake = None if cancel.is_set() else wakes.get(wait.timeout_s)
         finally:
             cancel._unwatch(interrupt)
         if cancel.is_set():
@@ -408,14 +416,22 @@ class ThreadDriver:
         return bool(self._inbox_of) and self.topology.node_for(key, None) in self._inbox_of
 
     def _open_inbox(self, node: Node, patience_s: float) -> None:
-        with self._inbox_lock:  # the others wait for the one subscription
+        until = clock() + patience_s
+        lock = self._inbox_locks.setdefault(node, threading.RLock())
+        if not lock.acquire(timeout=patience_s):  # the others wait for the one subscription
+            raise Trouble("silent", "no subscription in time", node.name, sent=False, passing=True)
+        try:
             if node in self._inbox_of:
                 return
             if self.closed:
                 raise Trouble("closed", "the client is closed", node.name, sent=False, passing=False)
-            wire = node.subscribe(self.channel, patience_s)
-            self._inbox_of[node] = wire
-            self._agent.watch(node, wire)
+            wire = node.subscribe(self.channel, max(0.05, until - clock()))
+            if self._inbox_of.setdefault(node, wire) is wire:
+                self._agent.watch(node, wire)
+            else:
+                wire.close()  # a signal handler has subscribed meanwhile
+        finally:
+            lock.release()
 
     def inbox_broken(self, node: Node) -> None:
         """Its waiters look for themselves, and open it anew."""
@@ -425,7 +441,7 @@ class ThreadDriver:
         self._ask_all_waiters()
 
     def _ask_all_waiters(self) -> None:
-        for wakes in tuple(self._waiters.values()):
+        for wakes in snapshot(self._waiters):
             wakes.put(Wake(Wake.ASK))
 
     def deliver(self, reply: Reply) -> None:
@@ -439,29 +455,33 @@ class ThreadDriver:
 
     def watch(self, hold: Hold) -> None:
         """Renew it and look after its deadline, until `unwatch`."""
-        with self.lock:
-            at = self.schedule.add(hold, self._random.random())
-        self._agent.no_later_than(at)
+        self._agent.no_later_than(self.schedule.add(hold, self._random.random()))
 
     def unwatch(self, hold: Hold) -> None:
         """It was released."""
-        with self.lock:
-            self.schedule.remove(hold)
+        self.schedule.remove(hold)
 
     def drop(self, hold: Hold) -> None:
-        """Its lease was garbage-collected: renew it no more. Takes no lock, since a collection may come anywhere."""
+        """Its lease was garbage-collected: renew it no more. No more than a note, since a collection may come anywhere.
+
+        The agent reads the notes before it renews anything.
+        """
         self._dropped.append(hold)
-        self._agent.poke()
 
     def sweep(self) -> None:
         """Do what `drop` asked for. What was dropped is still released at the end, if its time is not over by then."""
-        now = clock()
-        while self._dropped:
-            hold = self._dropped.popleft()
-            with self.lock:
-                self.schedule.remove(hold)
-                self._abandoned = [other for other in self._abandoned if not other.over(now)]
-                self._abandoned.append(hold)
+        dropped = self._dropped
+        while dropped:
+            try:
+                hold = dropped.popleft()
+            except IndexError:
+                break
+            self.schedule.remove(hold)
+            self._abandoned.append(hold)
+        if len(self._abandoned) > self._abandoned_bound:
+            now = clock()
+            self._abandoned = [hold for hold in self._abandoned if not hold.over(now)]
+            self._abandoned_bound = max(_ABANDONED_MIN, 2 * len(self._abandoned))
 
     def look_no_later_than(self, at: float) -> None:
         """Something in the schedule has moved to `at`."""
@@ -480,6 +500,8 @@ class ThreadDriver:
         now = clock()
         by_node: dict[Node, list[tuple[Hold, int, Protocol[bool], Effect[Any]]]] = {}
         for hold in holds:
+            if not hold.alive:
+                continue  # released just now
             ttl_ms = hold.renewal_ttl_ms(now)
             assert ttl_ms is not None and hold.renewal is not None
             protocol = hold.renew(ttl_ms)
@@ -574,16 +596,15 @@ class ThreadDriver:
 
     def close(self) -> None:
         """Release what is held, give the background a moment, end it."""
-        with self.lock:
-            if self.closed:
-                return
-            self.closed = True
+        try:
+            self._unclosed.pop()
+        except IndexError:
+            return
+        self.closed = True
         self.sweep()
-        with self.lock:
-            holds = [hold for hold in (*self.schedule, *self._abandoned) if hold.alive]
-        for hold in holds:
-            self.unwatch(hold)
+        for hold in (*self.schedule, *self._abandoned):
             if hold.released():
+                self.unwatch(hold)
                 self.spawn_release(hold)
         self._chores.settle(_CLOSE_PATIENCE_S)
         self._agent.stop()
@@ -595,8 +616,7 @@ class ThreadDriver:
         for wire in tuple(self._inbox_of.values()):
             wire.close()
         self._inbox_of.clear()
-        for wakes in tuple(self._waiters.values()):
-            wakes.put(Wake(Wake.ASK))
+        self._ask_all_waiters()
         for node in self.topology.nodes():
             node.close()
 
@@ -616,11 +636,54 @@ class ThreadDriver:
         self._reset(client_id)
 
 
-def _get(wakes: queue.SimpleQueue[Wake | None], timeout_s: float) -> Wake | None:
+#: Drivers whose clients were garbage-collected, and the right to start a thread that closes some of them.
+_left: collections.deque[ThreadDriver] = collections.deque()
+_closers: list[None] = [None] * _CLOSERS_MAX
+
+
+def close_later(driver: ThreadDriver) -> None:
+    """Close it in the background: the client was garbage-collected, in any thread and at any bytecode.
+
+    Takes no lock, and waits for nothing, not even for the thread to begin.
+    """
+    _left.append(driver)
     try:
-        return wakes.get(timeout=timeout_s) if timeout_s > 0 else wakes.get_nowait()
-    except queue.Empty:
-        return None
+        _closers.pop()
+    except IndexError:
+        return  # those that are at it look again
+    try:
+        _thread.start_new_thread(_start_closer, ())
+    except RuntimeError:
+        _closers.append(None)  # no more threads: the next one takes it along, or the end of the process
+
+
+def close_left() -> None:
+    """Close what nobody has come to yet."""
+    while _left:
+        try:
+            driver = _left.popleft()
+        except IndexError:
+            return
+        try:
+            driver.close()
+        except Exception:
+            _report()
+
+
+def _start_closer() -> None:
+    # `Thread.start` takes locks and waits, which is nothing for a finalizer.
+    try:
+        threading.Thread(target=_close_some, name="holdfast-closer", daemon=True).start()
+    except RuntimeError:
+        _closers.append(None)
+
+
+def _close_some() -> None:
+    try:
+        close_left()
+    finally:
+        _closers.append(None)
+    close_left()  # who came just now may have found nobody free
 
 
 def _call_at(call: Call, node: Node, asking: bool) -> Any:
@@ -635,20 +698,46 @@ async def _ignoring_trouble(protocol: Protocol[Any]) -> None:
 
 
 class _Background:
-    """A daemon thread that is started when first needed."""
+    """A daemon thread that is started when first needed.
+
+    Whoever finds none starts one, without a lock; of several that were started at once the first one stays.
+    """
 
     name = "holdfast"
 
     def __init__(self, driver: ThreadDriver) -> None:
         self.driver = driver
-        self.guard = threading.Lock()
         self.thread: threading.Thread | None = None
+        self._stopping = False
+        self._place = [None]  # taken by the one that stays
+
+    def ends(self) -> bool:
+        """Whether it has been told to end."""
+        return self._stopping
 
     def start(self) -> None:
-        """Start unless running; the caller holds `guard`."""
-        if self.thread is None:
-            self.thread = threading.Thread(target=self.main, name=self.name, daemon=True)
-            self.thread.start()
+        """Start it unless it runs."""
+        if self.thread is None and not self._stopping:
+            threading.Thread(target=self._run, name=self.name, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._place.pop()
+            except IndexError:
+                return
+            self.thread = threading.current_thread()
+            try:
+                self.main()
+            finally:
+                self.thread = None
+                self._place.append(None)
+            if not self.has_work():  # that came at the last moment, and found a thread
+                return
+
+    def has_work(self) -> bool:
+        """Whether it should go on after all, when `main` has ended."""
+        return False
 
     def main(self) -> None:
         """What the thread does."""
@@ -657,7 +746,7 @@ class _Background:
     def join(self) -> None:
         """Wait for its end, unless we are it."""
         thread = self.thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and thread.ident != threading.get_ident():
             thread.join(_CLOSE_PATIENCE_S)
 
 
@@ -668,11 +757,9 @@ class _Agent(_Background):
 
     def __init__(self, driver: ThreadDriver) -> None:
         super().__init__(driver)
-        self._selector: selectors.BaseSelector | None = None
         self._waker: tuple[socket.socket, socket.socket] | None = None
         self._sleeps_until = 0.0
         self._lingers = True
-        self._stopping = False
         self._new: list[tuple[Node, Wire]] = []
         self._new_owed: list[Asked] = []
         self._owed: set[Asked] = set()
@@ -680,20 +767,10 @@ class _Agent(_Background):
         self._heard_at: dict[Node, float] = {}
         self._pong_until: dict[Node, float] = {}
 
-    def _begin(self) -> None:
-        with self.guard:
-            if self.thread is None and not self._stopping:
-                self._waker = socket.socketpair()
-                for end in self._waker:
-                    end.setblocking(False)
-                self._selector = selectors.DefaultSelector()
-                self._selector.register(self._waker[0], selectors.EVENT_READ, None)
-                self.start()
-
     def no_later_than(self, at: float) -> None:
         """Something is due at `at`."""
         if self.thread is None:
-            self._begin()
+            self.start()
         elif at < self._sleeps_until:
             self.poke()
 
@@ -701,7 +778,7 @@ class _Agent(_Background):
         """Read this inbox from now on."""
         self._new.append((node, wire))
         if self.thread is None:
-            self._begin()
+            self.start()
         self.poke()
 
     def check(self, node: Node) -> None:
@@ -722,7 +799,7 @@ class _Agent(_Background):
             one.node.owed += 1
         self._new_owed.extend(asked)
         if self.thread is None:
-            self._begin()
+            self.start()
         self.poke()
 
     def poke(self) -> None:
@@ -736,8 +813,7 @@ class _Agent(_Background):
 
     def stop(self) -> None:
         """End the thread."""
-        with self.guard:
-            self._stopping = True
+        self._stopping = True
         self.poke()
         self.join()
 
@@ -750,8 +826,12 @@ class _Agent(_Background):
             asked.wire.forget()
 
     def main(self) -> None:
-        selector, waker = self._selector, self._waker
-        assert selector is not None and waker is not None
+        waker = socket.socketpair()
+        for end in waker:
+            end.setblocking(False)
+        selector = selectors.DefaultSelector()
+        selector.register(waker[0], selectors.EVENT_READ, None)
+        self._waker = waker  # whoever had nobody to poke before has left its news, which the first turn looks at
         try:
             while not self._stopping:
                 self._turn(selector, waker[0])
@@ -879,25 +959,24 @@ class _Renewer(_Background):
     def __init__(self, driver: ThreadDriver, node: Node) -> None:
         super().__init__(driver)
         self._node = node
-        self._jobs: queue.SimpleQueue[list[tuple[Hold, int, Protocol[bool], Effect[Any]]] | None] = queue.SimpleQueue()
+        self._jobs: Mailbox[list[tuple[Hold, int, Protocol[bool], Effect[Any]]] | None] = Mailbox()
 
     def add(self, jobs: list[tuple[Hold, int, Protocol[bool], Effect[Any]]]) -> None:
         """Renew these soon."""
-        with self.guard:
-            self._jobs.put(jobs)
-            self.start()
+        self._jobs.put(jobs)
+        self.start()
 
     def stop(self) -> None:
         """End the thread."""
-        with self.guard:
-            self._jobs.put(None)
+        self._stopping = True
+        self._jobs.put(None)
         self.join()
 
     def main(self) -> None:
-        while True:
+        while not self._stopping:
             jobs = self._jobs.get()
             if jobs is None:
-                return
+                continue
             try:
                 self.driver.renew_batch(self._node, jobs)
             except Exception:
@@ -912,72 +991,79 @@ class _Chores(_Background):
 
     def __init__(self, driver: ThreadDriver) -> None:
         super().__init__(driver)
-        self._changed = threading.Condition(self.guard)
-        self._waiting: list[tuple[float, int, Protocol[None], Exception | None]] = []
+        self._inbox: Mailbox[Protocol[None] | None] = Mailbox()
+        self._unfinished: dict[int, Protocol[None]] = {}
+        self._settled = Pulse()
+        # The thread's own:
+        self._waiting: list[tuple[float, int, Protocol[None]]] = []
         self._sequence = 0
-        self._unfinished = 0
-        self._stopping = False
 
     def add(self, protocol: Protocol[None]) -> None:
         """Run it soon. After the end there is nobody to run it: the ttl ends what it would have undone."""
-        with self.guard:
-            if self._stopping:
-                protocol.close()
-                return
-            self._unfinished += 1
-            self._push(0.0, protocol)
-            self.start()
+        if self._stopping:
+            protocol.close()
+            return
+        self._unfinished[id(protocol)] = protocol
+        self._inbox.put(protocol)
+        self.start()
+        if self.ends() and self.thread is None:
+            self._drop()  # it came just after the end
 
-    def _push(self, at: float, protocol: Protocol[None], error: Exception | None = None) -> None:
-        self._sequence += 1
-        heapq.heappush(self._waiting, (at, self._sequence, protocol, error))
-        self._changed.notify_all()
+    def has_work(self) -> bool:
+        return len(self._inbox) > 0
 
     def settle(self, patience_s: float) -> bool:
         """Wait until nothing is left."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._unfinished == 0, patience_s)
+        return self._settled.wait(lambda: not self._unfinished, patience_s)
 
     def stop(self) -> None:
         """End the thread; what is left is dropped."""
-        with self._changed:
-            self._stopping = True
-            left, self._waiting = self._waiting, []
-            self._changed.notify_all()
-        for _, _, protocol, _ in left:
-            protocol.close()
+        self._stopping = True
+        self._inbox.put(None)
         self.join()
+        if self.thread is None:
+            self._drop()
+
+    def _drop(self) -> None:
+        """End what has not come to its end."""
+        while len(self._inbox):
+            self._ended(self._inbox.get(0.0))
+        while self._waiting:
+            self._ended(self._waiting.pop()[2])
+
+    def _ended(self, protocol: Protocol[None] | None) -> None:
+        if protocol is not None:
+            protocol.close()
+            self._unfinished.pop(id(protocol), None)
+            self._settled.ring()
 
     def main(self) -> None:
-        while True:
-            with self._changed:
-                while True:
-                    if self._stopping:
-                        return
-                    wait_s = self._waiting[0][0] - clock() if self._waiting else _IDLE_S
-                    if self._waiting and wait_s <= 0:
-                        break
-                    if not self._changed.wait(wait_s) and not self._waiting:
-                        self.thread = None  # nothing to do for a while: the next one starts a thread again
-                        return
-                _, _, protocol, error = heapq.heappop(self._waiting)
-            self._step(protocol, error)
+        waiting = self._waiting
+        while not self._stopping:
+            wait_s = max(0.0, waiting[0][0] - clock()) if waiting else _IDLE_S
+            protocol = self._inbox.get(wait_s)
+            if protocol is not None:
+                self._step(protocol)
+            elif waiting:
+                if waiting[0][0] <= clock():
+                    self._step(heapq.heappop(waiting)[2])
+            elif wait_s:
+                return  # nothing to do for a while: the next one starts a thread again
+        self._drop()
 
-    def _step(self, protocol: Protocol[None], error: Exception | None) -> None:
+    def _step(self, protocol: Protocol[None]) -> None:
         """Drive it until it sleeps or ends."""
         driver = self.driver
         result: Any = None
+        error: Exception | None = None
         try:
             while True:
                 effect = protocol.send(result) if error is None else protocol.throw(error)
                 result = error = None
                 if isinstance(effect, Sleep):
-                    with self._changed:
-                        if not self._stopping:
-                            self._push(clock() + effect.seconds, protocol)
-                            return
-                    protocol.close()
-                    break
+                    self._sequence += 1
+                    heapq.heappush(self._waiting, (clock() + effect.seconds, self._sequence, protocol))
+                    return
                 try:
                     result = driver._perform[type(effect)](effect, None)
                 except Exception as trouble:
@@ -986,9 +1072,7 @@ class _Chores(_Background):
             pass
         except Exception:
             _report()
-        with self._changed:
-            self._unfinished -= 1
-            self._changed.notify_all()
+        self._ended(protocol)
 
 
 def _report() -> None:

@@ -375,12 +375,14 @@ class Lease:
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
         hold = getattr(self, "_hold", None)
-        if hold is None or hold.state is _RELEASED or not hold.alive:
+        if hold is None or hold.state is _RELEASED:
             return
         try:
+            self._client._disown(self)
+            if not hold.alive:
+                return
             # This may be any thread: from here on nobody renews it, and its end is found at its deadline.
             hold.renewal = None
-            self._client._disown(self)
             if not sys.is_finalizing():
                 _warn(
                     f"the lease of lock {hold.name!r} was dropped without release(); acquired at "

@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import CodeType, TracebackType
@@ -33,7 +34,8 @@ from holdfast._core.validity import deadline
 from holdfast._core.waiting import Busy, Grant
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.identity import has_ended
-from holdfast._drivers.threads import Cancelled, ThreadDriver
+from holdfast._drivers.threads import Cancelled, ThreadDriver, close_later, close_left
+from holdfast._drivers.waits import Flag
 from holdfast._faces.entered import Entered
 from holdfast._faces.introduction import CLIENT_INFO_MS, client_id_of, client_key, introduction
 from holdfast._faces.options import (
@@ -78,39 +80,41 @@ _DEFAULT_URL = "redis://localhost:6379"
 class Loss:
     """Set when a lease is lost; `lease.lost` is one. Can be waited for, like a `threading.Event`."""
 
-    __slots__ = ("_callbacks", "_event", "_guard", "_name", "reason")
+    __slots__ = ("_callbacks", "_flag", "_name", "reason")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._event = threading.Event()
-        self._guard = threading.Lock()
-        self._callbacks: list[Callable[[LeaseLost], object]] = []
+        self._flag = Flag()
+        self._callbacks: deque[Callable[[LeaseLost], object]] = deque()  # those that were not called yet
         #: Why it was lost, or None.
         self.reason: str | None = None
 
     def is_set(self) -> bool:
         """Whether the lease is known to be lost."""
-        return self._event.is_set()
+        return self._flag.is_set()
 
     def wait(self, timeout: Duration | None = None) -> bool:
         """Wait for the loss, `timeout` seconds at most; returns whether it came."""
-        return self._event.wait(timeout_of(timeout))
+        return self._flag.wait_s(timeout_of(timeout))
 
     def _fire(self, reason: str) -> None:
-        with self._guard:
+        if self.reason is None:
             self.reason = reason
-            callbacks, self._callbacks = self._callbacks, []
-            self._event.set()
-        for callback in callbacks:
-            self._call(callback, reason)
+        self._flag.set()
+        self._call_those_left(self.reason)
 
     def _add(self, callback: Callable[[LeaseLost], object]) -> None:
-        with self._guard:
-            reason = self.reason
-            if reason is None:
-                self._callbacks.append(callback)
-                return
-        self._call(callback, reason)
+        self._callbacks.append(callback)
+        if self._flag.is_set():
+            self._call_those_left(self.reason or "expired")
+
+    def _call_those_left(self, reason: str) -> None:
+        while self._callbacks:
+            try:
+                callback = self._callbacks.popleft()
+            except IndexError:
+                return  # another thread calls the last one
+            self._call(callback, reason)
 
     def _call(self, callback: Callable[[LeaseLost], object], reason: str) -> None:
         # A thread of its own: whoever finds the loss may hold locks, and must not wait for a stranger's code.
@@ -139,7 +143,18 @@ class Lease:
     clock and the deed. That is what `fencing_token` is for.
     """
 
-    __slots__ = ("__weakref__", "_client", "_entries", "_hold", "_loss", "_offset", "_owners", "_release_ask", "_where")
+    __slots__ = (
+        "__weakref__",
+        "_client",
+        "_entries",
+        "_hold",
+        "_loss",
+        "_losses",
+        "_offset",
+        "_owners",
+        "_release_ask",
+        "_where",
+    )
 
     def __init__(
         self,
@@ -153,8 +168,10 @@ class Lease:
         self._client = client
         self._hold = hold
         self._loss: Loss | None = None
+        self._losses: list[Loss] = []  # what those have made that asked for it at the same time: the first one counts
         self._owners = owners
-        self._entries = 1  # how often its owner has acquired it (a reentrant lock)
+        #: How often its owner has acquired it again, if it may: so many items. Their number changes in one step.
+        self._entries: list[None] | None = None
         self._where = where
         self._offset = offset
         self._release_ask = release_ask
@@ -191,14 +208,13 @@ class Lease:
         """Set when the lease is lost, at its deadline at the latest; `lost.wait(timeout)` waits for that."""
         loss = self._loss
         if loss is None:
-            with self._client._driver.lock:
-                if self._loss is None:
-                    self._loss = Loss(self._hold.name)
-                    if self._hold.state is LeaseState.LOST:
-                        self._loss._fire(self._hold.reason or "expired")
-                    else:
-                        self._hold.on_loss = self._loss._fire
-                loss = self._loss
+            hold = self._hold
+            self._losses.append(Loss(hold.name))
+            loss = self._losses[0]
+            hold.on_loss = loss._fire
+            if hold.state is LeaseState.LOST:
+                loss._fire(hold.reason or "expired")  # told twice is told once
+            self._loss = loss
         return loss
 
     def on_lost(self, callback: Callable[[LeaseLost], object]) -> None:
@@ -238,13 +254,15 @@ class Lease:
         if hold.over(clock()):
             client._unwatch(self)
             return False
-        if self._entries > 1:
-            self._entries -= 1
-            return True
-        with driver.lock:
-            if not hold.released():
-                return False
-            driver.schedule.remove(hold)
+        if self._entries:
+            try:
+                self._entries.pop()
+                return True
+            except IndexError:
+                pass  # a signal handler or another thread has left the last one
+        if not hold.released():
+            return False
+        driver.schedule.remove(hold)
         client._disown(self)
         ask = self._release_ask
         try:
@@ -273,9 +291,11 @@ class Lease:
         return f"{code.co_filename}:{line}"
 
     def _ended(self, operation: str) -> LeaseLost | LeaseReleased:
-        if self._hold.state is LeaseState.LOST:
-            return LeaseLost(self._hold.name, self._hold.reason or "expired")
-        return LeaseReleased(self._hold.name, operation)
+        hold = self._hold
+        # Alive: a signal handler asks while its thread notes the end.
+        if hold.state is LeaseState.LOST or (hold.alive and clock() >= hold.deadline):
+            return LeaseLost(hold.name, hold.reason or "expired")
+        return LeaseReleased(hold.name, operation)
 
     def __enter__(self) -> Self:
         return self
@@ -302,11 +322,13 @@ class Lease:
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
         hold = getattr(self, "_hold", None)
-        if hold is None or hold.state is _RELEASED or not hold.alive:
+        if hold is None or hold.state is _RELEASED:
             return
         try:
-            self._client._driver.drop(hold)
             self._client._disown(self)
+            if not hold.alive:
+                return
+            self._client._driver.drop(hold)
             if not sys.is_finalizing():
                 _warn(
                     f"the lease of lock {hold.name!r} was dropped without release(); "
@@ -409,7 +431,8 @@ class Leasable:
             if held is not None and (lease := held()) is not None and not lease._hold.over(clock()):
                 if not self._reentrant:
                     raise AlreadyHeld(lease.name)
-                lease._entries += 1
+                assert lease._entries is not None
+                lease._entries.append(None)
                 return lease
         if driver.closed:
             raise ClientClosed()
@@ -446,6 +469,8 @@ class Leasable:
                 if got.stray or got.more is PLAIN:
                     release_ask = None  # it is not the usual one
                 lease = self._lease_class(client, hold, owners, code, offset, release_ask)
+                if self._reentrant:
+                    lease._entries = []
                 known = weakref.ref(lease)
                 for owner in owners:
                     client._owners[owner] = known
@@ -593,7 +618,7 @@ class Client(Makers):
         self._owners: dict[tuple[str, int], weakref.ref[Lease]] = {}
         self._introduce_at = float("-inf")
         self._ifeq: bool | None = None
-        self._finalizer = weakref.finalize(self, self._driver.close)
+        self._finalizer = weakref.finalize(self, close_later, self._driver)
         self._finalizer.atexit = False  # ours runs earlier, for all clients
         _clients.add(self)
 
@@ -798,3 +823,4 @@ def _close_all() -> None:
     """At the interpreter's end: release what is held, so that nobody has to wait for a ttl."""
     for client in tuple(_clients):
         client.close()
+    close_left()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -23,6 +22,7 @@ from holdfast._core.waiting import Busy, Grant, Turn, patience_for, wait_for
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.identity import has_ended
 from holdfast._drivers.threads import Cancelled
+from holdfast._drivers.waits import Flag
 from holdfast._faces.decorated import check_function, check_result
 from holdfast._faces.entered import Entered, Leads
 from holdfast._faces.naming import check_template, namer
@@ -159,10 +159,9 @@ class WriteLease(Lease):
         hold, client = self._hold, self._client
         if hold.over(clock()):
             raise self._ended("downgrade()")
-        with client._driver.lock:
-            if not hold.released():
-                raise self._ended("downgrade()")
-            client._driver.schedule.remove(hold)
+        if not hold.released():
+            raise self._ended("downgrade()")
+        client._driver.schedule.remove(hold)
         client._disown(self)
         assert isinstance(hold, rwlock.RWHold)
         side = _Downgrade(client, hold)
@@ -516,10 +515,9 @@ class Condition:
         turn = condition.ConditionTurn(
             lock._keys, self._key, hold.token, token, hold.ttl_ms, driver.settings, lock._exclusive.sync, hold.stray
         )
-        with driver.lock:
-            if not hold.released():
-                raise lease._ended("wait()")
-            driver.schedule.remove(hold)
+        if not hold.released():
+            raise lease._ended("wait()")
+        driver.schedule.remove(hold)
         protocol = wait_for(turn, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)
         try:
             got = _run(client, lock.name, protocol, cancel)
@@ -539,6 +537,8 @@ class Condition:
             raise
         again.on_loss = hold.on_loss
         lease._hold = again
+        if hold.on_loss is not None:
+            again.on_loss = hold.on_loss  # `lost` was asked for just now
         driver.watch(again)
         return turn.notified
 
@@ -574,8 +574,7 @@ class Condition:
             )
         )
         if moved < 0:
-            with client._driver.lock:
-                hold.lose("taken")
+            hold.lose("taken")
             raise lease._ended("notify()")
         return moved
 
@@ -835,14 +834,14 @@ class Election:
 
     def _observe(self, poll_s: float) -> Iterator[Holder | None]:
         seen: object = self  # nothing yet
-        pause = threading.Event()
+        pause = Flag()
         while True:
             leader = self.leader()
             token = leader and leader.token
             if token != seen:
                 seen = token
                 yield leader
-            pause.wait(poll_s)
+            pause.wait_s(poll_s)
 
     def run(self, lead: Callable[[Lease], R], cancel: Cancel | None = None) -> R:
         """Campaign, call `lead(lease)`, and campaign again after a loss; ends with what `lead` returns.

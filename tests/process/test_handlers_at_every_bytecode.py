@@ -1,0 +1,255 @@
+"""Signal handlers that use the library: at every bytecode of what the main thread does with it.
+
+A handler runs between two bytecodes of the main thread. Whatever it calls must come back, and leave what was
+interrupted as it should be: no lock may be taken that the interrupted frame holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+import redis
+
+import holdfast
+from holdfast import embedded
+from tests.support import servers
+from tests.support.bytecodes import Place, at_bytecode, bytecodes_of, places_once
+from tests.support.faces import eventually
+
+#: A call that is not back after this has deadlocked, s.
+WATCHDOG_S = 20.0
+
+
+class Deadlock(BaseException):
+    """The watchdog has run out."""
+
+
+@contextlib.contextmanager
+def watchdog(what: object) -> Iterator[None]:
+    """Interrupts what hangs: a lock that a thread waits for in vain is left when a signal handler raises."""
+
+    def bark(number: int, frame: FrameType | None) -> None:
+        raise Deadlock(f"hangs after an interruption at {what}")
+
+    before = signal.signal(signal.SIGALRM, bark)
+    signal.setitimer(signal.ITIMER_REAL, WATCHDOG_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[embedded.Server]:
+    with servers.start() as one:
+        yield one
+
+
+class Stage:
+    """One client, and what an interruption does with it."""
+
+    def __init__(self, url: str, connected: bool = True) -> None:
+        self.url = url
+        self.client = holdfast.connect(url, ttl=60)
+        if connected:
+            self.client.lock(servers.unique("first")).acquire().release()
+        self.name = servers.unique("handler")
+        self.told: list[holdfast.LeaseLost] = []
+        self.leases: list[holdfast.Lease] = []
+
+    def lock(self, name: str = "") -> Any:
+        return self.client.lock(self.name + name)
+
+    def end(self) -> None:
+        self.client.close()
+
+    def left(self) -> list[str]:
+        """Leases and places in queues that are still on the server."""
+        with contextlib.closing(redis.Redis.from_url(self.url)) as plain:
+            keys = [key.decode() for key in plain.scan_iter(match=f"holdfast:*{self.name}*", count=10_000)]
+            return [key for key in keys if not key.endswith((":fence", ":gone"))]
+
+
+# ---------------------------------------------------------------------- what is interrupted
+
+
+def acquire_and_release(stage: Stage) -> None:
+    lease = stage.lock().acquire(timeout=10)
+    lease.release()
+
+
+def first_use(stage: Stage) -> None:
+    acquire_and_release(stage)
+
+
+def enter_and_leave(stage: Stage) -> None:
+    with stage.lock():
+        pass
+
+
+def reentrant(stage: Stage) -> None:
+    lock = stage.client.lock(stage.name, reentrant=True)
+    with lock, lock:
+        pass
+
+
+def extend(stage: Stage) -> None:
+    with stage.lock() as lease:
+        lease.extend(50)
+
+
+def ask_for_the_loss(stage: Stage) -> None:
+    with stage.lock() as lease:
+        lease.on_lost(stage.told.append)
+        assert not lease.lost.is_set()
+        assert not lease.lost.wait(0)
+
+
+def time_out(stage: Stage) -> None:
+    with holdfast.connect(stage.url) as other, other.lock(stage.name), pytest.raises(holdfast.AcquireTimeout):
+        stage.lock().acquire(timeout=0.01)
+
+
+def set_a_cancel(stage: Stage) -> None:
+    cancel = holdfast.Cancel()
+    cancel.wait(0.001)
+    cancel.set()
+    assert cancel.wait(1)
+
+
+def close(stage: Stage) -> None:
+    lease = stage.lock().acquire()
+    stage.client.close()
+    assert lease.state is holdfast.LeaseState.RELEASED
+
+
+ACTIONS: dict[str, Callable[[Stage], None]] = {
+    each.__name__: each
+    for each in (
+        acquire_and_release,
+        first_use,
+        enter_and_leave,
+        reentrant,
+        extend,
+        ask_for_the_loss,
+        time_out,
+        set_a_cancel,
+        close,
+    )
+}
+
+# ---------------------------------------------------------------------- what handlers do
+
+
+def uses_other_locks(stage: Stage) -> None:
+    """The whole life of a lease, and a cancelled acquire."""
+    lease = stage.lock("-other").try_acquire()
+    if lease is not None:
+        lease.on_lost(stage.told.append)
+        assert not lease.lost.is_set()
+        lease.extend(40)
+        lease.release()
+    cancel = holdfast.Cancel()
+    cancel.set()
+    with pytest.raises(holdfast.AcquireCancelled):
+        stage.lock("-cancelled").acquire(timeout=5, cancel=cancel)
+
+
+def releases_what_is_held(stage: Stage) -> None:
+    """As services do on SIGTERM."""
+    for lease in tuple(stage.leases):
+        with contextlib.suppress(holdfast.LeaseLost, holdfast.LeaseReleased):
+            lease.release()
+
+
+def closes_the_client(stage: Stage) -> None:
+    """As others do."""
+    releases_what_is_held(stage)
+    stage.client.close()
+
+
+HANDLERS: dict[str, Callable[[Stage], None]] = {
+    each.__name__: each for each in (uses_other_locks, releases_what_is_held, closes_the_client)
+}
+#: What an interrupted action may raise: a handler that closes or releases is not undone.
+EXPECTED = (holdfast.ClientClosed, holdfast.LeaseReleased, holdfast.LeaseLost, AssertionError)
+
+
+def is_made(lease: holdfast.Lease) -> bool:
+    return hasattr(lease, "_release_ask")  # set last
+
+
+def play(server: embedded.Server, action: str, handler: str, number: int) -> Place | None:
+    """One run of the action, interrupted at that bytecode."""
+    stage = Stage(server.url, action != "first_use")
+    calls: list[str] = []
+
+    def interrupt(frame: FrameType) -> None:
+        below: FrameType | None = frame
+        while below is not None:  # the leases that the main thread has in its hands at this moment
+            stage.leases += [each for each in below.f_locals.values() if type(each) is holdfast.Lease and is_made(each)]
+            below = below.f_back
+        calls.append("begun")
+        HANDLERS[handler](stage)
+        calls.append("back")
+
+    place: Place | None = None
+    interruptible = handler in ("closes_the_client", "releases_what_is_held")
+    try:
+        with watchdog((action, handler, number)):
+            try:
+                _, place = at_bytecode(number, interrupt, lambda: ACTIONS[action](stage))
+            except EXPECTED:
+                if not interruptible:
+                    raise
+            assert calls in ([], ["begun", "back"])
+            stage.end()
+        assert not stage.told, "no lease was lost"
+        if handler != "closes_the_client":
+            eventually(lambda: not stage.left(), f"something is left after {handler} at bytecode {number} of {action}")
+    finally:
+        stage.end()
+        stage.leases.clear()
+    return place
+
+
+def places_of(server: embedded.Server, action: str) -> list[Place]:
+    stage = Stage(server.url, action != "first_use")
+    try:
+        ACTIONS[action](stage)
+    finally:
+        stage.end()
+    stage = Stage(server.url, action != "first_use")
+    try:
+        return bytecodes_of(lambda: ACTIONS[action](stage))
+    finally:
+        stage.end()
+
+
+def interrupt_at(server: embedded.Server, action: str, handler: str, step: int, first: int) -> None:
+    for number in places_once(places_of(server, action), step, first):
+        play(server, action, handler, number)
+
+
+PAIRS = list(itertools.product(ACTIONS, HANDLERS))
+
+
+@pytest.mark.parametrize(("action", "handler"), PAIRS)
+def test_a_handler_may_use_the_library_at_a_sample_of_bytecodes(
+    server: embedded.Server, action: str, handler: str
+) -> None:
+    # Another part of them with every pair.
+    interrupt_at(server, action, handler, step=97, first=13 * PAIRS.index((action, handler)) % 97)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("action", "handler"), PAIRS)
+def test_a_handler_may_use_the_library_at_every_bytecode(server: embedded.Server, action: str, handler: str) -> None:
+    interrupt_at(server, action, handler, step=1, first=0)
