@@ -90,7 +90,7 @@ def test_a_connection_whose_end_the_event_loop_has_not_seen(valkey_server: embed
                     lambda: locks.event(key).set(),
                 ):
                     await asyncio.sleep(0.01)
-                    time.sleep(0.06)  # noqa: ASYNC251 (that is what this is about)
+                    time.sleep(0.001)  # noqa: ASYNC251 (that is what this is about)
                     kill(valkey)
                     await ask()
 

@@ -58,8 +58,11 @@ def _granting(*others: tuple[int, type, *tuple[type, ...]] | tuple[int]) -> Fits
     rest = _forms((0, _I, _B, _I, _I), (-1,), *others)
 
     def fits(reply: Reply) -> bool:
-        if type(reply) is list and len(reply) == 2 and reply[0] == 1:
-            return type(reply[0]) is int and type(reply[1]) is int and reply[1] > 0
+        if type(reply) is list and len(reply) == 2:
+            first, fence = reply
+            if type(fence) is int and fence > 0 and first == 1 and type(first) is int:
+                return True
+            return first != 1 and rest(reply)
         return rest(reply)
 
     return fits
@@ -73,7 +76,9 @@ def _row(*types: type) -> Fits:
 
 def _number(least: int, most: int | None = None) -> Fits:
     """A whole number within limits."""
-    return lambda reply: type(reply) is int and least <= reply and (most is None or reply <= most)
+    if most is None:
+        return lambda reply: type(reply) is int and least <= reply
+    return lambda reply: type(reply) is int and least <= reply <= most
 
 
 def _is_digits(reply: Reply) -> bool:

@@ -38,7 +38,7 @@ CONNECT_PATIENCE_S = 5.0
 SILENCE_S = 1.0
 #: One that was not heard of for so long is looked at before it is used, s: the event loop may have been held up, and
 #: the connection be closed.
-UNSEEN_S = 0.05
+UNSEEN_S = 0.0005
 #: And it is closed after this much more, s: until then, late replies are still matched.
 LINGER_S = 10.0
 #: An inbox that was not heard of for so long is asked for a sign of life when somebody relies on it, s.

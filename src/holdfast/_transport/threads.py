@@ -17,6 +17,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any
 
 import hiredis
@@ -45,6 +46,9 @@ _ASKING = pack_command(("ASKING",))
 _MISPLACED = frozenset({"READONLY", "MASTERDOWN"})
 #: Whether a timeval is two longs, so that we know how to write one.
 _LONG_TIMEVAL = sys.maxsize > 2**32 and os.name == "posix"
+#: A connection that was idle for so long is looked at before it is used, s: where request follows request there is
+#: nothing to see yet, and a look costs a system call.
+_UNSEEN_S = 0.00005
 _Push: type = getattr(hiredis, "PushNotification", type(None))
 
 
@@ -63,6 +67,7 @@ class Wire:
         "sendall",
         "sock",
         "stirs",
+        "used_at",
     )
 
     def __init__(self, connection: Any) -> None:
@@ -84,6 +89,8 @@ class Wire:
         #: What `patience` was told last.
         self.patience_s = -1.0
         self.aborted = False
+        #: When its last reply had come, on the monotonic clock.
+        self.used_at = 0.0
 
     def patience(self, seconds: float) -> None:
         """The longest wait for one read; 0: none."""
@@ -115,7 +122,7 @@ class Wire:
         data = self._recv(65536)
         if not data:
             raise ConnectionResetError("the server closed the connection")
-        if promises_too_much(data):
+        if data.find(b"\r", 0, 9) < 0 and promises_too_much(data):
             raise ValueError(repr(data[:20]))
         self._reader.feed(data)
         return self._reader.gets()
@@ -328,7 +335,7 @@ class Node:
         except IndexError:
             wire = self.connect(patience_s)
         else:
-            if wire.stirs(0):
+            if monotonic() - wire.used_at > _UNSEEN_S and wire.stirs(0):
                 idle.append(wire)
                 wire = self.take(patience_s)
         try:
@@ -350,6 +357,7 @@ class Node:
             if refused is not None and str(refused).startswith("NOSCRIPT"):
                 reply = self._exchange_on(wire, packed, (fits,), patience_s, script)[0]
                 refused = reply if type(reply) is hiredis.ReplyError else None
+        wire.used_at = monotonic()
         idle.append(wire)
         if self.closed:
             self.close()
