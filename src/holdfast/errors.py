@@ -61,9 +61,7 @@ class ConfigurationError(HoldfastError, ValueError):
     allowed: str
 
     def __init__(self, argument: str, value: object, allowed: str) -> None:
-        shown = repr(value)
-        if len(shown) > 200:
-            shown = shown[:200] + "…"
+        shown = _shown(value)
         super().__init__(
             f"{argument} = {shown} is not allowed: {allowed}", argument=argument, value=value, allowed=allowed
         )
@@ -73,8 +71,16 @@ class ConfigurationError(HoldfastError, ValueError):
         return _revive, (
             type(self),
             self.message,
-            {"argument": self.argument, "value": repr(self.value), "allowed": self.allowed},
+            {"argument": self.argument, "value": _shown(self.value), "allowed": self.allowed},
         )
+
+
+def _shown(value: object) -> str:
+    try:
+        shown = repr(value)
+    except Exception:  # an int of thousands of digits; a broken object
+        return f"<{type(value).__name__} that cannot be shown>"
+    return shown if len(shown) <= 200 else shown[:200] + "…"
 
 
 class AcquireTimeout(HoldfastError, TimeoutError):

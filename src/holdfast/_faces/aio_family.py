@@ -26,7 +26,7 @@ from holdfast._faces.decorated import check_function, check_result
 from holdfast._faces.entered import Entered, Leads
 from holdfast._faces.holder import Holder
 from holdfast._faces.naming import check_template, namer
-from holdfast._faces.options import PERMITS_MAX, Duration, check_count, check_name, timeout_of, ttl_ms_of
+from holdfast._faces.options import PERMITS_MAX, Duration, check_count, check_name, check_value, timeout_of, ttl_ms_of
 from holdfast._transport.clock import clock
 from holdfast.errors import (
     AcquireTimeout,
@@ -813,7 +813,7 @@ class Election:
             lease = await self.campaign()
             try:
                 async with lease:
-                    return await lead(lease)
+                    return await _awaited("lead", lead, lead(lease))
             except LeaseLost:
                 if lease.state.name != "LOST":
                     raise
@@ -840,6 +840,26 @@ class Election:
 # ---------------------------------------------------------------------- without a lock
 
 
+_LATER = "its body would run later, when that is over"
+
+
+async def _awaited(argument: str, function: Callable[..., Any], given: Awaitable[R]) -> R:
+    """What a coroutine function gave, once it has run."""
+    if not inspect.isawaitable(given):
+        raise ConfigurationError(argument, function, "a coroutine function; plain functions belong to holdfast.Client")
+    result = await given
+    check_result(function, result, asynchronous=True, argument=argument, later=_LATER)
+    return result
+
+
+def _checked(command: tuple[object, ...]) -> tuple[Value, ...]:
+    """A command whose arguments can be sent."""
+    if not command:
+        raise ConfigurationError("command", command, "a command and its arguments")
+    name, *arguments = (check_value("command", word) for word in command)
+    return name.decode("utf-8", "replace"), *arguments
+
+
 class Transaction:
     """What a function of `Optimistic` reads and writes through.
 
@@ -858,7 +878,9 @@ class Transaction:
         """Carry out a command now, as `execute("HGET", key, field)`: int, bytes, None, or a list of these."""
         patience_s = self._client._settings.patience_s
         try:
-            return await self._client._driver.run(optimistic.read(self._session, self._keys[0], command, patience_s))
+            return await self._client._driver.run(
+                optimistic.read(self._session, self._keys[0], _checked(command), patience_s)
+            )
         except Trouble as trouble:
             trouble.sent = trouble.sent and trouble.kind != "broken"  # a write would be asked for by `queue`
             self._ended = trouble
@@ -870,9 +892,7 @@ class Transaction:
 
     def queue(self, *command: Value) -> None:
         """A command for the end, as `queue("HSET", key, field, value)`."""
-        if not command:
-            raise ConfigurationError("command", command, "a command and its arguments")
-        self._queued.append(command)
+        self._queued.append(_checked(command))
 
     def set(self, key: str, value: Value, ttl: Duration | None = None) -> None:
         """Set a key at the end; `ttl` seconds to live, or for ever."""
@@ -880,6 +900,8 @@ class Transaction:
 
     def delete(self, *keys: str) -> None:
         """Delete keys at the end."""
+        if not keys:
+            raise ConfigurationError("keys", keys, "at least one key")
         self.queue("DEL", *keys)
 
 
@@ -921,7 +943,7 @@ class Optimistic:
             try:
                 try:
                     await driver.run(optimistic.watch(session, self._keys, patience_s))
-                    result = await function(transaction)
+                    result = await _awaited("function", function, function(transaction))
                     if transaction._ended is not None:
                         raise transaction._ended
                 except BaseException as error:
@@ -956,7 +978,14 @@ async def compare_and_set(
     if expected is None and keep_ttl:
         ttl_ms = None  # there is none to keep
     return await client._run(
-        optimistic.compare_and_set(check_name(key, "key"), expected, new, ttl_ms, client._knows_ifeq, client._settings)
+        optimistic.compare_and_set(
+            check_name(key, "key"),
+            None if expected is None else check_value("expected", expected),
+            check_value("new", new),
+            ttl_ms,
+            client._knows_ifeq,
+            client._settings,
+        )
     )
 
 
@@ -967,7 +996,9 @@ async def fenced_set(
     seen_key = f"{lock_keys(None, check_name(key, 'key')).base}:fenced"
     patience_s = client._settings.patience_s
     seen = await client._run(
-        optimistic.fenced_set(key, seen_key, fencing_token, value, ttl_ms, remember_ms, patience_s)
+        optimistic.fenced_set(
+            key, seen_key, fencing_token, check_value("value", value), ttl_ms, remember_ms, patience_s
+        )
     )
     if seen is not None:
         raise StaleFencingToken(key, fencing_token, seen)

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.errors import ConfigurationError
 
-__all__ = ["check_function", "check_result"]
+__all__ = ["check_function", "check_result", "refuse_coroutine_function"]
 
 _LATER = "its body would run after the lock was released; take the lock inside the body, `{}with locks.lock(…):`"
 
@@ -47,7 +47,18 @@ def check_function(function: Any, *, asynchronous: bool) -> None:
         raise ConfigurationError("function", function, f"{wanted}; plain functions belong to holdfast.Client.locked")
 
 
-def check_result(function: Callable[..., Any], result: Any, *, asynchronous: bool) -> None:
+def refuse_coroutine_function(argument: str, function: Any) -> None:
+    """For functions that threads call, and of which nobody would await what they return."""
+    from inspect import isasyncgenfunction, iscoroutinefunction
+
+    for called in (function, getattr(function, "__call__", None)):  # noqa: B004
+        if iscoroutinefunction(called) or isasyncgenfunction(called):
+            raise ConfigurationError(argument, function, "a plain function; nobody awaits what it returns")
+
+
+def check_result(
+    function: Callable[..., Any], result: Any, *, asynchronous: bool, argument: str = "function", later: str = _LATER
+) -> None:
     """Refuse what a call returned when its body has still to run: a wrapper can hide that from `check_function`."""
     if result is None or type(result) in _DONE:
         return
@@ -68,10 +79,10 @@ def check_result(function: Callable[..., Any], result: Any, *, asynchronous: boo
         what = "an awaitable"
     if what is not None:
         raise ConfigurationError(
-            "function",
+            argument,
             function,
             "one that has done its work when it returns; "
-            f"this one returned {what}: {_LATER.format('async ' if asynchronous else '')}",
+            f"this one returned {what}: {later.format('async ' if asynchronous else '')}",
         )
 
 

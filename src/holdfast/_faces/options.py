@@ -6,6 +6,7 @@ Durations are seconds as int or float, or a timedelta; on the wire they are whol
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from holdfast.errors import ConfigurationError
@@ -20,6 +21,7 @@ __all__ = [
     "PERMITS_MAX",
     "TTL_MAX_S",
     "TTL_MIN_S",
+    "WAIT_MAX_S",
     "Duration",
     "check_bool",
     "check_count",
@@ -27,6 +29,7 @@ __all__ = [
     "check_names",
     "check_namespace",
     "check_sync_replicas",
+    "check_value",
     "max_hold_of",
     "timeout_of",
     "ttl_ms_of",
@@ -38,6 +41,8 @@ Duration: TypeAlias = "float | int | timedelta"
 TTL_MIN_S = 0.01
 #: A year: a longer one is a unit mistaken (ms for s, as a rule).
 TTL_MAX_S = 365 * 86_400
+#: Ten years: the calls that wait take no more than some hundred.
+WAIT_MAX_S = 10 * TTL_MAX_S
 #: Longer names are a mistake too (a whole document as the name).
 NAME_MAX_BYTES = 1_024
 #: One script takes them all, and nobody else is served meanwhile.
@@ -51,8 +56,14 @@ COUNT_MAX = 1_000_000_000
 
 
 def _seconds(argument: str, value: object, allowed: str) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            seconds = float(value)
+        except OverflowError:  # an int beyond all floats
+            return math.copysign(sys.float_info.max, value > 0 or -1)
+        if math.isfinite(seconds):
+            return seconds
+        raise ConfigurationError(argument, value, allowed)
     from datetime import timedelta  # whoever passes one has imported it before
 
     if isinstance(value, timedelta):
@@ -80,14 +91,14 @@ def max_hold_of(max_hold: object) -> int | None:
 
 
 def timeout_of(timeout: object, argument: str = "timeout") -> float | None:
-    """A budget for waiting in seconds, or None for no limit."""
+    """A budget for waiting in seconds, or None for no limit. One that is beyond what can be waited for is cut."""
     if timeout is None:
         return None
     allowed = "seconds (int or float) or a timedelta, 0 or more, or None to wait without limit"
     seconds = _seconds(argument, timeout, allowed)
     if seconds < 0:
         raise ConfigurationError(argument, timeout, allowed)
-    return seconds
+    return min(seconds, WAIT_MAX_S)
 
 
 def check_name(name: object, argument: str = "name") -> str:
@@ -133,6 +144,23 @@ def check_count(argument: str, value: object, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ConfigurationError(argument, value, f"an int from {low} to {high}")
     return value
+
+
+def check_value(argument: str, value: object) -> bytes:
+    """A value of a key, or an argument of a command: bytes, str, int or float, as what is sent."""
+    allowed = "bytes, str, int or float; anything else has to be encoded by the caller, as by json.dumps"
+    try:
+        if isinstance(value, bytes):
+            return bytes(value)
+        if isinstance(value, str):
+            return str.encode(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return int.__repr__(value).encode()
+        if isinstance(value, float):
+            return float.__repr__(value).encode()
+    except ValueError as error:  # lone surrogates; a number of thousands of digits
+        raise ConfigurationError(argument, value, f"what can be written as UTF-8 ({error})") from None
+    raise ConfigurationError(argument, value, allowed)
 
 
 def check_names(names: tuple[object, ...]) -> tuple[str, ...]:

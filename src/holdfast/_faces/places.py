@@ -48,7 +48,7 @@ class Seeds:
 def seeds_of(client: Any) -> Seeds | None:
     """What a redis-py client of a Cluster knows of it; None for any other client."""
     manager = getattr(client, "nodes_manager", None)
-    if manager is None:
+    if manager is None or not isinstance(getattr(manager, "startup_nodes", None), dict):
         return None
     addresses = []
     template: tuple[Any, dict[str, Any]] | None = None
@@ -144,12 +144,20 @@ def client_of_url(url: object, colour: Colour) -> Any:
         if make is None:
             if scheme not in ("redis", "rediss", "unix"):
                 raise ConfigurationError("url", _without_password(url), _SCHEMES)
+            _check_database(url, scheme)
             return _library(colour).Redis.from_url(url)
         return make(url, colour)
     except ConfigurationError:
         raise
     except ValueError as error:
         raise ConfigurationError("url", _without_password(url), f"{error}") from None
+
+
+def _check_database(url: str, scheme: str) -> None:
+    """redis-py takes database 0 where it cannot read the number, and leaves out slashes within it."""
+    database = urlsplit(url).path.strip("/") if scheme != "unix" else ""
+    if database and not (database.isascii() and database.isdigit()):
+        raise ValueError("what follows the address has to be the number of a database, as in redis://localhost:6379/1")
 
 
 def _library(colour: Colour) -> Any:

@@ -36,6 +36,7 @@ from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.identity import has_ended
 from holdfast._drivers.threads import Cancelled, ThreadDriver, close_later, close_left
 from holdfast._drivers.waits import Flag
+from holdfast._faces.decorated import refuse_coroutine_function
 from holdfast._faces.entered import Entered
 from holdfast._faces.introduction import CLIENT_INFO_MS, client_id_of, client_key, introduction
 from holdfast._faces.options import (
@@ -221,6 +222,7 @@ class Lease:
         """Call `callback(error)` once, in a thread of its own, when the lease is lost (at once if it is)."""
         if not callable(callback):
             raise ConfigurationError("callback", callback, "something that can be called with a LeaseLost")
+        refuse_coroutine_function("callback", callback)
         self.lost._add(callback)
 
     def ensure_held(self) -> None:

@@ -23,10 +23,10 @@ from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.identity import has_ended
 from holdfast._drivers.threads import Cancelled
 from holdfast._drivers.waits import Flag
-from holdfast._faces.decorated import check_function, check_result
+from holdfast._faces.decorated import check_function, check_result, refuse_coroutine_function
 from holdfast._faces.entered import Entered, Leads
 from holdfast._faces.naming import check_template, namer
-from holdfast._faces.options import PERMITS_MAX, Duration, check_count, check_name, timeout_of, ttl_ms_of
+from holdfast._faces.options import PERMITS_MAX, Duration, check_count, check_name, check_value, timeout_of, ttl_ms_of
 from holdfast._faces.threads import Client, Leasable, Lease, Lock
 from holdfast._transport.clock import clock
 from holdfast._transport.pack import Ask
@@ -546,6 +546,7 @@ class Condition:
         """Wait until `predicate()` is true, called with the lock held; returns its last value, as `threading` does."""
         timeout_s = timeout_of(timeout)
         until = None if timeout_s is None else clock() + timeout_s
+        refuse_coroutine_function("predicate", predicate)
         result = predicate()
         while not result:
             left_s = None if until is None else until - clock()
@@ -852,7 +853,9 @@ class Election:
             lease = self.campaign(cancel=cancel)
             try:
                 with lease:
-                    return lead(lease)
+                    result = lead(lease)
+                    check_result(lead, result, asynchronous=False, argument="lead", later=_LATER)
+                    return result
             except LeaseLost:
                 if lease.state.name != "LOST":
                     raise
@@ -879,6 +882,17 @@ class Election:
 # ---------------------------------------------------------------------- without a lock
 
 
+_LATER = "its body would run later, when that is over"
+
+
+def _checked(command: tuple[object, ...]) -> tuple[Value, ...]:
+    """A command whose arguments can be sent."""
+    if not command:
+        raise ConfigurationError("command", command, "a command and its arguments")
+    name, *arguments = (check_value("command", word) for word in command)
+    return name.decode("utf-8", "replace"), *arguments
+
+
 class Transaction:
     """What a function of `Optimistic` reads and writes through.
 
@@ -897,7 +911,9 @@ class Transaction:
         """Carry out a command now, as `execute("HGET", key, field)`: int, bytes, None, or a list of these."""
         patience_s = self._client._driver.settings.patience_s
         try:
-            return self._client._driver.run(optimistic.read(self._session, self._keys[0], command, patience_s))
+            return self._client._driver.run(
+                optimistic.read(self._session, self._keys[0], _checked(command), patience_s)
+            )
         except Trouble as trouble:
             trouble.sent = trouble.sent and trouble.kind != "broken"  # a write would be asked for by `queue`
             self._ended = trouble
@@ -909,9 +925,7 @@ class Transaction:
 
     def queue(self, *command: Value) -> None:
         """A command for the end, as `queue("HSET", key, field, value)`."""
-        if not command:
-            raise ConfigurationError("command", command, "a command and its arguments")
-        self._queued.append(command)
+        self._queued.append(_checked(command))
 
     def set(self, key: str, value: Value, ttl: Duration | None = None) -> None:
         """Set a key at the end; `ttl` seconds to live, or for ever."""
@@ -919,6 +933,8 @@ class Transaction:
 
     def delete(self, *keys: str) -> None:
         """Delete keys at the end."""
+        if not keys:
+            raise ConfigurationError("keys", keys, "at least one key")
         self.queue("DEL", *keys)
 
 
@@ -961,6 +977,7 @@ class Optimistic:
                 try:
                     driver.run(optimistic.watch(session, self._keys, patience_s))
                     result = function(transaction)
+                    check_result(function, result, asynchronous=False, later=_LATER)
                     if transaction._ended is not None:
                         raise transaction._ended
                 except BaseException as error:
@@ -996,7 +1013,12 @@ def compare_and_set(
         ttl_ms = None  # there is none to keep
     return client._run(
         optimistic.compare_and_set(
-            check_name(key, "key"), expected, new, ttl_ms, client._knows_ifeq, client._driver.settings
+            check_name(key, "key"),
+            None if expected is None else check_value("expected", expected),
+            check_value("new", new),
+            ttl_ms,
+            client._knows_ifeq,
+            client._driver.settings,
         )
     )
 
@@ -1007,7 +1029,11 @@ def fenced_set(
     """See `holdfast.fencing.guarded_set`."""
     seen_key = f"{lock_keys(None, check_name(key, 'key')).base}:fenced"
     patience_s = client._driver.settings.patience_s
-    seen = client._run(optimistic.fenced_set(key, seen_key, fencing_token, value, ttl_ms, remember_ms, patience_s))
+    seen = client._run(
+        optimistic.fenced_set(
+            key, seen_key, fencing_token, check_value("value", value), ttl_ms, remember_ms, patience_s
+        )
+    )
     if seen is not None:
         raise StaleFencingToken(key, fencing_token, seen)
 

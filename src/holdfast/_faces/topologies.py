@@ -31,6 +31,7 @@ def threads_topology(place: Any) -> Topology[Node]:
         for client in place.clients:
             _check_threads(client)
         return QuorumTopology([node_of_client(client) for client in place.clients])
+    _refuse_part(place, _THREADS)
     seeds = place if isinstance(place, Seeds) else seeds_of(place)
     if seeds is not None:
         from holdfast._transport.cluster import ThreadsCluster
@@ -56,14 +57,45 @@ def _is_asyncio(connection_class: Any) -> bool:
     return iscoroutinefunction(getattr(connection_class, "connect", None))
 
 
+def _refuse_part(client: Any, wanted: str) -> None:
+    """Refuse what belongs to a client, and is none."""
+    for kind in type(client).__mro__:
+        if kind.__module__.partition(".")[0] in ("redis", "valkey") and kind.__name__ in _PARTS:
+            raise ConfigurationError("redis_client", client, f"{wanted}; {_PARTS[kind.__name__]}")
+    if isinstance(client, str):
+        raise ConfigurationError("redis_client", type(client), f"{wanted}, which takes what is a str")
+
+
+def _check_kind(client: Any, wanted: str) -> None:
+    """Refuse what looks like a client, and is only a part or an imitation of one."""
+    _refuse_part(client, wanted)
+    pool = getattr(client, "connection_pool", None)
+    if not callable(getattr(pool, "connection_class", None)) or not isinstance(
+        getattr(pool, "connection_kwargs", None), dict
+    ):
+        raise ConfigurationError("redis_client", client, wanted)
+
+
+#: What has a connection pool and is no client, and where the client is.
+_PARTS = {
+    "Pipeline": "a pipeline queues commands: pass the client that made it",
+    "ClusterPipeline": "a pipeline queues commands: pass the client that made it",
+    "NodesManager": "pass the RedisCluster",
+    "PubSub": "a subscription takes no commands: pass the client that made it",
+    "ClusterPubSub": "a subscription takes no commands: pass the client that made it",
+    "Monitor": "a monitor takes no commands: pass the client that made it",
+    "ConnectionPool": "pass redis.Redis(connection_pool=pool)",
+    "Sentinel": "pass what its master_for(service) returns",
+}
+
+
 def _check_threads(client: Any, wrong: bool = False) -> None:
-    if wrong or type(client).__module__.split(".")[1:2] == ["asyncio"]:
+    if not wrong:
+        _check_kind(client, _THREADS)
+    if wrong or _is_asyncio(client.connection_pool.connection_class):
         raise ConfigurationError(
             "redis_client", client, f"{_THREADS}; an asyncio client belongs to holdfast.asyncio.Client"
         )
-    pool = getattr(client, "connection_pool", None)
-    if not hasattr(pool, "connection_class") or not hasattr(pool, "connection_kwargs"):
-        raise ConfigurationError("redis_client", client, _THREADS)
 
 
 def asyncio_topology(place: Any) -> Callable[[], Topology[Server]]:
@@ -74,6 +106,7 @@ def asyncio_topology(place: Any) -> Callable[[], Topology[Server]]:
         for client in place.clients:
             _check_asyncio(client)
         return lambda: QuorumTopology([server_of_client(client) for client in place.clients])
+    _refuse_part(place, _ASYNCIO)
     seeds = place if isinstance(place, Seeds) else seeds_of(place)
     if seeds is not None:
         from holdfast._transport.cluster import AioCluster
@@ -88,8 +121,7 @@ def asyncio_topology(place: Any) -> Callable[[], Topology[Server]]:
 
 
 def _check_asyncio(client: Any, wrong: bool = False) -> None:
-    pool: Any = getattr(client, "connection_pool", None)
-    if not wrong and (not hasattr(pool, "connection_class") or not hasattr(pool, "connection_kwargs")):
-        raise ConfigurationError("redis_client", client, _ASYNCIO)
-    if wrong or not _is_asyncio(pool.connection_class):
+    if not wrong:
+        _check_kind(client, _ASYNCIO)
+    if wrong or not _is_asyncio(client.connection_pool.connection_class):
         raise ConfigurationError("redis_client", client, f"{_ASYNCIO}; a client that blocks belongs to holdfast.Client")

@@ -1,0 +1,263 @@
+"""Every argument is refused by its name, its value and what is allowed, or works; both faces, nothing else."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+from unittest import mock
+
+import pytest
+import redis
+import redis.asyncio
+
+import holdfast
+from holdfast import embedded, fencing
+from tests.support.faces import AsyncioFace, Face, eventually
+
+
+@pytest.fixture
+def locks(face: Face, valkey_server: embedded.Server) -> Any:
+    return face.connect(valkey_server.url)
+
+
+HUGE = [1e10, 1e19, 1e300, 10**400, 10**5000, timedelta.max]
+NOT_FINITE = [float("nan"), float("inf"), -float("inf"), -(10**400), -1, timedelta.min]
+NO_DURATION = [True, "1", b"1", Decimal(1), Fraction(1, 2), [1], object()]
+
+
+def label(value: object) -> str:
+    return f"{type(value).__name__}-{value:.3g}" if isinstance(value, float) else type(value).__name__
+
+
+TTLS: dict[str, Callable[[Any, Any], Any]] = {
+    "ttl": lambda locks, value: locks.lock("a", ttl=value),
+    "max_hold": lambda locks, value: locks.rwlock("a", max_hold=value),
+    "keep": lambda locks, value: locks.latch("a", 1, keep=value),
+    "restart_delay": lambda locks, value: quorum(locks, restart_delay=value),
+    "member_timeout": lambda locks, value: quorum(locks, member_timeout=value),
+}
+TIMEOUTS: dict[str, Callable[[Any, Any], Any]] = {
+    "lock": lambda locks, value: locks.lock("timeouts").acquire(timeout=value).release(),
+    "semaphore": lambda locks, value: locks.semaphore("timeouts", 1).acquire(timeout=value).release(),
+    "multilock": lambda locks, value: locks.multilock("timeouts-1", "timeouts-2").acquire(timeout=value).release(),
+    "election": lambda locks, value: locks.election("timeouts").campaign(timeout=value).release(),
+    "decorator": lambda locks, value: locks.locked("timeouts", timeout=value),
+}
+
+
+def quorum(locks: Any, **options: Any) -> Any:
+    kind = type(getattr(locks, "_target", locks))
+    return kind.quorum(["redis://a", "redis://b", "redis://c"], **options)
+
+
+@pytest.mark.parametrize("value", HUGE + NOT_FINITE + NO_DURATION, ids=label)
+def test_a_ttl_that_is_none_is_refused_by_name(locks: Any, value: object) -> None:
+    for argument, use in TTLS.items():
+        with pytest.raises(
+            holdfast.ConfigurationError, match=f"^{argument} = .* is not allowed: seconds .*"
+        ) as refused:
+            use(locks, value)
+        assert refused.value.argument == argument
+
+
+@pytest.mark.parametrize("value", NOT_FINITE + NO_DURATION, ids=label)
+def test_a_timeout_that_is_none_is_refused_by_name(locks: Any, value: object) -> None:
+    for use in TIMEOUTS.values():
+        with pytest.raises(holdfast.ConfigurationError, match=r"^timeout = .* is not allowed: seconds .*"):
+            use(locks, value)
+
+
+@pytest.mark.parametrize("value", HUGE, ids=label)
+def test_a_timeout_without_end_waits(face: Face, locks: Any, unique_name: str, value: Any) -> None:
+    for use in TIMEOUTS.values():
+        use(locks, value)
+    lock = locks.lock(unique_name)
+    lease = lock.acquire()
+    waiting = face.start(lambda: locks.lock(unique_name).acquire(timeout=value).release())
+    event = locks.event(unique_name)
+    gate = face.start(event.wait, value)
+    loss = face.start(lease.lost.wait, value)
+    eventually(lambda: lock.waiters() == 1)
+    event.set()
+    assert gate.result(30) is True
+    lease.release()
+    waiting.result(30)
+    other = locks.lock(f"{unique_name}-lost", ttl=0.2, renew=False).acquire()
+    assert other.lost.wait(value) is True
+    assert not loss.done(), "a released lease is not lost"
+    hold = lease._hold
+    face.call(hold.on_loss, "taken") if isinstance(face, AsyncioFace) else hold.on_loss("taken")
+    assert loss.result(30) is True
+
+
+def test_a_cancel_waits_for_any_time() -> None:
+    stop = holdfast.Cancel()
+    stop.set()
+    assert all(stop.wait(seconds) for seconds in (1e10, 1e19, float(2**63)))
+
+
+COUNTS: dict[str, Callable[[Any, Any], Any]] = {
+    "permits": lambda locks, value: locks.semaphore("a", permits=value),
+    "count": lambda locks, value: locks.latch("a", value),
+    "parties": lambda locks, value: locks.barrier("a", value),
+    "attempts": lambda locks, value: locks.optimistic("a", attempts=value),
+    "sync_replicas": lambda locks, value: locks.lock("a", sync_replicas=value),
+}
+
+
+@pytest.mark.parametrize("value", [0, -1, 10**400, 10**5000, 1.0, True, "1", Decimal(1), float("nan")], ids=label)
+def test_a_count_that_is_none_is_refused_by_name(locks: Any, value: object) -> None:
+    for argument, use in COUNTS.items():
+        with pytest.raises(holdfast.ConfigurationError, match=f"^{argument} = ") as refused:
+            use(locks, value)
+        assert refused.value.argument == argument
+
+
+# ---------------------------------------------------------------- values
+
+
+NO_VALUE = [None, True, object(), [1], {"a": 1}, bytearray(b"x"), Decimal(1), "\ud800", 10**5000]
+
+
+@pytest.mark.parametrize("value", NO_VALUE, ids=label)
+def test_what_cannot_be_stored_as_it_is_is_refused(face: Face, locks: Any, unique_name: str, value: Any) -> None:
+    uses: dict[str, Callable[[], Any]] = {
+        "new": lambda: locks.compare_and_set(unique_name, None, value),
+        "value": lambda: guarded_set(face, locks, unique_name, value),
+        "command": lambda: transact(face, locks, unique_name, lambda tx: tx.set(unique_name, value)),
+    }
+    if value is not None:
+        uses["expected"] = lambda: locks.compare_and_set(unique_name, value, "x")
+    for argument, use in uses.items():
+        with pytest.raises(holdfast.ConfigurationError, match=f"^{argument} = ") as refused:
+            use()
+        assert refused.value.argument == argument
+    assert locks.compare_and_set(unique_name, None, "still nothing there")
+
+
+def guarded_set(face: Face, locks: Any, key: str, value: Any) -> Any:
+    client = getattr(locks, "_target", locks)
+    if isinstance(face, AsyncioFace):
+        return face.call(fencing.guarded_set, client, key, value, 1)
+    return fencing.guarded_set(client, key, value, 1)
+
+
+def transact(face: Face, locks: Any, key: str, act: Callable[[Any], Any]) -> Any:
+    def run(transaction: Any) -> Any:
+        return act(transaction)
+
+    async def arun(transaction: Any) -> Any:
+        result = act(transaction)
+        return await result if inspect.isawaitable(result) else result
+
+    return locks.optimistic(key).run(arun if isinstance(face, AsyncioFace) else run)
+
+
+def test_values_mean_the_same_with_and_without_a_script(face: Face, locks: Any, unique_name: str) -> None:
+    for number, (value, stored) in enumerate([("ä", "ä".encode()), (b"\xff", b"\xff"), (7, b"7"), (0.5, b"0.5")]):
+        key = f"{unique_name}-{number}"
+        for native in (True, False):
+            getattr(locks, "_target", locks)._ifeq = native
+            assert locks.compare_and_set(key, None, value)
+            assert not locks.compare_and_set(key, b"other", "x")
+            assert transact(face, locks, key, lambda tx, key=key: tx.get(key)) == stored  # type: ignore[misc]
+            assert locks.compare_and_set(key, value, "last")
+            assert transact(face, locks, key, lambda tx, key=key: (tx.delete(key), True)[1])  # type: ignore[misc]
+
+
+def test_commands_of_nothing_are_refused(face: Face, locks: Any, unique_name: str) -> None:
+    for act in (lambda tx: tx.queue(), lambda tx: tx.execute(), lambda tx: tx.delete()):
+        with pytest.raises(holdfast.ConfigurationError):
+            transact(face, locks, unique_name, act)
+
+
+# ---------------------------------------------------------------- functions that have not run
+
+
+def test_functions_that_would_run_later_are_refused(face: Face, locks: Any, unique_name: str) -> None:
+    """Else their body runs without the lock, the lead or the transaction; or a coroutine counts as true."""
+
+    async def coroutine(*_: object) -> bool:
+        return False
+
+    def generator(*_: object) -> Any:
+        yield
+
+    def plain(*_: object) -> bool:
+        return False
+
+    async def gives_a_generator(*_: object) -> Any:
+        return generator()
+
+    threads = face.name == "threads"
+    lock, election = locks.lock(unique_name), locks.election(unique_name)
+    for function in (coroutine, generator) if threads else (plain, gives_a_generator):
+        with pytest.raises(holdfast.ConfigurationError, match=r"^function = "):
+            locks.optimistic(unique_name).run(function)
+        with pytest.raises(holdfast.ConfigurationError, match=r"^lead = "):
+            election.run(function)
+        assert election.leader() is None
+    if threads:
+        with lock as lease:
+            with pytest.raises(holdfast.ConfigurationError, match=r"^predicate = "):
+                locks.condition(lock).wait_for(coroutine, timeout=0.1)
+            with pytest.raises(holdfast.ConfigurationError, match=r"^callback = "):
+                lease.on_lost(coroutine)
+
+
+# ---------------------------------------------------------------- what is no client
+
+
+class MyRedis(redis.Redis):
+    """A client of the user's own class."""
+
+
+class MyAsyncRedis(redis.asyncio.Redis):
+    """The same for asyncio, in a module that is not called asyncio."""
+
+
+def no_clients(url: str) -> dict[str, tuple[Any, str]]:
+    plain: Any = redis.Redis.from_url(url)
+    aio: Any = redis.asyncio.Redis.from_url(url)
+    sentinel: Any = redis.Sentinel
+    return {
+        "pipeline": (plain.pipeline(), "pass the client that made it"),
+        "asyncio pipeline": (aio.pipeline(), "pass the client that made it"),
+        "pubsub": (plain.pubsub(), "pass the client that made it"),
+        "asyncio pubsub": (aio.pubsub(), "pass the client that made it"),
+        "pool": (plain.connection_pool, r"redis\.Redis\(connection_pool=pool\)"),
+        "sentinel": (sentinel([]), "master_for"),
+        "mock": (mock.Mock(), "redis"),
+        "magic mock": (mock.MagicMock(), "redis"),
+        "mock of a client": (mock.Mock(spec=redis.Redis), "redis"),
+        "url": (url, r"connect\(url\)"),
+        "none": (None, "redis"),
+        "number": (7, "redis"),
+    }
+
+
+def test_what_is_no_client_is_refused(face: Face, locks: Any, valkey_server: embedded.Server) -> None:
+    for what, (given, way_out) in no_clients(valkey_server.url).items():
+        with pytest.raises(holdfast.ConfigurationError, match=way_out):
+            pytest.fail(f"{what} was taken: {face.module().Client(given)}")
+        if what != "url":
+            with pytest.raises(holdfast.ConfigurationError):
+                pytest.fail(f"{what} was taken: {face.module().Client.quorum([given] * 3)}")
+
+
+def test_a_client_of_the_other_face_is_refused(face: Face, valkey_server: embedded.Server) -> None:
+    own, other = (MyRedis, MyAsyncRedis) if face.name == "threads" else (MyAsyncRedis, MyRedis)
+    with pytest.raises(holdfast.ConfigurationError, match="belongs to holdfast"):
+        face.module().Client(other.from_url(valkey_server.url))
+    assert face.client(own.from_url(valkey_server.url)).lock("own").name == "own"
+
+
+@pytest.mark.parametrize("path", ["/abc", "/1/2", "/-1", "/1e3", "/0x1", "/²", "?db=abc"])
+def test_a_database_that_is_no_number_is_refused(face: Face, path: str) -> None:
+    for scheme in ("redis", "rediss"):
+        with pytest.raises(holdfast.ConfigurationError, match=r"^url = "):
+            face.module().connect(f"{scheme}://localhost:1{path}")
