@@ -33,6 +33,13 @@ __all__ = [
 ]
 
 
+def shown(text: object, most: int = 200) -> str:
+    """Text of somebody else's for a message: not longer than that, and without control characters."""
+    text = str(text)
+    cut = text[:most] + "…" if len(text) > most else text
+    return cut if cut.isprintable() else "".join(char if char.isprintable() else repr(char)[1:-1] for char in cut)
+
+
 class HoldfastError(Exception):
     """Root of all errors of this library."""
 
@@ -91,7 +98,7 @@ class AcquireTimeout(HoldfastError, TimeoutError):
     holder: str | None
 
     def __init__(self, name: str, waited_s: float, holder: str | None = None, because: str | None = None) -> None:
-        by = f", held by {holder}" if holder else ""
+        by = f", held by {shown(holder, 128)}" if holder else ""
         why = f" ({because})" if because else ""
         super().__init__(
             f"lock {name!r} was not acquired within {waited_s:.3f} s{by}{why}",
@@ -164,7 +171,8 @@ class ServerError(HoldfastError):
 
     def __init__(self, node: str, kind: str, said: str, way_out: str | None = None) -> None:
         out = f"; {way_out}" if way_out else ""
-        super().__init__(f"server {node} said: {said}{out}", node=node, kind=kind, said=said)
+        where = f"server {node}" if node else "the server"
+        super().__init__(f"{where} said: {shown(said, 500)}{out}", node=node, kind=kind, said=said)
 
 
 class ScriptRefused(ServerError):

@@ -35,7 +35,7 @@ __all__ = ["FenceGate", "StaleFencingToken", "check_rowcount", "guarded_set"]
 T_co = TypeVar("T_co", covariant=True)
 
 #: Fencing tokens are exact in Lua up to here.
-_TOKEN_MAX = 2**53
+_TOKEN_MAX = 2**53 - 1
 
 
 class _Client(Protocol[T_co]):

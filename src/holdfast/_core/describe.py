@@ -11,6 +11,8 @@ from holdfast._core.trouble import Trouble
 __all__ = ["introduce", "look_up"]
 
 _PATIENCE_S = 2.0
+#: No description has more bytes.
+_LONGEST = 8_192
 
 
 async def introduce(key: str, describe: Callable[[], str], keep_ms: int) -> None:
@@ -25,9 +27,13 @@ async def introduce(key: str, describe: Callable[[], str], keep_ms: int) -> None
 
 
 async def look_up(key: str) -> bytes | None:
-    """A description; None when there is none, or it may not be read."""
-    try:
-        found: Reply = await Command(("GET", key), _PATIENCE_S, key=key, fits=MAYBE)
-    except Trouble:
-        return None
-    return found if isinstance(found, bytes) else None
+    """A description; None when there is none, or it may not be read. Of what is longer than any, only the beginning."""
+    for ask in (("GETRANGE", key, 0, _LONGEST - 1), ("GET", key)):
+        try:
+            found: Reply = await Command(ask, _PATIENCE_S, key=key, fits=MAYBE)
+        except Trouble as trouble:
+            if trouble.kind != "NOPERM":
+                return None
+        else:
+            return found if isinstance(found, bytes) else None
+    return None

@@ -12,6 +12,7 @@ its ttl has passed.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 
@@ -20,14 +21,18 @@ from holdfast._core.hold import RENEWAL, Order
 from holdfast._core.keys import LockKeys
 from holdfast._core.replies import COUNT, DONE, MAYBE, MAYBE_DONE, MOMENT, QUEUED, Fits, executed
 from holdfast._core.settings import Settings
+from holdfast._core.tokens import TOKEN_MAX
 from holdfast._core.trouble import Trouble
 from holdfast._core.validity import deadline
 from holdfast._core.waiting import Busy, Grant, once_more, patience_for
+from holdfast.errors import shown
 
 __all__ = ["PLAIN", "Scripts", "acquire", "give_back", "inspect", "no_scripts", "release", "renew"]
 
 #: `Grant.more` of a grant without scripts.
 PLAIN = ["plain"]
+
+_NUMBER = re.compile(rb"-?[0-9]{1,17}")
 
 _WARNING = (
     "{said}: {who}, so locks use plain commands. They still exclude each other and have fencing tokens, but waiters "
@@ -145,6 +150,32 @@ def _is(value: Reply, token: str) -> bool:
     return value is not None and _text(value) == token
 
 
+async def _holder(keys: LockKeys, patience_s: float) -> str:
+    """What the lock's key holds, or "". As far as tokens are long: it may be anybody's value, of any size."""
+    try:
+        ask = Command(("GETRANGE", keys.lock, 0, TOKEN_MAX - 1), patience_s, key=keys.lock, fits=MAYBE)
+        value = await once_more(ask)
+    except Trouble as trouble:
+        if trouble.kind != "NOPERM":
+            raise
+        value = await Command(("GET", keys.lock), patience_s, key=keys.lock, fits=MAYBE)
+    return "" if value is None else _text(value[:TOKEN_MAX])
+
+
+def _fence(keys: LockKeys, value: Reply) -> int:
+    """What is stored as the last fencing token; 0 for nothing. Raises `Trouble` when it cannot grow."""
+    if value is None:
+        return 0
+    if _NUMBER.fullmatch(value) and int(value) < 2**53 - 1:
+        return int(value)
+    said = (
+        f"BADFENCE the key {keys.fence} has to hold a fencing token, a whole number below 2^53 - 1, and holds "
+        f'"{shown(_text(value[:64]))}": set it to the last token that was given, or delete it to go on from the '
+        "server's time"
+    )
+    raise Trouble("BADFENCE", said, "", sent=False, passing=False)
+
+
 def _text(value: Reply) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
@@ -210,7 +241,7 @@ async def _next_fence(keys: LockKeys, token: str, patience_s: float, settings: S
     for _ in range(5):
         last = await Command(("GET", keys.fence), patience_s, key=keys.lock, fits=MAYBE)
         seconds, micros = await Command(("TIME",), patience_s, key=keys.lock, fits=MOMENT)
-        fence = max(int(last or 0) + 1, int(seconds) * 1_000_000 + int(micros))
+        fence = max(_fence(keys, last) + 1, int(seconds) * 1_000_000 + int(micros))
         session = f"plain {token}"
 
         async def ask(*args: str | int, session: str = session, fits: Fits | None = None) -> Reply:
@@ -249,8 +280,7 @@ async def acquire(
                     asked_at = now
                 args = ("SET", keys.lock, token, "NX", "PX", ttl_ms)
                 if await Command(args, patience_s, key=keys.lock, fits=MAYBE_DONE) is None:
-                    value = await Command(("GET", keys.lock), patience_s, key=keys.lock, fits=MAYBE)
-                    holder = None if value is None else _text(value)
+                    holder = await _holder(keys, patience_s) or None
                 else:
                     holder = token
                 if holder == token:
@@ -286,7 +316,7 @@ async def acquire(
 
 async def inspect(keys: LockKeys, patience_s: float) -> tuple[str, int, int, int]:
     """(holder's token or "", remaining ms (-1 for ever, -2 free), last fencing token, waiters: 0)."""
-    holder = await once_more(Command(("GET", keys.lock), patience_s, key=keys.lock, fits=MAYBE))
+    holder = await _holder(keys, patience_s)
     remaining_ms: int = await once_more(Command(("PTTL", keys.lock), patience_s, key=keys.lock, fits=COUNT))
     fence = await once_more(Command(("GET", keys.fence), patience_s, key=keys.lock, fits=MAYBE))
-    return "" if holder is None else _text(holder), remaining_ms, int(fence or 0), 0
+    return holder, remaining_ms, _fence(keys, fence), 0

@@ -85,7 +85,7 @@ def _is_digits(reply: Reply) -> bool:
     return type(reply) is bytes and reply.isdigit() and len(reply) < 20
 
 
-_TO_2, _TO_1 = _number(0, 2), _number(0, 1)
+_RELEASED, _TO_1 = _number(-1, 3), _number(0, 1)
 
 #: By the name of the script.
 FITS: dict[str, Fits] = {
@@ -97,11 +97,11 @@ FITS: dict[str, Fits] = {
     "gate_wait": _forms((1, _I), (0, _I, _B, _I, _I), (-1,), (-2, _I)),
     "barrier_wait": _forms((1, _I, _I), (0, _I, _B, _I, _I), (-1,), (-2,), (-3, _I)),
     "quorum_acquire": _forms((1, _I, _I, _B), (0, _I, _B), (-1,), (-2, _I), (-3, _B)),
-    "release": _TO_2,
-    "rw_release": _TO_2,
-    "sem_release": _TO_2,
-    "multi_release": _TO_1,
-    "cond_leave": _TO_2,
+    "release": _RELEASED,
+    "rw_release": _RELEASED,
+    "sem_release": _RELEASED,
+    "multi_release": _RELEASED,
+    "cond_leave": _RELEASED,
     "renew": _TO_1,
     "rw_renew": _TO_1,
     "sem_renew": _TO_1,
@@ -109,9 +109,9 @@ FITS: dict[str, Fits] = {
     "raise_fence": _TO_1,
     "set_if": _TO_1,
     "rw_downgrade": _forms((1, _I), (0,)),
-    "gate_move": _forms((1, _I), (-2, _I)),
+    "gate_move": _forms((1, _I), (1, _I, _I), (-2, _I)),
     "barrier_move": _forms((1, _I, _I, _I), (-3, _I)),
-    "cond_notify": _number(-1),
+    "cond_notify": lambda reply: _number(-1)(reply[0] if type(reply) is list and len(reply) == 1 else reply),
     "sem_resize": _number(0),
     "fenced_set": lambda reply: (type(reply) is int and reply == 0) or _is_digits(reply),
     "inspect": _row(_B, _I, _I, _I),
@@ -160,16 +160,16 @@ def executed(count: int) -> Fits:
 
 _GRANTING = "[1, token, …], [0, ms, holder, place, arrival] or [-1]"
 _EXPECTED: dict[object, str] = {
-    _TO_2: "0, 1 or 2",
+    _RELEASED: "-1 to 3",
     _TO_1: "0 or 1",
     FITS["inspect"]: "[holder, ms, token, waiters]",
     FITS["rw_inspect"]: "[holder, ms, readers, waiters, token]",
     FITS["sem_inspect"]: "six integers",
-    FITS["gate_move"]: "[1, missing] or [-2, declared]",
+    FITS["gate_move"]: "[1, missing, …] or [-2, declared]",
     FITS["barrier_move"]: "[1, generation, waiting, broken] or [-3, parties]",
     FITS["rw_downgrade"]: "[1, token] or [0]",
     FITS["quorum_acquire"]: "[1, token, time, run id], [0, ms, holder] or [-1 …]",
-    FITS["cond_notify"]: "an integer",
+    FITS["cond_notify"]: "an integer, or a list of one",
     FITS["sem_resize"]: "an integer",
     FITS["fenced_set"]: "0 or a fencing token",
     DONE: "OK",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["client_of", "is_ours", "make_token"]
+__all__ = ["TOKEN_MAX", "client_of", "is_ours", "make_token"]
 
 #: A client id is 24 hexadecimal digits: 96 random bits.
 _OURS = re.compile(r"[0-9a-f]{24}:[^:]*:[0-9]+")
+
+
+#: No token has more characters; of longer values no more is read, since they are somebody else's.
+TOKEN_MAX = 200
 
 
 def make_token(client_id: str, owner: str | int, sequence: int) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast._core.tokens import is_ours
+from holdfast.errors import shown
 
 __all__ = ["Holder", "holder_of"]
 
@@ -31,7 +32,9 @@ class Holder:
     client_since: datetime | None = None
 
     def __str__(self) -> str:
-        who = f"{self.host}, pid {self.pid} ({self.program})" if self.host else f"token {self.token}"
+        # Anybody may have written any of this.
+        host, pid, program, token = (shown(each, 128) for each in (self.host, self.pid, self.program, self.token))
+        who = f"{host}, pid {pid} ({program})" if self.host else f"token {token}"
         since = f" since {self.since:%Y-%m-%d %H:%M:%S} UTC" if self.since else ""
         left = "without a time limit" if self.remaining_s is None else f"{self.remaining_s:.1f} s left"
         return f"{who}{since}, {left}"
@@ -41,7 +44,7 @@ def _told(description: bytes | None) -> dict[str, Any]:
     """The fields of a description; what cannot be read says nothing."""
     try:
         told = json.loads(description or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return told if isinstance(told, dict) else {}
 
@@ -56,12 +59,22 @@ def holder_of(token: str, remaining_ms: int, fence: int, description: bytes | No
         remaining_s=remaining_ms / 1000 if remaining_ms >= 0 else None,
         fencing_token=fence if ours else None,
         since=_utc(fence / 1_000_000) if ours and fence else None,
-        host=told.get("host"),
-        pid=told.get("pid"),
-        program=told.get("program"),
-        client_since=_utc(told["since"]) if "since" in told else None,
+        host=_of_kind(str, told.get("host")),
+        pid=_of_kind(int, told.get("pid")),
+        program=_of_kind(str, told.get("program")),
+        client_since=_utc(told.get("since")),
     )
 
 
-def _utc(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+T = TypeVar("T")
+
+
+def _of_kind(kind: type[T], value: object) -> T | None:
+    return value if isinstance(value, kind) else None
+
+
+def _utc(seconds: object) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(seconds, UTC) if isinstance(seconds, (int, float)) else None
+    except (ValueError, OverflowError, OSError):
+        return None
