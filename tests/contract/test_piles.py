@@ -295,8 +295,6 @@ def test_an_empty_value_is_a_holder(locks: Any, raw: Any, unique_name: str) -> N
 
 
 def slowest_us(raw: Any) -> int:
-    found = [
-        entry["duration"] for entry in raw.slowlog_get(1_000) if str(entry["command"]).startswith(("EVAL", "b'EVAL"))
     log = raw.slowlog_get(1_000)
     found = [entry["duration"] for entry in log if str(entry["command"]).startswith(("EVAL", "b'EVAL"))]
     return max(found, default=0)
