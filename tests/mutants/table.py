@@ -471,6 +471,12 @@ FAMILY: tuple[Mutant, ...] = (
     *(
         Mutant(what, file, old, new, "election")
         for what, file, old, new in (
+            (
+                "an election object knows one lead only",
+                "_faces/entered.py",
+                "        self._leases[owner] = lease\n",
+                "        self._leases = dict.fromkeys(self._leases, lease)\n        self._leases[owner] = lease\n",
+            ),
             ("a leader is not seen", INSPECT, "holder_of(KEYS[1]) or ''", "''"),
             ("a lead's end is told wrong", INSPECT, "redis.call('PTTL', KEYS[1])", "1000"),
             ("a leader's fencing token is not seen", INSPECT, "  fence,\n", "  0,\n"),

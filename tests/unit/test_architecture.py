@@ -47,7 +47,7 @@ ROOMS: dict[str, Room] = {
     "_transport": Room(_FACTS | {"_core", "_lua"}, _CLIENTS),
     "_drivers": Room(_FACTS | {"_core", "_lua", "_transport"}),
     "_faces": Room(_FACTS | {"_core", "_lua", "_transport", "_drivers"}, _CLIENTS),
-    "_sim": Room(_FACTS | {"_core", "_lua"}, frozenset({"lupa"})),
+    "_sim": Room(_FACTS | {"_core", "_lua", "_faces.entered"}, frozenset({"lupa"})),
     "": Room(_FACTS | {"_faces", "asyncio"}),
     "asyncio": Room(_FACTS | {"", "_faces"}),
     "embedded": Room(_FACTS),

@@ -36,6 +36,10 @@ class Primitive:
     def __init__(self, world: World) -> None:
         self.world = world
 
+    def plays(self, *operations: str) -> None:
+        """Public operations that are played now, by their names: see tests/simulation/test_everything_public.py."""
+        self.world.played.update(operations)
+
     def start(self, process: Process) -> None:
         """Start the workers of a process; called for each that begins."""
 

@@ -107,6 +107,8 @@ class Process:
         #: Effects performed, for a cancellation at exactly the n-th.
         self.effects = 0
         self.tasks: dict[Task, None] = {}
+        #: The one that runs now, or ran last.
+        self.running: Task | None = None
         self.schedule = Schedule(settings)
         self.inboxes: dict[int, Inbox] = {}
         #: The master as this process knows it.
@@ -177,6 +179,7 @@ class Process:
 
     def _drive(self, task: Task, value: Any, error: BaseException | None) -> None:
         coroutine = task.coroutine
+        self.running = task
         world = self.world
         task.waiting = False
         task.ticket += 1

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from holdfast._core import redlock
 from holdfast._core.effects import Call, CallMany, Effect, Protocol
-from holdfast._core.hold import Hold
+from holdfast._core.exclusive import OverQuorum
 from holdfast._core.keys import lock_keys
 from holdfast._core.redlock import Quorum
 from holdfast._core.trouble import Trouble
@@ -120,25 +120,15 @@ class QuorumLock(Sessions[_Lock]):
         rng = self.world.rng
         quorum, keys, ledger = self.quorums[process], thing.keys, thing.ledger
         ttl_ms, timeout_s, token = self.ttl_ms(), self.timeout_s(), process.token()
+        self.plays("Client.quorum")
+        self.asks("Lock", timeout_s)
         asking = redlock.acquire(quorum, keys, token, ttl_ms, timeout_s)
         got = await self.ask(process, [thing], token, asking if self._written_back else _without_write_back(asking))
         if got is None:
             return
-        quorum.used.pop(token, None)
-        assert got.more is not None
-        held, unsure = got.more
-        ledger.waiting[held.encode()] = ledger.waiting.pop(token.encode())
-        hold = Hold(
-            ledger.name,
-            held,
-            got.fence,
-            ttl_ms,
-            got.sent_at,
-            lambda ttl: redlock.renew(quorum, keys, held, ttl),
-            lambda: redlock.release(quorum, keys, held, ttl_ms, unsure),
-            rng.random() < 0.8,
-            int(ttl_ms * 1.5) if rng.random() < 0.1 else None,
-        )
+        renew, max_hold_ms = rng.random() < 0.8, int(ttl_ms * 1.5) if rng.random() < 0.1 else None
+        hold = OverQuorum(keys, process.settings, quorum).hold(token, got, ttl_ms, renew, max_hold_ms)
+        ledger.waiting[hold.token.encode()] = ledger.waiting.pop(token.encode())
         belief = ledger.granted(process, hold)
         process.watch(hold)
         await self.live(process, hold, [(thing, belief)])

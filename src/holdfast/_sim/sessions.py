@@ -84,6 +84,8 @@ class Sessions(Primitive, Generic[T]):
 
     #: What a worker is called in traces.
     worker = "worker"
+    #: What its locks and leases are called in public: for `plays`.
+    public, public_lease = "", "Lease"
     #: Errors with which an acquisition may end.
     refusals: tuple[type[Exception], ...] = (Trouble,)
     #: Whether processes do different things in small worlds, so that none can stand for another.
@@ -152,6 +154,11 @@ class Sessions(Primitive, Generic[T]):
             return None
         return 0.0 if r < options.patient + 0.1 else rng.random() * 2 * options.work_s
 
+    def asks(self, public: str, timeout_s: float | None) -> None:
+        """An acquisition of a lock that is called so in public."""
+        if public:
+            self.plays(f"{public}.try_acquire" if timeout_s == 0 else f"{public}.acquire")
+
     async def ask(
         self, process: Process, things: Sequence[T], token: str, asking: Protocol[Grant | Busy]
     ) -> Grant | None:
@@ -210,6 +217,7 @@ class Sessions(Primitive, Generic[T]):
         rng, options = self.world.rng, self.world.options
         now = await Now()
         until = now + rng.expovariate(1 / options.work_s)
+        self.plays(f"{self.lease_of(hold)}.ensure_held")
         extends = rng.random() < 0.4 and not options.careless
         while now < until:
             if options.careless:
@@ -228,7 +236,7 @@ class Sessions(Primitive, Generic[T]):
 
     async def extend(self, process: Process, hold: Hold) -> None:
         """To more or to less than it was."""
-        self.world.played.add("Lease.extend")
+        self.plays(f"{self.lease_of(hold)}.extend")
         self.world.counted["extended"] += 1
         ttl_ms = self.ttl_ms()
         self.world.after(0.001, self.replan, hold)
@@ -237,6 +245,10 @@ class Sessions(Primitive, Generic[T]):
         except Trouble:
             self.world.counted["extension without an answer"] += 1
         self.replan(hold)
+
+    def lease_of(self, hold: Hold) -> str:
+        """What its lease is called in public."""
+        return self.public_lease
 
     def replan(self, hold: Hold) -> None:
         """Look at its new deadline, too."""
@@ -269,6 +281,7 @@ class Sessions(Primitive, Generic[T]):
         elif cancelled:
             await Spawn(quietly(hold))
         else:
+            self.plays(f"{self.lease_of(hold)}.release")
             try:
                 if not await hold.release():
                     hold.state = LeaseState.LOST

@@ -77,6 +77,8 @@ class Barriers(Sessions[_Barrier]):
         #: What `aborts` and resets there are, beside those that must be.
         self.breaks = world.rng.choice((0.0, 0.0, 0.05))
         self.began: dict[str, tuple[_Barrier, float]] = {}
+        #: When a party's first request was carried out: what ended before that is nothing to it.
+        self.came_at: dict[str, float] = {}
 
     # -- workload ---------------------------------------------------------------------------------
 
@@ -91,6 +93,7 @@ class Barriers(Sessions[_Barrier]):
             return
         timeout_s, token = self.timeout_s(), process.token()
         turn = BarrierTurn(thing.keys, token, thing.parties, _KEEP_MS, process.settings)
+        self.plays("Barrier.wait")
         if timeout_s is None:
             self.inside[token] = process
         self.began[token] = thing, world.now
@@ -99,6 +102,7 @@ class Barriers(Sessions[_Barrier]):
         finally:
             self.inside.pop(token, None)
             began = self.began.pop(token)[1]
+            self.came_at.pop(token, None)
         if got is None:
             return
         thing.ledger.leaves(process, token)
@@ -120,6 +124,7 @@ class Barriers(Sessions[_Barrier]):
                 await self.move(process, each, "reset")
 
     async def move(self, process: Process, thing: _Barrier, what: str) -> None:
+        self.plays(f"Barrier.{what}")
         try:
             await barrier.move(thing.keys, what, thing.parties, _KEEP_MS, process.settings)
         except Trouble:
@@ -139,7 +144,8 @@ class Barriers(Sessions[_Barrier]):
         elif not thing.broken and not any(at >= began for at in thing.ended_at) and not thing.went_on_at:
             world.fail("refused", f"{token} was told that {thing.keys.lock} is broken, and it was not")
         elif world.phase != "chaos":
-            broken_at = [at for at in thing.ended_at if at >= began]
+            came_at = self.came_at.get(token, began)
+            broken_at = [at for at in thing.ended_at if at >= came_at]
             self.look_at_lateness(broken_at[0] if broken_at else world.now, f"{token} was told that it is broken")
 
     def look_at_lateness(self, since: float, what: str) -> None:
@@ -164,6 +170,8 @@ class Barriers(Sessions[_Barrier]):
         generation, broken, arrived, released = thing.look(node, server.now_ms)
         moves = call.script == "barrier_move"
         asker = b"" if moves else str(call.args[0]).encode()
+        if asker.decode() in self.began:
+            self.came_at.setdefault(asker.decode(), world.now)
         what = str(call.args[0] if moves else call.args[1])
         if not moves and int(call.args[2]):
             thing.told[asker] = int(call.args[2]) - 1

@@ -106,6 +106,7 @@ class Condition(Locks):
         process.unwatch(hold)
         self.gone(lock, belief)
         lock.ledger.ended[belief.token] = world.now
+        self.plays("Condition.wait")
         if timeout_s is None:
             self.inside[token] = process
         got = None
@@ -124,6 +125,7 @@ class Condition(Locks):
 
     async def notify(self, process: Process, lock: Lock, hold: Hold, count: int) -> None:
         """Let so many on to the lock's queue."""
+        self.plays("Condition.notify_all" if count == _ALL else "Condition.notify")
         number = int(process.token().rpartition(":")[2])
         key = self.waiters[lock].key_name
         try:

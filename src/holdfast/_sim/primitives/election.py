@@ -6,9 +6,12 @@ from typing import Any
 
 from holdfast._core import mutex
 from holdfast._core.effects import Call, Sleep
+from holdfast._core.hold import Hold
 from holdfast._core.keys import lock_keys
 from holdfast._core.trouble import Trouble
-from holdfast._sim.driver import Cancelled, Process
+from holdfast._faces.entered import Leads
+from holdfast._sim.check import Belief
+from holdfast._sim.driver import Cancelled, Process, Task
 from holdfast._sim.network import Node, Request
 from holdfast._sim.primitives.mutex import Lock, Locks
 from holdfast._sim.world import World
@@ -28,6 +31,8 @@ class Election(Locks):
     def __init__(self, world: World) -> None:
         leads = [lock_keys("holdfast", f"el{number}").part("leader") for number in range(world.options.locks)]
         super().__init__(world, [Lock(world, keys.name, keys) for keys in leads])
+        #: One election object for each process and name, which all its candidates share.
+        self.shared: dict[tuple[Process, Lock], Leads[Task, Hold]] = {}
 
     # -- workload ---------------------------------------------------------------------------------
 
@@ -37,13 +42,41 @@ class Election(Locks):
 
     async def session(self, process: Process, thing: Lock) -> None:
         """As `Election.run`: lead, and campaign again when the lead was lost before the work was done."""
+        self.plays("Election.run")
         for _ in range(3):
+            self.plays("Election.campaign")
             taken = await self.take(process, thing)
             if taken is None:
                 return
-            await self.live(process, *taken)
+            await self.lead(process, thing, *taken)
             if taken[0].reason is None or self.world.phase == "drain":
                 return
+
+    async def lead(self, process: Process, thing: Lock, hold: Hold, parts: list[tuple[Lock, Belief]]) -> None:
+        """Lead by the one object that all candidates of this process share, and resign what it says is ours."""
+        leads, me = self.leads_of(process, thing), process.running
+        assert me is not None
+        leads.won(me, hold)
+        cancelled = False
+        try:
+            await self.hold_on(process, hold)
+        except Cancelled:
+            cancelled = True
+        self.plays("Election.lease", "Election.is_leader", "Election.resign")
+        mine = leads.of(me)
+        if mine is not hold:
+            self.world.fail("another's lead", f"{hold.token} resigns {mine and mine.token} of the same object")
+        leads.forget(hold)
+        await self.end(process, hold, parts, cancelled)
+        if cancelled:
+            raise Cancelled
+
+    def leads_of(self, process: Process, thing: Lock) -> Leads[Task, Hold]:
+        """The leads of an election object."""
+        leads = self.shared.get((process, thing))
+        if leads is None:
+            leads = self.shared[process, thing] = Leads(lambda task: task.done, lambda hold: hold.over(process.local()))
+        return leads
 
     async def observe(self, process: Process) -> None:
         """Look again and again at who leads, until the world ends."""
@@ -53,6 +86,7 @@ class Election(Locks):
             try:
                 await Sleep(rng.random() * 2 * _POLL_S)
                 lead = rng.choice(self.things)
+                self.plays("Election.leader", "Election.observe")
                 leader, _, fence, _ = await mutex.inspect(lead.keys, process.settings.patience_s)
             except (Cancelled, Trouble):
                 continue

@@ -106,6 +106,10 @@ class Gates(Sessions[_Gate]):
             await self.move(process, chosen, "open" if chosen.kind == "event" else 1)
 
     async def move(self, process: Process, thing: _Gate, what: str | int) -> None:
+        if thing.kind == "event":
+            self.plays(f"Event.{ {'open': 'set', 'shut': 'clear', 'look': 'is_set'}[str(what)] }")
+        else:
+            self.plays("CountDownLatch.remaining" if what == "look" else "CountDownLatch.count_down")
         try:
             await gate.move(thing.kind, thing.keys, process.token(), what, thing.declared, _KEEP_MS, process.settings)
         except Trouble:
@@ -114,6 +118,7 @@ class Gates(Sessions[_Gate]):
     async def wait(self, process: Process, thing: _Gate) -> None:
         """Wait as the faces do."""
         world = self.world
+        self.plays("Event.wait" if thing.kind == "event" else "CountDownLatch.wait")
         timeout_s, token = self.timeout_s(), process.token()
         turn = GateTurn(thing.kind, thing.keys, token, thing.declared, _KEEP_MS, process.settings)
         asking = wait_for(turn, timeout_s, listening=process.listening(None, thing.keys.lock))

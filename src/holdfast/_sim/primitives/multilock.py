@@ -43,6 +43,7 @@ class MultiLock(Locks):
         all_keys = [lock.keys for lock in locks]
         turns = multilock.turns_for(all_keys, not self.apart, token, ttl_ms, process.settings, options.sync)
         listening = process.listening(None, turns[0].key)
+        self.asks("MultiLock", timeout_s)
         got = await self.ask(process, locks, token, multilock.acquire(turns, timeout_s, listening=listening))
         if got is None:
             return

@@ -73,6 +73,7 @@ class Locks(Sessions[Lock]):
         keys, settings, token = lock.keys, process.settings, process.token()
         exclusive = OneServer(keys, settings, options.sync)
         listening = process.listening(None, keys.lock)
+        self.asks(self.public, timeout_s)
         got = await self.ask(process, [lock], token, exclusive.acquire(token, ttl_ms, timeout_s, listening))
         if got is None:
             return None
@@ -264,6 +265,7 @@ class Mutex(Locks):
     """The lock alone."""
 
     name = "mutex"
+    public = "Lock"
 
     def __init__(self, world: World) -> None:
         super().__init__(world, [Lock(world, f"m{number}") for number in range(world.options.locks)])

@@ -80,6 +80,7 @@ class Optimistic(Sessions[_Values]):
 
     async def compare(self, process: Process, thing: _Values) -> None:
         """One update by comparing."""
+        self.plays("Client.compare_and_set")
         key, patience_s, token = thing.keys.lock, process.settings.patience_s, process.token()
         old = await Command(("GET", key), patience_s, key)
         keeps = old is not None and self.world.rng.random() < 0.3
@@ -90,6 +91,7 @@ class Optimistic(Sessions[_Values]):
 
     async def transact(self, process: Process, thing: _Values) -> None:
         """One update as `Optimistic.run` does it."""
+        self.plays("Optimistic.run", "Transaction.get", "Transaction.execute", "Transaction.set", "Transaction.queue")
         rng = self.world.rng
         key, patience_s = thing.keys.lock, process.settings.patience_s
         for attempt in range(_ATTEMPTS):
@@ -119,6 +121,7 @@ class Optimistic(Sessions[_Values]):
 
     async def guard(self, process: Process, thing: _Values) -> None:
         """A write under a token, which may have grown old meanwhile."""
+        self.plays("fencing.guarded_set")
         rng = self.world.rng
         fence = next(self.fences)
         if rng.random() < 0.5:

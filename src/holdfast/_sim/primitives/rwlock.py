@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast._core import rwlock
 from holdfast._core.effects import Call, Protocol
+from holdfast._core.hold import Hold
 from holdfast._core.keys import lock_keys
 from holdfast._core.rwlock import READER, WRITER, RWTurn, upgrade_token
 from holdfast._core.trouble import Trouble
@@ -90,6 +91,8 @@ class SharedLock(Sessions[_Shared]):
         """One acquisition, as the faces do it."""
         turn = RWTurn(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
         listening = process.listening(None, lock.keys.lock)
+        if not kind.startswith("upgrade"):
+            self.asks("ReadLock" if kind.startswith("read") else "WriteLock", timeout_s)
         got = await self.ask(process, [lock], token, wait_for(turn, timeout_s, listening=listening))
         return None if got is None else (self.believe(process, lock, token, ttl_ms, got, kind), turn)
 
@@ -113,6 +116,9 @@ class SharedLock(Sessions[_Shared]):
         lock.greatest_fence = max(lock.greatest_fence, fence)
         if not belief.kind.startswith("read"):
             lock.writer_fence = max(lock.writer_fence, fence)
+
+    def lease_of(self, hold: Hold) -> str:
+        return "ReadLease" if f":{READER}" in hold.token else "WriteLease"
 
     async def session(self, process: Process, thing: _Shared) -> None:
         await self.use(process, thing, self.world.rng.random() < 0.65)
@@ -148,6 +154,7 @@ class SharedLock(Sessions[_Shared]):
     async def upgrade(self, process: Process, lock: _Shared, reader: Belief, ttl_ms: int) -> None:
         """Write for a while on top of reading."""
         rng, options = self.world.rng, self.world.options
+        self.plays("ReadLease.upgrade")
         number = int(process.token().rpartition(":")[2])
         token = upgrade_token(reader.hold.token, number)
         timeout_s = None if rng.random() < 0.5 else rng.random() * options.work_s
@@ -157,6 +164,7 @@ class SharedLock(Sessions[_Shared]):
 
     async def downgrade(self, process: Process, lock: _Shared, writer: Belief, turn: RWTurn, ttl_ms: int) -> Belief:
         """Go on as a reader."""
+        self.plays("WriteLease.downgrade")
         client, owner, number = process.token().split(":")
         token = f"{client}:{READER}{owner}:{number}"
         hold = writer.hold

@@ -54,6 +54,7 @@ class Semaphore(Sessions[_Permits]):
     """Workload and invariants of the semaphore."""
 
     name = "semaphore"
+    public = "Semaphore"
     worker = "user"
     refusals = (Trouble, TooManyPermits, DeclaredDifferently)
 
@@ -67,6 +68,7 @@ class Semaphore(Sessions[_Permits]):
     async def session(self, process: Process, thing: _Permits) -> None:
         rng, options = self.world.rng, self.world.options
         if self.resizes and rng.random() < 0.1:
+            self.plays("Semaphore.resize")
             try:
                 await resize(thing.keys, rng.randint(_LEAST, _MOST), process.settings.patience_s, process.settings)
             except Trouble:
@@ -77,6 +79,7 @@ class Semaphore(Sessions[_Permits]):
         token = f"{client}:{rng.choice((1, 1, 1, 2, 3, _DECLARED))}.{owner}:{number}"
         turn = SemaphoreTurn(thing.keys, token, ttl_ms, _DECLARED, process.settings, options.sync)
         listening = process.listening(None, thing.keys.lock)
+        self.asks(self.public, timeout_s)
         got = await self.ask(process, [thing], token, wait_for(turn, timeout_s, listening=listening))
         if got is None:
             return
