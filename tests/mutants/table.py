@@ -228,6 +228,13 @@ FAMILY: tuple[Mutant, ...] = (
                 "redis.call('ZREM', readers, token)\nif bury_ms",
                 "if bury_ms",
             ),
+            ("the lock's key forgets the readers", READERS, "SHARED, 'PX', left_ms + 1)", "SHARED, 'PX', 1000)"),
+            (
+                "a release of a shared lock lets nobody in",
+                RW_RELEASE,
+                "local _, others, more = advance(nil, 0, tonumber(ARGV[3])",
+                LETS_NOBODY_IN + "nil, 0, tonumber(ARGV[3])",
+            ),
             ("a repeat of a reader shortens", RW_ACQUIRE, "'ZADD', readers, 'GT',", "'ZADD', readers,"),
             ("a repeated downgrade shortens", RW_DOWNGRADE, "'ZADD', readers, 'GT',", "'ZADD', readers,"),
             (
@@ -243,13 +250,6 @@ FAMILY: tuple[Mutant, ...] = (
                 "'PEXPIRE', upgraded, ttl_ms",
             ),
             ("a downgrade does not bury the writer", RW_DOWNGRADE, "bury(gone, writer, ARGV[7])", "local _ = bury"),
-            ("the lock's key forgets the readers", READERS, "SHARED, 'PX', left_ms + 1)", "SHARED, 'PX', 1000)"),
-            (
-                "a release of a shared lock lets nobody in",
-                RW_RELEASE,
-                "local _, others, more = advance(nil, 0, tonumber(ARGV[3])",
-                LETS_NOBODY_IN + "nil, 0, tonumber(ARGV[3])",
-            ),
         )
     ),
     *(
@@ -261,7 +261,6 @@ FAMILY: tuple[Mutant, ...] = (
                 "elseif taken + weight > limit then",
                 "elseif taken > limit then",
             ),
-            ("a repeat for permits shortens", SEM_ACQUIRE, "'ZADD', holders, 'GT',", "'ZADD', holders,"),
             ("a permit too many at once", SEM_ACQUIRE, "or used() + weight > limit then", "or used() > limit then"),
             (
                 "a release of permits lets nobody in",
@@ -275,6 +274,7 @@ FAMILY: tuple[Mutant, ...] = (
                 "  redis.call('ZREM', queue, token)\n",
                 "",
             ),
+            ("a repeat for permits shortens", SEM_ACQUIRE, "'ZADD', holders, 'GT',", "'ZADD', holders,"),
         )
     ),
     *(
@@ -317,12 +317,6 @@ FAMILY: tuple[Mutant, ...] = (
                 "if true then",
             ),
             (
-                "a repeat for several shortens",
-                MULTI_ACQUIRE,
-                "math.max(redis.call('PTTL', KEYS[at]), ttl_ms)",
-                "ttl_ms",
-            ),
-            (
                 "a renewal of several does not compare",
                 MULTI_RENEW,
                 "redis.call('GET', KEYS[at]) ~= ARGV[1]",
@@ -346,6 +340,12 @@ FAMILY: tuple[Mutant, ...] = (
                 "        if not complete:\n            for turn in held:",
                 "        if not complete:\n            for turn in held[:0]:",
             ),
+            (
+                "a repeat for several shortens",
+                MULTI_ACQUIRE,
+                "math.max(redis.call('PTTL', KEYS[at]), ttl_ms)",
+                "ttl_ms",
+            ),
         )
     ),
     *(
@@ -356,18 +356,6 @@ FAMILY: tuple[Mutant, ...] = (
                 COND_NOTIFY,
                 "redis.call('GET', lock) ~= ARGV[1]",
                 "false",
-            ),
-            (
-                "a repeat of who waited shortens",
-                COND_WAIT,
-                "math.max(redis.call('PTTL', lock), tonumber(ttl_ms))",
-                "ttl_ms",
-            ),
-            (
-                "who begins to wait does not bury what may be under way",
-                COND_WAIT,
-                "bury(gone, ARGV[8], ARGV[10])",
-                "local _ = bury",
             ),
             ("the last to wait is called first", COND_NOTIFY, "'ZPOPMIN'", "'ZPOPMAX'"),
             ("a repeated notification calls again", COND_NOTIFY, "if before and string", "if false and string"),
@@ -413,12 +401,23 @@ FAMILY: tuple[Mutant, ...] = (
                 "min(settings.signal_recheck_ms, ttl_ms),",
                 "settings.signal_recheck_ms,",
             ),
+            (
+                "a repeat of who waited shortens",
+                COND_WAIT,
+                "math.max(redis.call('PTTL', lock), tonumber(ttl_ms))",
+                "ttl_ms",
+            ),
+            (
+                "who begins to wait does not bury what may be under way",
+                COND_WAIT,
+                "bury(gone, ARGV[8], ARGV[10])",
+                "local _ = bury",
+            ),
         )
     ),
     *(
         Mutant(what, file, old, new, "gates")
         for what, file, old, new in (
-            ("a deed counts again", GATE_MOVE, "redis.call('ZRANK', gone, ARGV[1])", "false"),
             (
                 "nobody is told that a gate opens",
                 GATE_MOVE,
@@ -431,6 +430,7 @@ FAMILY: tuple[Mutant, ...] = (
                 "if missing == '0' then",
                 "if missing == '0' or missing == '1' then",
             ),
+            ("a deed counts again", GATE_MOVE, "redis.call('ZRANK', gone, ARGV[1])", "false"),
             (
                 "who leaves a gate stays before it",
                 GATE_WAIT,

@@ -46,6 +46,8 @@ class Condition(Locks):
     def __init__(self, world: World) -> None:
         super().__init__(world, [Lock(world, f"c{number}") for number in range(world.options.locks)])
         self.waiters = {lock: _Waiters(lock) for lock in self.things}
+        #: Tokens of requests that the network has copied.
+        self.twinned: set[bytes] = set()
         for lock in self.things:
             # Who is called is not told so: it hears of its turn, or looks for itself.
             lock.ledger.looks_after_s = min(world.settings.signal_recheck_ms / 1000, world.options.ttl_s[1])
@@ -172,6 +174,8 @@ class Condition(Locks):
         if lock is not None and node is lock.node:
             assert type(call) is Call
             asker = str(call.args[0]).encode()
+            if request.twin:
+                self.twinned.add(asker)
             if call.script == "cond_wait" and call.args[3] and asker not in self.waiters[lock].standing:
                 known = int(call.args[3])
                 if node.server.peek(lock.key, node.server.now_ms) == asker and known < lock.arrivals.get(asker, known):
@@ -191,6 +195,10 @@ class Condition(Locks):
         holder = node.server.peek(lock.key, node.server.now_ms)
         standing = self.waiters[lock].standing
         for token, score in list(queue.scores.items()) if queue is not None else ():
+            if token in self.twinned and int(score) > lock.arrivals.get(token, int(score)):
+                # A copy of an earlier request had given it an earlier place, of which nobody was told.
+                lock.leave_queue(token)
+                lock.arrivals[token] = int(score)
             if token in standing:
                 self.begins(lock, token)
             elif int(score) > lock.arrivals.get(token, int(score)) and token in lock.ledger.waiting:
