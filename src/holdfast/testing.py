@@ -28,6 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast._faces.options import Duration, check_name, timeout_of
+from holdfast.errors import ConfigurationError
+
 if TYPE_CHECKING:
     import holdfast.asyncio
     from holdfast import Client
@@ -123,6 +126,9 @@ class Trouble:
         self._held: list[tuple[Hold, asyncio.AbstractEventLoop | None]] = []
         self._plans: list[_Plan] = []
         self._timeouts: list[str | None] = []
+        #: Names for which somebody has tried to acquire; and what was asked for and never came, to be told at the end.
+        self._tried: set[str] = set()
+        self._unused: list[str | None] = []
         self._undo = contextlib.ExitStack()
         self._hook()
 
@@ -134,25 +140,40 @@ class Trouble:
         As if a renewal had found that somebody else holds the lock: `lost` is set, callbacks run, `ensure_held()` and
         `release()` raise `LeaseLost` with this `reason`, an asyncio body is cancelled. The server is left alone: there
         the lock stays taken until its ttl is over.
+
+        Raises `ConfigurationError` for a name that nobody has acquired in this test: it is misspelt, as a rule.
         """
+        _check(name, reason)
         with self._guard:
+            if name is not None and name not in self._tried:
+                raise self._unknown(name)
             chosen = [each for each in self._held if each[0].alive and name in (None, each[0].name)]
         for hold, loop in chosen:
             _lose(hold, loop, reason)
         return len(chosen)
 
-    def lose_next(self, name: str | None = None, after: float = 0.0, reason: str = "taken") -> None:
-        """Let the next lease of that lock be lost `after` seconds from when it is acquired."""
+    def lose_next(self, name: str | None = None, after: Duration = 0.0, reason: str = "taken") -> None:
+        """Let the next lease of that lock be lost `after` seconds from when it is acquired.
+
+        The end of the test raises `ConfigurationError` when there was none.
+        """
+        _check(name, reason)
+        after_s = timeout_of(after, "after")
+        if after_s is None:
+            raise ConfigurationError("after", after, "seconds (int or float) or a timedelta, 0 or more")
         with self._guard:
-            self._plans.append(_Plan(name, after, reason))
+            self._plans.append(_Plan(name, after_s, reason))
 
     def acquire_times_out(self, name: str | None = None) -> None:
         """From now on nobody gets that lock: `acquire` raises `AcquireTimeout` at once, whatever its timeout.
 
-        `try_acquire` returns None. Ends with the test, or with `end()`.
+        `try_acquire` returns None. Ends with the test, or with `end()`, which raises `ConfigurationError` when nobody
+        has tried to get it.
         """
+        _check(name, "")
         with self._guard:
             self._timeouts.append(name)
+            self._unused.append(name)
 
     @contextlib.contextmanager
     def server_gone(self) -> Iterator[None]:
@@ -173,10 +194,16 @@ class Trouble:
             self._server.resume()
 
     def end(self) -> None:
-        """No more trouble."""
+        """No more trouble. Raises `ConfigurationError` for names that were asked for in vain."""
         self._undo.close()
         if not self._server.running:
             self._server.start()
+        with self._guard:
+            unused = [*(plan.name for plan in self._plans), *self._unused]
+            self._plans.clear()
+            self._unused.clear()
+        for name in unused:
+            raise self._unknown(name)
 
     # ---- inside ----
 
@@ -213,8 +240,14 @@ class Trouble:
         self._undo.callback(setattr, owner, name, getattr(owner, name))
         setattr(owner, name, by)
 
+    def _unknown(self, name: str | None) -> ConfigurationError:
+        tried = ", ".join(map(repr, sorted(self._tried))) or "none"
+        return ConfigurationError("name", name, f"a lock that the code under test acquires; it acquired: {tried}")
+
     def _times_out(self, name: str) -> bool:
         with self._guard:
+            self._tried.add(name)
+            self._unused = [each for each in self._unused if each not in (None, name)]
             return None in self._timeouts or name in self._timeouts
 
     def _acquired(self, hold: Hold) -> None:
@@ -223,6 +256,7 @@ class Trouble:
         except RuntimeError:
             loop = None
         with self._guard:
+            self._tried.add(hold.name)
             self._held = [each for each in self._held if each[0].alive]
             self._held.append((hold, loop))
             plan = next((plan for plan in self._plans if plan.name in (None, hold.name)), None)
@@ -237,6 +271,13 @@ class Trouble:
             timer.start()
         else:
             hold.lose(plan.reason)
+
+
+def _check(name: object, reason: object) -> None:
+    if name is not None:
+        check_name(name)
+    if not isinstance(reason, str):
+        raise ConfigurationError("reason", reason, "a str")
 
 
 def _lose(hold: Hold, loop: asyncio.AbstractEventLoop | None, reason: str) -> None:

@@ -94,6 +94,55 @@ def test_the_examples_of_the_page_and_more(pytester: pytest.Pytester) -> None:
     run(pytester).assert_outcomes(passed=examples + 1 + MORE.count("\ndef test_"))
 
 
+MISUSE = """
+import holdfast
+import pytest
+
+
+@pytest.mark.parametrize("misuse", [
+    lambda trouble: trouble.lose_next(5),
+    lambda trouble: trouble.lose(5),
+    lambda trouble: trouble.acquire_times_out(b"a"),
+    lambda trouble: trouble.lose(""),
+    lambda trouble: trouble.lose_next("a", after=-1),
+    lambda trouble: trouble.lose_next("a", after="soon"),
+    lambda trouble: trouble.lose_next("a", after=None),
+    lambda trouble: trouble.lose("a", reason=1),
+])
+def test_wrong_arguments(holdfast_trouble, misuse):
+    with pytest.raises(holdfast.ConfigurationError):
+        misuse(holdfast_trouble)
+
+
+def test_a_misspelt_name(holdfast_client, holdfast_trouble):
+    with holdfast_client.lock("orders:42"):
+        with pytest.raises(holdfast.ConfigurationError, match="'order:42' .* acquired: 'orders:42'"):
+            holdfast_trouble.lose("order:42")
+    assert holdfast_trouble.lose("orders:42") == 0
+
+
+@pytest.mark.parametrize("deed", ["lose_next", "acquire_times_out"])
+def test_in_vain(holdfast_client, holdfast_trouble, deed):
+    getattr(holdfast_trouble, deed)("order:42")
+    with holdfast_client.lock("orders:42"):
+        pass
+    with pytest.raises(holdfast.ConfigurationError, match="'order:42' .* acquired: 'orders:42'"):
+        holdfast_trouble.end()
+
+
+@pytest.mark.parametrize("deed", ["lose_next", "acquire_times_out"])
+def test_in_vain_at_the_end(holdfast_client, holdfast_trouble, deed):
+    getattr(holdfast_trouble, deed)("order:42")
+"""
+
+
+def test_misuse_is_told(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(MISUSE)
+    result = run(pytester)
+    result.assert_outcomes(passed=8 + 1 + 2 + 2, errors=2)
+    result.stdout.fnmatch_lines(["*ConfigurationError: name = 'order:42' is not allowed*acquired: none*"])
+
+
 def test_it_can_be_left_out(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_nothing(holdfast_client): pass")
     result = pytester.runpytest_subprocess(*LEAN, timeout=100)

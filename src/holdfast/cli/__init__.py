@@ -40,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` (default: this process's arguments) names; returns the exit status."""
     from holdfast.cli import exits, report
 
+    report.any_output()
     words = list(sys.argv[1:] if argv is None else argv)
     show = warnings.showwarning
 

@@ -8,6 +8,7 @@ servers share once.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -424,7 +425,11 @@ def _verdict(findings: list[Finding], usable: bool) -> str:
 
 
 def _print(found: Survey, findings: list[Finding], usable: bool) -> None:
-    colours = {"fatal": "31;1", "danger": "31", "warning": "33", "ok": "32"} if sys.stdout.isatty() else {}
+    colours = (
+        {"fatal": "31;1", "danger": "31", "warning": "33", "ok": "32"}
+        if sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        else {}
+    )
     lines = [f"{found.place} {_verdict(findings, usable)}", ""]
     for finding in findings:
         mark = _MARKS[finding.weight]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from typing import Any, NoReturn
 
 from holdfast.cli.exits import UsageError
 
-__all__ = ["Parser", "add_server_options", "client_options", "duration", "split_command"]
+__all__ = ["TTL_MAX_S", "Parser", "add_server_options", "client_options", "duration", "shortened", "split_command"]
 
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|s|m|h|d)?", re.ASCII)
+#: The longest lease that the library allows, s.
+TTL_MAX_S = 365 * 86_400.0
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -40,8 +43,16 @@ def duration(text: str) -> float:
     """Seconds of `30`, `30s`, `500ms`, `1.5m`, `2h`, `1d`."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration: a number with ms, s, m, h or d, as in 500ms or 2m")
-    return float(found[1]) * _UNIT_S[found[2] or "s"]
+        raise argparse.ArgumentTypeError(
+            f"{shortened(text)!r} is no duration: a number with ms, s, m, h or d, as in 500ms or 2m"
+        )
+    # What is beyond all floats is still a number, and as good as the longest one.
+    return min(float(found[1]) * _UNIT_S[found[2] or "s"], sys.float_info.max)
+
+
+def shortened(text: str) -> str:
+    """For messages."""
+    return text if len(text) <= 60 else text[:60] + "…"
 
 
 def add_server_options(parser: Parser, *, embedded: bool = True) -> None:

@@ -6,10 +6,24 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["JSON_VERSION", "clean", "emit_json", "json_error", "say"]
+__all__ = ["JSON_VERSION", "any_output", "clean", "emit_json", "json_error", "say"]
 
 #: Version of the JSON envelope. Fields may be added without a new one; none change or go.
 JSON_VERSION = 1
+
+
+def any_output() -> None:
+    """Work with whatever there is to write to: ASCII only, Latin-1, nothing at all."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            # Else the next connection would have the number. What we run still finds it closed.
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    elif hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def clean(text: object) -> str:
@@ -30,7 +44,9 @@ def emit_json(command: str, data: dict[str, Any], *, ok: bool = True) -> None:
     import json
 
     envelope = {"version": JSON_VERSION, "command": command, "ok": ok, **data}
-    sys.stdout.write(json.dumps(envelope, ensure_ascii=False, default=str) + "\n")
+    # What stdout cannot write is escaped as JSON has it.
+    ascii_only = (getattr(sys.stdout, "encoding", None) or "utf-8").lower() not in ("utf-8", "utf8")
+    sys.stdout.write(json.dumps(envelope, ensure_ascii=ascii_only, default=str) + "\n")
     sys.stdout.flush()
 
 

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 from holdfast.cli import exits
 from holdfast.cli.asking import Asked
 from holdfast.cli.guard import clock
-from holdfast.cli.options import Parser, add_server_options, client_options, duration, split_command
+from holdfast.cli.options import (
+    TTL_MAX_S,
+    Parser,
+    add_server_options,
+    client_options,
+    duration,
+    shortened,
+    split_command,
+)
 from holdfast.cli.report import say
 from holdfast.cli.signals import Signals
 from holdfast.cli.supervise import TTL_MIN_S, Supervisor
@@ -100,14 +108,16 @@ def _parser() -> Parser:
 
 
 def _slots(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of slots: 1 or more")
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{shortened(text)!r} is no number of slots: 1 or more")
     return int(text)
 
 
 def _check(options: argparse.Namespace, parser: Parser) -> None:
     if options.ttl < TTL_MIN_S:
         parser.error(f"--ttl: at least {TTL_MIN_S:g}s, or there is no time to end the command when renewal fails")
+    if options.at_least > TTL_MAX_S:
+        parser.error(f"--at-least: at most {TTL_MAX_S / 86_400:g}d")
     if options.max_hold is not None:
         if options.max_hold < TTL_MIN_S:
             parser.error(f"--max-hold: at least {TTL_MIN_S:g}s")
