@@ -40,9 +40,9 @@ from holdfast._core.replies import COUNT, DONE, FITS, MAYBE, wake_of
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
 from holdfast._lua import SCRIPTS
-from holdfast._transport.aio import Inbox, Server, spelled_out
+from holdfast._transport.aio import Inbox, Server
 from holdfast._transport.clock import clock
-from holdfast._transport.pack import Ask, pack_command, pack_script, pack_sync
+from holdfast._transport.pack import Ask, pack_command, pack_script, pack_sync, spelled_out
 from holdfast._transport.port import Topology
 
 __all__ = ["AioDriver"]

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 import hiredis
 from redis.backoff import NoBackoff
@@ -27,7 +28,7 @@ from holdfast._core.effects import Reply
 from holdfast._core.replies import FITS, MAYBE, Fits, expected_of, is_confirmation, nonsense, promises_too_much
 from holdfast._core.trouble import Trouble, refusal
 from holdfast._lua import Script
-from holdfast._transport.pack import pack_command
+from holdfast._transport.pack import pack_command, spelled_out
 from holdfast._transport.refusals import connecting_trouble
 
 __all__ = ["Inbox", "Link", "Server", "SingleTopology", "server_of_client", "spelled_out"]
@@ -121,6 +122,8 @@ class Link(asyncio.Protocol):
         self._heard_at = 0.0
         self._midway = False  # a reply has begun
         self._loading: set[str] = set()
+        #: Requests that were sent again because another one loads their script.
+        self._again: WeakSet[asyncio.Future[Any]] = WeakSet()
         self._retired = False
         self.ended = False
         self._opening: asyncio.Task[None] | None = loop.create_task(self._open())
@@ -242,7 +245,8 @@ class Link(asyncio.Protocol):
         self, script: Script, future: asyncio.Future[Any], deadline: float, packed: bytes, fits: Fits | None
     ) -> None:
         """Say the script in full. Others that wait for the same find it loaded: they come later on this connection."""
-        if script.sha in self._loading:
+        if script.sha in self._loading and future not in self._again:
+            self._again.add(future)  # once: it may be forgotten as fast as it is loaded
             self._put(future, deadline, packed, script, fits)
             return
         self._loading.add(script.sha)
@@ -411,13 +415,6 @@ class Link(asyncio.Protocol):
         transport, self._transport = self._transport, None
         _forget_transport(transport)
         self._kept = None
-
-
-def spelled_out(packed: bytes, script: Script) -> bytes:
-    """EVALSHA made into EVAL."""
-    count, _, rest = packed.partition(script.head)
-    text = script.text.encode()
-    return b"%b$4\r\nEVAL\r\n$%d\r\n%b\r\n%b" % (count, len(text), text, rest)
 
 
 def _forget_transport(transport: Any) -> None:

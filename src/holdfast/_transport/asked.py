@@ -11,7 +11,7 @@ from holdfast._core.effects import Answer, Protocol
 from holdfast._core.replies import FITS, Fits, expected_of, nonsense
 from holdfast._core.trouble import Trouble
 from holdfast._lua import Script
-from holdfast._transport.pack import pack_command
+from holdfast._transport.pack import spelled_out
 from holdfast._transport.threads import Node, Wire
 
 __all__ = ["Asked"]
@@ -22,7 +22,7 @@ _Push: type = getattr(hiredis, "PushNotification", type(None))
 class Asked:
     """One request under way on one connection."""
 
-    __slots__ = ("index", "late", "loaded", "node", "packed", "script", "sent_at", "skip", "until", "wire")
+    __slots__ = ("index", "late", "loaded", "node", "packed", "script", "sent_at", "until", "wire")
 
     def __init__(
         self,
@@ -40,7 +40,6 @@ class Asked:
         self.node = node
         self.wire = wire
         self.late = late
-        self.skip = 0
         self.loaded = False
         self.sent_at = sent_at
         self.until = 0.0
@@ -52,16 +51,12 @@ class Asked:
             replies = [reply for reply in wire.read_ready() if type(reply) is not _Push]
             while replies:
                 reply = replies.pop(0)
-                if self.skip:
-                    self.skip -= 1
-                    continue
                 if replies or wire.has_more():
                     return self._nonsense("more than one reply", None)
                 if type(reply) is hiredis.ReplyError:
                     if str(reply).startswith("NOSCRIPT") and not self.loaded:
                         self.loaded = True  # once is enough
-                        self.skip = 1
-                        wire.sendall(pack_command(("SCRIPT", "LOAD", self.script.text)) + self.packed)
+                        wire.sendall(spelled_out(self.packed, self.script))
                         continue
                     reply = self.node.refused(reply)
                 elif not FITS[self.script.name](reply):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from holdfast._core.effects import Call
 from holdfast._lua import SCRIPTS, Script
 
-__all__ = ["Ask", "pack_around", "pack_command", "pack_script", "pack_sync"]
+__all__ = ["Ask", "pack_around", "pack_command", "pack_script", "pack_sync", "spelled_out"]
 
 #: What stands before and behind the token (the first argument) in a script's call: all else repeats, since locks are
 #: taken again and again. Cleared when full.
@@ -54,6 +54,13 @@ def pack_around(
                 _around_token.clear()
             _around_token[known] = around
     return around
+
+
+def spelled_out(packed: bytes, script: Script) -> bytes:
+    """EVALSHA made into EVAL, which loads and runs in one go: nobody can make the server forget it in between."""
+    count, _, rest = packed.partition(script.head)
+    text = script.text.encode()
+    return b"%b$4\r\nEVAL\r\n$%d\r\n%b\r\n%b" % (count, len(text), text, rest)
 
 
 class Ask:

@@ -37,7 +37,7 @@ from holdfast._core.replies import (
 from holdfast._core.trouble import Trouble, refusal
 from holdfast._lua import SCRIPTS, Script
 from holdfast._transport.greenlets import poll_of_the_system
-from holdfast._transport.pack import pack_command, pack_script, pack_sync
+from holdfast._transport.pack import pack_command, pack_script, pack_sync, spelled_out
 
 __all__ = ["Node", "SingleTopology", "Wire", "node_of_client"]
 
@@ -452,29 +452,37 @@ class Node:
     def call_all(self, calls: Sequence[Call], patience_s: float) -> list[Reply | Trouble]:
         """Run many scripts in one pipeline. What could not be asked or answered is a `Trouble` in its place."""
         tails = [_tail(call) for call in calls]
-        packed = b"".join(
-            pack_script(SCRIPTS[call.script], call.keys, call.args) + b"".join(tail)
-            for call, tail in zip(calls, tails, strict=True)
-        )
-        counts = [1 + len(tail) for tail in tails]
-        fits = [fit for call in calls for fit in (FITS[call.script], *_fits_of_tail(call))]
+        packed = [pack_script(SCRIPTS[call.script], call.keys, call.args) for call in calls]
         patience_s += sum(call.sync[1] / 1000 for call in calls if call.sync is not None)
-        try:
-            replies = self._exchange(packed, fits, patience_s, None, None)
-            if any(isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT") for reply in replies):
-                names = sorted({call.script for call in calls})
-                loads = b"".join(pack_command(("SCRIPT", "LOAD", SCRIPTS[name].text)) for name in names)
-                self._exchange(loads, [MAYBE] * len(names), patience_s, None, None)
-                replies = self._exchange(packed, fits, patience_s, None, None)
-        except Trouble as trouble:
-            return [trouble] * len(calls)
-        answers: list[Reply | Trouble] = []
-        at = 0
-        for count in counts:
-            own = replies[at : at + count]
-            at += count
-            errors = [reply for reply in own if isinstance(reply, hiredis.ReplyError)]
-            answers.append(self.refused(errors[0]) if errors else own[0] if count == 1 else tuple(own))
+        answers: list[Reply | Trouble] = [None] * len(calls)
+        left = [*range(len(calls))]
+        for turn in range(3):
+            said: set[str] = set()
+            fits: list[Fits | None] = []
+            request: list[bytes] = []
+            for at in left:
+                script = SCRIPTS[calls[at].script]
+                # What the server has forgotten is said in full once; should it forget that at once, each time.
+                whole = turn == 2 or (turn == 1 and script.name not in said)
+                said.add(script.name)
+                request += (spelled_out(packed[at], script) if whole else packed[at], *tails[at])
+                fits += (FITS[script.name], *_fits_of_tail(calls[at]))
+            try:
+                replies = iter(self._exchange(b"".join(request), fits, patience_s, None, None))
+            except Trouble as trouble:
+                for at in left:
+                    answers[at] = trouble
+                break
+            again: list[int] = []
+            for at in left:
+                own = [next(replies) for _ in range(1 + len(tails[at]))]
+                errors = [reply for reply in own if isinstance(reply, hiredis.ReplyError)]
+                if errors and str(errors[0]).startswith("NOSCRIPT"):
+                    again.append(at)
+                answers[at] = self.refused(errors[0]) if errors else own[0] if len(own) == 1 else tuple(own)
+            left = again
+            if not left:
+                break
         return answers
 
     def _exchange(
@@ -512,11 +520,8 @@ class Node:
             if script is not None and any(
                 type(reply) is hiredis.ReplyError and str(reply).startswith("NOSCRIPT") for reply in replies
             ):
-                wire.sendall(pack_command(("SCRIPT", "LOAD", script.text)) + packed)
-                loaded = wire.read()
+                wire.sendall(spelled_out(packed, script))
                 replies = [wire.read() for _ in fits]
-                if isinstance(loaded, hiredis.ReplyError):
-                    replies = [loaded] * len(fits)
         except BaseException as error:
             trouble = self._failed(wire, error, patience_s)
             if trouble is None:
