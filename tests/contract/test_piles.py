@@ -57,10 +57,12 @@ def test_a_waiter_behind_many_dead_ones_is_served(
     face: Face, locks: Any, others: Any, raw: Any, unique_name: str, kind: str
 ) -> None:
     holder = kinds(locks, unique_name)["writer" if kind == "reader" else kind].acquire()
-    waiting = face.start(kinds(others, unique_name)[kind].acquire)
     queue, middle = queue_for(kind, unique_name)
-    eventually(lambda: raw.zcard(queue) == 1)
     pile_up(raw, queue, middle)
+    waiting = face.start(kinds(others, unique_name)[kind].acquire)
+    eventually(
+        lambda: int((raw.zrange(queue, -1, -1) or ["0:"])[0].partition(":")[0], 16) >= PILE, "queued behind them"
+    )
     began = time.monotonic()
     holder.release()
     lease = waiting.result(60)
