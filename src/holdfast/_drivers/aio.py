@@ -57,6 +57,8 @@ LATE_PATIENCE_S = 30.0
 MEMBER_SILENCE_S = 0.25
 #: A slot of a Cluster can move while we follow it, but not for ever.
 REDIRECTS_MAX = 5
+#: A redirected request has at least this time, s.
+REDIRECT_LEAST_S = 0.05
 
 #: So many acquires of a contended lock go without a try at success in one step.
 ROUGH_FOR = 1_000
@@ -309,7 +311,8 @@ class AioDriver:
             server.inbox.abort()  # it may be connected to what was the master
 
     async def _following(self, server: Server, call: Call, future: asyncio.Future[Any]) -> Any:
-        """The reply, wherever MOVED and ASK lead."""
+        """The reply, wherever MOVED and ASK lead, in the time of one request."""
+        until = clock() + call.patience_s
         for _ in range(REDIRECTS_MAX):
             try:
                 return await future
@@ -317,12 +320,13 @@ class AioDriver:
                 server, asking = self._elsewhere(server, trouble)
             script = SCRIPTS[call.script]
             packed = pack_script(script, call.keys, call.args)
+            left_s = _left(until)
             if asking:
                 # Spelled out, since a script that had to be loaded first would come after ASKING's one command.
-                _heed(server.submit(_ASKING, call.patience_s, None, DONE))
-                future = server.submit(spelled_out(packed, script), call.patience_s, None, FITS[script.name])
+                _heed(server.submit(_ASKING, left_s, None, DONE))
+                future = server.submit(spelled_out(packed, script), left_s, None, FITS[script.name])
             else:
-                future = server.submit(packed, call.patience_s, script)
+                future = server.submit(packed, left_s, script)
         return await future
 
     async def _call_synced(self, call: Call) -> Any:
@@ -331,11 +335,12 @@ class AioDriver:
         script = SCRIPTS[call.script]
         packed = pack_script(script, call.keys, call.args)
         tail = pack_sync(call.sync)
-        patience_s = call.patience_s + call.sync[1] / 1000
+        until = clock() + call.patience_s + call.sync[1] / 1000
         server = self._node_for(call.keys[0], call.node)
         asking = False
         for _ in range(REDIRECTS_MAX):
             link = server.lasting_session(_SYNC_SESSION)
+            patience_s = _left(until)
             if asking:
                 _heed(link.submit(_ASKING, patience_s, None, DONE))
             fits = (FITS[script.name], COUNT, MAYBE)
@@ -371,13 +376,14 @@ class AioDriver:
         word = str(command.args[0]).upper()
         packed = pack_command(command.args)
         if command.session is None and word not in _BLOCKING:
+            until = clock() + command.patience_s
             for _ in range(REDIRECTS_MAX):
                 try:
-                    return await server.submit(packed, command.patience_s, None, command.fits)
+                    return await server.submit(packed, _left(until), None, command.fits)
                 except Trouble as trouble:
                     server, asking = self._elsewhere(server, trouble)
                 if asking:
-                    _heed(server.submit(_ASKING, command.patience_s, None, DONE))
+                    _heed(server.submit(_ASKING, _left(until), None, DONE))
         session = command.session
         if session is None:
             self._numbers += 1
@@ -683,6 +689,11 @@ class AioDriver:
         self._waiters.clear()
         for server in self.topology.nodes():
             server.forget()
+
+
+def _left(until: float) -> float:
+    """The time for another request, of that for all of them."""
+    return max(REDIRECT_LEAST_S, until - clock())
 
 
 def _heed(future: asyncio.Future[Any]) -> None:

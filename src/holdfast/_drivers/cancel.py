@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from holdfast._drivers.waits import Flag, snapshot
+from holdfast._transport.waits import Flag, snapshot
 
 __all__ = ["Cancel"]
 

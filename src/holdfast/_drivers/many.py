@@ -20,13 +20,13 @@ from collections.abc import Callable, Sequence
 
 from holdfast._core.effects import Answer, Call, CallMany
 from holdfast._core.trouble import Trouble
-from holdfast._drivers.waits import Mailbox
 from holdfast._lua import SCRIPTS, Script
 from holdfast._transport.asked import Asked
 from holdfast._transport.clock import clock
 from holdfast._transport.greenlets import new_poll
 from holdfast._transport.pack import pack_script
 from holdfast._transport.threads import Node, Wire
+from holdfast._transport.waits import Mailbox
 
 __all__ = ["Dialler", "ask_all"]
 

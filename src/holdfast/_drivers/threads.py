@@ -49,13 +49,13 @@ from holdfast._core.trouble import Trouble
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.identity import here
 from holdfast._drivers.many import GRACE_S, Dialler, ask_all
-from holdfast._drivers.waits import Mailbox, Pulse, snapshot
 from holdfast._transport.asked import Asked
 from holdfast._transport.clock import clock
 from holdfast._transport.greenlets import refuse_half_patched, who_patched
 from holdfast._transport.pack import Ask, pack_command
 from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node, Wire
+from holdfast._transport.waits import Mailbox, Pulse, snapshot
 from holdfast.errors import ConfigurationError
 
 __all__ = ["Cancelled", "ThreadDriver", "close_later", "close_left"]
@@ -74,6 +74,8 @@ _CLOSE_PATIENCE_S = 1.0
 _CLOSERS_MAX = 8
 #: How often MOVED and ASK are followed for one request.
 _REDIRECTS_MAX = 5
+#: A redirected request has at least this time, s.
+_REDIRECT_LEAST_S = 0.05
 #: Trouble after which another server may be in charge.
 _GONE = frozenset({"silent", "broken", "refused", "READONLY", "MASTERDOWN"})
 #: How often the agent looks whether connections have owed a reply for too long, s.
@@ -233,12 +235,13 @@ class ThreadDriver:
 
     def _call(self, call: Call, cancel: Cancel | None) -> Any:
         node = self.topology.node_for(call.keys[0], call.node)
+        until = clock() + call.patience_s
         try:
             if cancel is None:
                 return node.call(call)
             return self._abortable(lambda on_wire: node.call(call, on_wire), cancel)
         except Trouble as trouble:
-            return self._elsewhere(node, trouble, partial(_call_at, call))
+            return self._elsewhere(node, trouble, partial(_call_at, call, until))
 
     def _elsewhere(self, node: Node, trouble: Trouble, ask: Callable[[Node, bool], Any]) -> Any:
         """Follow MOVED and ASK; any other trouble is noted, and raised."""
@@ -292,6 +295,7 @@ class ThreadDriver:
 
     def _command(self, command: Command, cancel: Cancel | None) -> Any:
         node = self.topology.node_for(command.key, command.node)
+        until = clock() + command.patience_s
         try:
             if command.session is None:
                 return node.command(command)
@@ -302,7 +306,7 @@ class ThreadDriver:
                     self.topology.redirect(node, trouble)  # the session has to begin anew, at the right node
                 self._in_trouble(node, trouble)
                 raise
-            return self._elsewhere(node, trouble, lambda node, asking: node.command(command, asking=asking))
+            return self._elsewhere(node, trouble, partial(_command_at, command, until))
 
     def _command_in_session(self, node: Node, command: Command) -> Any:
         """One connection for all commands of a session; EXEC, DISCARD, UNWATCH and trouble end it."""
@@ -333,11 +337,15 @@ class ThreadDriver:
                 except Trouble as trouble:
                     answers.append(trouble)
             return answers
+        until = clock() + many.patience_s
         answers = self._call_members(many, nodes, cancel)
         for index, answer in enumerate(answers):
             if isinstance(answer, Trouble):
                 try:
-                    answers[index] = self._elsewhere(nodes[index], answer, partial(_call_at, many.calls[index]))
+                    call = many.calls[index]
+                    answers[index] = self._elsewhere(
+                        nodes[index], answer, partial(_call_at, call, max(until, clock() + _REDIRECT_LEAST_S))
+                    )
                 except Trouble as trouble:
                     answers[index] = trouble
         return answers
@@ -533,7 +541,7 @@ class ThreadDriver:
                 if isinstance(answer, Trouble):
                     assert isinstance(effect, Call)
                     try:
-                        answer = self._elsewhere(node, answer, partial(_call_at, effect))
+                        answer = self._elsewhere(node, answer, partial(_call_at, effect, sent_at + effect.patience_s))
                     except Trouble as trouble:
                         answer = trouble
                 self._answer(hold, ttl_ms, protocol, answer, sent_at)
@@ -686,8 +694,17 @@ def _close_some() -> None:
     close_left()  # who came just now may have found nobody free
 
 
-def _call_at(call: Call, node: Node, asking: bool) -> Any:
-    return node.call(call, asking=asking)
+def _command_at(command: Command, until: float, node: Node, asking: bool) -> Any:
+    left_s = max(_REDIRECT_LEAST_S, until - clock())
+    return node.command(
+        Command(command.args, left_s, command.key, command.node, command.session, command.fits), asking=asking
+    )
+
+
+def _call_at(call: Call, until: float, node: Node, asking: bool) -> Any:
+    """Elsewhere, in the time that is left of the first request's."""
+    left_s = max(_REDIRECT_LEAST_S, until - clock())
+    return node.call(Call(call.script, call.keys, call.args, left_s, call.node, call.sync), asking=asking)
 
 
 async def _ignoring_trouble(protocol: Protocol[Any]) -> None:

@@ -35,7 +35,6 @@ from holdfast._core.waiting import Busy, Grant
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.identity import has_ended
 from holdfast._drivers.threads import Cancelled, ThreadDriver, close_later, close_left
-from holdfast._drivers.waits import Flag
 from holdfast._faces.decorated import refuse_coroutine_function
 from holdfast._faces.entered import Entered
 from holdfast._faces.introduction import CLIENT_INFO_MS, client_id_of, client_key, introduction
@@ -55,6 +54,7 @@ from holdfast._faces.topologies import threads_topology
 from holdfast._transport.clock import clock
 from holdfast._transport.pack import Ask
 from holdfast._transport.plain import address_of_url
+from holdfast._transport.waits import Flag
 from holdfast.errors import (
     AcquireCancelled,
     AcquireTimeout,

@@ -22,7 +22,6 @@ from holdfast._core.waiting import Busy, Grant, Turn, patience_for, wait_for
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.identity import has_ended
 from holdfast._drivers.threads import Cancelled
-from holdfast._drivers.waits import Flag
 from holdfast._faces.decorated import check_function, check_result, refuse_coroutine_function
 from holdfast._faces.entered import Entered, Leads
 from holdfast._faces.naming import check_template, namer
@@ -30,6 +29,7 @@ from holdfast._faces.options import PERMITS_MAX, Duration, check_count, check_na
 from holdfast._faces.threads import Client, Leasable, Lease, Lock
 from holdfast._transport.clock import clock
 from holdfast._transport.pack import Ask
+from holdfast._transport.waits import Flag
 from holdfast.errors import (
     AcquireCancelled,
     AcquireTimeout,

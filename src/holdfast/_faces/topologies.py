@@ -26,7 +26,7 @@ def threads_topology(place: Any) -> Topology[Node]:
     from holdfast._transport.threads import Node, SingleTopology, node_of_client
 
     if isinstance(place, Address):
-        return SingleTopology(Node(place.name, place.connection))
+        return SingleTopology(Node(place.name, place.connection, is_ours=place.needs_no_names))
     if isinstance(place, Members):
         for client in place.clients:
             _check_threads(client)

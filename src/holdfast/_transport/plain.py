@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import hiredis
 
 from holdfast._core.trouble import Trouble, refusal
+from holdfast._transport.clock import clock
 from holdfast._transport.pack import pack_command
 
 __all__ = ["Address", "address_of_url"]
@@ -33,6 +34,11 @@ class Address(NamedTuple):
         """For messages."""
         return self.path if self.path is not None else f"{self.host}:{self.port}"
 
+    @property
+    def needs_no_names(self) -> bool:
+        """Whether connecting asks no name server, which nobody could hurry."""
+        return self.path is not None or self.host == "localhost" or not self.host.strip("0123456789.:abcdefABCDEF")
+
     def connection(self) -> Connection:
         """A new connection, not yet made."""
         return Connection(self)
@@ -42,11 +48,13 @@ class Address(NamedTuple):
 
 
 class Connection:
-    """What a `Wire` needs of a connection."""
+    """What a `Wire` needs of a connection, made by the time that `until` says."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._sock: socket.socket | None = None
+        #: When it has to be made, on our clock: set by whoever connects.
+        self.until = float("inf")
         #: Both are set by whoever connects, s.
         self.socket_connect_timeout: float | None = None
         self.socket_timeout: float | None = None
@@ -55,7 +63,6 @@ class Connection:
         """Connect and introduce ourselves. Raises `Trouble`; then nothing of the caller's was sent."""
         try:
             self._sock = self._dial()
-            self._sock.settimeout(self.socket_timeout)
             self._introduce(self._sock)
         except Trouble:
             self.disconnect()
@@ -75,7 +82,7 @@ class Connection:
         if address.path is not None:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
-                sock.settimeout(self.socket_connect_timeout)
+                sock.settimeout(self._left_s(self.socket_connect_timeout))
                 sock.connect(address.path)
             except BaseException:
                 sock.close()
@@ -83,10 +90,31 @@ class Connection:
             return sock
         # Bytes need no codec for international names, which takes long to import.
         host: Any = address.host.encode() if address.host.isascii() else address.host
-        sock = socket.create_connection((host, address.port), self.socket_connect_timeout)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        return sock
+        refused: OSError | None = None
+        for family, kind, protocol, _, where in socket.getaddrinfo(host, address.port, 0, socket.SOCK_STREAM):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.settimeout(self._left_s(self.socket_connect_timeout))
+                sock.connect(where)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                return sock
+            except OSError as error:
+                sock.close()
+                refused = refused or error
+            except BaseException:
+                sock.close()
+                raise
+        raise refused or OSError("the name has no address")
+
+    def _left_s(self, limit_s: float | None) -> float | None:
+        """How long one step may take: what is left, and not more than the limit. Raises TimeoutError."""
+        left_s = self.until - clock()
+        if left_s <= 0:
+            raise TimeoutError("the time is over")
+        if left_s == float("inf"):
+            return limit_s
+        return left_s if limit_s is None else min(left_s, limit_s)
 
     def _introduce(self, sock: socket.socket) -> None:
         address = self._address
@@ -101,10 +129,12 @@ class Connection:
         sounding = not commands
         if sounding:
             commands.append(("PING",))
+        sock.settimeout(self._left_s(self.socket_timeout))
         sock.sendall(b"".join(map(pack_command, commands)))
         reader = hiredis.Reader()
         for _ in commands:
             while (reply := reader.gets()) is False:
+                sock.settimeout(self._left_s(self.socket_timeout))
                 data = sock.recv(4096)
                 if not data:
                     raise ConnectionResetError("the server closed the connection")

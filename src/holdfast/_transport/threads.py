@@ -14,10 +14,7 @@ import _socket
 import os
 import select
 import socket
-import struct
-import sys
 from collections.abc import Callable, Sequence
-from time import monotonic
 from typing import Any
 
 import hiredis
@@ -36,6 +33,8 @@ from holdfast._core.replies import (
 )
 from holdfast._core.trouble import Trouble, refusal
 from holdfast._lua import SCRIPTS, Script
+from holdfast._transport.clock import clock
+from holdfast._transport.dial import Attempts
 from holdfast._transport.greenlets import poll_of_the_system
 from holdfast._transport.pack import pack_command, pack_script, pack_sync, spelled_out
 
@@ -44,8 +43,10 @@ __all__ = ["Node", "SingleTopology", "Wire", "node_of_client"]
 _ASKING = pack_command(("ASKING",))
 #: Errors of a server that has changed its role: its connections lead to the wrong place.
 _MISPLACED = frozenset({"READONLY", "MASTERDOWN"})
-#: Whether a timeval is two longs, so that we know how to write one.
-_LONG_TIMEVAL = sys.maxsize > 2**32 and os.name == "posix"
+#: What is left of a time is not worth a system call when it differs by less from what the socket knows, s.
+_NEGLIGIBLE_S = 0.01
+#: A connection that leaves less than this for the request is too late, s.
+_LEAST_S = 0.001
 #: A connection that was idle for so long is looked at before it is used, s: where request follows request there is
 #: nothing to see yet, and a look costs a system call.
 _UNSEEN_S = 0.00005
@@ -57,6 +58,7 @@ class Wire:
 
     __slots__ = (
         "_connection",
+        "_fd",
         "_is_plain",
         "_is_tls",
         "_reader",
@@ -64,17 +66,15 @@ class Wire:
         "aborted",
         "has_more",
         "patience_s",
-        "sendall",
         "sock",
         "stirs",
+        "until",
         "used_at",
     )
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self.sock: socket.socket = connection._sock
-        #: Raises OSError; when the wait was too long that is TimeoutError or BlockingIOError.
-        self.sendall = self.sock.sendall
         self._recv = self.sock.recv
         self._reader = hiredis.Reader()
         self._is_tls = hasattr(self.sock, "pending")
@@ -86,32 +86,62 @@ class Wire:
         poll.register(self.sock.fileno(), select.POLLIN)
         #: `stirs(0)`: empty while nothing has come; much cheaper than to read.
         self.stirs: Callable[[int], Any] = poll.poll
+        #: What the system is written to without asking it before; -1 where that would not do.
+        self._fd = self.sock.fileno() if self._is_plain else -1
         #: What `patience` was told last.
         self.patience_s = -1.0
+        #: When what is under way has to have ended, on our clock.
+        self.until = 0.0
         self.aborted = False
-        #: When its last reply had come, on the monotonic clock.
+        #: When its last reply had come, on our clock.
         self.used_at = 0.0
 
     def patience(self, seconds: float) -> None:
-        """The longest wait for one read; 0: none."""
-        if seconds == self.patience_s:
-            return
-        if seconds > 0 and _LONG_TIMEVAL and self._is_plain:
-            # The system's own limit: a socket with Python's is asked by poll() before each read and write.
-            self.sock.settimeout(None)
-            micros = max(1, round(seconds * 1_000_000))
-            limit = struct.pack("@ll", micros // 1_000_000, micros % 1_000_000)
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        else:
+        """The longest wait for one read; 0: none.
+
+        Python keeps it over signals. The system does not: SO_RCVTIMEO begins anew after each of them.
+        """
+        if seconds != self.patience_s:
             self.sock.settimeout(seconds)
-        self.patience_s = seconds
+            self.patience_s = seconds
+
+    def begin(self, patience_s: float) -> None:
+        """What is sent and read from now on has to be done in time, all together."""
+        self.until = clock() + patience_s
+        self.patience(patience_s)
+
+    def _limit(self) -> None:
+        """Not the first wait since `begin`: no longer than what is left."""
+        left_s = self.until - clock()
+        if left_s <= 0:
+            raise TimeoutError("the time is over")
+        if self.patience_s - left_s > _NEGLIGIBLE_S:
+            self.patience(left_s)
+
+    def sendall(self, packed: bytes) -> None:
+        """Send all of it. Raises OSError; when the wait was too long that is TimeoutError or BlockingIOError."""
+        sent = 0
+        if self._fd >= 0:
+            # A socket that may wait is asked by poll() before each write, which is hardly ever needed.
+            try:
+                sent = os.write(self._fd, packed)
+            except BlockingIOError:
+                if not self.patience_s:
+                    raise
+            if sent == len(packed):
+                return
+        rest = memoryview(packed)[sent:]
+        while rest:
+            if self.patience_s:
+                self._limit()
+            rest = rest[self.sock.send(rest) :]
 
     def read(self) -> Reply:
         """The next reply; server errors are returned as `hiredis.ReplyError`. Raises OSError, as `sendall`."""
         reader = self._reader
         reply = reader.gets()
         if reply is False and not self.has_more():
+            self._limit()
             reply = self.read_first()
         while reply is False or type(reply) is _Push:  # a push may come at any time, and is nobody's reply
             reply = self.read_more() if reply is False else reader.gets()
@@ -156,6 +186,7 @@ class Wire:
 
     def read_more(self) -> Reply:
         """The next reply, of which something may have been read, or False."""
+        self._limit()
         data = self._recv(65536)
         if not data:
             raise ConnectionResetError("the server closed the connection")
@@ -190,6 +221,7 @@ class Wire:
 
     def close(self) -> None:
         """End the connection; never fails."""
+        self._fd = -1
         connection, self._connection = self._connection, None
         if connection is not None:
             try:
@@ -208,6 +240,7 @@ class Wire:
     def forget(self) -> None:
         """After fork, in the child: close our copy of the descriptor, leaving the parent's connection alone."""
         self._connection = None
+        self._fd = -1
         try:
             os.close(self.sock.detach())
         except OSError:
@@ -230,12 +263,15 @@ def _tail(call: Call) -> list[bytes]:
 class Node:
     """One server: a stack of idle connections and how to make more."""
 
-    __slots__ = ("_idle", "_make", "closed", "connected", "name", "owed", "slow")
+    __slots__ = ("_attempts", "_idle", "_make", "closed", "connected", "is_ours", "name", "owed", "slow")
 
-    def __init__(self, name: str, make: Callable[[], Any]) -> None:
+    def __init__(self, name: str, make: Callable[[], Any], is_ours: bool = False) -> None:
         self.name = name
+        #: Whether its connections keep their time by themselves.
+        self.is_ours = is_ours
         self._make = make
         self._idle: list[Wire] = []
+        self._attempts: Attempts[Wire] = Attempts(Wire.close)
         self.closed = False
         #: Whether a connection was ever wanted (in this process).
         self.connected = False
@@ -248,9 +284,21 @@ class Node:
         if self.closed:
             raise Trouble("closed", "the client is closed", self.name, sent=False, passing=False)
         self.connected = True
+        if self.is_ours:
+            return self._connected(patience_s)
+        wire = self._attempts.make(lambda: self._connected(patience_s), patience_s)
+        if wire is None:
+            said = f"no connection within {patience_s:.3g} s"
+            raise Trouble("refused", said, self.name, sent=False, passing=True)
+        return wire
+
+    def _connected(self, patience_s: float) -> Wire:
+        until = clock() + patience_s
         connection = None
         try:
             connection = self._make()
+            if hasattr(connection, "until"):
+                connection.until = until
             if hasattr(connection, "retry"):
                 connection.retry = _no_retry()
             for limit in ("socket_connect_timeout", "socket_timeout"):
@@ -276,6 +324,20 @@ class Node:
     def take(self, patience_s: float) -> Wire:
         """An idle connection, or a new one."""
         return self.idle() or self.connect(patience_s)
+
+    def _take_by(self, until: float, patience_s: float) -> tuple[Wire, float]:
+        """A connection, and the time that is left."""
+        wire = self.idle()
+        return self._connect_by(until, patience_s) if wire is None else (wire, patience_s)
+
+    def _connect_by(self, until: float, patience_s: float) -> tuple[Wire, float]:
+        wire = self.connect(patience_s)
+        left_s = until - clock()
+        if left_s < _LEAST_S:
+            self.put(wire)
+            said = f"no connection within {patience_s:.3g} s"
+            raise Trouble("refused", said, self.name, sent=False, passing=True)
+        return wire, left_s
 
     def idle(self) -> Wire | None:
         """An idle connection that can be used, if there is one: the server may have closed it meanwhile."""
@@ -330,15 +392,18 @@ class Node:
     def call_packed(self, packed: bytes, patience_s: float, script: Script) -> Reply:
         """Run a script whose request is ready: the most frequent case, in the fewest steps."""
         idle = self._idle
+        now = clock()
+        until = now + patience_s
         try:
             wire = idle.pop()
         except IndexError:
-            wire = self.connect(patience_s)
+            wire, patience_s = self._connect_by(until, patience_s)
         else:
-            if monotonic() - wire.used_at > _UNSEEN_S and wire.stirs(0):
+            if now - wire.used_at > _UNSEEN_S and wire.stirs(0):
                 idle.append(wire)
-                wire = self.take(patience_s)
+                wire, patience_s = self._take_by(until, patience_s)
         try:
+            wire.until = until
             if wire.patience_s != patience_s:
                 wire.patience(patience_s)
             wire.sendall(packed)
@@ -355,9 +420,9 @@ class Node:
         if wire.has_more() or not fits(reply):
             refused = self._checked(wire, (reply,), (fits,))
             if refused is not None and str(refused).startswith("NOSCRIPT"):
-                reply = self._exchange_on(wire, packed, (fits,), patience_s, script)[0]
+                reply = self._exchange_on(wire, packed, (fits,), max(_LEAST_S, until - clock()), script)[0]
                 refused = reply if type(reply) is hiredis.ReplyError else None
-        wire.used_at = monotonic()
+        wire.used_at = clock()
         idle.append(wire)
         if self.closed:
             self.close()
@@ -454,6 +519,7 @@ class Node:
         tails = [_tail(call) for call in calls]
         packed = [pack_script(SCRIPTS[call.script], call.keys, call.args) for call in calls]
         patience_s += sum(call.sync[1] / 1000 for call in calls if call.sync is not None)
+        until = clock() + patience_s
         answers: list[Reply | Trouble] = [None] * len(calls)
         left = [*range(len(calls))]
         for turn in range(3):
@@ -468,7 +534,7 @@ class Node:
                 request += (spelled_out(packed[at], script) if whole else packed[at], *tails[at])
                 fits += (FITS[script.name], *_fits_of_tail(calls[at]))
             try:
-                replies = iter(self._exchange(b"".join(request), fits, patience_s, None, None))
+                replies = iter(self._exchange(b"".join(request), fits, max(_LEAST_S, until - clock()), None, None))
             except Trouble as trouble:
                 for at in left:
                     answers[at] = trouble
@@ -494,7 +560,7 @@ class Node:
         script: Script | None,
     ) -> list[Reply]:
         """Send, and read a reply for each of `fits`, on a connection from the stack."""
-        wire = self.take(patience_s)
+        wire, patience_s = self._take_by(clock() + patience_s, patience_s)
         if on_wire is None:
             replies = self._exchange_on(wire, packed, fits, patience_s, script)
         else:
@@ -514,7 +580,7 @@ class Node:
     ) -> list[Reply]:
         """The same on a given connection, which is closed when anything goes wrong."""
         try:
-            wire.patience(patience_s)
+            wire.begin(patience_s)
             wire.sendall(packed)
             replies = [wire.read() for _ in fits]
             if script is not None and any(
@@ -539,9 +605,9 @@ class Node:
 
     def subscribe(self, channel: str, patience_s: float) -> Wire:
         """A connection that is subscribed to `channel`, confirmed."""
-        wire = self.connect(patience_s)
+        wire, patience_s = self._connect_by(clock() + patience_s, patience_s)
         try:
-            wire.patience(patience_s)
+            wire.begin(patience_s)
             wire.sendall(pack_command(("SUBSCRIBE", channel)))
             reply = wire.read_any()
             if type(reply) is not hiredis.ReplyError and not is_confirmation(reply, channel):
