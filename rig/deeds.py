@@ -132,6 +132,10 @@ class Deeds:
                 state = lease.state.name
                 if state == "RELEASED":
                     log.write("broken", f"a lease of {lock} is RELEASED under its body, which nobody has told")
+                closed_ns = life.closed_ns.get(lease._client)
+                if closed_ns is not None and closed_ns < at_ns and lease.lost.reason == "closed":
+                    # Who closes a client under its users takes their leases away there and then.
+                    log.write("valid", ident, closed_ns, closed_ns)
                 log.write("lost", ident, at_ns, state)
                 return
             log.write("valid", ident, now_ns(), at_ns + int(remaining_s * 1e9))
@@ -420,6 +424,7 @@ class Deeds:
         shared.closed = True
         life.clients[life.clients.index(shared)] = Shared(life.connect(), life.over_quorum)
         life.played["close() at random"] += 1
+        life.closed_ns[shared.client] = now_ns()
         await self._done(shared.client.close())
         try:
             lease = await self._done(shared.client.lock(f"own-{life.name}-closed").try_acquire())

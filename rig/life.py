@@ -19,6 +19,7 @@ import threading
 import time
 import traceback
 import warnings
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +64,8 @@ class Life:
         self.spare_leases: deque[Any] = deque()
         self.spare_clients: deque[tuple[Any, Any]] = deque()
         self.clients: list[Shared] = []
+        #: When close() was called.
+        self.closed_ns: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.loop: asyncio.AbstractEventLoop | None = None
         self._random = random.Random(self.seed)
         self._module = importlib.import_module("holdfast.asyncio" if config["api"] == "asyncio" else "holdfast")
@@ -299,6 +302,8 @@ def main(config: dict[str, Any]) -> int:
     warnings.simplefilter("ignore", ResourceWarning)
     warnings.simplefilter("ignore", DeprecationWarning)  # of fork with threads, which is what we are here for
     warnings.simplefilter("error", RuntimeWarning)
+    # An exception may fall between the making of a coroutine of ours and its first step.
+    warnings.filterwarnings("ignore", message="coroutine 'Deeds", category=RuntimeWarning)
     sys.unraisablehook = _unraisable
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.default_int_handler)

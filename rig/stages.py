@@ -57,7 +57,7 @@ class Stage:
         for server in self.masters():
             with contextlib.suppress(redis.RedisError), self.look(server) as client:
                 for key in client.scan_iter(pattern, count=1000):
-                    if not key.endswith(leaks.KEPT):
+                    if not leaks.remembered(key):
                         found.append(key)
         return found
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from holdfast._drivers import many
 
-__all__ = ["KEPT", "Growth", "Key", "Taken", "check", "keys_of", "left_over", "take", "wrong_keys"]
+__all__ = ["Growth", "Key", "Taken", "check", "keys_of", "left_over", "remembered", "take", "wrong_keys"]
 
 #: What was closed or dropped may need this long to end on a busy machine, s.
 SETTLE_S = 15.0
@@ -183,8 +183,13 @@ def keys_of(look: Any, pattern: str = "*") -> dict[str, Key]:
 
 
 #: Remembered for a while on purpose, with a ttl: the last fencing token, what was given back, how many permits were
-#: declared, a condition's last notification, who may leave a barrier.
-KEPT = (":fence", ":gone", ":sem", ":last", ":released")
+#: declared, a condition's last notification, who may leave a barrier, which extensions of a lease were carried out.
+_KEPT = re.compile(r":(fence|gone|sem|last|released)$|:order:|:client:")
+
+
+def remembered(key: str) -> bool:
+    """Whether it stays for a while on purpose."""
+    return _KEPT.search(key) is not None
 
 
 def wrong_keys(look: Any, pattern: str = "*", gone_max: int | None = None) -> list[str]:
@@ -195,8 +200,6 @@ def wrong_keys(look: Any, pattern: str = "*", gone_max: int | None = None) -> li
             found.append(f"never ends: {key}")
         elif key.name.endswith(":gone") and gone_max is not None and key.size > gone_max:
             found.append(f"grows: {key}")
-        elif ":client:" in key.name or key.name.endswith(KEPT):
-            continue
-        else:
+        elif not remembered(key.name):
             found.append(f"left: {key}")
     return found
