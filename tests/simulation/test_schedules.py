@@ -1,0 +1,360 @@
+"""Races inside the threads API: release, close, renewal, extension, loss and fork, in schedules that a seed decides.
+
+A failure names its seed: `World(seed)` plays it again. What the scheduler can see is shown by changes of the driver
+that it has to find, at the end.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+import holdfast
+from holdfast._core.hold import Hold, LeaseState
+from holdfast._drivers import threads as driver_module
+from holdfast._drivers.threads import ThreadDriver
+from holdfast._drivers.waits import Mailbox
+from tests.support.scheduled import World
+
+KEY = b"holdfast:{a}"
+#: Whoever can go on goes on without time passing: what takes longer than this was not woken, s.
+PROMPT_S = 0.3
+
+Scenario = Callable[[World], None]
+
+
+def just_when(world: World, name: str) -> None:
+    """Sleep up to about the moment at which a thread of the background goes on by itself."""
+    lead_s = world.random.choice((0, 0, 0.0002, 0.001))
+    world.sleep(max(0.0, world.wakes_at(name) - world.now_s - lead_s))
+
+
+def client_of(world: World, ttl: float = 1.0) -> holdfast.Client:
+    return holdfast.Client(redis.Redis(), ttl=ttl)
+
+
+def play(scenario: Scenario, seeds: range) -> None:
+    """All those seeds; fails with the first that goes wrong."""
+    for seed in seeds:
+        failure = fails(scenario, seed)
+        assert failure is None, f"seed {seed}: {failure}"
+
+
+def fails(scenario: Scenario, seed: int) -> str | None:
+    world = World(seed)
+    with world.installed():
+        try:
+            world.run(scenario)
+        except AssertionError as error:
+            return str(error)
+    return None
+
+
+def holder_of(world: World) -> str:
+    value = world.server.peek(KEY, int(world.now_s * 1000) + 1_700_000_000_000)
+    return "" if value is None else bytes(value).decode()
+
+
+def nothing_is_left(world: World) -> None:
+    """No lease and no waiter on the server."""
+    at_ms = int(world.now_s * 1000) + 1_700_000_000_000
+    left = [key for key in world.server.snapshot(at_ms) if key in (KEY, KEY + b":queue")]
+    assert not left, f"left on the server: {left}"
+
+
+class Watcher:
+    """Notes leases, and checks them whenever it is asked."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.leases: list[Any] = []
+        self.told: dict[int, int] = {}
+
+    def add(self, lease: Any) -> None:
+        self.leases.append(lease)
+        self.told[id(lease)] = 0
+
+        def lost(_error: holdfast.LeaseLost) -> None:
+            self.told[id(lease)] += 1
+
+        lease.on_lost(lost)
+
+    def exclusive(self) -> None:
+        """Of those who rely on a lease there is one, and the server knows that one for as long."""
+        relied = [lease for lease in self.leases if lease._hold.alive and lease._hold.deadline > self.world.now_s]
+        assert len(relied) <= 1, f"{len(relied)} leases are relied upon at once"
+
+    def final(self) -> None:
+        """A lease is told of its loss once, and never after its release."""
+        for lease in self.leases:
+            state, told = lease.state, self.told[id(lease)]
+            assert state in (LeaseState.LOST, LeaseState.RELEASED), f"{lease} at the end"
+            assert told == (state is LeaseState.LOST), f"{lease} was told of a loss {told} times"
+            assert lease.lost.is_set() == (state is LeaseState.LOST), f"{lease}: lost.is_set() is {lease.lost.is_set()}"
+
+
+def turns(world: World) -> None:
+    """Two clients with two threads each take turns; who is next is woken at once; replies are lost now and then."""
+    world.node.lose = world.random.choice((0, 0, 0.05))
+    clients = [client_of(world), client_of(world)]
+    watcher = Watcher(world)
+    freed_at = [world.now_s]
+
+    def work(client: holdfast.Client) -> None:
+        for _ in range(2):
+            lease = client.lock("a").acquire(timeout=60)
+            if not world.node.lose:
+                waited_s = world.now_s - freed_at[0]
+                assert waited_s < PROMPT_S, f"woken {waited_s:.3f} s after the lock was free"
+            watcher.add(lease)
+            watcher.exclusive()
+            world.sleep(world.random.choice((0, 0.2)))
+            freed_at[0] = world.now_s
+            try:
+                lease.release()
+            except holdfast.HoldfastError:
+                assert world.node.lose
+            freed_at[0] = max(freed_at[0], world.now_s)
+
+    tasks = [world.spawn(lambda client=client: work(client)) for client in clients for _ in range(2)]  # type: ignore[misc]
+    for task in tasks:
+        world.join(task)
+    world.sleep(3 if world.node.lose else 0)
+    for client in clients:
+        client.close()
+    if not world.node.lose:
+        nothing_is_left(world)
+    watcher.final()
+
+
+def losses(world: World) -> None:
+    """Renewals, an extension, a thief and a release, all at once."""
+    client = client_of(world, ttl=0.3)
+    watcher = Watcher(world)
+    lease = client.lock("a").acquire()
+    watcher.add(lease)
+
+    outcomes: list[str] = []
+
+    def release() -> None:
+        if world.random.random() < 0.5:
+            world.sleep(world.random.choice((0, 0.1, 0.25)))
+        else:
+            just_when(world, "holdfast-agent")
+        try:
+            lease.release()
+        except (holdfast.LeaseLost, holdfast.LeaseReleased) as error:
+            outcomes.append(type(error).__name__)
+            return
+        outcomes.append("done")
+        assert lease.state is LeaseState.RELEASED, f"after a release that was confirmed: {lease}"
+
+    def extend() -> None:
+        world.sleep(world.random.choice((0, 0.1, 0.101, 0.2)))
+        try:
+            lease.extend(0.2)
+        except (holdfast.LeaseLost, holdfast.LeaseReleased):
+            pass
+
+    def steal() -> None:
+        world.sleep(world.random.choice((0, 0.1, 0.11, 0.3, 5)))
+        world.server.command("DEL", KEY)
+
+    tasks = [world.spawn(deed) for deed in (release, extend, steal, release)]
+    for task in tasks:
+        world.join(task)
+    assert sorted(outcomes) in (["LeaseReleased", "done"], ["LeaseLost", "LeaseLost"], ["LeaseLost", "LeaseReleased"])
+    world.sleep(2)
+    client.close()
+    nothing_is_left(world)
+    watcher.final()
+
+
+def idling(world: World) -> None:
+    """Work comes just when the background has had enough of waiting for it."""
+    client = client_of(world, ttl=0.5)
+
+    def work(name: str) -> None:
+        for _ in range(3):
+            world.sleep(world.random.choice((0, 0.5, 1.0, 3.0)))
+            for _ in range(2):
+                just_when(world, "holdfast-agent")
+            for _ in range(world.random.randrange(40)):
+                world.switch()
+            lease = client.lock(name).acquire(timeout=5)
+            held_s = world.random.choice((0, 0, 0.2, 1.3))
+            world.sleep(held_s)
+            assert lease.state is LeaseState.HELD, f"not renewed for {held_s} s: {lease}"
+            lease.release()
+
+    def chores() -> None:
+        for _ in range(4):
+            given[0] += 1
+            client._driver.spawn(told())
+            just_when(world, "holdfast-chores")
+
+    given, done = [0], [0]
+
+    async def told() -> None:
+        done[0] += 1
+
+    tasks = [world.spawn(lambda: work("a")), world.spawn(chores)]
+    for task in tasks:
+        world.join(task)
+    world.sleep(0.1)
+    assert done == given, f"of {given} chores {done} were done"
+    client.close()
+    nothing_is_left(world)
+
+
+def cancelling(world: World) -> None:
+    """A wait is cancelled before, while and after it is granted: at once, and nothing stays behind."""
+    client = client_of(world, ttl=20)
+    holder = client_of(world, ttl=20)
+    cancel = holdfast.Cancel()
+    cancelled_at = [float("inf")]
+
+    def wait() -> None:
+        try:
+            lease = client.lock("a").acquire(cancel=cancel, timeout=15)
+        except holdfast.AcquireCancelled:
+            late_s = world.now_s - cancelled_at[0]
+            assert late_s < PROMPT_S, f"cancelled {late_s:.3f} s after set()"
+        else:
+            lease.release()
+
+    def stop() -> None:
+        if world.random.random() < 0.7:
+            world.wait(lambda: bool(client._driver._waiters), None, "a waiter")
+        for _ in range(world.random.randrange(60)):
+            world.switch(always=True)
+        cancelled_at[0] = world.now_s
+        cancel.set()
+
+    with holder.lock("a"):
+        tasks = [world.spawn(deed) for deed in (wait, wait, stop)]
+        world.join(tasks[2])
+        world.sleep(3)
+    for task in tasks:
+        assert world.join(task, 10), "a wait that was cancelled goes on"
+    world.sleep(0.1)
+    client.close()
+    holder.close()
+    nothing_is_left(world)
+
+
+def forking(world: World) -> None:
+    """A child at any moment of busy threads: it holds nothing, and can acquire."""
+    client = client_of(world, ttl=0.5)
+    leases: list[Any] = []
+
+    def work() -> None:
+        for _ in range(3):
+            lease = client.lock("a").acquire(timeout=60)
+            leases.append(lease)
+            world.sleep(world.random.choice((0, 0.2)))
+            lease.release()
+
+    tasks = [world.spawn(work) for _ in range(2)]
+    world.sleep(world.random.choice((0, 0.001, 0.1, 0.2, 0.3)))
+    for _ in range(world.random.randrange(300)):
+        world.switch()
+    held = [lease for lease in leases if lease._hold.alive]
+    pid = world.fork()
+    if pid == 0:
+        status = 1
+        try:
+            assert all(lease.state is LeaseState.LOST and lease.lost.is_set() for lease in held)
+            client.lock("b").acquire(timeout=1).release()
+            client.close()
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(pid, 0)
+    assert status == 0, f"the child ended with {status}"
+    for task in tasks:
+        world.join(task)
+    client.close()
+    nothing_is_left(world)
+
+
+@pytest.fixture(autouse=True)
+def _short_of_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The background ends soon when it has nothing to do: below the second after which waits are begun anew."""
+    monkeypatch.setattr(driver_module, "_IDLE_S", 0.5)
+    monkeypatch.setattr(driver_module, "_LINGER_S", 0.3)
+
+
+SCENARIOS: list[Scenario] = [turns, losses, idling, cancelling, forking]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_schedules(scenario: Scenario) -> None:
+    play(scenario, range(12))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_many_schedules(scenario: Scenario) -> None:
+    play(scenario, range(100, 180))
+
+
+def test_a_schedule_comes_again() -> None:
+    played = []
+    for _ in range(2):
+        world = World(7)
+        with world.installed():
+            world.run(losses)
+        played.append((world.steps, world.switches, world.now_s))
+    assert played[0] == played[1]
+
+
+def mutate(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, old: str, new: str) -> None:
+    """Change the text of a function."""
+    function = getattr(owner, name)
+    source = textwrap.dedent(inspect.getsource(function))
+    assert source.count(old) == 1, f"{owner}.{name} has changed: {source}"
+    names: dict[str, Any] = {}
+    exec(compile(source.replace(old, new), inspect.getfile(function), "exec"), function.__globals__, names)
+    monkeypatch.setattr(owner, name, names[name])
+
+
+#: What is changed, and in which scenario that shows.
+MUTANTS: dict[str, tuple[Any, str, str, str, Scenario]] = {
+    "both a release and a loss may end a lease": (
+        *(Hold, "_end", "    except AttributeError:\n        return False", "    except AttributeError:\n        pass"),
+        losses,
+    ),
+    "a waiter is woken before its wake-up lies there": (
+        *(
+            Mailbox,
+            "put",
+            "self._items.append(item)\n    _ring(self._bell)",
+            "_ring(self._bell)\n    self._items.append(item)",
+        ),
+        turns,
+    ),
+    "a child of fork keeps its parent's leases": (
+        *(ThreadDriver, "after_fork", 'hold.lose("forked")', "pass"),
+        forking,
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # what threads have to say that are cut short
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_changes_of_the_driver_are_found(monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+    owner, name, old, new, scenario = MUTANTS[mutant]
+    mutate(monkeypatch, owner, name, old, new)
+    for seed in range(400):
+        failure = fails(scenario, seed)
+        if failure is not None:
+            print(f"seed {seed}: {failure}")
+            return
+    pytest.fail("not found in 400 schedules")
