@@ -232,7 +232,10 @@ class Lease:
             raise self._ended("ensure_held()")
 
     def extend(self, ttl: Duration) -> None:
-        """Make it last `ttl` seconds from now, and renew it for so long from now on.
+        """Make it last `ttl` seconds from now, and renew it for so long from now on. No longer than `max_hold` leaves.
+
+        `ttl` may be less than what is left. Of several calls at once the last one counts; a renewal, or an earlier
+        call, that the server carries out late does not take back what a later one has set.
 
         Raises `LeaseLost` when it had ended, `LeaseReleased` after a release, and the server's trouble otherwise (the
         lease then lasts as long as it did before). Never adds: calling it twice is calling it once.
