@@ -205,3 +205,35 @@ def test_two_extensions_at_once_leave_what_the_client_trusts(
         left_s = thing.left_ms(look, unique_name, lease.token) / 1000
         assert lease.remaining() <= left_s + 0.05
     lease.release()
+
+
+def test_a_late_first_request_of_a_writer_finds_nothing_after_a_downgrade(
+    face: Any, near: Any, wire: Proxy, look: Any, unique_name: str
+) -> None:
+    loaded(near, THINGS["writer"], unique_name)
+    late = wire.on("rw_acquire", "hold")
+    acquiring = face.start(near.rwlock(unique_name, ttl=TTL_S).write().acquire, timeout=30)
+    late.wait()
+    on_another_connection(near)
+    reader = acquiring.result(30).downgrade()
+    reader.release()
+    carried_out(look, late)
+    assert look.get(key_of(unique_name)) is None, "nobody asks for it any more"
+
+
+def test_a_late_first_request_finds_nothing_after_a_wait_on_a_condition(
+    face: Any, near: Any, wire: Proxy, look: Any, unique_name: str
+) -> None:
+    loaded(near, THINGS["lock"], unique_name)
+    lock = near.lock(unique_name, ttl=TTL_S)
+    condition = near.condition(getattr(lock, "_target", lock))
+    holder = face.actor()
+    late = wire.on("acquire", "hold")
+    acquiring = holder.tell(lock, "acquire", timeout=30)
+    late.wait()
+    on_another_connection(near)
+    lease = acquiring.result(30)
+    assert holder.ask(condition, "wait", timeout=0.05) is False
+    holder.ask(lease, "release")
+    carried_out(look, late)
+    assert look.get(key_of(unique_name)) is None, "nobody asks for it any more, by the token of before"
