@@ -513,8 +513,14 @@ def test_any_request_may_be_carried_out_after_any_later_one(name: str) -> None:
     assert len(late) > 5 and sum(late) > len(late) / 2
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", sorted({*STORIES} - {a_lock_without_scripts.__name__}))
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if play is a_downgrade else pytest.param(name, marks=pytest.mark.thorough)
+        for name, (play, _) in sorted(STORIES.items())
+        if play is not a_lock_without_scripts
+    ],
+)
 def test_any_request_may_be_carried_out_once_more_after_any_later_one(name: str) -> None:
     """The client knows nothing of that: it may cost others time, but no trust.
 

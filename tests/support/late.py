@@ -343,6 +343,7 @@ class World:
             self.schedule.failed(hold, self.now, 0.5, sent_at)
         else:
             self.schedule.answered(hold, held, ttl_ms, sent_at, self.now, 0.5)
+        self.check()
 
     async def extend(self, hold: Hold, ttl_ms: int) -> None:
         """As `Lease.extend`; its trouble is the caller's, who goes on."""
@@ -354,6 +355,7 @@ class World:
             self.schedule.replan(hold, 0.5)
         else:
             self.schedule.extended(hold, order, held, ttl_ms, asked_at, self.now, 0.5)
+        self.check()
 
     async def release(self, hold: Hold) -> None:
         """As `Lease.release`; trouble is left to the background."""
