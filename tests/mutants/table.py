@@ -186,7 +186,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     ),
     Mutant("the answer of any extension says what the ttl is", HOLD, " and order.number == self.extensions:", ":"),
     Mutant("a shorter end counts only when it is answered", HOLD, "self.deadline = min(self.deadline, until)", "pass"),
-    Mutant("an extension outdates nothing", HOLD, "outdates = ttl_ms > self.least_ms or", "outdates = False and"),
+    Mutant("an extension outdates nothing", HOLD, "outdates = shortens or ttl_ms", "outdates = False and ttl_ms"),
     Mutant(
         "a failed renewal is not repeated",
         HOLD,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from holdfast._core.effects import Call, Now, Random, Reply, Sleep
 from holdfast._core.hold import RENEWAL, Order
 from holdfast._core.keys import LockKeys
-from holdfast._core.mutex import renewal
+from holdfast._core.mutex import renewal, renewal_of_one_key
 from holdfast._core.replicas import Sync
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
@@ -84,6 +84,9 @@ class ConditionTurn(Turn):
 
     def extend(self, ttl_ms: int, patience_s: float, order: Order = RENEWAL) -> Call:
         return renewal(self.keys, self.token, ttl_ms, order, self.settings, patience_s, sync=self.tail())
+
+    def lengthen(self, ttl_ms: int, patience_s: float) -> Call:
+        return renewal_of_one_key(self, self.keys, ttl_ms, patience_s)
 
     def undo(self, bury_ms: int, patience_s: float) -> Call:
         settings = self.settings

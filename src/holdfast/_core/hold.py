@@ -65,6 +65,8 @@ class Order(NamedTuple):
 
 
 _NO_TTL_MS = 1 << 62
+#: A server's clock that was set back by less than this is not worth a request.
+_CLOCK_SLACK_MS = 1_000
 
 #: A renewal of a lease that nobody has extended.
 RENEWAL = Order()
@@ -78,9 +80,10 @@ _SUSPECT = LeaseState.SUSPECT
 class Hold:
     """One held lease as the core sees it.
 
-    `extension(ttl_ms)` makes the protocol that renews it, `extension(ttl_ms, order)` the one that extends it: True
-    done, False not the holder any more; `renewal` is the same where the background does that, or None. `on_loss` is
-    called once, with the reason, by whoever finds the loss.
+    `extension(ttl_ms)` makes the protocol that renews it, `extension(ttl_ms, order)` the one that extends it: 0
+    not the holder any more, 1 done, more: done, and the server keeps it for so many ms, longer than it was asked for.
+    `renewal` is the same where the background does that, or None. `on_loss` is called once, with the reason, by whoever
+    finds the loss.
     """
 
     __slots__ = (
@@ -99,6 +102,7 @@ class Hold:
         "next_at",
         "on_loss",
         "on_suspect",
+        "overlong",
         "reason",
         "release",
         "renew_from",
@@ -117,7 +121,7 @@ class Hold:
         fence: int,
         ttl_ms: int,
         sent_at: float,
-        extension: Callable[..., Protocol[bool]],
+        extension: Callable[..., Protocol[int]],
         release: Callable[[], Protocol[bool]],
         renew: bool = True,
         max_hold_ms: int | None = None,
@@ -140,6 +144,7 @@ class Hold:
         self.limited = False  # its last extension was cut to what max_hold left
         self.renew_from = sent_at
         self.extensions = 0  # asked for so far
+        self.overlong = False  # the server's clock was set back
         self.least_ms = _NO_TTL_MS  # the least ttl that one of them was for
         self.most_ms = ttl_ms  # the greatest ttl that anything was for
         self.stray = False  # a request for it went unanswered, as in `Grant`
@@ -208,9 +213,20 @@ class Hold:
         left_ms = int((self.max_until - now) * 1000)
         return min(self.ttl_ms, left_ms) if left_ms > 0 and self.deadline < self.max_until else None
 
-    def renew(self, ttl_ms: int) -> Protocol[bool]:
+    def renew(self, ttl_ms: int) -> Protocol[int]:
         """The protocol that renews it."""
+        if self.overlong:
+            self.overlong = False
+            return self.extension(ttl_ms, self._order(ttl_ms, shortens=True))
         return self.extension(ttl_ms, Order(self.extensions)) if self.extensions else self.extension(ttl_ms)
+
+    def lasts(self, ms: int) -> None:
+        """The server says how long it keeps it, where that is longer than it was asked for now.
+
+        If nothing has ever asked for that much, its clock was set back: nobody else would get in before it has caught
+        up, should the holder die. The next renewal sets the time anew.
+        """
+        self.overlong = ms > self.most_ms + _CLOCK_SLACK_MS
 
     def extending(self, ttl_ms: int, asked_at: float) -> Order:
         """It is going to be asked to last `ttl_ms`: with this order.
@@ -219,8 +235,11 @@ class Hold:
         """
         if self.max_until is not None:
             ttl_ms = max(1, min(ttl_ms, int((self.max_until - asked_at) * 1000)))
+        return self._order(ttl_ms, shortens=ttl_ms < self.most_ms)
+
+    def _order(self, ttl_ms: int, shortens: bool) -> Order:
         self.extensions += 1
-        outdates = ttl_ms > self.least_ms or ttl_ms < self.most_ms
+        outdates = shortens or ttl_ms > self.least_ms
         self.least_ms = min(self.least_ms, ttl_ms)
         self.most_ms = max(self.most_ms, ttl_ms)
         return Order(self.extensions, True, outdates, ttl_ms)
@@ -365,11 +384,13 @@ class Schedule:
                 self._plan(hold, hold.deadline)
         return to_renew
 
-    def answered(self, hold: Hold, held: bool, ttl_ms: int, sent_at: float, now: float, jitter: float) -> bool:
+    def answered(self, hold: Hold, held: int, ttl_ms: int, sent_at: float, now: float, jitter: float) -> bool:
         """A renewal was answered; False when the hold has ended (late, or taken)."""
         hold.asked = False
         if id(hold) not in self._live:
             return False
+        if held > 1:
+            hold.lasts(held)
         if held and hold.extended(ttl_ms, sent_at, now):
             self._plan(hold, self._renew_at(hold, jitter))
             return True
@@ -408,7 +429,7 @@ class Schedule:
         return order, self.shortened(hold) if hold.shortened(ttl_ms, asked_at, order.asks_ms) else None
 
     def extended(
-        self, hold: Hold, order: Order, held: bool, ttl_ms: int, asked_at: float, now: float, jitter: float
+        self, hold: Hold, order: Order, held: int, ttl_ms: int, asked_at: float, now: float, jitter: float
     ) -> float | None:
         """An extension was answered: when it needs attention next; None when the hold has ended (late, or taken)."""
         if held and hold.extended(ttl_ms, asked_at, now, order):

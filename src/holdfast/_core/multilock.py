@@ -179,38 +179,39 @@ async def acquire(turns: Sequence[MultiTurn], timeout_s: float | None, *, listen
                 await Spawn(turn.give_back())
 
 
-async def _all_extended(turns: Sequence[MultiTurn], ttl_ms: int, fence: int, order: Order = RENEWAL) -> bool:
-    """Extend all at once; False when one is not held any more. Raises the first `Trouble`."""
+async def _all_extended(turns: Sequence[MultiTurn], ttl_ms: int, fence: int, order: Order = RENEWAL) -> int:
+    """Extend all at once; 0 when one is not held any more, as `Turn.renew`. Raises the first `Trouble`."""
     if not turns:
-        return True
+        return 1
     sync = turns[0].sync
     for last in (False, True):
         patience_s = patience_for(ttl_ms, turns[0].settings)
         calls = [turn.extend(ttl_ms, patience_s, order, fence) for turn in turns]
         answers: list[Answer] = await CallMany(calls, patience_s)
         replies = [answer[0] if isinstance(answer, tuple) else answer for answer in answers]
-        if any(reply is not None and not isinstance(reply, Trouble) and reply != 1 for reply in replies):
-            return False
+        if any(reply is not None and not isinstance(reply, Trouble) and reply < 1 for reply in replies):
+            return 0
         for reply in replies:
             if reply is None:
                 raise Trouble("silent", "no answer in time", "", sent=True, passing=True)
             if isinstance(reply, Trouble):
                 raise reply
+        longest_ms = max(reply for reply in replies if isinstance(reply, int))
         if sync is None:
-            return True
+            return longest_ms
         try:
             for turn, answer in zip(turns, answers, strict=True):
                 assert isinstance(answer, tuple)
                 judge(sync, turn.name, answer, await Now())
-            return True
+            return longest_ms
         except NotAcked:
             if last or not isinstance(sync, Replicas):
                 raise  # else: there are more replicas than we knew
     raise AssertionError
 
 
-async def renew(turns: Sequence[MultiTurn], ttl_ms: int, order: Order = RENEWAL) -> bool:
-    """Extend all: False when one is not held any more."""
+async def renew(turns: Sequence[MultiTurn], ttl_ms: int, order: Order = RENEWAL) -> int:
+    """Extend all: 0 when one is not held any more, as `Turn.renew`."""
     if len(turns) == 1:
         return await turns[0].renew(ttl_ms, order)
     for turn in turns:

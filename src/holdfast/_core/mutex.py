@@ -20,7 +20,7 @@ from holdfast._core.replicas import Sync, SyncTail
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Turn, once_more
 
-__all__ = ["LockTurn", "inspect", "renewal"]
+__all__ = ["LockTurn", "inspect", "renewal", "renewal_of_one_key"]
 
 
 def renewal(
@@ -36,6 +36,11 @@ def renewal(
     """Extend what the token holds to `ttl_ms` from now."""
     args = (token, ttl_ms, order.number, order.mark_ms(ttl_ms, settings.bury_ms))
     return Call("renew", (keys.lock, keys.order_of(token)), args, patience_s, node, sync)
+
+
+def renewal_of_one_key(turn: Turn, keys: LockKeys, ttl_ms: int, patience_s: float) -> Call:
+    """Lengthen it, and look at no other key."""
+    return Call("renew", (keys.lock,), (turn.token, ttl_ms, 0, RENEWAL.mark_ms(0, 0)), patience_s, sync=turn.tail())
 
 
 class LockTurn(Turn):
@@ -73,6 +78,9 @@ class LockTurn(Turn):
 
     def extend(self, ttl_ms: int, patience_s: float, order: Order = RENEWAL) -> Call:
         return renewal(self.keys, self.token, ttl_ms, order, self.settings, patience_s, sync=self.tail())
+
+    def lengthen(self, ttl_ms: int, patience_s: float) -> Call:
+        return renewal_of_one_key(self, self.keys, ttl_ms, patience_s)
 
     def undo(self, bury_ms: int, patience_s: float) -> Call:
         keys, settings = self.keys, self.settings

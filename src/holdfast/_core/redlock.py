@@ -539,12 +539,12 @@ def _trouble_of(quorum: Quorum, answers: Sequence[Answer], votes: int) -> Troubl
     return QuorumTrouble(quorum.need, votes, problems, passing=passing)
 
 
-async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, order: Order = RENEWAL) -> bool:
-    """Extend to `ttl_ms` from now on a majority; False when it is not ours any more. Raises `QuorumTrouble`."""
+async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, order: Order = RENEWAL) -> int:
+    """Extend to `ttl_ms` from now on a majority; returns what `Turn.renew` does. Raises `QuorumTrouble`."""
     need, size = quorum.need, quorum.size
 
     def count(answers: Sequence[Answer]) -> tuple[int, int]:
-        held = sum(type(answer) is int and answer == 1 for answer in answers)
+        held = sum(type(answer) is int and answer > 0 for answer in answers)
         gone = sum(type(answer) is int and answer == 0 for answer in answers)
         return held, gone
 
@@ -557,12 +557,12 @@ async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, order: 
     answers = await _ask(calls, patience_s, enough)
     held, gone = count(answers)
     if held >= need:
-        return True
+        return max(answer for answer in answers if type(answer) is int)
     if gone > size - need:
         # The majority is gone; what is left of it only stands in the way of others.
         left = [index for index, answer in enumerate(answers) if answer != 0]
         await Spawn(_back(quorum, keys, token, ttl_ms, left))
-        return False
+        return 0
     problems = tuple(
         _problem(name, answer)
         for name, answer in zip(quorum.names, answers, strict=True)

@@ -120,6 +120,10 @@ class Turn:
         """Extend what is held to `ttl_ms` from now: 1, or anything else when it is ours no more."""
         raise NotImplementedError
 
+    def lengthen(self, ttl_ms: int, patience_s: float) -> Call | None:
+        """The same with one key, for what need not shorten; None where it has more."""
+        return None
+
     def undo(self, bury_ms: int, patience_s: float) -> Call:
         """Release: 0 when it was not held. `bury_ms` > 0 leaves the queue too and refuses the token for so long."""
         raise NotImplementedError
@@ -149,19 +153,27 @@ class Turn:
         """Release what is held; False when it was not held any more."""
         return release(self)
 
-    async def renew(self, ttl_ms: int, order: Order = RENEWAL) -> bool:
-        """Extend to `ttl_ms` from now: False when it is not held any more. Raises `Trouble`."""
+    async def renew(self, ttl_ms: int, order: Order = RENEWAL) -> int:
+        """Extend to `ttl_ms` from now: 0 when it is not held any more, 1 or for how many ms it is. Raises `Trouble`."""
         self.ttl_ms = max(self.ttl_ms, ttl_ms)  # for so long a give-back may have to be tried
         sync = self.sync
         for last in (False, True):
-            reply = await once_more(self.extend(ttl_ms, patience_for(ttl_ms, self.settings), order))
+            patience_s = patience_for(ttl_ms, self.settings)
+            try:
+                reply = await once_more(self.extend(ttl_ms, patience_s, order))
+            except Trouble as trouble:
+                # While the slot moves, only requests for one key are answered.
+                alone = None if order.outdates else self.lengthen(ttl_ms, patience_s)
+                if trouble.kind != "TRYAGAIN" or alone is None:
+                    raise
+                reply = await alone
             if sync is None:
-                return bool(reply == 1)
-            if reply[0] != 1:
-                return False
+                return int(reply)
+            if reply[0] < 1:
+                return 0
             try:
                 judge(sync, self.name, reply, await Now())
-                return True
+                return int(reply[0])
             except NotAcked:
                 if last or not isinstance(sync, Replicas):
                     raise  # else: there are more replicas than we knew

@@ -553,7 +553,7 @@ class AioDriver:
             self._arm(at)
         return order
 
-    def extended(self, hold: Hold, order: Order, held: bool, ttl_ms: int, asked_at: float) -> bool:
+    def extended(self, hold: Hold, order: Order, held: int, ttl_ms: int, asked_at: float) -> bool:
         """That was answered; False when the hold has ended."""
         at = self.schedule.extended(hold, order, held, ttl_ms, asked_at, clock(), self.random())
         if at is not None and at < self._alarm_at:

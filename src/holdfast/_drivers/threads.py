@@ -506,7 +506,7 @@ class ThreadDriver:
     def renew(self, holds: Sequence[Hold]) -> None:
         """Start renewing what is due; does not wait."""
         now = clock()
-        by_node: dict[Node, list[tuple[Hold, int, Protocol[bool], Effect[Any]]]] = {}
+        by_node: dict[Node, list[tuple[Hold, int, Protocol[int], Effect[Any]]]] = {}
         for hold in holds:
             if not hold.alive:
                 continue  # released just now
@@ -529,7 +529,7 @@ class ThreadDriver:
                 renewer = self._renewers[node] = _Renewer(self, node)
             renewer.add(jobs)
 
-    def renew_batch(self, node: Node, jobs: list[tuple[Hold, int, Protocol[bool], Effect[Any]]]) -> None:
+    def renew_batch(self, node: Node, jobs: list[tuple[Hold, int, Protocol[int], Effect[Any]]]) -> None:
         """Renew in one pipeline; in a renewer's thread."""
         sent_at = clock()
         plain = [job for job in jobs if isinstance(job[3], Call)]
@@ -554,7 +554,7 @@ class ThreadDriver:
                 reply = trouble
             self._answer(hold, ttl_ms, protocol, reply, sent_at)
 
-    def _answer(self, hold: Hold, ttl_ms: int, protocol: Protocol[bool], answer: Any, sent_at: float) -> None:
+    def _answer(self, hold: Hold, ttl_ms: int, protocol: Protocol[int], answer: Any, sent_at: float) -> None:
         """Drive a renewal on with its first answer, and note what came of it."""
         try:
             effect = protocol.throw(answer) if isinstance(answer, Trouble) else protocol.send(answer)
@@ -575,7 +575,7 @@ class ThreadDriver:
         elif held and hold.state is LeaseState.LOST:
             self.spawn_release(hold)  # extended, but too late to be trusted
 
-    def renewals_failed(self, jobs: Sequence[tuple[Hold, int, Protocol[bool], Effect[Any]]]) -> None:
+    def renewals_failed(self, jobs: Sequence[tuple[Hold, int, Protocol[int], Effect[Any]]]) -> None:
         """Something else than trouble ended them: tried again, like after trouble."""
         for hold, _, protocol, _ in jobs:
             protocol.close()
@@ -976,9 +976,9 @@ class _Renewer(_Background):
     def __init__(self, driver: ThreadDriver, node: Node) -> None:
         super().__init__(driver)
         self._node = node
-        self._jobs: Mailbox[list[tuple[Hold, int, Protocol[bool], Effect[Any]]] | None] = Mailbox()
+        self._jobs: Mailbox[list[tuple[Hold, int, Protocol[int], Effect[Any]]] | None] = Mailbox()
 
-    def add(self, jobs: list[tuple[Hold, int, Protocol[bool], Effect[Any]]]) -> None:
+    def add(self, jobs: list[tuple[Hold, int, Protocol[int], Effect[Any]]]) -> None:
         """Renew these soon."""
         self._jobs.put(jobs)
         self.start()

@@ -3,7 +3,7 @@
 -- ARGV    1 token  2 ttl_ms from now  3 fencing token that each must have seen, or 0  4 fence_ms
 --         5 extensions sent so far, with this one
 --         6 -1: a renewal, never shortens; 0: an extension; > 0: one that outdates earlier requests for so many ms
--- Returns 1 extended, 0 not the holder of all
+-- Returns 1 extended, 0 not the holder of all; > 1: extended, and one lasts for so many ms, longer than was asked for
 local ends = #KEYS - #KEYS % 4
 local order_key = KEYS[ends + 1]
 for at = 1, ends, 4 do
@@ -19,8 +19,10 @@ for at = 2, fence > 0 and ends or 0, 4 do
     return bad_fence(KEYS[at])
   end
 end
+local longest_ms = 1
 for at = 1, ends, 4 do
   local lasting_ms = lasting(redis.call('PTTL', KEYS[at]), tonumber(ARGV[2]), order_key, ARGV[5], ARGV[6])
+  longest_ms = math.max(longest_ms, lasting_ms)
   -- Written also where nothing changes, so that WAIT behind it speaks of all that was written before.
   redis.call('PEXPIRE', KEYS[at], lasting_ms)
   if fence > 0 and tonumber(redis.call('GET', KEYS[at + 1]) or 0) < fence then
@@ -28,4 +30,4 @@ for at = 1, ends, 4 do
   end
 end
 mark(order_key, ARGV[5], ARGV[6])
-return 1
+return longest_ms > tonumber(ARGV[2]) and longest_ms or 1

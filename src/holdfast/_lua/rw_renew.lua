@@ -2,7 +2,7 @@
 -- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers  6 upgraded  7 the lease's order of extensions
 -- ARGV    1 token  2 ttl_ms from now  3 fence_ms  4 claim_ms  5 prefix of inboxes  6 extensions sent so far, with this
 --         7 -1: a renewal, never shortens; 0: an extension; > 0: one that outdates earlier requests for so many ms
--- Returns 1 extended, 0 not a holder
+-- Returns 1 extended, 0 not a holder; > 1: extended, and it lasts for so many ms, longer than was asked for
 -- #include fence
 -- #include moment
 -- #include holder
@@ -16,12 +16,13 @@ if not is_reader(token) then
     return 0
   end
   local alone = redis.call('GET', upgraded) == token and upgraded or lock
-  redis.call('PEXPIRE', alone, lasting(redis.call('PTTL', alone), ttl_ms, KEYS[7], ARGV[6], ARGV[7]))
+  local lasting_ms = lasting(redis.call('PTTL', alone), ttl_ms, KEYS[7], ARGV[6], ARGV[7])
+  redis.call('PEXPIRE', alone, lasting_ms)
   mark(KEYS[7], ARGV[6], ARGV[7])
   if alone == upgraded then
     mirror()
   end
-  return 1
+  return lasting_ms > ttl_ms and lasting_ms or 1
 end
 if holder == token then
   settle(token, ttl_ms, tonumber(ARGV[4]), ARGV[3], ARGV[5])
@@ -38,4 +39,4 @@ local lasting_ms = lasting(left_ms, ttl_ms, KEYS[7], ARGV[6], ARGV[7])
 redis.call('ZADD', readers, 'XX', plain(now_ms + lasting_ms), token)
 mark(KEYS[7], ARGV[6], ARGV[7])
 mirror()
-return 1
+return lasting_ms > ttl_ms and lasting_ms or 1
