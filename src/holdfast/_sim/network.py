@@ -221,7 +221,7 @@ class Node:
         """WAIT: answer when so many replicas have it, or when the time is over."""
         acked = sum(1 for replica in self.replicas if replica.has >= change and replica.up)
         if acked >= need or self.world.now >= until or not self.up:
-            self.world.network.reply(self, request, [value, acked], None)
+            self.world.network.reply(self, request, (value, acked), None)
         else:
             arrivals = sorted(r.arrived_at for r in self.replicas if r.up and not r.link_cut and r.has < change)
             missing = need - acked
