@@ -42,6 +42,7 @@ from holdfast._core.trouble import Trouble
 from holdfast._lua import SCRIPTS
 from holdfast._transport.aio import Inbox, Server
 from holdfast._transport.clock import clock
+from holdfast._transport.cluster import AioCluster
 from holdfast._transport.pack import Ask, pack_command, pack_script, pack_sync, spelled_out
 from holdfast._transport.port import Topology
 
@@ -133,6 +134,8 @@ class AioDriver:
         self.introduce_at = float("-inf")
         self._node_for = topology.node_for
         self._moves: bool = getattr(topology, "moves", True)  # whether MOVED and ASK can come
+        #: A Cluster of which nothing is known yet.
+        self._unread: AioCluster | None = topology if isinstance(topology, AioCluster) else None
         self._fails_over: bool = getattr(topology, "fails_over", False)
         self._waiters: dict[str, _Waiter] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -287,6 +290,16 @@ class AioDriver:
 
     def call(self, call: Call) -> Awaitable[Any]:
         """Send it; the awaitable has the reply."""
+        if self._unread is not None and not self._unread.is_learned:
+            return self._call_when_known(call)
+        return self._call(call)
+
+    async def _call_when_known(self, call: Call) -> Any:
+        assert self._unread is not None
+        await self._unread.known()
+        return await self._call(call)
+
+    def _call(self, call: Call) -> Awaitable[Any]:
         if call.sync is not None:
             return self._call_synced(call)
         keys = call.keys

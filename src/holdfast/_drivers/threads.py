@@ -5,7 +5,7 @@ a loss is announced at its deadline even while every server hangs.
 
 Theory: `run` sends each effect's result into the coroutine. In the background, each started when first
 needed: the *agent* reads inboxes and keeps the times (it never waits for a server), the *renewers* (one for each node)
-renew in pipelines and may hang with their server, the *chores* are spawned protocols, all on one thread.
+renew in pipelines and may hang with their server, the *chores* are spawned protocols, in a lane for each node.
 """
 
 from __future__ import annotations
@@ -82,6 +82,13 @@ _GONE = frozenset({"silent", "broken", "refused", "READONLY", "MASTERDOWN"})
 _OWED_LOOK_S = 1.0
 #: For so long after its last deed the agent looks again by itself, s: below the time to the first renewal, as a rule.
 _LINGER_S = 1.0
+#: So many threads do what was spawned: beyond, servers share them. And so many of these for what asks several at once.
+_LANES_MAX = 64
+_LANES_FOR_MANY = 8
+#: Threads for renewals that ask several servers each: beyond, they share them.
+_RENEWERS_MAX = 64
+#: Effects that wait for no server.
+_AT_ONCE = frozenset({Now, Random, Spawn, Unlisten, Sleep})
 #: A thread that has had nothing to do for this long ends, s.
 _IDLE_S = 10.0
 #: Dropped holds are looked through for those that have ended when there are so many, and twice what was left then.
@@ -144,7 +151,7 @@ class ThreadDriver:
         self._abandoned_bound = _ABANDONED_MIN
         self._agent = _Agent(self)
         self._chores = _Chores(self)
-        self._renewers: dict[Node, _Renewer] = {}
+        self._renewers: dict[object, _Renewer] = {}
         self._diallers: dict[Node, Dialler] = {}
 
     # ------------------------------------------------------------------ monkey patching
@@ -506,7 +513,7 @@ class ThreadDriver:
     def renew(self, holds: Sequence[Hold]) -> None:
         """Start renewing what is due; does not wait."""
         now = clock()
-        by_node: dict[Node, list[tuple[Hold, int, Protocol[int], Effect[Any]]]] = {}
+        by_place: dict[object, list[tuple[Hold, int, Protocol[int], Effect[Any]]]] = {}
         for hold in holds:
             if not hold.alive:
                 continue  # released just now
@@ -514,20 +521,31 @@ class ThreadDriver:
             assert ttl_ms is not None and hold.renewal is not None
             protocol = hold.renew(ttl_ms)
             effect = protocol.send(None)
-            key = effect.keys[0] if isinstance(effect, Call) else None
-            index = effect.node if isinstance(effect, Call) else None
-            try:
-                node = self.topology.node_for(key, index)
-            except Trouble as trouble:
-                node = self.topology.nodes()[0]
-                self._answer(hold, ttl_ms, protocol, trouble, now)
-                continue
-            by_node.setdefault(node, []).append((hold, ttl_ms, protocol, effect))
-        for node, jobs in by_node.items():
-            renewer = self._renewers.get(node)
+            by_place.setdefault(self._place_of(effect), []).append((hold, ttl_ms, protocol, effect))
+        for place, jobs in by_place.items():
+            renewer = self._renewers.get(place)
             if renewer is None:
-                renewer = self._renewers[node] = _Renewer(self, node)
+                node = place if isinstance(place, Node) else self.topology.nodes()[0]
+                renewer = self._renewers[place] = _Renewer(self, node)
             renewer.add(jobs)
+
+    def _owner_of(self, key: str | None, index: int | None) -> Node:
+        """Whom it would be asked of now. Does not wait."""
+        owner_of = getattr(self.topology, "owner_of", None)
+        return self.topology.node_for(key, index) if owner_of is None else owner_of(key)
+
+    def _place_of(self, effect: Effect[Any]) -> object:
+        """Which renewer does it: that of its server, or of the same servers."""
+        if isinstance(effect, Call):
+            return self._owner_of(effect.keys[0], effect.node)
+        if isinstance(effect, Command):
+            return self._owner_of(effect.key, effect.node)
+        if not isinstance(effect, CallMany):
+            return self.topology.nodes()[0]
+        servers = frozenset(self._owner_of(call.keys[0], call.node) for call in effect.calls)
+        if servers in self._renewers or len(self._renewers) < _RENEWERS_MAX:
+            return servers
+        return hash(servers) % 8
 
     def renew_batch(self, node: Node, jobs: list[tuple[Hold, int, Protocol[int], Effect[Any]]]) -> None:
         """Renew in one pipeline; in a renewer's thread."""
@@ -617,8 +635,12 @@ class ThreadDriver:
         self._chores.settle(_CLOSE_PATIENCE_S)
         self._agent.stop()
         self._chores.stop()
-        for renewer in tuple(self._renewers.values()):
+        until = clock() + _CLOSE_PATIENCE_S
+        renewers = tuple(self._renewers.values())
+        for renewer in renewers:
             renewer.stop()
+        for renewer in renewers:
+            renewer.join(max(0.0, until - clock()))
         for dialler in tuple(self._diallers.values()):
             dialler.stop()
         for wire in tuple(self._inbox_of.values()):
@@ -707,6 +729,26 @@ def _call_at(call: Call, until: float, node: Node, asking: bool) -> Any:
     return node.call(Call(call.script, call.keys, call.args, left_s, call.node, call.sync), asking=asking)
 
 
+def _abandon(protocol: Protocol[None]) -> None:
+    """End it where it is; what it would spawn on its way out is dropped with it."""
+    if getattr(protocol, "cr_frame", None) is None:
+        return  # it has ended
+    try:
+        for _ in range(10):  # each throw ends one wait for a server
+            # Not GeneratorExit, which must not be answered with an effect.
+            effect = protocol.throw(_Abandoned())
+            while type(effect) in _AT_ONCE:
+                if isinstance(effect, Spawn):
+                    effect.protocol.close()
+                effect = protocol.send(clock() if isinstance(effect, Now) else 0.5)
+    except (StopIteration, _Abandoned, Trouble):
+        pass
+
+
+class _Abandoned(BaseException):
+    """Thrown into a protocol that nobody drives any further."""
+
+
 async def _ignoring_trouble(protocol: Protocol[Any]) -> None:
     try:
         await protocol
@@ -760,11 +802,11 @@ class _Background:
         """What the thread does."""
         raise NotImplementedError
 
-    def join(self) -> None:
+    def join(self, patience_s: float = _CLOSE_PATIENCE_S) -> None:
         """Wait for its end, unless we are it."""
         thread = self.thread
         if thread is not None and thread.ident != threading.get_ident():
-            thread.join(_CLOSE_PATIENCE_S)
+            thread.join(patience_s)
 
 
 class _Agent(_Background):
@@ -987,7 +1029,6 @@ class _Renewer(_Background):
         """End the thread."""
         self._stopping = True
         self._jobs.put(None)
-        self.join()
 
     def main(self) -> None:
         while not self._stopping:
@@ -1002,13 +1043,20 @@ class _Renewer(_Background):
 
 
 class _Chores(_Background):
-    """Spawned protocols, taking turns on one thread."""
+    """Spawned protocols, taking turns on one thread; where there are several servers, on one for each.
+
+    The thread of the `root` then waits for no server: what a protocol asks of one is done in that server's *lane*, so
+    that a server that hangs holds up nothing but what it is asked for.
+    """
 
     name = "holdfast-chores"
 
-    def __init__(self, driver: ThreadDriver) -> None:
+    def __init__(self, driver: ThreadDriver, root: _Chores | None = None) -> None:
         super().__init__(driver)
-        self._inbox: Mailbox[Protocol[None] | None] = Mailbox()
+        self._root = self if root is None else root
+        self._lanes: dict[object, _Chores] = {}
+        self._turn = 0
+        self._inbox: Mailbox[tuple[Protocol[None], Effect[Any] | None] | None] = Mailbox()
         self._unfinished: dict[int, Protocol[None]] = {}
         self._settled = Pulse()
         # The thread's own:
@@ -1021,7 +1069,10 @@ class _Chores(_Background):
             protocol.close()
             return
         self._unfinished[id(protocol)] = protocol
-        self._inbox.put(protocol)
+        self._put(protocol, None)
+
+    def _put(self, protocol: Protocol[None], effect: Effect[Any] | None) -> None:
+        self._inbox.put((protocol, effect))
         self.start()
         if self.ends() and self.thread is None:
             self._drop()  # it came just after the end
@@ -1035,32 +1086,37 @@ class _Chores(_Background):
 
     def stop(self) -> None:
         """End the thread; what is left is dropped."""
-        self._stopping = True
-        self._inbox.put(None)
-        self.join()
-        if self.thread is None:
-            self._drop()
+        until = clock() + _CLOSE_PATIENCE_S
+        everybody = (self, *self._lanes.values())
+        for one in everybody:
+            one._stopping = True
+            one._inbox.put(None)
+        for one in everybody:
+            one.join(max(0.0, until - clock()))
+            if one.thread is None:
+                one._drop()
 
     def _drop(self) -> None:
         """End what has not come to its end."""
         while len(self._inbox):
-            self._ended(self._inbox.get(0.0))
+            given = self._inbox.get(0.0)
+            self._ended(None if given is None else given[0])
         while self._waiting:
             self._ended(self._waiting.pop()[2])
 
     def _ended(self, protocol: Protocol[None] | None) -> None:
         if protocol is not None:
-            protocol.close()
-            self._unfinished.pop(id(protocol), None)
-            self._settled.ring()
+            _abandon(protocol)
+            self._root._unfinished.pop(id(protocol), None)
+            self._root._settled.ring()
 
     def main(self) -> None:
         waiting = self._waiting
         while not self._stopping:
             wait_s = max(0.0, waiting[0][0] - clock()) if waiting else _IDLE_S
-            protocol = self._inbox.get(wait_s)
-            if protocol is not None:
-                self._step(protocol)
+            given = self._inbox.get(wait_s)
+            if given is not None:
+                self._step(*given)
             elif waiting:
                 if waiting[0][0] <= clock():
                     self._step(heapq.heappop(waiting)[2])
@@ -1068,14 +1124,49 @@ class _Chores(_Background):
                 return  # nothing to do for a while: the next one starts a thread again
         self._drop()
 
-    def _step(self, protocol: Protocol[None]) -> None:
-        """Drive it until it sleeps or ends."""
+    def _lane_of(self, effect: Effect[Any]) -> _Chores:
+        """Where an effect is done that may have to wait for a server."""
+        topology, root = self.driver.topology, self._root
+        if len(topology.nodes()) < 2 or type(effect) in _AT_ONCE:
+            return self
+        place: object
+        if isinstance(effect, Call):
+            place = self.driver._owner_of(effect.keys[0], effect.node)
+        elif isinstance(effect, Command):
+            place = self.driver._owner_of(effect.key, effect.node)
+        else:  # for several servers: they are asked at once, and a few of these may wait at a time
+            root._turn += 1
+            place = root._turn % _LANES_FOR_MANY
+        lane = root._lanes.get(place)
+        if lane is None:
+            if len(root._lanes) >= _LANES_MAX:
+                return tuple(root._lanes.values())[hash(place) % _LANES_MAX]
+            lane = root._lanes.setdefault(place, _Chores(self.driver, root))
+        return lane
+
+    def _handed_over(self, protocol: Protocol[None], effect: Effect[Any]) -> bool:
+        """Whether another lane goes on with it."""
+        lane = self._lane_of(effect)
+        if lane is self:
+            return False
+        try:
+            lane.start()
+        except RuntimeError:  # no more threads
+            return False
+        lane._put(protocol, effect)
+        return True
+
+    def _step(self, protocol: Protocol[None], effect: Effect[Any] | None = None) -> None:
+        """Drive it, from an effect that is for this lane, until it sleeps, ends, or turns to another server."""
         driver = self.driver
         result: Any = None
         error: Exception | None = None
         try:
             while True:
-                effect = protocol.send(result) if error is None else protocol.throw(error)
+                if effect is None:
+                    effect = protocol.send(result) if error is None else protocol.throw(error)
+                    if self._handed_over(protocol, effect):
+                        return
                 result = error = None
                 if isinstance(effect, Sleep):
                     self._sequence += 1
@@ -1085,6 +1176,7 @@ class _Chores(_Background):
                     result = driver._perform[type(effect)](effect, None)
                 except Exception as trouble:
                     error = trouble
+                effect = None
         except (StopIteration, Trouble):
             pass
         except Exception:

@@ -33,12 +33,20 @@ REFRESH_EVERY_S = 0.25
 #: A node is asked for it for so long, s, and so many nodes at a time.
 REFRESH_PATIENCE_S = 1.0
 REFRESH_TRIES = 3
+#: The next one is asked when the one before has not answered for so long, s.
+REFRESH_STAGGER_S = 0.05
 #: Trouble that says nothing about who owns what.
 _HARMLESS = frozenset({"closed", "OOM", "NOSCRIPT", "BUSY", "NOACK", "NOREPLICAS", "NOPERM"})
+#: So long does a request wait for the table, s: any node will tell it where to go.
+REFRESH_WAIT_S = 0.25
 #: Computed slots that are kept. Cleared when full.
 _SLOTS_KEPT = 10_000
 
 _slots: dict[str, int] = {}
+
+
+def _is_below(digits: str, limit: int) -> bool:
+    return digits.isascii() and digits.isdigit() and len(digits) < 10 and int(digits) < limit
 
 
 def slot_of(key: str) -> int:
@@ -58,6 +66,11 @@ def slot_of(key: str) -> int:
     return slot
 
 
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
+
+
 class ClusterTopology(Generic[N]):
     """The nodes that are known, and the owners of the slots."""
 
@@ -74,6 +87,7 @@ class ClusterTopology(Generic[N]):
         self._any = 0
         self._stale = True
         self._read_at = float("-inf")
+        self._learned = False  # it has been read
 
     def _node_at(self, host: str, port: int) -> N:
         node = self._known.get((host, port))
@@ -97,16 +111,21 @@ class ClusterTopology(Generic[N]):
         )
         return [node for node in nodes if node not in self._suspects] + self._suspects
 
+    @property
+    def is_learned(self) -> bool:
+        """Whether the table has ever been read."""
+        return self._learned
+
     def nodes(self) -> Sequence[N]:
         return tuple(self._known.values())
 
     def redirect(self, node: N, trouble: Trouble) -> tuple[N, bool] | None:
         """Where MOVED and ASK lead."""
         words = trouble.said.split(" ")
-        if len(words) < 3 or not words[1].isdigit():
+        if len(words) < 3 or not _is_below(words[1], SLOTS):
             return None
         host, _, port = words[2].rpartition(":")
-        if not port.isdigit():
+        if not _is_below(port, 65536) or not int(port):
             return None
         if host in ("", "?"):  # it does not know its own address: the one at which we reached it
             host = next((known[0] for known, other in self._known.items() if other is node), "localhost")
@@ -135,57 +154,128 @@ class ClusterTopology(Generic[N]):
 
     def _learn(self, node: N, shares: Any) -> bool:
         """Take over what CLUSTER SLOTS said; whether it made sense."""
-        if not isinstance(shares, list) or not shares:
-            return False
         own_host = next((known[0] for known, other in self._known.items() if other is node), "localhost")
+        try:
+            read = _shares_of(shares, own_host)
+        except (TypeError, ValueError, AttributeError, IndexError):
+            return False
         owners: list[N | None] = [None] * SLOTS
-        for share in shares:
-            first, last, (host, port, *_) = share[:3]
-            host = (host or b"").decode()
-            owner = self._node_at(own_host if host in ("", "?") else host, port)
-            for replica in share[3:]:
-                address = (replica[0] or b"").decode()
-                if address not in ("", "?"):
-                    self._node_at(address, replica[1])
+        for first, last, (address, *replicas) in read:
+            owner = self._node_at(*address)
+            for replica in replicas:
+                self._node_at(*replica)
             owners[first : last + 1] = [owner] * (last + 1 - first)
         self._owners = owners
         self._suspects = [suspect for suspect in self._suspects if suspect in owners]
         self._stale = False
+        self._learned = True
         return True
 
 
+def _shares_of(shares: Any, own_host: str) -> list[tuple[int, int, list[tuple[str, int]]]]:
+    """(first slot, last slot, addresses of the master and its replicas). Raises what a reply does that is none."""
+    if type(shares) is not list or not shares:
+        raise ValueError("no shares")
+    read = []
+    for share in shares:
+        first, last = share[:2]
+        if not (type(first) is type(last) is int and 0 <= first <= last < SLOTS):
+            raise ValueError("no slots")
+        addresses = []
+        for at, (named, port, *_) in enumerate(share[2:]):
+            host = (named or b"").decode()
+            if type(port) is not int or not 0 < port < 65536:
+                raise ValueError("no port")
+            if host not in ("", "?") or at == 0:
+                addresses.append((own_host if host in ("", "?") else host, port))
+        if not addresses:
+            raise ValueError("no master")
+        read.append((first, last, addresses))
+    return read
+
+
 class ThreadsCluster(ClusterTopology[Node]):
-    """For threads: whoever finds the table stale reads it; the others go on with the old one."""
+    """For threads: whoever finds the table stale has it read, and waits a moment; the others go on with the old one.
+
+    A thread of its own reads, since the nodes that it asks may hang for longer than anybody has given.
+    """
 
     def __init__(self, seeds: Sequence[tuple[str, int]], make: Callable[[str, int], Node]) -> None:
         super().__init__(seeds, make)
-        self._reading = threading.Lock()
+        self._place = [None]  # taken by the one that reads
 
     def node_for(self, key: str | None, index: int | None) -> Node:
-        if self._stale and self._due() and self._reading.acquire(blocking=False):
-            try:
-                self._read()
-            finally:
-                self._reading.release()
+        if self._stale and (read := self._begin_to_read()) is not None:
+            read.wait(REFRESH_WAIT_S)
         return super().node_for(key, index)
 
+    def owner_of(self, key: str | None) -> Node:
+        """The same for those who must not wait."""
+        if self._stale:
+            self._begin_to_read()
+        return super().node_for(key, None)
+
+    def _begin_to_read(self) -> threading.Event | None:
+        """Have the table read, if it is time for that: set when that has ended."""
+        if not self._due():
+            return None
+        try:
+            self._place.pop()
+        except IndexError:
+            return None
+        read = threading.Event()
+        try:
+            threading.Thread(target=self._read_and_tell, args=(read,), name="holdfast-slots", daemon=True).start()
+        except RuntimeError:  # no more threads
+            self._place.append(None)
+            return None
+        except BaseException:
+            self._place.append(None)
+            raise
+        return read
+
+    def _read_and_tell(self, read: threading.Event) -> None:
+        try:
+            self._read()
+        finally:
+            self._place.append(None)
+            read.set()
+
     def _read(self) -> None:
+        """Ask one node after the other, without waiting long for those before, until one has told."""
         self._read_at = clock()
-        for node in self._candidates()[:REFRESH_TRIES]:
+        candidates = self._candidates()[:REFRESH_TRIES]
+        left = [None] * len(candidates)
+        told = threading.Event()
+
+        def ask(node: Node) -> None:
             try:
                 if self._learn(node, node.command(Command(("CLUSTER", "SLOTS"), REFRESH_PATIENCE_S))):
-                    return
-            except Trouble as trouble:
-                if trouble.kind == "closed":
-                    return
+                    told.set()
+            except Trouble:
+                pass
+            finally:
+                left.pop()
+                if not left:
+                    told.set()
+
+        for node in candidates[:-1]:
+            try:
+                threading.Thread(target=ask, args=(node,), name="holdfast-slots", daemon=True).start()
+            except RuntimeError:  # no more threads
+                ask(node)
+            if told.wait(REFRESH_STAGGER_S):
+                return
+        ask(candidates[-1])
+        told.wait(2 * REFRESH_PATIENCE_S)
 
     def forget(self) -> None:
         """After fork, in the child: another thread may have been reading."""
-        self._reading = threading.Lock()
+        self._place = [None]
 
 
 class AioCluster(ClusterTopology[Server]):
-    """For asyncio: a task reads the table, and nobody waits for it."""
+    """For asyncio: a task reads the table, and nobody waits for it but the first, a moment."""
 
     def __init__(self, seeds: Sequence[tuple[str, int]], make: Callable[[str, int], Server]) -> None:
         super().__init__(seeds, make)
@@ -204,14 +294,37 @@ class AioCluster(ClusterTopology[Server]):
         if pause_s > 0:
             await asyncio.sleep(pause_s)
         self._read_at = clock()
-        for server in self._candidates()[:REFRESH_TRIES]:
-            try:
-                shares = await server.submit(pack_command(("CLUSTER", "SLOTS")), REFRESH_PATIENCE_S)
-                if self._learn(server, shares):
+        asked: dict[asyncio.Future[Any], Server] = {}
+        try:
+            for server in self._candidates()[:REFRESH_TRIES]:
+                asked[server.submit(pack_command(("CLUSTER", "SLOTS")), REFRESH_PATIENCE_S)] = server
+                if await self._told(asked, REFRESH_STAGGER_S):
                     return
-            except Trouble as trouble:
-                if trouble.kind == "closed":
+            until = clock() + 2 * REFRESH_PATIENCE_S
+            while asked and (left_s := until - clock()) > 0:
+                if await self._told(asked, left_s):
                     return
+        except Trouble:
+            return  # the client is closed
+        finally:
+            for future in asked:
+                future.add_done_callback(_retrieve)
+
+    async def _told(self, asked: dict[asyncio.Future[Any], Server], patience_s: float) -> bool:
+        """Whether one of them has told who owns what."""
+        done, _ = await asyncio.wait(asked, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        for future in done:
+            server = asked.pop(future)
+            if future.exception() is None and self._learn(server, future.result()):
+                return True
+        return False
+
+    async def known(self) -> None:
+        """Wait a moment for the table when it has never been read: who is asked first may hang."""
+        if self._read_at == float("-inf"):
+            self._outdated()
+        if not self._learned and self._task is not None:
+            await asyncio.wait((self._task,), timeout=REFRESH_WAIT_S)
 
     def end(self) -> asyncio.Task[None] | None:
         """The task that reads, cancelled, if there is one."""
