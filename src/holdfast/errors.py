@@ -91,17 +91,26 @@ def _shown(value: object) -> str:
 
 
 class AcquireTimeout(HoldfastError, TimeoutError):
-    """Waiting ended before the turn came: `name`, `waited_s`, `holder` (its token, if known)."""
+    """Waiting ended before the turn came: `name`, `waited_s`, `holder` (its token, if known), `kind` of what."""
 
+    kind: str
     name: str
     waited_s: float
     holder: str | None
 
-    def __init__(self, name: str, waited_s: float, holder: str | None = None, because: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        waited_s: float,
+        holder: str | None = None,
+        because: str | None = None,
+        kind: str = "lock",
+    ) -> None:
         by = f", held by {shown(holder, 128)}" if holder else ""
         why = f" ({because})" if because else ""
         super().__init__(
-            f"lock {name!r} was not acquired within {waited_s:.3f} s{by}{why}",
+            f"{kind} {name!r} was not acquired within {waited_s:.3f} s{by}{why}",
+            kind=kind,
             name=name,
             waited_s=waited_s,
             holder=holder,
@@ -110,53 +119,80 @@ class AcquireTimeout(HoldfastError, TimeoutError):
 
 
 class AcquireCancelled(HoldfastError):
-    """The `cancel` object of this acquire was set from elsewhere while it waited: `name`."""
+    """The `cancel` object of this acquire was set from elsewhere while it waited: `name`, `kind` of what."""
 
+    kind: str
     name: str
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"waiting for lock {name!r} was cancelled", name=name)
+    def __init__(self, name: str, kind: str = "lock") -> None:
+        super().__init__(f"waiting for {kind} {name!r} was cancelled", kind=kind, name=name)
 
 
 class AlreadyHeld(HoldfastError):
-    """This thread or task holds the lock already and would wait for itself for ever: `name`."""
+    """This thread or task holds it already and would wait for itself indefinitely.
 
+    `name` and `kind` of what it holds; `wanted`: the kind of what it asked for.
+    """
+
+    kind: str
     name: str
+    wanted: str
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, kind: str = "lock", wanted: str = "lock") -> None:
+        out = _WAYS_OUT.get((kind, wanted), "release that lease first")
         super().__init__(
-            f"lock {name!r} is held by this thread or task already; release it first, or use reentrant=True",
+            f"{kind} {name!r} is held by this thread or task already, which asked for the {wanted}; {out}",
+            kind=kind,
             name=name,
+            wanted=wanted,
         )
+
+
+#: For a thread that holds the first and asks for the second.
+_WAYS_OUT = {
+    ("lock", "lock"): "release it first, or use reentrant=True",
+    ("read lock", "read lock"): "go on with the lease it has, or release that first",
+    ("write lock", "write lock"): "go on with the lease it has, or release that first",
+    ("read lock", "write lock"): "use upgrade() of its read lease",
+    ("write lock", "read lock"): "use downgrade() of its write lease",
+    ("election", "election"): "it leads: go on with the lease it has, or resign() first",
+}
 
 
 class NotHeld(HoldfastError):
-    """An operation that only a holder may do was asked for by somebody else: `name`, `operation`."""
+    """An operation that only a holder may do was asked for by somebody else: `name`, `operation`, `kind` of what."""
 
+    kind: str
     name: str
     operation: str
 
-    def __init__(self, name: str, operation: str) -> None:
-        super().__init__(
-            f"{operation} needs lock {name!r} to be held by the caller, and it is not",
-            name=name,
-            operation=operation,
-        )
+    def __init__(self, name: str, operation: str, kind: str = "lock") -> None:
+        super().__init__(self._said(name, operation, kind), kind=kind, name=name, operation=operation)
+
+    @staticmethod
+    def _said(name: str, operation: str, kind: str) -> str:
+        return f"{operation} needs {kind} {name!r} to be held by the thread or task that calls it, and it is not"
 
 
 class LeaseReleased(NotHeld):
-    """The lease was released before: `name`, `operation`."""
+    """The lease was released before: `name`, `operation`, `kind` of what."""
+
+    @staticmethod
+    def _said(name: str, operation: str, kind: str) -> str:
+        return f"{operation}: the lease of {kind} {name!r} was released before; acquire it anew"
 
 
 class LeaseLost(HoldfastError):
-    """The lease ended before it was released: `name`, `reason` ("expired", "taken", "closed", …)."""
+    """The lease ended before it was released: `name`, `reason` ("expired", "taken", "closed", …), `kind` of what."""
 
+    kind: str
     name: str
     reason: str
 
-    def __init__(self, name: str, reason: str) -> None:
+    def __init__(self, name: str, reason: str, kind: str = "lock") -> None:
         super().__init__(
-            f"the lease of lock {name!r} is lost ({reason}); somebody else may hold the lock now",
+            f"the lease of {kind} {name!r} is lost ({reason}); somebody else may have it now",
+            kind=kind,
             name=name,
             reason=reason,
         )
@@ -224,15 +260,17 @@ class QuorumUnreachable(HoldfastError):
 
 
 class ReplicasMissing(HoldfastError):
-    """Too few replicas acknowledged the write, so that it was given back: `name`, `needed`, `acked`."""
+    """Too few replicas acknowledged the write, so that it was given back: `name`, `needed`, `acked`, `kind` of what."""
 
+    kind: str
     name: str
     needed: int
     acked: int
 
-    def __init__(self, name: str, needed: int, acked: int) -> None:
+    def __init__(self, name: str, needed: int, acked: int, kind: str = "lock") -> None:
         super().__init__(
-            f"lock {name!r}: {acked} replicas acknowledged and {needed} are needed, so that it is not held",
+            f"{kind} {name!r}: {acked} replicas acknowledged and {needed} are needed, so that it is not held",
+            kind=kind,
             name=name,
             needed=needed,
             acked=acked,
@@ -253,7 +291,7 @@ class UpgradeRefused(HoldfastError):
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"another reader of {name!r} is waiting to become the writer; release the read lease first",
+            f"another reader of shared lock {name!r} is waiting to become the writer; release the read lease first",
             name=name,
         )
 

@@ -223,7 +223,9 @@ class Trouble:
 
         def turned_away(lock: Any, timeout_s: float | None, *args: Any) -> Any:
             if self._times_out(lock.name):
-                raise AcquireTimeout(lock.name, timeout_s or 0.0, because="injected by holdfast_trouble")
+                raise AcquireTimeout(
+                    lock.name, timeout_s or 0.0, because="injected by holdfast_trouble", kind=lock._label
+                )
             return acquire(lock, timeout_s, *args)
 
         self._replace(threads.Leasable, "_acquire", turned_away)
@@ -231,7 +233,9 @@ class Trouble:
 
         async def turned_away_async(lock: Any, timeout_s: float | None, *args: Any) -> Any:
             if self._times_out(lock.name):
-                raise AcquireTimeout(lock.name, timeout_s or 0.0, because="injected by holdfast_trouble")
+                raise AcquireTimeout(
+                    lock.name, timeout_s or 0.0, because="injected by holdfast_trouble", kind=lock._label
+                )
             return await acquire_async(lock, timeout_s, *args)
 
         self._replace(aio.Leasable, "_acquire", turned_away_async)

@@ -94,6 +94,7 @@ class Hold:
         "extensions",
         "fence",
         "held_since",
+        "label",
         "least_ms",
         "limited",
         "max_until",
@@ -128,6 +129,8 @@ class Hold:
         deadline: float | None = None,
     ) -> None:
         self.name = name
+        #: Of what, for messages; see `Leasable._label`.
+        self.label = "lock"
         self.token = token
         self.fence = fence
         self.ttl_ms = ttl_ms

@@ -44,9 +44,11 @@ class NotAcked(Trouble):
         self.name = name
         self.needed = needed
         self.acked = acked
+        #: Of what; said by whoever tells the user.
+        self.label = "lock"
 
     def public(self) -> HoldfastError:
-        return ReplicasMissing(self.name, self.needed, self.acked)
+        return ReplicasMissing(self.name, self.needed, self.acked, self.label)
 
 
 class Replicas:

@@ -109,7 +109,7 @@ class RWTurn(Turn):
 
     def refused(self, reply: Reply) -> Exception:
         if reply[0] == -2:
-            return LeaseLost(self.keys.name, "taken")
+            return LeaseLost(self.keys.name, "taken", "read lock")
         if reply[0] == -3:
             return UpgradeRefused(self.keys.name)
         return super().refused(reply)

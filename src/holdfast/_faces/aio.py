@@ -30,7 +30,7 @@ from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
 from holdfast._core.hold import Hold, LeaseState
 from holdfast._core.keys import LockKeys, inbox_prefix, lock_keys
 from holdfast._core.plain import PLAIN, Scripts
-from holdfast._core.replicas import Replicas
+from holdfast._core.replicas import NotAcked, Replicas
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tokens import make_token
 from holdfast._core.trouble import Trouble
@@ -75,10 +75,11 @@ _DEFAULT_URL = "redis://localhost:6379"
 class Loss:
     """Set when a lease is lost; `lease.lost` is one. Can be waited for, like an `asyncio.Event`."""
 
-    __slots__ = ("_callbacks", "_driver", "_event", "_name", "reason")
+    __slots__ = ("_callbacks", "_driver", "_event", "_label", "_name", "reason")
 
-    def __init__(self, name: str, driver: AioDriver) -> None:
+    def __init__(self, name: str, driver: AioDriver, label: str = "lock") -> None:
         self._name = name
+        self._label = label
         self._driver = driver
         self._event = asyncio.Event()
         self._callbacks: list[Callable[[LeaseLost], object]] = []
@@ -113,7 +114,7 @@ class Loss:
 
     def _call(self, callback: Callable[[LeaseLost], object], reason: str) -> None:
         # Not at once: whoever finds the loss must not be hurt by a stranger's exception.
-        self._driver.loop.call_soon(self._driver.call_back, callback, LeaseLost(self._name, reason))
+        self._driver.loop.call_soon(self._driver.call_back, callback, LeaseLost(self._name, reason, self._label))
 
     def __repr__(self) -> str:
         return f"<Loss of {self._name!r}: {self.reason or 'not lost'}>"
@@ -233,7 +234,7 @@ class Lease:
         loss = self._loss
         if loss is None:
             hold = self._hold
-            loss = self._loss = Loss(hold.name, self._driver)
+            loss = self._loss = Loss(hold.name, self._driver, hold.label)
             if hold.state is LeaseState.LOST:
                 loss._fire(hold.reason or "expired")
             else:
@@ -313,8 +314,8 @@ class Lease:
 
     def _ended(self, operation: str) -> LeaseLost | LeaseReleased:
         if self._hold.state is LeaseState.LOST:
-            return LeaseLost(self._hold.name, self._hold.reason or "expired")
-        return LeaseReleased(self._hold.name, operation)
+            return LeaseLost(self._hold.name, self._hold.reason or "expired", self._hold.label)
+        return LeaseReleased(self._hold.name, operation, self._hold.label)
 
     async def __aenter__(self) -> Self:
         self._enter()
@@ -388,7 +389,7 @@ class Lease:
             hold.renewal = None
             if not sys.is_finalizing():
                 _warn(
-                    f"the lease of lock {hold.name!r} was dropped without release(); acquired at "
+                    f"the lease of {hold.label} {hold.name!r} was dropped without release(); acquired at "
                     f"{self._acquired_at()}; it is not renewed any more",
                     ResourceWarning,
                     source=self,
@@ -417,6 +418,8 @@ class Leasable:
 
     _kind = "lock"
     _lease_class: type[Lease] = Lease
+    #: What messages call it.
+    _label = "lock"
     #: What the owner in its tokens begins with.
     _mark = ""
     _reentrant = False
@@ -496,8 +499,8 @@ class Leasable:
         owners = ((owned_as[0], me),) if len(owned_as) == 1 else tuple([(kind, me) for kind in owned_as])
         for owner in owners:
             if owner in client._owners and (lease := client._lease_of(owner, task)) is not None:
-                if not self._reentrant:
-                    raise AlreadyHeld(lease.name)
+                if not self._reentrant or lease._hold.label == "read lock":  # others read, too
+                    raise AlreadyHeld(lease.name, lease._hold.label, self._label)
                 lease._entries += 1
                 return lease
         token = f"{driver.client_id}:{self._mark if mark is None else mark}{me}:{next(client._sequence)}"
@@ -540,14 +543,18 @@ class Leasable:
                     client._introduce(driver, got.sent_at)
                 return lease
         except Trouble as trouble:
+            if isinstance(trouble, NotAcked):
+                trouble.name, trouble.label = self._name, self._label
             raise client._public(trouble) from None
-        except BaseException:
+        except BaseException as error:
             if got is not None:
                 # Between the grant and its lease: nobody else would give it back.
                 driver.start(self._give_back(token))
+            if type(error) is LeaseLost:
+                raise LeaseLost(self._name, error.reason, self._label) from None
             raise
         assert isinstance(got, Busy)
-        raise AcquireTimeout(self._name, got.waited_s, got.holder)
+        raise AcquireTimeout(self._name, got.waited_s, got.holder, kind=self._label)
 
     async def __aenter__(self) -> Lease:
         task = current_task()

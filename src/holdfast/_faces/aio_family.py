@@ -80,7 +80,9 @@ class _TurnLeasable(Leasable):
         return wait_for(turn, timeout_s, listening=self._client._driver.listening(turn.key))
 
     def _make_hold(self, token: str, grant: Grant) -> Hold:
-        return self._turn(token).hold(self._name, grant, self._renew, self._max_hold_ms)
+        hold = self._turn(token).hold(self._name, grant, self._renew, self._max_hold_ms)
+        hold.label = self._label
+        return hold
 
     def _give_back(self, token: str) -> Protocol[None]:
         return self._turn(token).give_back()
@@ -154,7 +156,9 @@ class _Side(_TurnLeasable):
         return rwlock.RWTurn(self._keys, token, self._ttl_ms, self._client._settings, self._sync)
 
     def _make_hold(self, token: str, grant: Grant) -> Hold:
-        return self._turn(token).hold(self._name, grant, self._renew, self._max_hold_ms, self._until)
+        hold = self._turn(token).hold(self._name, grant, self._renew, self._max_hold_ms, self._until)
+        hold.label = self._label
+        return hold
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}: ttl {self.ttl:g} s>"
@@ -163,6 +167,7 @@ class _Side(_TurnLeasable):
 class ReadLock(_Side):
     """The reading side of a shared lock, made by `RWLock.read`. As a context manager it acquires without a limit."""
 
+    _label = "read lock"
     _mark = rwlock.READER
     _lease_class = ReadLease
 
@@ -181,6 +186,7 @@ class ReadLock(_Side):
 class WriteLock(_Side):
     """The writing side of a shared lock, made by `RWLock.write`. As a context manager it acquires without a limit."""
 
+    _label = "write lock"
     _mark = rwlock.WRITER
     _lease_class = WriteLease
 
@@ -222,7 +228,7 @@ class _Downgrade(ReadLock):
         writer.stray = self._writer.stray
         grant = await rwlock.downgrade(writer, self._turn(token))
         if grant is None:
-            raise LeaseLost(self._name, "taken")
+            raise LeaseLost(self._name, "taken", "write lock")
         return grant
 
 
@@ -294,6 +300,7 @@ class Semaphore(_TurnLeasable):
     """
 
     _kind = "semaphore"
+    _label = "semaphore"
     _mark = "1."
 
     def __init__(
@@ -377,6 +384,7 @@ class MultiLock(_TurnLeasable):
     greater than every earlier one of each. One loss ends the lease. As a context manager it acquires without a limit.
     """
 
+    _label = "multilock"
     _kind = "multilock"
 
     def __init__(
@@ -405,7 +413,9 @@ class MultiLock(_TurnLeasable):
         return multilock.acquire(turns, timeout_s, listening=self._client._driver.listening(turns[0].key))
 
     def _make_hold(self, token: str, grant: Grant) -> Hold:
-        return multilock.hold(self._turns(token), self._name, grant, self._renew, self._max_hold_ms)
+        hold = multilock.hold(self._turns(token), self._name, grant, self._renew, self._max_hold_ms)
+        hold.label = self._label
+        return hold
 
     def _give_back(self, token: str) -> Protocol[None]:
         return multilock.give_back(self._turns(token))
@@ -703,6 +713,7 @@ def _is_over(lease: Lease) -> bool:
 
 
 class _Leadership(Lock):
+    _label = "election"
     _kind = "election"
 
     def __init__(
@@ -717,6 +728,11 @@ class _Leadership(Lock):
         super().__init__(client, name, ttl_ms, renew, max_hold_ms)
         self._keys = self._keys.part("leader")  # apart from the lock of that name
         self._exclusive = client._exclusive(self._keys, sync_replicas)
+
+    def _make_hold(self, token: str, grant: Grant) -> Hold:
+        hold = super()._make_hold(token, grant)
+        hold.label = self._label
+        return hold
 
 
 class Election:

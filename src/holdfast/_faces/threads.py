@@ -26,7 +26,7 @@ from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
 from holdfast._core.hold import Hold, LeaseState
 from holdfast._core.keys import LockKeys, inbox_prefix, lock_keys
 from holdfast._core.plain import PLAIN, Scripts
-from holdfast._core.replicas import Replicas
+from holdfast._core.replicas import NotAcked, Replicas
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tokens import make_token
 from holdfast._core.trouble import Trouble
@@ -81,10 +81,11 @@ _DEFAULT_URL = "redis://localhost:6379"
 class Loss:
     """Set when a lease is lost; `lease.lost` is one. Can be waited for, like a `threading.Event`."""
 
-    __slots__ = ("_callbacks", "_flag", "_name", "reason")
+    __slots__ = ("_callbacks", "_flag", "_label", "_name", "reason")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, label: str = "lock") -> None:
         self._name = name
+        self._label = label
         self._flag = Flag()
         self._callbacks: deque[Callable[[LeaseLost], object]] = deque()  # those that were not called yet
         #: Why it was lost, or None.
@@ -120,7 +121,7 @@ class Loss:
     def _call(self, callback: Callable[[LeaseLost], object], reason: str) -> None:
         # A thread of its own: whoever finds the loss may hold locks, and must not wait for a stranger's code.
         threading.Thread(
-            target=callback, args=(LeaseLost(self._name, reason),), name="holdfast-on-lost", daemon=True
+            target=callback, args=(LeaseLost(self._name, reason, self._label),), name="holdfast-on-lost", daemon=True
         ).start()
 
     def __repr__(self) -> str:
@@ -210,7 +211,7 @@ class Lease:
         loss = self._loss
         if loss is None:
             hold = self._hold
-            self._losses.append(Loss(hold.name))
+            self._losses.append(Loss(hold.name, hold.label))
             loss = self._losses[0]
             hold.on_loss = loss._fire
             if hold.state is LeaseState.LOST:
@@ -299,8 +300,8 @@ class Lease:
         hold = self._hold
         # Alive: a signal handler asks while its thread notes the end.
         if hold.state is LeaseState.LOST or (hold.alive and clock() >= hold.deadline):
-            return LeaseLost(hold.name, hold.reason or "expired")
-        return LeaseReleased(hold.name, operation)
+            return LeaseLost(hold.name, hold.reason or "expired", hold.label)
+        return LeaseReleased(hold.name, operation, hold.label)
 
     def __enter__(self) -> Self:
         return self
@@ -336,7 +337,7 @@ class Lease:
             self._client._driver.drop(hold)
             if not sys.is_finalizing():
                 _warn(
-                    f"the lease of lock {hold.name!r} was dropped without release(); "
+                    f"the lease of {hold.label} {hold.name!r} was dropped without release(); "
                     f"acquired at {self._acquired_at()}; it is not renewed any more",
                     ResourceWarning,
                     source=self,
@@ -351,6 +352,8 @@ class Leasable:
 
     _kind = "lock"
     _lease_class: type[Lease] = Lease
+    #: What messages call it.
+    _label = "lock"
     #: What the owner in its tokens begins with.
     _mark = ""
     _reentrant = False
@@ -434,9 +437,10 @@ class Leasable:
         for owner in owners:
             held = client._owners.get(owner)
             if held is not None and (lease := held()) is not None and not lease._hold.over(clock()):
-                if not self._reentrant:
-                    raise AlreadyHeld(lease.name)
-                assert lease._entries is not None
+                if not self._reentrant or lease._hold.label == "read lock":  # others read, too
+                    raise AlreadyHeld(lease.name, lease._hold.label, self._label)
+                if lease._entries is None:
+                    lease._entries = []  # it was acquired through an object that is not reentrant
                 lease._entries.append(None)
                 return lease
         if driver.closed:
@@ -484,15 +488,19 @@ class Leasable:
                     client._introduce(got.sent_at)
                 return lease
         except Trouble as trouble:
+            if isinstance(trouble, NotAcked):
+                trouble.name, trouble.label = self._name, self._label
             raise client._public(trouble) from None
         except Cancelled:
-            raise AcquireCancelled(self._name) from None
-        except BaseException:
+            raise AcquireCancelled(self._name, self._label) from None
+        except BaseException as error:
             # Between the grant and its lease: nobody else would give it back.
             driver.spawn(self._give_back(token))
+            if type(error) is LeaseLost:
+                raise LeaseLost(self._name, error.reason, self._label) from None
             raise
         assert isinstance(got, Busy)
-        raise AcquireTimeout(self._name, got.waited_s, got.holder)
+        raise AcquireTimeout(self._name, got.waited_s, got.holder, kind=self._label)
 
     def __enter__(self) -> Lease:
         lease = self._acquire(None, None, sys._getframe(1))

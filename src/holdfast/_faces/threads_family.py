@@ -65,7 +65,7 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _run(client: Client, name: str, protocol: Protocol[R], cancel: Any = None) -> R:
+def _run(client: Client, name: str, protocol: Protocol[R], cancel: Any = None, kind: str = "lock") -> R:
     """Run it, with errors as a face has them."""
     if cancel is not None and not isinstance(cancel, Cancel):
         protocol.close()
@@ -75,7 +75,7 @@ def _run(client: Client, name: str, protocol: Protocol[R], cancel: Any = None) -
     except Trouble as trouble:
         raise client._public(trouble) from None
     except Cancelled:
-        raise AcquireCancelled(name) from None
+        raise AcquireCancelled(name, kind) from None
 
 
 class _TurnLeasable(Leasable):
@@ -107,7 +107,9 @@ class _TurnLeasable(Leasable):
         return wait_for(self._turn(token), timeout_s)
 
     def _make_hold(self, token: str, grant: Grant) -> Hold:
-        return self._turn(token).hold(self._name, grant, self._renew, self._max_hold_ms)
+        hold = self._turn(token).hold(self._name, grant, self._renew, self._max_hold_ms)
+        hold.label = self._label
+        return hold
 
     def _give_back(self, token: str) -> Protocol[None]:
         return self._turn(token).give_back()
@@ -183,7 +185,9 @@ class _Side(_TurnLeasable):
         return rwlock.RWTurn(self._keys, token, self._ttl_ms, self._client._driver.settings, self._sync)
 
     def _make_hold(self, token: str, grant: Grant) -> Hold:
-        return self._turn(token).hold(self._name, grant, self._renew, self._max_hold_ms, self._until)
+        hold = self._turn(token).hold(self._name, grant, self._renew, self._max_hold_ms, self._until)
+        hold.label = self._label
+        return hold
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}: ttl {self.ttl:g} s>"
@@ -192,6 +196,7 @@ class _Side(_TurnLeasable):
 class ReadLock(_Side):
     """The reading side of a shared lock, made by `RWLock.read`. As a context manager it acquires without a limit."""
 
+    _label = "read lock"
     _mark = rwlock.READER
     _lease_class = ReadLease
 
@@ -210,6 +215,7 @@ class ReadLock(_Side):
 class WriteLock(_Side):
     """The writing side of a shared lock, made by `RWLock.write`. As a context manager it acquires without a limit."""
 
+    _label = "write lock"
     _mark = rwlock.WRITER
     _lease_class = WriteLease
 
@@ -253,7 +259,7 @@ class _Downgrade(ReadLock):
         writer.stray = self._writer.stray
         grant = await rwlock.downgrade(writer, self._turn(token))
         if grant is None:
-            raise LeaseLost(self._name, "taken")
+            raise LeaseLost(self._name, "taken", "write lock")
         return grant
 
 
@@ -325,6 +331,7 @@ class Semaphore(_TurnLeasable):
     """
 
     _kind = "semaphore"
+    _label = "semaphore"
     _mark = "1."
 
     def __init__(
@@ -408,6 +415,7 @@ class MultiLock(_TurnLeasable):
     greater than every earlier one of each. One loss ends the lease. As a context manager it acquires without a limit.
     """
 
+    _label = "multilock"
     _kind = "multilock"
 
     def __init__(
@@ -443,7 +451,9 @@ class MultiLock(_TurnLeasable):
         return multilock.acquire(self._turns(token), timeout_s)
 
     def _make_hold(self, token: str, grant: Grant) -> Hold:
-        return multilock.hold(self._turns(token), self._name, grant, self._renew, self._max_hold_ms)
+        hold = multilock.hold(self._turns(token), self._name, grant, self._renew, self._max_hold_ms)
+        hold.label = self._label
+        return hold
 
     def _give_back(self, token: str) -> Protocol[None]:
         return multilock.give_back(self._turns(token))
@@ -612,7 +622,7 @@ class _Gate:
         token = client._new_token(str(client._driver.here.number))
         turn = gate.GateTurn(self._kind, self._keys, token, self._declared, self._keep_ms, client._driver.settings)
         protocol = wait_for(turn, timeout_s, listening=client._driver.listening(turn.key))
-        return isinstance(_run(client, self._name, protocol, cancel), Grant)
+        return isinstance(_run(client, self._name, protocol, cancel, self._kind), Grant)
 
     def _move(self, what: str | int) -> int:
         client = self._client
@@ -701,7 +711,7 @@ class Barrier:
         client = self._client
         token = client._new_token(str(client._driver.here.number))
         turn = barrier.BarrierTurn(self._keys, token, self._parties, self._keep_ms, client._driver.settings)
-        got = _run(client, self._name, wait_for(turn, timeout_s, listening=True), cancel)
+        got = _run(client, self._name, wait_for(turn, timeout_s, listening=True), cancel, "barrier")
         if not isinstance(got, Grant):
             raise BrokenBarrier(self._name)
         return got.fence
@@ -742,6 +752,7 @@ def _is_over(lease: Lease) -> bool:
 
 
 class _Leadership(Lock):
+    _label = "election"
     _kind = "election"
 
     def __init__(
@@ -756,6 +767,11 @@ class _Leadership(Lock):
         super().__init__(client, name, ttl_ms, renew, max_hold_ms)
         self._keys = self._keys.part("leader")  # apart from the lock of that name
         self._exclusive = client._exclusive(self._keys, sync_replicas)
+
+    def _make_hold(self, token: str, grant: Grant) -> Hold:
+        hold = super()._make_hold(token, grant)
+        hold.label = self._label
+        return hold
 
 
 class Election:
