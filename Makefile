@@ -69,9 +69,10 @@ model: $(READY) ## the formal models, each assumption removed in turn (spin and 
 mutants: $(READY) ## change protocol and scripts in many ways: the simulation has to notice each (JOBS=2)
 	$(BIN)/python -m tests.mutants --jobs $(JOBS)
 
-torture: $(READY) ## real servers, broken every few seconds (SECONDS=60 SEED=1 TOPOLOGY=single LIBRARY=holdfast)
+torture: $(READY) ## real servers and processes, broken all the time (SECONDS=60 SEED=1 TOPOLOGY=single FAULTS=all LIBRARY=holdfast)
 	$(BIN)/python -m rig torture --seconds $(or $(SECONDS),120) --seed $(or $(SEED),1) \
-	    --topology $(or $(TOPOLOGY),single) --library $(or $(LIBRARY),holdfast)
+	    --topology $(or $(TOPOLOGY),single) --library $(or $(LIBRARY),holdfast) \
+	    $(if $(FAULTS),--faults $(FAULTS))
 
 lock: $(READY) ## resolve requirements-dev.in anew
 	rm -rf .venv-lock && "$(PYTHON)" -m venv .venv-lock

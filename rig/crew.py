@@ -263,5 +263,7 @@ def judge_end(status: int | None, way: str, text: str) -> Iterator[str]:
         text = re.sub(r"(?:During handling of the above exception, another exception occurred:\n)", "", text)
         text = re.sub(r"Traceback \(most recent call last\):\n(?:[ +|].*\n)+KeyboardInterrupt\n?", "", text)
         text = re.sub(r"Traceback \(most recent call last\):\n(?:[ +|].*\n)+asyncio.*CancelledError.*\n?", "", text)
-    if _COMPLAINTS.search(text):
-        yield f"was noisy at its end: {tail}"
+    if complaint := _COMPLAINTS.search(text):
+        begin = text.rfind("\n", 0, complaint.start()) + 1
+        last = [line for line in text.splitlines() if re.match(r"\w[\w.]*(Error|Warning|Exception)\b", line)]
+        yield f"was noisy at its end ({last[-1][:90] if last else 'no error'}):\n{text[begin : begin + 2500]}"

@@ -10,6 +10,7 @@ import random
 import resource
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Hazards:
         self._random = random.Random(f"{life.seed}-hazards")
         self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._threshold = gc.get_threshold()
+        self._fillers: list[int] = []
+        self._pid = os.getpid()
         self._threads_fail = False
         self._next_s = 0.0
         self._on = False
@@ -77,7 +80,9 @@ class Hazards:
             signal.signal(signal.SIGALRM, signal.SIG_IGN)
         gc.set_threshold(*self._threshold)
         self._threads_fail = False
-        resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
+        if threading.current_thread() is threading.main_thread() and os.getpid() == self._pid:
+            time.sleep(0.1)  # a look at the limits that is under way in the watch's thread ends
+        self._free(*self._limits)
 
     # ---- signals ----
 
@@ -175,7 +180,17 @@ class Hazards:
             soft, hard = self._limits
             if self._on:
                 self._life.played["no descriptor left"] += 1
-                with contextlib.suppress(OSError, ValueError):
-                    highest = max(map(int, os.listdir("/proc/self/fd")))
-                    soft = self._random.choice((3, highest + 1, highest + 3))
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+                highest = max(map(int, os.listdir("/proc/self/fd")))
+                resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
+                with contextlib.suppress(OSError):
+                    while True:
+                        self._fillers.append(os.dup(2))
+                if self._random.random() < 0.3:
+                    os.close(self._fillers.pop())  # one is left
+            else:
+                self._free(soft, hard)
+
+    def _free(self, soft: int, hard: int) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        while self._fillers:
+            os.close(self._fillers.pop())

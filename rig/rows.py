@@ -132,6 +132,42 @@ ROWS: tuple[Row, ...] = (
     Row(53, "many wait", "woken one by one, first come first served; three commands a handoff"),
     Row(54, "a reader dies; writers starve", "each reader has its own ttl; a waiting writer goes before new readers"),
     Row(55, "FLUSHALL, or a key removed by hand", "told by the next renewal; fencing tokens grow"),
+    # Faults of the process.
+    Row(
+        56,
+        "an exception at any bytecode: Ctrl-C, a signal's handler that raises",
+        "what was granted is released, or given back in the background",
+        "between the return of `acquire()` and the assignment Python itself drops the lease: use `with`",
+    ),
+    Row(57, "a signal's handler releases, closes, cancels, acquires", "done, whatever it has interrupted"),
+    Row(58, "a signal comes all the time", "waits end at their deadlines, be the server healthy or not"),
+    Row(59, "the process is stopped and goes on, again and again", "waits go on; a lease is looked at, as in row 13"),
+    Row(60, "fork amid busy threads", "the child holds nothing and knows it, and can acquire; as row 20"),
+    Row(
+        61,
+        "the collector runs finalizers at any moment, in any thread",
+        "they take no lock, send nothing, wait for nothing; a dropped lease is not renewed any more",
+    ),
+    Row(62, "no thread can be started", "leases are renewed and told of their loss; tried again"),
+    Row(
+        63, "no descriptor is left", "what is connected goes on; `ServerUnreachable` where a connection would be needed"
+    ),
+    Row(
+        64,
+        "a thread ends before its lease, and another one gets its number",
+        "the lease is nobody's but the first one's",
+    ),
+    Row(65, "one `Election` is used by several threads or tasks", "each leads, loses and resigns for itself"),
+    Row(66, "a client is closed while others hold and wait", 'holders are told ("closed"), waiters get `ClientClosed`'),
+    Row(
+        67,
+        "the process ends: return, `sys.exit`, an exception, a signal, daemon threads",
+        "what it held is free at once, what waited is not queued any more",
+        "after SIGKILL, `os._exit` and an unhandled SIGTERM Python runs nothing: as row 21",
+    ),
+    Row(68, "threads are greenlets (gevent, eventlet)", "works when they were patched first, is refused otherwise"),
+    Row(69, "a request is carried out after later ones of its lease", "only `extend` shortens, in the order of asking"),
+    Row(70, "threads of one client race at any line of it", "one ends a lease; nobody sleeps through what is for him"),
 )
 
 #: Tests of rows that do not have the number in their names.
@@ -155,6 +191,35 @@ ALSO: dict[str, tuple[int, ...]] = {
     "test_a_quorums_release_without_a_reply": (4, 49),
 }
 
+#: Those of faults of the process, whose names say what they show.
+ALSO |= {
+    "test_a_handler_may_use_the_library_at_a_sample_of_bytecodes": (57,),
+    "test_a_handler_may_use_the_library_at_more_bytecodes": (57,),
+    "test_short_waits_end_under_a_periodic_signal": (58,),
+    "test_waiting_for_a_lock_ends_under_a_periodic_signal": (58,),
+    "test_a_periodic_signal_does_not_prolong_a_wait_for_a_server_that_hangs": (58,),
+    "test_a_wait_goes_on_after_a_stop": (59,),
+    "test_what_is_connected_goes_on_without_descriptors": (63,),
+    "test_a_thread_with_the_number_of_an_ended_one_does_not_own_its_lease": (64,),
+    "test_a_stranger_cannot_use_the_condition_of_an_ended_thread": (64,),
+    "test_a_reader_with_the_number_of_an_ended_one_reads": (64,),
+    "test_tasks_that_get_the_address_of_an_ended_one": (64,),
+    "test_the_end_of_a_lost_lead_leaves_the_next_one_alone": (65,),
+    "test_the_end_of_a_lost_lead_leaves_the_next_task_alone": (65,),
+    "test_one_greenlet_is_inside": (68,),
+    "test_a_client_in_use_before_the_patch_is_refused": (68,),
+    "test_half_a_patch_is_refused": (68,),
+    "test_what_threads_can_greenlets_can": (68,),
+    "test_a_late_renewal_does_not_shorten": (69,),
+    "test_a_late_first_request_does_not_shorten": (69,),
+    "test_a_late_extension_does_not_shorten_what_a_later_one_has_set": (69,),
+    "test_two_extensions_at_once_leave_what_the_client_trusts": (69,),
+    "test_schedules": (60, 70),
+    "test_many_schedules": (60, 70),
+}
+
+_TORTURE = "`make torture`, which fails for it ([torture](torture.md#faults-of-the-process))"
+
 #: Where a row without a test against real servers is answered for.
 ELSEWHERE: dict[int, str] = {
     22: "simulation (replication with lag and failover)",
@@ -168,6 +233,11 @@ ELSEWHERE: dict[int, str] = {
     45: "simulation (clocks of different rates)",
     48: "simulation",
     49: "simulation, contract of the quorum",
+    56: _TORTURE,
+    61: _TORTURE,
+    62: _TORTURE,
+    66: _TORTURE,
+    67: _TORTURE,
 }
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import redis
@@ -21,6 +23,16 @@ __all__ = ["STAGES", "Stage"]
 RESTART_DELAY_S = 3.0
 #: A set of tokens that were given back is trimmed; in a run it may grow to so many.
 GONE_MAX = 100_000
+
+
+def _own_ports() -> set[str]:
+    """Local ports of this process's connections."""
+    inodes = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            inodes.add(os.readlink(f"/proc/self/fd/{number}").removeprefix("socket:[").removesuffix("]"))
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {str(int(words[1].rpartition(":")[2], 16)) for words in lines if words[9] in inodes}
 
 
 class Stage:
@@ -82,9 +94,10 @@ class Stage:
         found = []
         for server in self.servers:
             with contextlib.suppress(redis.RedisError), self.look(server) as client:
-                own = str(client.client_id())
+                own = _own_ports()
                 for each in (*client.client_list("normal"), *client.client_list("pubsub")):
-                    if each["id"] != own and not each["name"].startswith("sentinel"):
+                    port = each["addr"].rpartition(":")[2]
+                    if port not in own and not each["name"].startswith("sentinel"):
                         found.append(f"connection to {server.port}: {each['name'] or each['addr']} ({each['cmd']})")
         return found
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 
-from rig.rows import ELSEWHERE, PAGE, ROWS, shown_by_row
+from rig.rows import ALSO, ELSEWHERE, PAGE, ROWS, shown_by_row
 
 OWN = ("tests/live/test_faults_network.py", "tests/live/test_faults_server.py", "tests/live/test_faults_machine.py")
 
 
 def test_every_row_has_a_test_or_a_reason() -> None:
-    assert [row.number for row in ROWS] == list(range(1, 56))
+    assert [row.number for row in ROWS] == list(range(1, 71))
     tests = shown_by_row()
     assert [row.number for row in ROWS if not tests.get(row.number) and row.number not in ELSEWHERE] == []
-    assert set(tests) <= set(range(1, 56))
+    assert set(tests) <= set(range(1, 71))
+
+
+def test_what_is_named_exists() -> None:
+    found = {test.name for tests in shown_by_row().values() for test in tests}
+    assert sorted(set(ALSO) - found) == []
 
 
 def test_the_page_is_current() -> None:
