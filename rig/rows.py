@@ -200,6 +200,7 @@ ALSO |= {
     "test_a_periodic_signal_does_not_prolong_a_wait_for_a_server_that_hangs": (58,),
     "test_a_wait_goes_on_after_a_stop": (59,),
     "test_what_is_connected_goes_on_without_descriptors": (63,),
+    "test_a_connection_that_cannot_be_made_says_so": (63,),
     "test_a_thread_with_the_number_of_an_ended_one_does_not_own_its_lease": (64,),
     "test_a_stranger_cannot_use_the_condition_of_an_ended_thread": (64,),
     "test_a_reader_with_the_number_of_an_ended_one_reads": (64,),

@@ -68,3 +68,64 @@ def test_what_is_connected_goes_on_without_descriptors(
         [sys.executable, "-c", program, valkey_server.url, unique_name], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+NEW_THREADS = """
+import os, resource, sys
+import holdfast
+
+locks = holdfast.connect(sys.argv[1])
+lock = locks.lock(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+used = []
+try:
+    while True:
+        used.append(os.dup(2))
+except OSError:
+    pass
+try:
+    lock.acquire(timeout=0.5)
+except holdfast.ServerUnreachable as error:
+    said = str(error)
+for each in used:
+    os.close(each)
+assert "open files" in said, said
+lock.acquire(timeout=5).release()
+locks.close()
+"""
+NEW_ASYNCIO = """
+import asyncio, os, resource, sys
+import holdfast.asyncio
+
+async def main():
+    locks = holdfast.asyncio.connect(sys.argv[1])
+    lock = locks.lock(sys.argv[2])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    used = []
+    try:
+        while True:
+            used.append(os.dup(2))
+    except OSError:
+        pass
+    try:
+        await lock.acquire(timeout=0.5)
+    except holdfast.ServerUnreachable as error:
+        said = str(error)
+    for each in used:
+        os.close(each)
+    assert "open files" in said, said
+    await (await lock.acquire(timeout=5)).release()
+    await locks.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("program", [NEW_THREADS, NEW_ASYNCIO], ids=["threads", "asyncio"])
+def test_a_connection_that_cannot_be_made_says_so(
+    program: str, valkey_server: embedded.Server, unique_name: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", program, valkey_server.url, unique_name], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr

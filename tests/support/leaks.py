@@ -55,7 +55,7 @@ class Taken:
 
 def take(*, objects: bool = True) -> Taken:
     """The process as it is now. `objects`: also those of the library, which takes a collection, and a look at all."""
-    many._waker()  # a pipe that every thread has for its life, once it has asked several servers at once
+    many._wakers.clear()  # kept for the next call of several servers, and closed with their end
     if not objects:
         return Taken(_threads(), _descriptors())
     gc.collect()

@@ -71,7 +71,10 @@ class _Waker:
 
     def __del__(self) -> None:
         for end in self._ends:
-            end.close()
+            try:
+                end.close()
+            except Exception:  # gevent's sockets at the end of the interpreter, when its modules are gone
+                pass
 
 
 #: Those that nobody uses. Not one for each thread: a signal handler may ask in the middle of another call.

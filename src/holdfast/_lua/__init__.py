@@ -2,8 +2,8 @@
 
 A line `-- #include PART` is replaced by the text of PART.lua, so that a piece of logic stands in one file.
 `SCRIPTS` holds the runnable ones by the stem of their file; parts are not runnable. A script is made when it is first
-used, since a program uses few of them; but the files are read at once, half a millisecond for all: a renewal must not
-depend on a free descriptor, nor on files that an upgrade has replaced meanwhile.
+used, since a program uses few of them; but the files are read with this module, half a millisecond for all: a renewal
+must not depend on a free descriptor, nor on files that an upgrade has replaced meanwhile.
 """
 
 from __future__ import annotations
@@ -113,4 +113,5 @@ class _Scripts(dict[str, Script]):
         return self._all().items()
 
 
+_read("acquire")  # and all the others
 SCRIPTS: dict[str, Script] = _Scripts()

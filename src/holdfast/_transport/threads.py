@@ -313,8 +313,10 @@ class Node:
             if connection is not None:
                 connection.disconnect()
             # Imported here: it knows the errors of redis-py, which takes longer to import than all else together.
-            from holdfast._transport.refusals import connecting_trouble
-
+            try:
+                from holdfast._transport.refusals import connecting_trouble
+            except OSError:  # no descriptor is left to import it with, which is what is wrong
+                raise Trouble("refused", str(error), self.name, sent=False, passing=True) from error
             raise connecting_trouble(error, self.name) from error
         except BaseException:
             if connection is not None:
