@@ -19,7 +19,7 @@ import holdfast
 from holdfast._core.hold import Hold, LeaseState
 from holdfast._drivers import threads as driver_module
 from holdfast._drivers.threads import ThreadDriver
-from holdfast._drivers.waits import Mailbox
+from holdfast._transport.waits import Mailbox
 from tests.support.scheduled import World
 
 KEY = b"holdfast:{a}"

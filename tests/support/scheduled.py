@@ -42,7 +42,15 @@ __all__ = ["Deadlock", "Node", "World"]
 #: A schedule of more steps than this goes round in circles.
 _STEPS_MAX = 400_000
 #: Where threads may be switched between two lines.
-_TRACED = ("/holdfast/_drivers/", "/holdfast/_faces/threads", "/holdfast/_core/hold.py")
+_TRACED = (
+    *("/holdfast/_drivers/", "/holdfast/_transport/waits.py"),
+    *("/holdfast/_faces/threads", "/holdfast/_core/hold.py"),
+)
+    "/holdfast/_drivers/",
+    "/holdfast/_transport/waits.py",
+    "/holdfast/_faces/threads",
+    "/holdfast/_core/hold.py",
+)
 _FOREVER = float("inf")
 
 
@@ -310,7 +318,7 @@ class World:
                 continue
             if getattr(module, "clock", None) is real:
                 replace(module, "clock", self.clock)
-            if name.startswith(("holdfast._drivers.", "holdfast._faces.")):
+            if name.startswith(("holdfast._drivers.", "holdfast._faces.", "holdfast._transport.waits")):
                 for each in ("threading", "selectors", "time", "queue", "os"):
                     if hasattr(module, each):
                         replace(module, each, getattr(self, each))
