@@ -46,11 +46,6 @@ _TRACED = (
     *("/holdfast/_drivers/", "/holdfast/_transport/waits.py"),
     *("/holdfast/_faces/threads", "/holdfast/_core/hold.py"),
 )
-    "/holdfast/_drivers/",
-    "/holdfast/_transport/waits.py",
-    "/holdfast/_faces/threads",
-    "/holdfast/_core/hold.py",
-)
 _FOREVER = float("inf")
 
 
