@@ -1,0 +1,183 @@
+"""What the collector runs, in any thread and at any bytecode: it takes no lock, sends nothing and waits for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+import holdfast
+import holdfast.asyncio
+from holdfast import embedded
+from tests.support import servers
+from tests.support.faces import FACES, Face, eventually
+
+#: Leases that are dropped at once; each cost the square of them.
+MANY = 20_000
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[embedded.Server]:
+    with servers.start() as one:
+        yield one
+
+
+@pytest.fixture(params=sorted(FACES))
+def face(request: pytest.FixtureRequest) -> Iterator[Face]:
+    face = FACES[request.param]()
+    yield face
+    face.close()
+
+
+def is_lost(lease: Any) -> bool:
+    return bool(lease.state is holdfast.LeaseState.LOST)
+
+
+def ours() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("holdfast")}
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_clients_at_a_server_that_hangs_are_collected_at_once(server: embedded.Server) -> None:
+    before = ours()
+    clients: list[Any] = [holdfast.connect(server.url) for _ in range(3)]
+    leases = [client.lock(servers.unique()).acquire() for client in clients]
+    cycle = [clients, leases]
+    cycle.append(cycle)
+    server.pause()
+    try:
+        del clients, leases, cycle
+        began_at = time.monotonic()
+        gc.collect()
+        assert time.monotonic() - began_at < 1.0
+    finally:
+        server.resume()
+    eventually(lambda: not ours() - before, "their threads end")
+
+
+def test_a_client_is_collected_while_its_own_lock_is_held(server: embedded.Server) -> None:
+    """By a thread that was interrupted in the middle of something: its finalizer must not wait for that."""
+    client = holdfast.connect(server.url)
+    client.lock(servers.unique()).acquire().release()
+    driver = client._driver
+    released = threading.Event()
+
+    def hold() -> None:
+        with driver.lock:
+            released.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        began_at = time.monotonic()
+        del client
+        gc.collect()
+        assert time.monotonic() - began_at < 1.0
+    finally:
+        released.set()
+        holder.join()
+    eventually(lambda: driver.closed, "it is closed in the background")
+
+
+def test_dropping_many_leases_is_linear_and_delays_no_renewal(server: embedded.Server) -> None:
+    from holdfast._core.hold import Hold
+
+    with holdfast.connect(server.url) as locks, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        kept = locks.lock(servers.unique(), ttl=2).acquire()
+        driver = locks._driver
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+
+        def nothing(*_: object) -> Any:
+            raise AssertionError("it is neither renewed nor released")
+
+        holds = [Hold(f"n{number}", f"t{number}", 1, 3_600_000, now, nothing, nothing) for number in range(MANY)]
+        for hold in holds:
+            driver.watch(hold)
+        began_at = time.monotonic()
+        for hold in holds:
+            driver.drop(hold)
+        assert time.monotonic() - began_at < 2.0
+        eventually(lambda: not driver._dropped and len(driver.schedule) <= 1, "they are swept")
+        assert time.monotonic() - began_at < 8.0
+        time.sleep(2.5)  # the ttl of the one that is held
+        assert kept.state is holdfast.LeaseState.HELD
+        for hold in holds:
+            hold.released()
+        kept.release()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_nothing_is_kept_of_leases_that_were_lost_and_dropped(server: embedded.Server, face: Face) -> None:
+    locks = face.connect(server.url)
+    for number in range(20):
+        lease = locks.lock(servers.unique(f"n{number}"), ttl=0.05, renew=False).acquire()
+        eventually(partial(is_lost, lease))
+        del lease
+    gc.collect()
+    client = getattr(locks, "_target", locks)
+    eventually(lambda: not client._owners, "its owners are forgotten")
+
+
+def test_the_collector_at_every_allocation(server: embedded.Server) -> None:
+    """Clients and leases in cycles, dropped by several threads, with a collection as often as can be."""
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(5):
+                client = holdfast.connect(server.url)
+                lease: Any = client.lock(servers.unique()).acquire()
+                lease.on_lost(lambda error: None)
+                cycle: list[Any] = [client, lease]
+                cycle.append(cycle)
+                del client, lease, cycle
+        except BaseException as error:
+            errors.append(error)
+
+    threshold = gc.get_threshold()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.set_threshold(1)
+        try:
+            threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+            assert not any(thread.is_alive() for thread in threads), "a finalizer hangs"
+        finally:
+            gc.set_threshold(*threshold)
+        gc.collect()
+    assert not errors
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_an_event_loop_is_not_held_up_by_a_client_of_another_one(server: embedded.Server) -> None:
+    async def use() -> holdfast.asyncio.Client:
+        client = holdfast.asyncio.connect(server.url)
+        async with client.lock(servers.unique()):
+            pass
+        return client
+
+    client: Any = asyncio.run(use())
+    server.pause()
+    try:
+
+        async def collect() -> float:
+            nonlocal client
+            began_at = time.monotonic()
+            client = None
+            gc.collect()
+            return time.monotonic() - began_at
+
+        assert asyncio.run(collect()) < 1.0
+    finally:
+        server.resume()
