@@ -196,6 +196,12 @@ class Hold:
         self.state = LeaseState.RELEASED
         return True
 
+    def half_released(self) -> bool:
+        """For who caught an exception out of `released`: whether it had released it all the same; now it has."""
+        if self.alive and self.reason is None and not hasattr(self, "unended"):
+            self.state = LeaseState.RELEASED
+        return self.state is LeaseState.RELEASED
+
     def _become(self, state: LeaseState) -> None:
         self.state = state
         if not hasattr(self, "unended"):  # ended by another thread meanwhile, which stays so

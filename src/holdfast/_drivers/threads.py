@@ -147,6 +147,7 @@ class ThreadDriver:
         self._inbox_of: dict[Node, Wire] = {}
         self._sessions: dict[str, Wire] = {}
         self._dropped: collections.deque[Hold] = collections.deque()
+        self._to_give_back: collections.deque[Hold] = collections.deque()
         self._abandoned: list[Hold] = []
         self._abandoned_bound = _ABANDONED_MIN
         self._agent = _Agent(self)
@@ -195,6 +196,25 @@ class ThreadDriver:
             return self._drive(protocol, protocol.send(None), cancel)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+        except BaseException as error:
+            self._interrupted(protocol, error)
+            raise
+
+    def _interrupted(self, protocol: Protocol[Any], error: BaseException) -> None:
+        """An exception has come up; when it came between two effects, the protocol has not seen it yet."""
+        if protocol.cr_frame is None:  # type: ignore[attr-defined]
+            return  # it came from there
+        try:
+            effect = protocol.throw(error)
+            while True:
+                try:
+                    result = self._perform[type(effect)](effect, None)
+                except Trouble as trouble:
+                    effect = protocol.throw(trouble)
+                else:
+                    effect = protocol.send(result)
+        except BaseException:
+            pass  # that error again, or what the protocol makes of it
 
     def _drive(self, protocol: Protocol[R], effect: Effect[Any], cancel: Cancel | None) -> R:
         """From `effect`, which it awaits, to its end."""
@@ -237,6 +257,9 @@ class ThreadDriver:
             return self._drive(protocol, effect, None)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+        except BaseException as interruption:
+            self._interrupted(protocol, interruption)
+            raise
 
     # ------------------------------------------------------------------ effects
 
@@ -483,8 +506,22 @@ class ThreadDriver:
         """
         self._dropped.append(hold)
 
+    def give_back(self, hold: Hold) -> None:
+        """Its lease never reached anybody, or its block ended without a release. As `drop`, but it is released soon."""
+        self._to_give_back.append(hold)
+        self._agent.poke()
+
     def sweep(self) -> None:
         """Do what `drop` asked for. What was dropped is still released at the end, if its time is not over by then."""
+        to_give_back = self._to_give_back
+        while to_give_back:
+            try:
+                hold = to_give_back.popleft()
+            except IndexError:
+                break
+            self.schedule.remove(hold)
+            if hold.released() or hold.half_released():
+                self.spawn_release(hold)
         dropped = self._dropped
         while dropped:
             try:

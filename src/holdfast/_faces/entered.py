@@ -57,6 +57,16 @@ class Entered(Generic[W, L]):
                         return each, at
         return (owner if owner in self._leases else self._other()), -1
 
+    def forget(self, lease: L) -> None:
+        """That block is left, by whoever that was. Takes no lock: finalizers may call it."""
+        for owner, entries in tuple(self._leases.items()):
+            for at in reversed(range(len(entries))):
+                if entries[at][0] is lease:
+                    del entries[at]
+                    if not entries:
+                        self._leases.pop(owner, None)
+                    return
+
     def _other(self) -> W:
         owners = list(self._leases)
         candidates = owners if len(owners) == 1 else [owner for owner in owners if self._ended(owner)]

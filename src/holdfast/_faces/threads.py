@@ -17,7 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from holdfast._core.describe import introduce, look_up
@@ -38,6 +38,7 @@ from holdfast._drivers.threads import Cancelled, ThreadDriver, close_later, clos
 from holdfast._faces.decorated import refuse_coroutine_function
 from holdfast._faces.entered import Entered
 from holdfast._faces.introduction import CLIENT_INFO_MS, client_id_of, client_key, introduction
+from holdfast._faces.leaving import Block, Leaving, instruction_of, opening, opens_block
 from holdfast._faces.options import (
     Duration,
     check_bool,
@@ -266,30 +267,34 @@ class Lease:
                 return True
             except IndexError:
                 pass  # a signal handler or another thread has left the last one
-        if not hold.released():
-            return False
-        driver.schedule.remove(hold)
-        client._disown(self)
         ask = self._release_ask
         try:
-            if ask is None:
-                held = driver.run(hold.release())
-            else:
-                # By hand; all but an answer is the protocol's.
-                try:
-                    reply = driver.ask(ask, hold.token, ask.patience_s)
-                except BaseException as error:
-                    held = driver.resume(hold.release(), 0.0, None, error)
-                else:
-                    held = reply > 0 if -1 < reply < 3 else driver.resume(hold.release(), 0.0, reply, None)
+            if not hold.released():
+                return False
+            driver.schedule.remove(hold)
+            client._disown(self)
+            held = driver.run(hold.release()) if ask is None else self._release_by_hand(ask)
         except Trouble as trouble:
             raise client._public(trouble) from None
+        except BaseException:
+            if hold.half_released():
+                driver.spawn_release(hold)  # it may never have begun
+            raise
         if not held:
             hold.state = LeaseState.LOST
             hold.reason = "taken"
             if self._loss is not None:
                 self._loss._fire("taken")
         return held
+
+    def _release_by_hand(self, ask: Ask) -> bool:
+        """The first request without its protocol; all but an answer is the protocol's."""
+        hold, driver = self._hold, self._client._driver
+        try:
+            reply = driver.ask(ask, hold.token, ask.patience_s)
+        except BaseException as error:
+            return driver.resume(hold.release(), 0.0, None, error)
+        return reply > 0 if -1 < reply < 3 else driver.resume(hold.release(), 0.0, reply, None)
 
     def _acquired_at(self) -> str:
         code, offset = self._where, self._offset
@@ -304,11 +309,30 @@ class Lease:
         return LeaseReleased(hold.name, operation, hold.label)
 
     def __enter__(self) -> Self:
+        block = opening(self)
+        if block is not None:
+            block.append(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def _leave(
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
+        if self._entries and self._hold.alive:
+            # An inner block of a reentrant lock. No call is in between, after which a signal handler could raise.
+            try:
+                del self._entries[-1]
+                block[:] = (None,)
+                return
+            except IndexError:
+                pass  # a signal handler or another thread has left the last one
+        self._exit(kind, error, trace)
+        block[:] = (None,)
+
+    def _exit(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._hold.state is LeaseState.RELEASED:
             return
         if error is None:
@@ -319,6 +343,26 @@ class Lease:
         except Exception:
             # What went wrong in the body is what the caller has to see; the give-back goes on by itself.
             pass
+
+    if TYPE_CHECKING:
+        __exit__ = _exit
+    else:
+        __exit__ = Leaving(_leave, _exit)
+
+    def _not_entered(self) -> None:
+        self._abandon()
+
+    def _not_left(self, lease: Lease) -> None:
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """Nobody is going to release it: give it back in the background. For finalizers, too: takes no lock."""
+        hold = self._hold
+        if self._entries:
+            del self._entries[-1]
+        elif hold.alive:
+            self._client._driver.give_back(hold)
+            self._client._disown(self)
 
     def __repr__(self) -> str:
         return (
@@ -331,6 +375,9 @@ class Lease:
         if hold is None or hold.state is _RELEASED:
             return
         try:
+            if hold.alive and self._never_arrived(sys._getframe(1)):
+                self._abandon()
+                return
             self._client._disown(self)
             if not hold.alive:
                 return
@@ -345,6 +392,23 @@ class Lease:
                 )
         except AttributeError:
             pass  # half-made
+
+    def _never_arrived(self, frame: FrameType) -> bool:
+        """Whether it is dropped where an exception came in between `acquire` and who was to have it."""
+        code, where = frame.f_code, self._where
+        at = instruction_of(where, self._offset)
+        if code is where and instruction_of(code, frame.f_lasti) == at:
+            return True  # it was on its way out of a call by C
+        if code.co_name in _RETURNING and code.co_filename.startswith(_FACES):
+            return True
+        return opens_block(where, at)  # `with lock.acquire():`, and no other handle
+
+
+#: Functions that do nothing but hand a lease on, and where they are.
+_RETURNING = frozenset(
+    {"_acquire", "_granted", "acquire", "try_acquire", "_enter", "__enter__", "upgrade", "downgrade", "campaign"}
+)
+_FACES = os.path.dirname(__file__)
 
 
 class Leasable:
@@ -441,7 +505,7 @@ class Leasable:
                     raise AlreadyHeld(lease.name, lease._hold.label, self._label)
                 if lease._entries is None:
                     lease._entries = []  # it was acquired through an object that is not reentrant
-                lease._entries.append(None)
+                lease._entries += (None,)  # not a call, after which a signal handler could raise
                 return lease
         if driver.closed:
             raise ClientClosed()
@@ -450,6 +514,7 @@ class Leasable:
         if asks is None:
             asks = self._prepare()
         got: Grant | Busy
+        hold: Hold | None = None
         release_ask = asks[1] if asks else None
         try:
             if asks and not self._rough and cancel is None:
@@ -477,16 +542,10 @@ class Leasable:
                 hold = self._make_hold(token, got)
                 if got.stray or got.more is PLAIN:
                     release_ask = None  # it is not the usual one
-                lease = self._lease_class(client, hold, owners, code, offset, release_ask)
-                if self._reentrant:
-                    lease._entries = []
-                known = weakref.ref(lease)
-                for owner in owners:
-                    client._owners[owner] = known
-                driver.watch(hold)
                 if got.sent_at >= client._introduce_at:
                     client._introduce(got.sent_at)
-                return lease
+                # No variable here has the lease, which a kept traceback would keep.
+                return self._granted(hold, owners, code, offset, release_ask)
         except Trouble as trouble:
             if isinstance(trouble, NotAcked):
                 trouble.name, trouble.label = self._name, self._label
@@ -494,7 +553,12 @@ class Leasable:
         except Cancelled:
             raise AcquireCancelled(self._name, self._label) from None
         except BaseException as error:
-            # Between the grant and its lease: nobody else would give it back.
+            # Somewhere before the caller got it: nobody else would give it back.
+            if hold is not None and hold.released():
+                driver.unwatch(hold)
+                for owner in owners:
+                    client._owners.pop(owner, None)
+                driver.spawn_release(hold)
             driver.spawn(self._give_back(token))
             if type(error) is LeaseLost:
                 raise LeaseLost(self._name, error.reason, self._label) from None
@@ -502,15 +566,64 @@ class Leasable:
         assert isinstance(got, Busy)
         raise AcquireTimeout(self._name, got.waited_s, got.holder, kind=self._label)
 
-    def __enter__(self) -> Lease:
-        lease = self._acquire(None, None, sys._getframe(1))
-        self._entered.push(self._client._driver.here.number, lease, sys._getframe(1))
+    def _granted(
+        self, hold: Hold, owners: tuple[tuple[str, int], ...], code: CodeType, offset: int, release_ask: Ask | None
+    ) -> Lease:
+        client = self._client
+        lease = self._lease_class(client, hold, owners, code, offset, release_ask)
+        if self._reentrant:
+            lease._entries = []
+        known = weakref.ref(lease)
+        for owner in owners:
+            client._owners[owner] = known
+        client._driver.watch(hold)
         return lease
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def __enter__(self) -> Lease:
+        return self._enter(opening(self), sys._getframe(1))
+
+    def _enter(self, block: Block | None, frame: FrameType) -> Lease:
+        if block is None:
+            block = []
+        try:
+            block.append(self._acquire(None, None, frame))
+            self._entered.push(self._client._driver.here.number, block[0], frame)
+            return block[0]  # type: ignore[no-any-return]
+        except BaseException:
+            if block:
+                lease, block[0] = block[0], None
+                self._not_left(lease)
+            raise
+
+    def _leave(
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        self._entered.pop(self._client._driver.here.number, sys._getframe(1)).__exit__(kind, error, trace)
+        if not block or block[0] is None:
+            # Not looked up by `with`: who left it has to be found.
+            self._entered.pop(self._client._driver.here.number, sys._getframe(1))._exit(kind, error, trace)
+            return
+        lease: Lease = block[0]
+        self._entered.forget(lease)
+        lease._leave(block, kind, error, trace)
+
+    def _exit(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._entered.pop(self._client._driver.here.number, sys._getframe(1))._exit(kind, error, trace)
+
+    if TYPE_CHECKING:
+        __exit__ = _exit
+    else:
+        __exit__ = Leaving(_leave, _exit)
+
+    def _not_entered(self) -> None:
+        pass  # what `__enter__` had acquired it has given back
+
+    def _not_left(self, lease: Lease) -> None:
+        self._entered.forget(lease)
+        lease._abandon()
 
 
 class Lock(Leasable):

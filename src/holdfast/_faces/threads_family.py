@@ -24,6 +24,7 @@ from holdfast._drivers.identity import has_ended
 from holdfast._drivers.threads import Cancelled
 from holdfast._faces.decorated import check_function, check_result, refuse_coroutine_function
 from holdfast._faces.entered import Entered, Leads
+from holdfast._faces.leaving import Block, Leaving, opening
 from holdfast._faces.naming import check_template, namer
 from holdfast._faces.options import PERMITS_MAX, Duration, check_count, check_name, check_value, timeout_of, ttl_ms_of
 from holdfast._faces.threads import Client, Leasable, Lease, Lock
@@ -35,6 +36,7 @@ from holdfast.errors import (
     AcquireTimeout,
     BrokenBarrier,
     ConfigurationError,
+    HoldfastError,
     LeaseLost,
     NotHeld,
     OptimisticConflict,
@@ -76,6 +78,17 @@ def _run(client: Client, name: str, protocol: Protocol[R], cancel: Any = None, k
         raise client._public(trouble) from None
     except Cancelled:
         raise AcquireCancelled(name, kind) from None
+
+
+def _wait(client: Client, name: str, turn: Turn, protocol: Protocol[R], cancel: Any, kind: str) -> R:
+    """As `_run`; what interrupts it leaves nobody in the queue."""
+    try:
+        return _run(client, name, protocol, cancel, kind)
+    except HoldfastError:
+        raise  # the protocol has seen to it
+    except BaseException:
+        client._driver.spawn(turn.give_back())
+        raise
 
 
 class _TurnLeasable(Leasable):
@@ -135,10 +148,8 @@ class ReadLease(Lease):
         if hold.over(clock()):
             raise self._ended("upgrade()")
         assert isinstance(hold, rwlock.RWHold)
-        side = _Upgrade(self._client, hold)
-        lease = cast("WriteLease", side._acquire(timeout_of(timeout), cancel, sys._getframe(1)))
-        lease._beneath = self
-        return lease
+        side = _Upgrade(self._client, hold, self)
+        return side._acquire(timeout_of(timeout), cancel, sys._getframe(1))  # type: ignore[return-value]
 
 
 class WriteLease(Lease):
@@ -161,13 +172,18 @@ class WriteLease(Lease):
         hold, client = self._hold, self._client
         if hold.over(clock()):
             raise self._ended("downgrade()")
-        if not hold.released():
-            raise self._ended("downgrade()")
-        client._driver.schedule.remove(hold)
-        client._disown(self)
         assert isinstance(hold, rwlock.RWHold)
-        side = _Downgrade(client, hold)
-        return cast("ReadLease", side._acquire(None, None, sys._getframe(1)))
+        try:
+            if not hold.released():
+                raise self._ended("downgrade()")
+            client._driver.schedule.remove(hold)
+            client._disown(self)
+            side = _Downgrade(client, hold)
+            return side._acquire(None, None, sys._getframe(1))  # type: ignore[return-value]
+        except BaseException:
+            if hold.half_released():
+                client._driver.spawn_release(hold)  # it may never have begun
+            raise
 
 
 class _Side(_TurnLeasable):
@@ -202,14 +218,15 @@ class ReadLock(_Side):
 
     def acquire(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> ReadLease:
         """Wait for the turn to read: until no writer holds it and nobody who came earlier waits. As `Lock.acquire`."""
-        return cast("ReadLease", self._acquire(timeout_of(timeout), cancel, sys._getframe(1)))
+        return self._acquire(timeout_of(timeout), cancel, sys._getframe(1))  # type: ignore[return-value]
 
     def try_acquire(self) -> ReadLease | None:
         """Read if nobody writes and nobody waits; None otherwise, at once."""
-        return cast("ReadLease | None", super().try_acquire())
+        return super().try_acquire()  # type: ignore[return-value]
 
-    def __enter__(self) -> ReadLease:
-        return cast("ReadLease", super().__enter__())
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> ReadLease: ...
 
 
 class WriteLock(_Side):
@@ -221,21 +238,23 @@ class WriteLock(_Side):
 
     def acquire(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> WriteLease:
         """Wait for the turn to write: until all who came earlier have left. As `Lock.acquire`."""
-        return cast("WriteLease", self._acquire(timeout_of(timeout), cancel, sys._getframe(1)))
+        return self._acquire(timeout_of(timeout), cancel, sys._getframe(1))  # type: ignore[return-value]
 
     def try_acquire(self) -> WriteLease | None:
         """Write if nobody holds it and nobody waits; None otherwise, at once."""
-        return cast("WriteLease | None", super().try_acquire())
+        return super().try_acquire()  # type: ignore[return-value]
 
-    def __enter__(self) -> WriteLease:
-        return cast("WriteLease", super().__enter__())
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> WriteLease: ...
 
 
 class _Upgrade(WriteLock):
     """One upgrade of one reader; both end at the moment that `max_hold` set for the reader."""
 
-    def __init__(self, client: Client, reader: rwlock.RWHold) -> None:
+    def __init__(self, client: Client, reader: rwlock.RWHold, lease: ReadLease) -> None:
         super().__init__(client, reader.name, reader.ttl_ms, reader.renewal is not None, None, reader.sync)
+        self._beneath = lease
         self._owned_as = ()  # the reader beneath it says who owns it
         self._asks = ()  # its token is not the one that it is given
         self._reader = reader.token
@@ -243,6 +262,12 @@ class _Upgrade(WriteLock):
 
     def _turn(self, token: str) -> rwlock.RWTurn:
         return super()._turn(rwlock.upgrade_token(self._reader, int(token.rpartition(":")[2])))
+
+    def _granted(self, *details: Any) -> Lease:
+        lease = super()._granted(*details)
+        assert isinstance(lease, WriteLease)
+        lease._beneath = self._beneath
+        return lease
 
 
 class _Downgrade(ReadLock):
@@ -492,12 +517,30 @@ class Condition:
         return self._lock
 
     def __enter__(self) -> Lease:
-        return self._lock.__enter__()
+        return self._lock._enter(opening(self), sys._getframe(1))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def _leave(
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        self._lock.__exit__(kind, error, trace)
+        self._lock._leave(block, kind, error, trace)
+
+    def _exit(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._lock._exit(kind, error, trace)
+
+    if TYPE_CHECKING:
+        __exit__ = _exit
+    else:
+        __exit__ = Leaving(_leave, _exit)
+
+    def _not_entered(self) -> None:
+        pass
+
+    def _not_left(self, lease: Lease) -> None:
+        self._lock._not_left(lease)
 
     def _lease(self, operation: str) -> Lease:
         lock = self._lock
@@ -525,14 +568,21 @@ class Condition:
         turn = condition.ConditionTurn(
             lock._keys, self._key, hold.token, token, hold.ttl_ms, driver.settings, lock._exclusive.sync, hold.stray
         )
-        if not hold.released():
-            raise lease._ended("wait()")
-        driver.schedule.remove(hold)
-        protocol = wait_for(turn, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)
+        again: Hold | None = None
         try:
+            if not hold.released():
+                raise lease._ended("wait()")
+            driver.schedule.remove(hold)
+            protocol = wait_for(turn, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)
             got = _run(client, lock.name, protocol, cancel)
             assert isinstance(got, Grant)
             again = lock._make_hold(token, got)
+            again.on_loss = hold.on_loss
+            lease._hold = again
+            if hold.on_loss is not None:
+                again.on_loss = hold.on_loss  # `lost` was asked for just now
+            driver.watch(again)
+            return turn.notified
         except NotHeld:
             client._disown(lease)
             hold.state = type(hold.state).LOST
@@ -541,16 +591,15 @@ class Condition:
                 hold.on_loss("taken")
             raise lease._ended("wait()") from None
         except BaseException:
+            if not hold.half_released() and again is None:
+                raise  # it had not begun: the lease is held as before
             client._disown(lease)
+            if again is not None and again.released():
+                driver.unwatch(again)
+                driver.spawn_release(again)
             driver.spawn_release(hold)  # it may never have begun
             driver.spawn(turn.give_back())
             raise
-        again.on_loss = hold.on_loss
-        lease._hold = again
-        if hold.on_loss is not None:
-            again.on_loss = hold.on_loss  # `lost` was asked for just now
-        driver.watch(again)
-        return turn.notified
 
     def wait_for(self, predicate: Callable[[], R], timeout: Duration | None = None, cancel: Cancel | None = None) -> R:
         """Wait until `predicate()` is true, called with the lock held; returns its last value, as `threading` does."""
@@ -622,7 +671,7 @@ class _Gate:
         token = client._new_token(str(client._driver.here.number))
         turn = gate.GateTurn(self._kind, self._keys, token, self._declared, self._keep_ms, client._driver.settings)
         protocol = wait_for(turn, timeout_s, listening=client._driver.listening(turn.key))
-        return isinstance(_run(client, self._name, protocol, cancel, self._kind), Grant)
+        return isinstance(_wait(client, self._name, turn, protocol, cancel, self._kind), Grant)
 
     def _move(self, what: str | int) -> int:
         client = self._client
@@ -711,7 +760,7 @@ class Barrier:
         client = self._client
         token = client._new_token(str(client._driver.here.number))
         turn = barrier.BarrierTurn(self._keys, token, self._parties, self._keep_ms, client._driver.settings)
-        got = _run(client, self._name, wait_for(turn, timeout_s, listening=True), cancel, "barrier")
+        got = _wait(client, self._name, turn, wait_for(turn, timeout_s, listening=True), cancel, "barrier")
         if not isinstance(got, Grant):
             raise BrokenBarrier(self._name)
         return got.fence
@@ -821,7 +870,11 @@ class Election:
     def campaign(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> Lease:
         """Wait to be elected, `timeout` seconds at most; returns the lease. Errors as `Lock.acquire`."""
         lease = self._lock._acquire(timeout_of(timeout), cancel, sys._getframe(1))
-        self._leads.won(self._client._driver.here.number, lease)
+        try:
+            self._leads.won(self._client._driver.here.number, lease)
+        except BaseException:
+            self._not_left(lease)
+            raise
         return lease
 
     def resign(self) -> None:
@@ -831,9 +884,13 @@ class Election:
         """
         lease = self.lease
         if lease is not None:
-            self._leads.forget(lease)
-            if not lease._hold.over(clock()):
-                lease.release()
+            try:
+                self._leads.forget(lease)
+                if not lease._hold.over(clock()):
+                    lease.release()
+            except BaseException:
+                lease._abandon()  # nobody else has it any more
+                raise
 
     def leader(self) -> Holder | None:
         """Who leads, since when, where; None when nobody does. Only good for reporting."""
@@ -879,16 +936,52 @@ class Election:
                 self._leads.forget(lease)
 
     def __enter__(self) -> Lease:
-        lease = self.campaign()
-        self._entered.push(self._client._driver.here.number, lease, sys._getframe(1))
-        return lease
+        block = opening(self)
+        if block is None:
+            block = []
+        try:
+            block.append(self._lock._acquire(None, None, sys._getframe(1)))
+            self._leads.won(self._client._driver.here.number, block[0])
+            self._entered.push(self._client._driver.here.number, block[0], sys._getframe(1))
+            return block[0]  # type: ignore[no-any-return]
+        except BaseException:
+            if block:
+                lease, block[0] = block[0], None
+                self._not_left(lease)
+            raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def _leave(
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
+        lease = block[0] if block else None
+        if lease is None:
+            lease = self._entered.pop(self._client._driver.here.number, sys._getframe(1))
+        else:
+            self._entered.forget(lease)
+        self._leads.forget(lease)
+        lease._leave(block, kind, error, trace)
+
+    def _exit(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         lease = self._entered.pop(self._client._driver.here.number, sys._getframe(1))
         self._leads.forget(lease)
-        lease.__exit__(kind, error, trace)
+        lease._exit(kind, error, trace)
+
+    if TYPE_CHECKING:
+        __exit__ = _exit
+    else:
+        __exit__ = Leaving(_leave, _exit)
+
+    def _not_entered(self) -> None:
+        pass
+
+    def _not_left(self, lease: Lease) -> None:
+        self._entered.forget(lease)
+        self._leads.forget(lease)
+        lease._abandon()
 
     def __repr__(self) -> str:
         state = "leading" if self.is_leader else "not leading"
@@ -1054,6 +1147,45 @@ def fenced_set(
         raise StaleFencingToken(key, fencing_token, seen)
 
 
+class _Held:
+    """A block under a lock that is waited for only so long, or not at all: then it gets None."""
+
+    def __init__(self, lock: Lock, skip_if_held: bool, timeout_s: float | None) -> None:
+        self._lock = lock
+        self._skip_if_held = skip_if_held
+        self._timeout_s = timeout_s
+
+    def __enter__(self) -> Lease | None:
+        block = opening(self)
+        assert block is not None
+        block.append(self._lock.try_acquire() if self._skip_if_held else self._lock.acquire(self._timeout_s))
+        return block[0]  # type: ignore[no-any-return]
+
+    def _leave(
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if block[0] is not None:
+            block[0]._leave(block, kind, error, trace)
+
+    def _exit(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        raise NotImplementedError
+
+    if TYPE_CHECKING:
+        __exit__ = _exit
+    else:
+        __exit__ = Leaving(_leave, _exit)
+
+    def _not_entered(self) -> None:
+        pass
+
+    def _not_left(self, lease: Lease) -> None:
+        lease._abandon()
+
+
 def locked(client: Client, template: str, skip_if_held: bool, timeout_s: float | None, options: dict[str, Any]) -> Any:
     """See `Client.locked`."""
     check_template(template)
@@ -1065,14 +1197,9 @@ def locked(client: Client, template: str, skip_if_held: bool, timeout_s: float |
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            lock = client.lock(name(*args, **kwargs), **options)
-            if skip_if_held:
-                lease = lock.try_acquire()
+            with _Held(client.lock(name(*args, **kwargs), **options), skip_if_held, timeout_s) as lease:
                 if lease is None:
                     return None
-            else:
-                lease = lock.acquire(timeout_s)
-            with lease:
                 result = function(*args, **kwargs)
                 check_result(function, result, asynchronous=False)
                 return result

@@ -1,0 +1,91 @@
+"""Blocks that end without their `__exit__`: an exception came where Python lets go of it uncalled.
+
+Law: what is done here in a finalizer takes no lock and waits for nothing.
+
+Theory: a signal handler may raise between the end of a block and the first step of `__exit__`, where neither the
+`with` statement nor `__exit__` can catch it. But `with` looks `__exit__` up before it calls `__enter__`, keeps what it
+found, and lets go of it when the statement is over, in whatever way. So what it finds is an object for that block
+alone: when it dies uncalled, nobody is going to leave the block any more, and its lease is given back. A traceback
+that is kept does not keep it, since it is in no frame of Python code: that is why it is a `partial`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from opcode import opmap
+from threading import get_ident
+from types import CodeType
+from typing import Any
+
+__all__ = ["Block", "Leaving", "instruction_of", "opening", "opens_block"]
+
+#: What a block has entered: nothing yet, its lease, or None when it was left.
+Block = list[Any]
+
+#: The blocks whose `with` statement has just begun, and of which object: by thread.
+_beginning: dict[int, tuple[int, Block]] = {}
+
+_WITH = frozenset(opmap[name] for name in ("BEFORE_WITH", "BEFORE_ASYNC_WITH", "LOAD_SPECIAL") if name in opmap)
+
+
+def opening(owner: object) -> Block | None:
+    """For `__enter__`: where to put the lease as soon as it is held; None when no `with` statement calls it."""
+    begun = _beginning.pop(get_ident(), None)
+    return begun[1] if begun is not None and begun[0] == id(owner) else None
+
+
+def instruction_of(code: CodeType, at: int) -> int:
+    """Where the instruction begins that `at` is in."""
+    raw = code.co_code
+    while at > 0 and not raw[at]:  # what an instruction remembers for itself
+        at -= 2
+    return at
+
+
+def opens_block(code: CodeType, at: int) -> bool:
+    """Whether the result of the call there is what a `with` statement begins with."""
+    raw = code.co_code
+    at += 2
+    while at < len(raw) and not raw[at]:
+        at += 2
+    return at < len(raw) and raw[at] in _WITH
+
+
+class _Exit(functools.partial[Any]):
+    """What one `with` statement calls at its end."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        owner, block = self.args
+        if not block:
+            begun = _beginning.get(get_ident())
+            if begun is not None and begun[1] is block:
+                _beginning.pop(get_ident(), None)  # it was only looked at
+            frame = sys._getframe(1)
+            if frame.f_code.co_code[frame.f_lasti] in _WITH:
+                owner._not_entered()
+        elif block[0] is not None:
+            owner._not_left(block[0])
+
+
+class Leaving:
+    """Makes `__exit__` of a class: calls `leave(self, block, kind, error, trace)`, an own object for each block.
+
+    On the class it is `plain`, the function as it would be without all this. The class has `_not_entered()` and
+    `_not_left(lease)`, which finalizers call: a statement has ended before `__enter__`, or without `__exit__`.
+    """
+
+    def __init__(self, leave: Callable[..., Any], plain: Callable[..., Any]) -> None:
+        self._leave = leave
+        self._plain = plain
+        self.__doc__ = plain.__doc__
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Callable[..., Any]:
+        if owner is None:
+            return self._plain
+        block: Block = []
+        _beginning[get_ident()] = (id(owner), block)
+        return _Exit(self._leave, owner, block)

@@ -1,0 +1,268 @@
+"""An exception at any bytecode: a signal handler raises, and nothing of ours stays on the server."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import embedded
+from tests.process.interruptions import OPERATIONS, Bench, Interrupted, Place, excused, name_for
+from tests.support.bytecodes import at_bytecode, bytecodes_of, places_once
+
+#: Interrupted between two steps, a connection or a protocol is left to its own finalizer, which complains.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning", "ignore::RuntimeWarning"
+)
+
+#: What is short enough for every run of the tests: that many bytecodes of each operation.
+_SAMPLE = 14
+
+
+def _interrupt(frame: FrameType) -> None:
+    raise Interrupted
+
+
+@pytest.fixture
+def bench(valkey_server: embedded.Server) -> Iterator[Bench]:
+    bench = Bench(valkey_server.url)
+    yield bench
+    bench.tidy_up()
+    bench.close()
+    gc.collect()
+
+
+def _carry_out(bench: Bench, operation: str, name: str, n: int | None) -> list[Place]:
+    """Interrupted at the n-th bytecode; None: not at all. Returns the bytecodes that were gone through."""
+    act, beside = OPERATIONS[operation]
+    places: list[Place] = []
+    with beside(bench, name) if beside is not None else contextlib.nullcontext():
+        try:
+            if n is None:
+                places = bytecodes_of(lambda: act(bench, name))
+            else:
+                at_bytecode(n, _interrupt, lambda: act(bench, name))
+        except Interrupted:
+            pass
+        bench.tidy_up()
+    return places
+
+
+def _usable(bench: Bench, name: str) -> None:
+    """In another thread, which does not own what this one has left locked."""
+    done = threading.Event()
+
+    def use() -> None:
+        with bench.locks.lock(name):
+            done.set()
+
+    threading.Thread(target=use, daemon=True).start()
+    assert done.wait(20), "the client cannot be used any more"
+
+
+def _interrupt_everywhere(bench: Bench, operation: str, sample: int | None) -> None:
+    _carry_out(bench, operation, name_for(operation), None)  # connections are made, modules imported
+    places = _carry_out(bench, operation, name_for(operation), None)
+    numbers = [n for n in places_once(places) if not excused(places[n])]
+    if sample is not None:
+        numbers = sorted(random.Random(operation).sample(numbers, sample))
+    interrupted: dict[str, Place] = {}
+    for n in numbers:
+        name = name_for(operation)
+        _carry_out(bench, operation, name, n)
+        interrupted[name] = places[n]
+    # All at once: a give-back takes its time.
+    left = {str(place): left for name, place in interrupted.items() if (left := bench.gone(name))}
+    assert left == {}
+    _usable(bench, name_for(operation))
+
+
+@pytest.mark.parametrize("operation", sorted(OPERATIONS))
+def test_an_exception_at_some_bytecodes_leaves_nothing(operation: str, bench: Bench) -> None:
+    _interrupt_everywhere(bench, operation, _SAMPLE)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("operation", ["lock, with", "lock handed over", "upgrade and downgrade", "condition, wait"])
+def test_an_exception_at_every_bytecode_leaves_nothing(operation: str, bench: Bench) -> None:
+    _interrupt_everywhere(bench, operation, None)
+
+
+#: Around the ends of a block, where neither `with` nor `__exit__` catch anything.
+@pytest.mark.parametrize("operation", ["lock that is kept, with", "lock, with lease", "reentrant lock, with", "locked"])
+def test_an_exception_at_the_ends_of_a_block_leaves_nothing(operation: str, bench: Bench) -> None:
+    _carry_out(bench, operation, name_for(operation), None)
+    places = _carry_out(bench, operation, name_for(operation), None)
+    ends = ("__enter__", "__exit__", "__get__", "__del__", "_leave", "_exit", "_enter", "push", "pop", "forget")
+    numbers = [n for n in places_once(places) if not excused(places[n]) and places[n].code.co_name in ends]
+    interrupted = {}
+    for n in numbers:
+        name = name_for(operation)
+        _carry_out(bench, operation, name, n)
+        interrupted[name] = places[n]
+    assert {str(place): left for name, place in interrupted.items() if (left := bench.gone(name))} == {}
+    _usable(bench, name_for(operation))
+
+
+@pytest.mark.parametrize("operation", ["lock, with", "lock that is kept, with"])
+def test_a_kept_traceback_keeps_no_lock(operation: str, bench: Bench) -> None:
+    act, _ = OPERATIONS[operation]
+    places = _carry_out(bench, operation, name_for(operation), None)
+    firsts = [
+        n
+        for n in places_once(places)
+        if not excused(places[n]) and places[n].code.co_name in ("_leave", "_enter", "_granted", "_acquire", "release")
+    ]
+    for n in firsts[::5]:
+        name = name_for(operation)
+        try:
+            at_bytecode(n, _interrupt, lambda name=name: act(bench, name))  # type: ignore[misc]
+        except Interrupted:
+            # Its traceback is alive in here, with the variables of all frames.
+            assert bench.gone(name) == {}, str(places[n])
+
+
+def test_a_lease_that_was_received_and_dropped_is_still_held(bench: Bench) -> None:
+    """It might be relied on: that nobody keeps it does not mean that nobody works under it."""
+    name = name_for("drop")
+    with pytest.warns(ResourceWarning, match="was dropped without release"):
+        bench.locks.lock(name).acquire()
+    time.sleep(0.2)
+    assert bench.left(name)
+    kept = bench.locks.semaphore(name, permits=2)
+    lease = kept.acquire(timeout=5)
+    with pytest.warns(ResourceWarning, match="was dropped without release"):
+        lease = kept.acquire(timeout=5)
+    time.sleep(0.2)
+    assert kept.available() == 0
+    lease.release()
+
+
+def test_looking_at_exit_ends_no_block(bench: Bench) -> None:
+    lock = bench.locks.lock(name_for("look"))
+    with lock as lease:
+        assert hasattr(lock, "__exit__") and hasattr(lease, "__exit__")
+        assert callable(lock.__exit__)
+        lease.ensure_held()
+        with bench.locks.semaphore(lock.name + "s", permits=2) as other:
+            other.ensure_held()
+        lease.ensure_held()
+    lease = lock.__enter__()
+    assert hasattr(lock, "__exit__")
+    lease.ensure_held()
+    lock.__exit__(None, None, None)
+    with contextlib.ExitStack() as stack:
+        lease = stack.enter_context(lock)
+        lease.ensure_held()
+    assert lease.state is holdfast.LeaseState.RELEASED
+
+
+def test_signals_at_random_moments_leave_nothing(bench: Bench) -> None:
+    """Real signals, as many as fit into a second or two, in the main thread."""
+    assert threading.current_thread() is threading.main_thread()
+    kept = bench.locks.lock(name_for("signals"))
+
+    def leased(name: str) -> None:
+        with bench.locks.lock(name).acquire(timeout=10):
+            pass
+
+    def entered(make: Callable[[str], Any]) -> Callable[[str], None]:
+        def enter(name: str) -> None:
+            with make(name):
+                pass
+
+        return enter
+
+    on_kept = entered(lambda name: kept)
+    actions: list[Callable[[str], None]] = [
+        on_kept,
+        leased,
+        entered(lambda name: bench.locks.lock(name)),
+        entered(lambda name: bench.locks.semaphore(name, permits=2)),
+        entered(lambda name: bench.locks.rwlock(name).read()),
+    ]
+    choice = random.Random(11)
+    armed = False
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, handler)
+    names: dict[str, None] = {}
+    hits = 0
+    try:
+        until = time.monotonic() + 2.0
+        while time.monotonic() < until:
+            action = choice.choice(actions)
+            name = kept.name if action is on_kept else name_for("signals")
+            names[name] = None
+            armed = True
+            try:
+                signal.setitimer(signal.ITIMER_REAL, choice.uniform(0.00001, 0.0008))
+                action(name)
+                armed = False
+            except Interrupted:
+                hits += 1
+                # The lock that is kept is waited for by the next round if it was left behind.
+            finally:
+                armed = False
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert hits > 50
+    assert {name: left for name in names if (left := bench.gone(name))} == {}
+    _usable(bench, kept.name)
+
+
+def test_ctrl_c_leaves_nothing(valkey_server: embedded.Server) -> None:
+    """SIGINT at random moments to processes that do nothing but enter and leave blocks."""
+    program = (
+        "import sys, holdfast\n"
+        "locks = holdfast.connect(sys.argv[1], ttl=60)\n"
+        "lock = locks.lock(sys.argv[2])\n"
+        "print('on', flush=True)\n"
+        "while True:\n"
+        "    with lock:\n"
+        "        pass\n"
+    )
+    bench = Bench(valkey_server.url)
+    choice = random.Random(12)
+    try:
+        running: list[tuple[str, Any]] = []
+        for _ in range(6):
+            name = name_for("sigint")
+            process = subprocess.Popen(
+                [sys.executable, "-c", program, valkey_server.url, name],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            running.append((name, process))
+        for _, process in running:
+            assert process.stdout.readline() == b"on\n"
+            time.sleep(choice.uniform(0.0, 0.05))
+            os.kill(process.pid, signal.SIGINT)
+        for name, process in running:
+            _, said = process.communicate(timeout=30)
+            assert b"KeyboardInterrupt" in said
+            assert bench.gone(name) == {}
+    finally:
+        bench.close()
+        for _, process in running:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
