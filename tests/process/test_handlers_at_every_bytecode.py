@@ -266,5 +266,5 @@ def test_a_handler_may_use_the_library_at_a_sample_of_bytecodes(
 @pytest.mark.parametrize(("action", "handler"), PAIRS)
 def test_a_handler_may_use_the_library_at_more_bytecodes(server: embedded.Server, action: str, handler: str) -> None:
     """HOLDFAST_EVERY=1 tries all of them, which takes minutes."""
-    step = int(os.environ.get("HOLDFAST_EVERY", "13"))
+    step = int(os.environ.get("HOLDFAST_EVERY", "17"))
     interrupt_at(server, action, handler, step=step, first=random.randrange(step))

@@ -1,0 +1,99 @@
+"""Signals at random moments, whose handlers use the library, in processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast import embedded
+from tests.support import servers
+
+PROGRAM = textwrap.dedent(
+    """
+    import contextlib, faulthandler, random, signal, sys, time
+    import holdfast
+
+    faulthandler.dump_traceback_later(50, exit=True)
+    url, name, seed = sys.argv[1:]
+    rng = random.Random(seed)
+    locks = holdfast.connect(url, ttl=30)
+    stop = holdfast.Cancel()
+    held = []
+    ours = holdfast.HoldfastError
+    count = 0
+
+    def handler(number, frame):
+        global count
+        count += 1
+        with contextlib.suppress(ours):
+            lease = locks.lock(f"{name}-{rng.randrange(3)}").try_acquire()
+            if lease is not None:
+                lease.on_lost(print)
+                lease.extend(20)
+                lease.release()
+        for lease in list(held):
+            lease.lost.is_set()
+            with contextlib.suppress(ours):
+                lease.release()
+        stop.set()
+        stop.clear()
+        signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0001, 0.01))
+
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.005)
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until:
+        with contextlib.suppress(ours):
+            lease = locks.lock(f"{name}-{rng.randrange(3)}").acquire(timeout=0.2, cancel=stop)
+            held.append(lease)
+            lease.lost.wait(0.001)
+            stop.wait(0.001)
+            held.remove(lease)
+            lease.release()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGTERM, lambda number, frame: locks.close())
+    with contextlib.suppress(ours):
+        with locks.lock(name):
+            signal.raise_signal(signal.SIGTERM)
+    locks.close()
+    print("ended", count > 20)
+    """
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[embedded.Server]:
+    with servers.start() as one:
+        yield one
+
+
+def play(server: embedded.Server, seeds: range) -> None:
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore::ResourceWarning", "-c", PROGRAM, server.url, servers.unique(), str(seed)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for seed in seeds
+    ]
+    for process in running:
+        try:
+            said, complaint = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        assert (said, process.returncode) == ("ended True\n", 0), complaint
+
+
+def test_handlers_at_random_moments(server: embedded.Server) -> None:
+    play(server, range(3))
+
+
+@pytest.mark.thorough
+def test_handlers_at_more_random_moments(server: embedded.Server) -> None:
+    for first in range(0, 16, 4):
+        play(server, range(first, first + 4))
