@@ -71,6 +71,7 @@ class Life:
         self._module = importlib.import_module("holdfast.asyncio" if config["api"] == "asyncio" else "holdfast")
         self._public = importlib.import_module("holdfast")
         self.errors: type[Exception] = self._public.HoldfastError
+        assert self._module.Semaphore  # has the family imported, whose classes are no leak
         self._writers: dict[int, Writer] = {}
         self._told: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self._told_s = 0.0

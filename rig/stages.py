@@ -94,6 +94,7 @@ class Stage:
         found = []
         for server in self.servers:
             with contextlib.suppress(redis.RedisError), self.look(server) as client:
+                client.ping()  # our own connection is open, too
                 own = _own_ports()
                 for each in (*client.client_list("normal"), *client.client_list("pubsub")):
                     port = each["addr"].rpartition(":")[2]
