@@ -6,6 +6,7 @@ survives pickling, and is a `HoldfastError`.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 __all__ = [
@@ -68,6 +69,7 @@ class ConfigurationError(HoldfastError, ValueError):
     allowed: str
 
     def __init__(self, argument: str, value: object, allowed: str) -> None:
+        value = _without_secrets(value)
         shown = _shown(value)
         super().__init__(
             f"{argument} = {shown} is not allowed: {allowed}", argument=argument, value=value, allowed=allowed
@@ -80,6 +82,39 @@ class ConfigurationError(HoldfastError, ValueError):
             self.message,
             {"argument": self.argument, "value": _shown(self.value), "allowed": self.allowed},
         )
+
+
+#: What may be told of an address: hosts and ports, and a path without anything unusual.
+_HOSTS = re.compile(r"((\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]*)(:[0-9]{1,5})?(,|$))*")
+_PATH = re.compile(r"[A-Za-z0-9_./~-]{0,120}")
+_SCHEME = re.compile(r"(redis|rediss|valkey|valkeys)(\+(sentinel|cluster))?|redlocks?|unix|https?", re.IGNORECASE)
+
+
+def redacted(url: str) -> str:
+    """The URL without user, password and options. What may be a part of them, in a URL that is wrong, is left out."""
+    scheme, apart, rest = url.partition("://")
+    if not apart or not _SCHEME.fullmatch(scheme):
+        return "…"
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    behind = rest[len(authority) :]
+    path = re.split(r"[?#]", behind, maxsplit=1)[0]
+    _, at, hosts = authority.rpartition("@")
+    if not _HOSTS.fullmatch(hosts) or not _PATH.fullmatch(path) or "@" in behind:
+        return f"{scheme}://…"
+    return f"{scheme}://{'…@' if at else ''}{hosts}{path}{'?…' if len(behind) > len(path) else ''}"
+
+
+def _without_secrets(value: Any) -> Any:
+    """What an error may keep of an argument: URLs and clients of redis-py know passwords."""
+    if isinstance(value, (bytes, bytearray)) and (b"://" in value or b"@" in value):
+        value = bytes(value).decode("utf-8", "replace")
+    if isinstance(value, str):
+        return redacted(value) if "://" in value or "@" in value else value
+    if type(value) in (list, tuple) and len(value) <= 100:
+        return [_without_secrets(each) for each in value]
+    if hasattr(type(value), "from_url") or hasattr(value, "connection_pool") or hasattr(value, "connection_kwargs"):
+        return f"<{type(value).__module__}.{type(value).__qualname__}>"
+    return value
 
 
 def _shown(value: object) -> str:

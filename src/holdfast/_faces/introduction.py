@@ -23,8 +23,19 @@ def introduction(now_s: float) -> str:
     """What a client says of itself: JSON."""
     import json
 
-    program = " ".join([os.path.basename(sys.argv[0] or "python"), *sys.argv[1:]])[:200]
-    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "program": program, "since": now_s})
+    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "program": _program(), "since": now_s})
+
+
+def _program() -> str:
+    """The program's name, or what it wants to be called. Never its arguments: they may be secret, and this is not."""
+    asked_for = os.environ.get("HOLDFAST_PROGRAM")
+    if asked_for:
+        return asked_for[:200]
+    path = sys.argv[0] if getattr(sys, "argv", None) else ""
+    name = os.path.basename(path)
+    if name == "__main__.py":
+        name = os.path.basename(os.path.dirname(path))  # python -m package
+    return (name if name not in ("", "-c", "-m", "-") else "python")[:200]
 
 
 def client_id_of(token: str) -> str | None:

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from holdfast._core.redlock import Quorum
 from holdfast._core.settings import Settings
 from holdfast._faces.options import Duration, timeout_of, ttl_ms_of
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, redacted
 
 __all__ = ["Colour", "Members", "Seeds", "client_of_url", "members_of", "quorum_of", "seeds_of", "settings_for"]
 
@@ -138,26 +138,53 @@ def client_of_url(url: object, colour: Colour) -> Any:
     """The redis-py client, `Seeds` or `Members` behind a URL. Talks to no server."""
     if not isinstance(url, str):
         raise ConfigurationError("url", url, "a str, as redis://localhost:6379")
+    # Raised outside: what a library says of a URL may hold a piece of the password, also as context of our error.
     try:
-        scheme = urlsplit(url).scheme
-        make = _MAKERS.get(scheme)
-        if make is None:
-            if scheme not in ("redis", "rediss", "unix"):
-                raise ConfigurationError("url", _without_password(url), _SCHEMES)
-            _check_database(url, scheme)
-            return _library(colour).Redis.from_url(url)
+        return _made(url, colour)
+    except ConfigurationError as error:
+        wrong = error
+    except _Unreadable as error:
+        wrong = ConfigurationError("url", redacted(url), f"{error}")
+    except Exception:
+        wrong = ConfigurationError("url", redacted(url), _UNREADABLE)
+    raise _alone(wrong)
+
+
+class _Unreadable(ValueError):
+    """What is wrong with a URL, in words that repeat nothing of it that may be secret."""
+
+
+_UNREADABLE = (
+    "it cannot be read; / ? # @ : and % within a user name or password have to be written %2F %3F %23 %40 %3A %25, "
+    "ports and numbers of databases are digits, and options are those of redis-py"
+)
+
+
+def _alone(error: ConfigurationError) -> ConfigurationError:
+    """Without what was raised before it."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
+def _made(url: str, colour: Colour) -> Any:
+    parts = urlsplit(url)
+    make = _MAKERS.get(parts.scheme)
+    if make is None and parts.scheme not in ("redis", "rediss", "unix"):
+        raise ConfigurationError("url", redacted(url), _SCHEMES)
+    if "@" in parts.fragment or ("@" in parts.path and parts.netloc) or "@" in parts.query.partition("=")[0]:
+        raise _Unreadable(_UNREADABLE)
+    if make is not None:
         return make(url, colour)
-    except ConfigurationError:
-        raise
-    except ValueError as error:
-        raise ConfigurationError("url", _without_password(url), f"{error}") from None
+    _ = parts.port  # raises for what is none
+    _check_database(url, parts.scheme)
+    return _library(colour).Redis.from_url(url)
 
 
 def _check_database(url: str, scheme: str) -> None:
     """redis-py takes database 0 where it cannot read the number, and leaves out slashes within it."""
     database = urlsplit(url).path.strip("/") if scheme != "unix" else ""
     if database and not (database.isascii() and database.isdigit()):
-        raise ValueError("what follows the address has to be the number of a database, as in redis://localhost:6379/1")
+        raise _Unreadable("what follows the address has to be the number of a database, as in redis://localhost:6379/1")
 
 
 def _library(colour: Colour) -> Any:
@@ -168,11 +195,6 @@ def _library(colour: Colour) -> Any:
     import redis.asyncio
 
     return redis.asyncio
-
-
-def _without_password(url: str) -> str:
-    head, at, tail = url.rpartition("@")
-    return f"{head.partition('://')[0]}://…@{tail}" if at else url
 
 
 def _split(url: str, default_port: int) -> tuple[str, list[tuple[str, int]], list[str], dict[str, str]]:
@@ -186,7 +208,7 @@ def _split(url: str, default_port: int) -> tuple[str, list[tuple[str, int]], lis
             name, port = host, str(default_port)
         name = name.strip("[]")
         if not name or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ValueError(f"{host!r} is no HOST:PORT")
+            raise _Unreadable("each host has to be HOST or HOST:PORT")
         addresses.append((name, int(port)))
     path = [unquote(part) for part in parts.path.split("/") if part]
     return credentials + at, addresses, path, dict(parse_qsl(parts.query))
@@ -197,7 +219,7 @@ def _connection_kwargs(secure: bool, credentials: str, database: str, options: d
     from redis import connection
 
     if database and not database.isdigit():
-        raise ValueError(f"{database!r} is no number of a database")
+        raise _Unreadable("the database has to be a number")
     scheme = "rediss" if secure else "redis"
     query = f"?{urlencode(options)}" if options else ""
     parse_url: Any = connection.parse_url
@@ -210,7 +232,7 @@ def _connection_kwargs(secure: bool, credentials: str, database: str, options: d
 def _sentinel(url: str, colour: Colour) -> Any:
     credentials, addresses, path, options = _split(url, 26379)
     if not 1 <= len(path) <= 2:
-        raise ValueError("the path has to name the service: redis+sentinel://HOST:PORT/SERVICE or /SERVICE/DB")
+        raise _Unreadable("the path has to name the service: redis+sentinel://HOST:PORT/SERVICE or /SERVICE/DB")
     of_sentinels: dict[str, Any] = {
         key.removeprefix("sentinel_"): options.pop(key) for key in tuple(options) if key.startswith("sentinel_")
     }
@@ -270,7 +292,7 @@ def _discovery(colour: Colour) -> Any:
 def _cluster(url: str, colour: Colour) -> Seeds:
     credentials, addresses, path, options = _split(url, 6379)
     if path not in ([], ["0"]):
-        raise ValueError("a Cluster has database 0 only")
+        raise _Unreadable("a Cluster has database 0 only")
     kwargs = _connection_kwargs(url.startswith("rediss"), credentials, "", options)
     if url.startswith("rediss"):
         kwargs["ssl"] = True
@@ -282,7 +304,7 @@ def _cluster(url: str, colour: Colour) -> Seeds:
 def _redlock(url: str, colour: Colour) -> Members:
     credentials, addresses, path, options = _split(url, 6379)
     if len(path) > 1:
-        raise ValueError("the path of a redlock URL is at most the number of a database")
+        raise _Unreadable("the path of a redlock URL is at most the number of a database")
     ours: dict[str, float | None] = {}
     for option in _QUORUM_OPTIONS:
         given = options.pop(option, None)

@@ -171,6 +171,8 @@ def address_of_url(url: object) -> Address | None:
         port = parts.port or 6379
     except ValueError:
         return None  # and to complain about it
+    if "@" in parts.path and parts.netloc:
+        return None
     if parts.scheme not in ("redis", "unix") or not set(options) <= {"db"} or parts.fragment:
         return None
     path = unquote(parts.path) if parts.scheme == "unix" else None
