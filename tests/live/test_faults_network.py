@@ -131,12 +131,17 @@ def test_04_a_release_whose_reply_was_lost_hands_over_once(
     after.release()
 
 
+def _tries(deed: Deed) -> int:
+    """How often an extension is sent before its outcome is called unknown: once more over a new connection."""
+    return 2 if deed == "reset after" else 1
+
+
 @LOSSES
 def test_05_a_lost_reply_to_extend_adds_nothing(
     near: Any, wire: Proxy, look: Any, unique_name: str, deed: Deed
 ) -> None:
     lease = near.lock(unique_name, ttl=3, renew=False).acquire()
-    wire.on("renew", deed)
+    wire.on("renew", deed, most=_tries(deed))
     with pytest.raises(holdfast.OutcomeUnknown):
         lease.extend(3.3)
     assert lease.remaining() <= 3, "what is not known to be longer is not trusted for longer"
@@ -150,7 +155,7 @@ def test_05_a_lost_reply_to_a_shorter_extend_is_no_longer_trust(
     near: Any, wire: Proxy, look: Any, unique_name: str, deed: Deed
 ) -> None:
     lease = near.lock(unique_name, ttl=LONG_S).acquire()
-    wire.on("renew", deed)
+    wire.on("renew", deed, most=_tries(deed))
     with pytest.raises(holdfast.OutcomeUnknown):
         lease.extend(2)
     assert lease.remaining() < 2, "the server may have done it"
@@ -223,7 +228,7 @@ def test_07_what_a_stopped_server_was_asked_is_given_back_when_it_goes_on(
 
 
 def _last_token(look: Any, name: str) -> str:
-    return next(iter(look.smembers(f"{key_of(name)}:gone")), "")
+    return next(iter(look.zrange(f"{key_of(name)}:gone", 0, -1)), "")
 
 
 # ---------------------------------------------------------------- slow wires

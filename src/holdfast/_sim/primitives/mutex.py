@@ -10,7 +10,7 @@ from holdfast._core.exclusive import OneServer
 from holdfast._core.hold import Hold
 from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.trouble import Trouble
-from holdfast._core.waiting import Grant
+from holdfast._core.waiting import Grant, patience_for
 from holdfast._sim.check import Belief
 from holdfast._sim.driver import Process
 from holdfast._sim.network import Node, Request
@@ -152,7 +152,9 @@ class Locks(Sessions[Lock]):
                     world.fail("orphan", f"{token.decode()} was released, and got the lock again")
             elif until > before[1]:
                 ended = lock.ledger.ended.get(token)
-                if script in _RENEWING and ended is not None and request.sent_at > ended:
+                # (A renewal whose connection broke is repeated once, perhaps when the release has begun.)
+                repeated_s = patience_for(int(call.args[1]), world.settings) if script in _RENEWING else 0.0
+                if script in _RENEWING and ended is not None and request.sent_at > ended + repeated_s:
                     world.fail("orphan", f"{token.decode()} was renewed after its end")
             lock.holders[node.number] = token, until
         if error is None:
