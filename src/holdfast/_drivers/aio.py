@@ -697,8 +697,12 @@ class AioDriver:
         self.closed = True
         for hold in self.schedule:
             self.schedule.remove(hold)
-            hold.on_loss = None
-            hold.lose(reason)
+            if reason != "forked":
+                hold.on_loss = None
+            try:
+                hold.lose(reason)
+            except RuntimeError:
+                pass  # the event loop of those who wait for the loss is no more
         self._waiters.clear()
         for server in self.topology.nodes():
             server.forget()

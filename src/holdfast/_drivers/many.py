@@ -24,6 +24,7 @@ from holdfast._lua import SCRIPTS, Script
 from holdfast._transport.asked import Asked
 from holdfast._transport.clock import clock
 from holdfast._transport.greenlets import new_poll
+from holdfast._transport.inherited import ours
 from holdfast._transport.pack import pack_script
 from holdfast._transport.threads import Node, Wire
 from holdfast._transport.waits import Mailbox
@@ -55,6 +56,7 @@ class _Waker:
         self._ends = socket.socketpair()
         for end in self._ends:
             end.setblocking(False)
+            ours(end)
         self.reader = self._ends[0].fileno()
 
     def wake(self) -> None:

@@ -52,6 +52,7 @@ from holdfast._drivers.many import GRACE_S, Dialler, ask_all
 from holdfast._transport.asked import Asked
 from holdfast._transport.clock import clock
 from holdfast._transport.greenlets import refuse_half_patched, who_patched
+from holdfast._transport.inherited import let_go, ours
 from holdfast._transport.pack import Ask, pack_command
 from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node, Wire
@@ -690,7 +691,6 @@ class ThreadDriver:
     def after_fork(self, client_id: str) -> None:
         """In the child: nothing is held, nothing runs, every descriptor is closed without a word on it."""
         for hold in self.schedule:
-            hold.on_loss = None
             hold.lose("forked")
         for wire in self._inbox_of.values():
             wire.forget()
@@ -923,9 +923,12 @@ class _Agent(_Background):
 
     def main(self) -> None:
         waker = socket.socketpair()
+        ours(waker[0])
+        ours(waker[1])
         for end in waker:
             end.setblocking(False)
         selector = selectors.DefaultSelector()
+        ours(selector)
         selector.register(waker[0], selectors.EVENT_READ, None)
         self._waker = waker  # whoever had nobody to poke before has left its news, which the first turn looks at
         try:
@@ -1233,6 +1236,7 @@ def _new_client_id() -> str:
 def _after_fork_in_child() -> None:
     for driver in tuple(_drivers):
         driver.after_fork(_new_client_id())
+    let_go()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

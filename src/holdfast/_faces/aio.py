@@ -101,6 +101,8 @@ class Loss:
     def _fire(self, reason: str) -> None:
         if self.reason is None:
             self.reason = reason
+            if reason == "forked":
+                self._callbacks.clear()  # the parent's: in the parent the lease goes on
             callbacks, self._callbacks = self._callbacks, []
             self._event.set()
             for callback in callbacks:
@@ -133,7 +135,7 @@ class _Body:
 
     def cancel(self, reason: str) -> None:
         """The lease is lost."""
-        if self._open and not self._cancelled:
+        if self._open and not self._cancelled and reason != "forked":
             if current_task() is self.task:
                 # It found the loss itself, and may be told when it waits next.
                 self.task.get_loop().call_soon(self.cancel, reason)
@@ -245,6 +247,7 @@ class Lease:
         """Call `callback(error)` once when the lease is lost (soon, if it is). What it returns is awaited.
 
         It is called by the event loop: it must not block. What it raises goes to the loop's exception handler.
+        A forked child has lost the lease without a call: in the parent it goes on.
         """
         if not callable(callback):
             raise ConfigurationError("callback", callback, "something that can be called with a LeaseLost")

@@ -103,6 +103,8 @@ class Loss:
     def _fire(self, reason: str) -> None:
         if self.reason is None:
             self.reason = reason
+        if reason == "forked":
+            self._callbacks.clear()  # the parent's: in the parent the lease goes on
         self._flag.set()
         self._call_those_left(self.reason)
 
@@ -221,7 +223,10 @@ class Lease:
         return loss
 
     def on_lost(self, callback: Callable[[LeaseLost], object]) -> None:
-        """Call `callback(error)` once, in a thread of its own, when the lease is lost (at once if it is)."""
+        """Call `callback(error)` once, in a thread of its own, when the lease is lost (at once if it is).
+
+        A forked child has lost the lease without a call: in the parent it goes on.
+        """
         if not callable(callback):
             raise ConfigurationError("callback", callback, "something that can be called with a LeaseLost")
         refuse_coroutine_function("callback", callback)

@@ -14,6 +14,7 @@ import hiredis
 
 from holdfast._core.trouble import Trouble, refusal
 from holdfast._transport.clock import clock
+from holdfast._transport.inherited import ours
 from holdfast._transport.pack import pack_command
 
 __all__ = ["Address", "address_of_url"]
@@ -81,6 +82,7 @@ class Connection:
         address = self._address
         if address.path is not None:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            ours(sock)
             try:
                 sock.settimeout(self._left_s(self.socket_connect_timeout))
                 sock.connect(address.path)
@@ -93,6 +95,7 @@ class Connection:
         refused: OSError | None = None
         for family, kind, protocol, _, where in socket.getaddrinfo(host, address.port, 0, socket.SOCK_STREAM):
             sock = socket.socket(family, kind, protocol)
+            ours(sock)
             try:
                 sock.settimeout(self._left_s(self.socket_connect_timeout))
                 sock.connect(where)

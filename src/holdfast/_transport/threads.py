@@ -36,6 +36,7 @@ from holdfast._lua import SCRIPTS, Script
 from holdfast._transport.clock import clock
 from holdfast._transport.dial import Attempts
 from holdfast._transport.greenlets import poll_of_the_system
+from holdfast._transport.inherited import ours
 from holdfast._transport.pack import pack_command, pack_script, pack_sync, spelled_out
 
 __all__ = ["Node", "SingleTopology", "Wire", "node_of_client"]
@@ -75,6 +76,7 @@ class Wire:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self.sock: socket.socket = connection._sock
+        ours(self.sock)
         self._recv = self.sock.recv
         self._reader = hiredis.Reader()
         self._is_tls = hasattr(self.sock, "pending")
@@ -297,6 +299,7 @@ class Node:
         connection = None
         try:
             connection = self._make()
+            ours(connection)
             if hasattr(connection, "until"):
                 connection.until = until
             if hasattr(connection, "retry"):

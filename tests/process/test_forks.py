@@ -1,0 +1,246 @@
+"""Forks at random moments amid busy threads and tasks: the child holds nothing, neither leases nor descriptors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import holdfast
+import holdfast.asyncio
+from holdfast import embedded
+from tests.support.faces import eventually
+from tests.support.servers import unique
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+
+
+def _descriptors() -> dict[int, str]:
+    found = {}
+    for each in os.listdir("/proc/self/fd"):
+        try:
+            found[int(each)] = os.readlink(f"/proc/self/fd/{each}")
+        except OSError:
+            pass
+    return found
+
+
+def _in_child(look: Callable[[], Any]) -> Any:
+    """What `look()` returns in a forked child."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.close(reader)
+            found = look()
+        except BaseException as error:
+            found = repr(error)
+        os.write(writer, json.dumps(found).encode())
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        found = json.loads(pipe.read())
+    os.waitpid(child, 0)
+    return found
+
+
+def _inherited(before: dict[int, str]) -> list[str]:
+    """Descriptors that came after `before`, but for pipes of the tests and of nothing."""
+    ours = ("socket:", "anon_inode:[eventpoll]")
+    return [what for number, what in _descriptors().items() if what.startswith(ours) and before.get(number) != what]
+
+
+def test_a_forked_child_has_nothing_of_busy_threads(
+    valkey_server: embedded.Server, private_server: Callable[..., embedded.Server]
+) -> None:
+    members = [private_server() for _ in range(3)]
+    before = _descriptors()
+    locks = holdfast.connect(valkey_server.url, ttl=30)
+    other = holdfast.connect(valkey_server.url, ttl=30)
+    quorum = holdfast.Client.quorum([member.url for member in members], restart_delay=0)
+    name = unique("fork")
+    stop = threading.Event()
+    called: list[Any] = []
+
+    def busy() -> None:
+        while not stop.is_set():
+            with locks.semaphore(f"{name}-s", permits=100):
+                pass
+
+    def voting() -> None:
+        while not stop.is_set():
+            with quorum.lock(f"{name}-q-{threading.get_ident()}"):
+                pass
+
+    def waiting() -> None:
+        while not stop.is_set():
+            try:
+                locks.lock(f"{name}-taken").acquire(timeout=0.2).release()
+            except holdfast.AcquireTimeout:
+                pass
+
+    threads = [threading.Thread(target=each) for each in (busy, busy, busy, voting, waiting)]
+    taken = other.lock(f"{name}-taken").acquire()
+    lease = locks.lock(name).acquire()
+    lease.on_lost(called.append)
+    later = locks.lock(f"{name}-later").acquire()
+    inside = locks.lock(f"{name}-inside")
+
+    def look() -> Any:
+        found: dict[str, Any] = {"inherited": _inherited(before), "called": len(called)}
+        found["lost"] = [lease.lost.is_set(), lease.lost.wait(5), later.lost.is_set(), lease.state.name]
+        found["reason"] = lease.lost.reason
+        try:
+            lease.release()
+        except holdfast.LeaseLost as error:
+            found["release"] = error.reason
+        with locks.lock(f"{name}-child") as own:
+            found["own"] = own.state.name
+        time.sleep(0.05)
+        found["called"] = len(called)
+        return found
+
+    try:
+        for thread in threads:
+            thread.start()
+        time.sleep(0.2)
+        with inside:
+            for _ in range(8):
+                found = _in_child(look)
+                assert found == {
+                    "inherited": [],
+                    "called": 0,
+                    "lost": [True, True, True, "LOST"],
+                    "reason": "forked",
+                    "release": "forked",
+                    "own": "HELD",
+                }
+                time.sleep(0.013)
+        # The parent has not noticed.
+        assert lease.state is holdfast.LeaseState.HELD
+        assert not lease.lost.is_set()
+        lease.extend(30)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        later.release()
+        lease.release()
+        taken.release()
+        for client in (locks, other, quorum):
+            client.close()
+    assert called == []
+
+
+def test_a_block_that_is_left_in_the_child_raises_there_only(valkey_server: embedded.Server) -> None:
+    locks = holdfast.connect(valkey_server.url, ttl=30)
+    name = unique("fork")
+    reader, writer = os.pipe()
+    child = -1
+    try:
+        with locks.lock(name):
+            child = os.fork()
+        said = b"left without an error"
+    except holdfast.LeaseLost as error:
+        said = error.reason.encode()
+    if not child:
+        os.write(writer, said)
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        assert pipe.read() == b"forked"
+    assert said == b"left without an error"
+    locks.close()
+
+
+def test_a_forked_child_has_nothing_of_an_event_loop(valkey_server: embedded.Server) -> None:
+    async def main() -> Any:
+        before = _descriptors()
+        locks = holdfast.asyncio.connect(valkey_server.url, ttl=30)
+        other = holdfast.asyncio.connect(valkey_server.url, ttl=30)
+        name = unique("fork")
+        called: list[Any] = []
+        taken = await other.lock(f"{name}-taken").acquire()
+        lease = await locks.lock(name).acquire()
+        lease.on_lost(called.append)
+
+        async def busy() -> None:
+            while True:
+                async with locks.semaphore(f"{name}-s", permits=100):
+                    pass
+
+        async def waiting() -> None:
+            await locks.lock(f"{name}-taken").acquire()
+
+        tasks = [asyncio.create_task(each()) for each in (busy, busy, waiting)]
+        await asyncio.sleep(0.2)
+
+        def look() -> Any:
+            return {
+                "inherited": _inherited(before),
+                "lost": [lease.lost.is_set(), lease.state.name, lease.lost.reason],
+                "called": len(called),
+            }
+
+        for _ in range(5):
+            found = _in_child(look)
+            assert found == {"inherited": [], "lost": [True, "LOST", "forked"], "called": 0}
+            await asyncio.sleep(0.007)
+        assert not lease.lost.is_set()
+        await lease.extend(30)
+        await lease.release()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await taken.release()
+        await locks.close()
+        await other.close()
+        assert called == []
+
+    asyncio.run(main())
+
+
+def _works(url: str, name: str) -> None:
+    with holdfast.connect(url) as locks, locks.lock(name) as lease:
+        lease.ensure_held()
+
+
+def test_multiprocessing_and_preexec_amid_busy_threads(valkey_server: embedded.Server) -> None:
+    name = unique("fork")
+    stop = threading.Event()
+    with holdfast.connect(valkey_server.url, ttl=30) as locks:
+
+        def busy() -> None:
+            while not stop.is_set():
+                with locks.semaphore(f"{name}-s", permits=100):
+                    pass
+
+        threads = [threading.Thread(target=busy) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            with locks.lock(name) as lease:
+                context = multiprocessing.get_context("fork")
+                for n in range(3):
+                    process = context.Process(target=_works, args=(valkey_server.url, f"{name}-{n}"))
+                    process.start()
+                    process.join(30)
+                    assert process.exitcode == 0
+                    done = subprocess.run([sys.executable, "-c", ""], preexec_fn=os.getpid, timeout=30)
+                    assert done.returncode == 0
+                lease.ensure_held()
+                eventually(lambda: lease.remaining() > 0)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
