@@ -30,9 +30,10 @@ __all__ = ["Growth", "Key", "Taken", "check", "keys_of", "left_over", "remembere
 SETTLE_S = 15.0
 #: Threads of the test's own machinery come and go.
 _PASSING = re.compile(r"^(test|actor|face-loop|asyncio|Thread|proxy|ThreadPoolExecutor|pytest|execnet|rig)")
-#: Where the library makes objects that must not outlive their client. (Those of `identity` belong to threads.)
+#: Where the library makes objects that must not outlive their client. (Those of `identity`
+#: belong to threads, those of `leaving` to classes.)
 _OBJECTS = re.compile(
-    r"(?!holdfast\._drivers\.identity)holdfast\._(faces|drivers|transport)\.|holdfast\._core\.(hold|rwlock|semaphore|multilock)$"
+    r"(?!holdfast\._drivers\.identity|holdfast\._faces\.leaving)holdfast\._(faces|drivers|transport)\.|holdfast\._core\.(hold|rwlock|semaphore|multilock)$"
 )
 
 
