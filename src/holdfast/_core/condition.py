@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from holdfast._core.effects import Call, Now, Random, Reply, Sleep
 from holdfast._core.hold import RENEWAL, Order
-from holdfast._core.keys import LockKeys
+from holdfast._core.keys import LockKeys, part_of_key
 from holdfast._core.mutex import renewal, renewal_of_one_key
 from holdfast._core.replicas import Sync
 from holdfast._core.settings import DEFAULT, Settings
@@ -26,7 +26,7 @@ __all__ = ["ConditionTurn", "condition_key", "notify"]
 
 def condition_key(keys: LockKeys, name: str) -> str:
     """Where the condition's waiters stand."""
-    return f"{keys.base}:cond:{name}"
+    return f"{keys.base}:cond:{part_of_key(name)}"
 
 
 class ConditionTurn(Turn):

@@ -2,6 +2,8 @@
 
 Laws: all keys of one lock share a slot of a Cluster, whatever its name; two names never share a key.
 
+A kind of key that a user has named, as a condition, is written without ":", "%" and "}", so that it ends nothing.
+
 Theory: a Cluster hashes what stands between the first "{" and the first "}" behind it, when that is not
 empty. All our keys of a lock begin with the same `namespace:{NAME}`, so they agree whatever NAME holds, but
 for a name that begins with "}", which would leave the braces empty: such a name (and, so that names stay
@@ -10,13 +12,22 @@ apart, one that begins with "%"s and "}") gets one more "%" in front.
 
 from __future__ import annotations
 
+import binascii
+import functools
+import itertools
 import re
 
 from holdfast.errors import ConfigurationError
 
-__all__ = ["LockKeys", "inbox_prefix", "lock_keys"]
+__all__ = ["SLOTS", "LockKeys", "inbox_prefix", "lock_keys", "part_of_key", "slot_of"]
 
 _EMPTY_TAG = re.compile(r"%*\}")
+_SPECIAL = re.compile("[:%}]")
+#: Slots of a Cluster.
+SLOTS = 16_384
+#: Names that are the other keys of another name, without a namespace. See `_beside`.
+_KINDS = "fence|fenced|queue|gone|order|readers|upgraded|cond|sem|leader|event|latch|barrier"
+_SIDE_KEY = re.compile(rf"(\{{[^}}]*\}}|.*\}}.*%c?):({_KINDS})(:.*)?", re.DOTALL)
 
 
 class LockKeys:
@@ -51,6 +62,11 @@ class LockKeys:
         return (*self.all, *(f"{self.base}:{kind}" for kind in kinds))
 
 
+def part_of_key(name: str) -> str:
+    """A name that users have chosen, as one part of a key."""
+    return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", name)
+
+
 def inbox_prefix(namespace: str | None) -> str:
     """What the channel names of clients' inboxes start with."""
     return f"{namespace or 'holdfast'}:inbox:"
@@ -62,16 +78,37 @@ def lock_keys(namespace: str | None, name: str) -> LockKeys:
         escaped = f"%{name}" if _EMPTY_TAG.match(name) else name
         key = f"{namespace}:{{{escaped}}}"
         return LockKeys(name, key, key, inbox_prefix(namespace))
+    if _SIDE_KEY.fullmatch(name):
+        raise ConfigurationError(
+            "name", name, "without a namespace this is where holdfast keeps the other keys of a lock; use another name"
+        )
+    return LockKeys(name, name, _beside(name), inbox_prefix(None))
+
+
+def _beside(name: str) -> str:
+    """What the other keys of a lock begin with whose key is `name` itself.
+
+    Another one for every name, and always in the slot of `name`: that is the slot of what stands between the first "{"
+    and the first "}" behind it, when that is not empty, and else of the whole name.
+    """
     opened = name.find("{")
     closed = name.find("}", opened + 1) if opened >= 0 else -1
     if opened >= 0 and closed > opened + 1:
-        base = name  # it has a hash tag of its own
-    elif "}" not in name:
-        base = f"{{{name}}}"
-    else:
-        raise ConfigurationError(
-            "name",
-            name,
-            'without a namespace a name with "}" needs a hash tag, as in "{order}7", for its other keys',
-        )
-    return LockKeys(name, name, base, inbox_prefix(None))
+        return f"{name}%"  # it has a hash tag of its own
+    if "}" not in name:
+        return f"{{{name}}}"
+    return f"{{{_number_in_slot(slot_of(name))}}}{name}%c"  # no hash tag can hold it
+
+
+def slot_of(key: str) -> int:
+    """The slot of a Cluster that a key belongs to."""
+    opened = key.find("{")
+    closed = key.find("}", opened + 1) if opened >= 0 else -1
+    hashed = key[opened + 1 : closed] if closed > opened + 1 else key
+    return binascii.crc_hqx(hashed.encode(), 0) % SLOTS
+
+
+@functools.lru_cache(256)
+def _number_in_slot(slot: int) -> int:
+    """The first number that, as a hash tag, leads to the slot."""
+    return next(number for number in itertools.count() if binascii.crc_hqx(b"%d" % number, 0) % SLOTS == slot)

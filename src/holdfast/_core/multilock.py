@@ -12,13 +12,12 @@ common fencing token, and only then does it count.
 
 from __future__ import annotations
 
-import binascii
 from collections.abc import Sequence
 from functools import partial
 
 from holdfast._core.effects import Answer, Call, CallMany, Now, Spawn
 from holdfast._core.hold import RENEWAL, Hold, Order
-from holdfast._core.keys import LockKeys
+from holdfast._core.keys import LockKeys, slot_of
 from holdfast._core.replicas import NotAcked, Replicas, Sync, judge
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
@@ -27,17 +26,6 @@ from holdfast._core.waiting import Busy, Grant, Turn, patience_for, wait_for
 from holdfast.errors import LeaseLost
 
 __all__ = ["MultiTurn", "acquire", "give_back", "group", "hold", "release", "renew", "slot_of", "turns_for"]
-
-#: Slots of a Cluster.
-_SLOTS = 16_384
-
-
-def slot_of(key: str) -> int:
-    """The slot of a Cluster that a key belongs to."""
-    opened = key.find("{")
-    closed = key.find("}", opened + 1) if opened >= 0 else -1
-    hashed = key[opened + 1 : closed] if closed > opened + 1 else key
-    return binascii.crc_hqx(hashed.encode(), 0) % _SLOTS
 
 
 def group(all_keys: Sequence[LockKeys], together: bool) -> list[list[LockKeys]]:
