@@ -233,17 +233,25 @@ class LeaseLost(HoldfastError):
         )
 
 
+def _of(about: str | None) -> str:
+    return f"{about}: " if about else ""
+
+
 class ServerError(HoldfastError):
-    """The server refused: `node`, `kind` (its error word, as NOAUTH), `said` (its message)."""
+    """The server refused: `node`, `kind` (its error word, as NOAUTH), `said` (its message), `about` (what was asked
+    for, as "lock 'orders:42'", or None)."""
 
     node: str
     kind: str
     said: str
+    about: str | None
 
-    def __init__(self, node: str, kind: str, said: str, way_out: str | None = None) -> None:
+    def __init__(self, node: str, kind: str, said: str, way_out: str | None = None, about: str | None = None) -> None:
         out = f"; {way_out}" if way_out else ""
         where = f"server {node}" if node else "the server"
-        super().__init__(f"{where} said: {shown(said, 500)}{out}", node=node, kind=kind, said=said)
+        super().__init__(
+            f"{_of(about)}{where} said: {shown(said, 500)}{out}", node=node, kind=kind, said=said, about=about
+        )
 
 
 class ScriptRefused(ServerError):
@@ -254,26 +262,31 @@ class ScriptRefused(ServerError):
 
 
 class ServerUnreachable(HoldfastError):
-    """No connection to the server: `node`, `because`."""
+    """No connection to the server: `node`, `because`, `about` (what was asked for, or None)."""
 
     node: str
     because: str
+    about: str | None
 
-    def __init__(self, node: str, because: str) -> None:
-        super().__init__(f"server {node} cannot be reached: {because}", node=node, because=because)
+    def __init__(self, node: str, because: str, about: str | None = None) -> None:
+        super().__init__(
+            f"{_of(about)}server {node} cannot be reached: {because}", node=node, because=because, about=about
+        )
 
 
 class OutcomeUnknown(HoldfastError):
-    """A request was sent and no answer came, so that it may have been carried out: `node`, `because`."""
+    """A request was sent and no answer came, so that it may have been carried out: `node`, `because`, `about`."""
 
     node: str
     because: str
+    about: str | None
 
-    def __init__(self, node: str, because: str) -> None:
+    def __init__(self, node: str, because: str, about: str | None = None) -> None:
         super().__init__(
-            f"no answer from server {node}: {because}; what was asked may have been done",
+            f"{_of(about)}no answer from server {node}: {because}; what was asked may have been done",
             node=node,
             because=because,
+            about=about,
         )
 
 

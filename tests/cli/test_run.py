@@ -87,7 +87,7 @@ def test_an_unreachable_server_is_69() -> None:
         port = closed.getsockname()[1]
         done = holdfast("run", "--no-wait", "x", "--", "echo", "ran", url=f"redis://:geheim@127.0.0.1:{port}")
     assert (done.returncode, done.stdout) == (69, b"")
-    assert done.stderr.startswith(f"holdfast: server 127.0.0.1:{port} cannot be reached".encode())
+    assert done.stderr.startswith(f"holdfast: lock 'x': server 127.0.0.1:{port} cannot be reached".encode())
     assert b"geheim" not in done.stderr and done.stderr.count(b"\n") == 1
 
 

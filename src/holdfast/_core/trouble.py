@@ -6,7 +6,17 @@
 
 from __future__ import annotations
 
-from holdfast.errors import HoldfastError, OutcomeUnknown, ScriptRefused, ServerError, ServerUnreachable
+import re
+from typing import Any
+
+from holdfast.errors import (
+    ConfigurationError,
+    HoldfastError,
+    OutcomeUnknown,
+    ScriptRefused,
+    ServerError,
+    ServerUnreachable,
+)
 
 __all__ = ["Trouble", "refusal"]
 
@@ -38,14 +48,46 @@ _WAY_OUT = {
     "BUSY": "a script is blocking the server: SCRIPT KILL ends it",
     "LOADING": "the server is still reading its data set",
     "CROSSSLOT": "use names that share a hash tag",
+    "WRONGTYPE": "something else is stored under a key of that name: delete it, or use another name or namespace",
+    "CLUSTERDOWN": "the Cluster has slots without an owner: see CLUSTER INFO",
+    "NOSCRIPT": "the server forgets scripts at once",
+    "nonsense": "the connection was closed, and what was asked may have been done; is this a Redis or Valkey server, "
+    "with nothing between that changes replies?",
 }
+#: What servers say of a command that is denied inside a script (Redis 7, Redis 6.2 and Valkey).
+_DENIED_INSIDE = re.compile(
+    r"acl failure in script|the user executing the script can't|user_script.*(noperm|no permissions)", re.IGNORECASE
+)
+_RIGHTS = "the user may run scripts, but not a command or key that they use; it needs what `holdfast doctor` lists"
+#: A key of ours: namespace, name, and what of that name it is.
+_KEY = re.compile(r"(?:[^{}]+:)?\{(.*)\}(?::([a-z]+))?", re.DOTALL)
+_KINDS = {"sem": "semaphore", "leader": "election"}
+_KINDS_OF_SCRIPTS = {"rw": "rwlock", "sem": "semaphore", "multi": "multilock", "cond": "condition of lock"}
+_NAME_SHOWN_MAX = 100
+
+
+def _about(request: Any) -> str | None:
+    """What a request was about, as `semaphore 'uploads'`."""
+    keys = getattr(request, "keys", None)
+    script = getattr(request, "script", None)
+    key = keys[0] if keys else getattr(request, "key", None)
+    if not isinstance(key, str):
+        return None
+    found = _KEY.fullmatch(key)
+    name, part = (found[1], found[2]) if found is not None else (key, None)
+    if script in ("set_if", "fenced_set") or (script is None and found is None):
+        kind, name = "key", key
+    else:
+        kind = _KINDS.get(part or "", part or _KINDS_OF_SCRIPTS.get((script or "").partition("_")[0], "lock"))
+    return f"{kind} {name if len(name) <= _NAME_SHOWN_MAX else name[:_NAME_SHOWN_MAX] + '…'!r}"
 
 
 class Trouble(Exception):
     """A request that did not end in a reply. `kind` is the server's error word, or one of ours in lower case.
 
     Ours: "refused" (no connection), "silent" (no answer in time), "broken" (the connection ended), "nonsense" (an
-    answer that is none; see `holdfast._core.replies`), "closed".
+    answer that is none; see `holdfast._core.replies`), "unfit" (the client cannot connect, whatever
+    the server), "closed".
     """
 
     def __init__(self, kind: str, said: str, node: str, *, sent: bool, passing: bool) -> None:
@@ -55,6 +97,8 @@ class Trouble(Exception):
         self.node = node
         self.sent = sent
         self.passing = passing
+        #: The request (an effect) that ended so, where it is known.
+        self.request: Any = None
 
     @property
     def unsettled(self) -> bool:
@@ -63,13 +107,20 @@ class Trouble(Exception):
 
     def public(self) -> HoldfastError:
         """The error to raise at a face."""
+        about = _about(self.request)
+        if self.kind == "unfit":
+            return ConfigurationError("redis_client", self.node, f"a client, or a URL, that can connect: {self.said}")
         if self.kind == "refused":
-            return ServerUnreachable(self.node, self.said)
+            return ServerUnreachable(self.node, self.said, about)
         if self.kind in ("silent", "broken", "closed"):
-            return OutcomeUnknown(self.node, self.said) if self.sent else ServerUnreachable(self.node, self.said)
+            if not self.sent:
+                return ServerUnreachable(self.node, self.said, about)
+            return OutcomeUnknown(self.node, self.said, about)
+        if self.kind == "NOPERM" and _DENIED_INSIDE.search(self.said):
+            return ServerError(self.node, self.kind, self.said, _RIGHTS, about)
         if self.kind == "NOPERM" and ("eval" in self.said.lower() or "script" in self.said.lower()):
-            return ScriptRefused(self.node, self.kind, self.said, _WAY_OUT["NOPERM"])
-        return ServerError(self.node, self.kind, self.said, _WAY_OUT.get(self.kind))
+            return ScriptRefused(self.node, self.kind, self.said, _WAY_OUT["NOPERM"], about)
+        return ServerError(self.node, self.kind, self.said, _WAY_OUT.get(self.kind), about)
 
     def __repr__(self) -> str:
         return f"Trouble({self.kind!r}, {self.said!r}, {self.node!r}, sent={self.sent}, passing={self.passing})"
@@ -85,9 +136,11 @@ def refusal(said: str, node: str) -> Trouble:
     kind = said.split(" ", 1)[0]
     if kind == "ERR" and "max number of clients" in said:
         return Trouble("MAXCLIENTS", said, node, sent=False, passing=True)
+    if _DENIED_INSIDE.search(said):
+        return Trouble("NOPERM", said, node, sent=True, passing=False)  # commands before it may have been carried out
     if kind == "ERR" and ("Error running script" in said or "user_script" in said):
         # Redis 6.2 wraps what a command inside the script said: "ERR Error running script …: @user_script:… -OOM …"
-        for word in ("OOM", "READONLY", "NOPERM", "MISCONF", "NOREPLICAS"):
+        for word in ("OOM", "READONLY", "NOPERM", "MISCONF", "NOREPLICAS", "WRONGTYPE"):
             if f"-{word}" in said or f" {word} " in said:
                 return Trouble(word, said, node, sent=True, passing=word in _PASSING)
     sent = kind in ("UNBLOCKED", "UNKILLABLE") or "killed" in said.lower()

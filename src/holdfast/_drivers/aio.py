@@ -192,6 +192,8 @@ class AioDriver:
                     raise
                 except BaseException as error:
                     # Trouble; or a cancellation, which the protocol cleans up after.
+                    if isinstance(error, Trouble) and (kind is Call or kind is Command):
+                        error.request = effect
                     effect = protocol.throw(error)
                 else:
                     effect = send(result)

@@ -230,6 +230,8 @@ class ThreadDriver:
                     kind = type(effect)
                     result = clock() if kind is Now else perform[kind](effect, cancel)
                 except Trouble as trouble:
+                    if isinstance(effect, (Call, Command)):
+                        trouble.request = effect
                     effect = protocol.throw(trouble)
                 except BaseException as interruption:
                     # Whatever ends us is the protocol's to clean up after, and nothing interrupts that.
@@ -252,6 +254,7 @@ class ThreadDriver:
                 effect = protocol.send(asked_at)
             if type(effect) is Call:
                 if isinstance(error, Trouble):
+                    error.request = effect
                     self._in_trouble(self.topology.node_for(effect.keys[0], effect.node), error)
                 effect = protocol.send(reply) if error is None else protocol.throw(error)
             # Else it has another way now, where the request was in vain.

@@ -71,6 +71,7 @@ async def _connect(make: Callable[[], Any], node: str) -> Any:
         connection.maint_notifications_config = None
         async with asyncio.timeout(CONNECT_PATIENCE_S):
             await connection.connect()
+        connection._writer.transport.is_closing  # noqa: B018 (what is no connection of redis-py has none)
     except TimeoutError as error:
         _drop(connection)
         said = str(error) or f"no connection within {CONNECT_PATIENCE_S:.3g} s"

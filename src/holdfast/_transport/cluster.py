@@ -41,6 +41,8 @@ _HARMLESS = frozenset({"closed", "OOM", "NOSCRIPT", "BUSY", "NOACK", "NOREPLICAS
 REFRESH_WAIT_S = 0.25
 #: Computed slots that are kept. Cleared when full.
 _SLOTS_KEPT = 10_000
+#: Of keys up to this many characters.
+_SLOT_KEY_MAX = 200
 
 _slots: dict[str, int] = {}
 
@@ -60,9 +62,10 @@ def slot_of(key: str) -> int:
             if closed > opened + 1:
                 data = data[opened + 1 : closed]
         slot = binascii.crc_hqx(data, 0) % SLOTS
-        if len(_slots) >= _SLOTS_KEPT:
-            _slots.clear()
-        _slots[key] = slot
+        if len(key) <= _SLOT_KEY_MAX:
+            if len(_slots) >= _SLOTS_KEPT:
+                _slots.clear()
+            _slots[key] = slot
     return slot
 
 

@@ -12,11 +12,13 @@ __all__ = ["Ask", "pack_around", "pack_command", "pack_script", "pack_sync", "sp
 #: What stands before and behind the token (the first argument) in a script's call: all else repeats, since locks are
 #: taken again and again. Cleared when full.
 _AROUND_MAX = 2_000
+_AROUND_MAX_BYTES = 4_000_000
 #: What is longer carries a value, and does not repeat.
 _BEHIND_MAX_BYTES = 1_000
 #: So many arguments at the beginning are new in each call, where it is not the token alone.
 _VARYING = {"quorum_acquire": 2, "raise_fence": 2, "multi_renew": 3}
 _around_token: dict[tuple[object, ...], tuple[bytes, bytes]] = {}
+_around_bytes = 0
 
 
 def _bulk(data: bytes) -> bytes:
@@ -43,6 +45,7 @@ def pack_around(
     script: Script, keys: Sequence[str], args: Sequence[str | int | bytes], varying: int = 1
 ) -> tuple[bytes, bytes]:
     """What stands before and behind the first arguments, which vary, in EVALSHA of a script."""
+    global _around_bytes
     known = (script.name, tuple(keys), tuple(args[varying:]))
     around = _around_token.get(known)
     if around is None:
@@ -50,8 +53,11 @@ def pack_around(
         before = 3 + len(keys)
         around = b"".join(parts[:before]), b"".join(parts[before + varying :])
         if len(around[1]) <= _BEHIND_MAX_BYTES:
-            if len(_around_token) >= _AROUND_MAX:
+            size = 2 * (len(around[0]) + len(around[1]))  # names stand in the key, too
+            if len(_around_token) >= _AROUND_MAX or _around_bytes + size > _AROUND_MAX_BYTES:
                 _around_token.clear()
+                _around_bytes = 0
+            _around_bytes += size
             _around_token[known] = around
     return around
 

@@ -123,8 +123,8 @@ class Connection:
         address = self._address
         commands: list[tuple[Any, ...]] = []
         if address.password is not None:
-            user = () if address.username is None else (address.username,)
-            commands.append(("AUTH", *user, address.password))
+            # With the user's name the server takes any password where none is set; so does redis-py.
+            commands.append(("AUTH", address.username or "default", address.password))
         if address.database:
             commands.append(("SELECT", address.database))
         # A server that takes no more clients says so to whatever comes first, which shall not be a lock's request; to

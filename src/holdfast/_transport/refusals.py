@@ -38,6 +38,9 @@ def connecting_trouble(error: BaseException, node: str) -> Trouble:
         return Trouble("MAXCLIENTS", said, node, sent=False, passing=True)
     if isinstance(error, exceptions.ResponseError):
         return _unsent(refusal(said, node))
+    if not isinstance(error, (exceptions.RedisError, OSError, EOFError)):
+        # An option of the URL that no connection has, a stand-in that is no client, …: it will be the same again.
+        return Trouble("unfit", f"{type(error).__name__}: {error}", node, sent=False, passing=False)
     return Trouble("refused", said, node, sent=False, passing=not _is_distrust(error))
 
 

@@ -1,0 +1,140 @@
+"""What goes wrong between a client and its server is said at once, with what it was about and the way out."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+import redis
+
+import holdfast
+from holdfast import embedded
+from tests.support.faces import Face
+from tests.support.servers import free_port, unique
+
+#: Far less than the 30 s for which an outage is put up with, s.
+AT_ONCE_S = 5.0
+
+
+def refused(kind: type[BaseException], act: Callable[[], Any]) -> Any:
+    began_at = time.monotonic()
+    with pytest.raises(kind) as caught:
+        act()
+    assert time.monotonic() - began_at < AT_ONCE_S
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value)
+    return caught.value
+
+
+def test_an_option_that_no_connection_has(face: Face, url: str) -> None:
+    error = refused(holdfast.ConfigurationError, lambda: face.connect(f"{url}?bogus=1").lock("a").acquire())
+    assert "bogus" in str(error)
+
+
+def test_a_stand_in_for_a_client(face: Face, url: str) -> None:
+    """It has what a client has, and connects to nothing."""
+
+    class Pretender:
+        def __init__(self, **options: Any) -> None:
+            self.retry: Any = None
+
+        def connect(self) -> None:
+            pass
+
+        def disconnect(self) -> None:
+            pass
+
+    class AsyncPretender(Pretender):
+        async def connect(self) -> None:  # type: ignore[override]
+            pass
+
+    pretender = Pretender if face.name == "threads" else AsyncPretender
+    client = mock.Mock()
+    client.connection_pool.connection_class = pretender
+    client.connection_pool.connection_kwargs = {}
+    client.connection_pool.service_name = None
+    del client.nodes_manager
+    error = refused(holdfast.ConfigurationError, lambda: face.client(client).lock("a").acquire())
+    assert error.argument == "redis_client"
+
+
+def test_a_password_where_none_is_set(face: Face, server: embedded.Server) -> None:
+    """It is taken, as redis-py has it, whichever way the client was made."""
+    given = f"redis://:secret@{server.host}:{server.port}"
+    made = face.redis().Redis.from_url(given)
+    for locks in (face.connect(given), face.client(made)):
+        assert locks.lock(unique("password")).locked() is False
+
+
+def test_a_wrong_password(face: Face, private_server: Callable[..., embedded.Server]) -> None:
+    server = private_server(password="right")
+    place = f"{server.host}:{server.port}"
+    for given, kind in ((f"redis://:wrong@{place}", "WRONGPASS"), (f"redis://{place}", "NOAUTH")):
+        error = refused(holdfast.ServerError, face.connect(given).lock("a").acquire)
+        assert error.kind == kind
+        assert "right" not in str(error)
+        assert "wrong" not in str(error).replace("WRONGPASS", "")
+
+
+@pytest.mark.parametrize(
+    ("make", "about"),
+    [
+        (lambda locks, name: locks.lock(name), "lock"),
+        (lambda locks, name: locks.semaphore(name, permits=2), "semaphore"),
+        (lambda locks, name: locks.rwlock(name).read(), "rwlock"),
+        (lambda locks, name: locks.election(name), "election"),
+    ],
+    ids=["lock", "semaphore", "rwlock", "election"],
+)
+def test_errors_name_what_they_are_about(
+    face: Face, server: embedded.Server, raw: Any, make: Callable[[Any, str], Any], about: str
+) -> None:
+    name = unique("about")
+    acquire = "campaign" if about == "election" else "acquire"
+    suffix = {"semaphore": ":sem", "election": ":leader"}.get(about, "")
+    raw.lpush(f"holdfast:{{{name}}}{suffix}:queue", "not a queue")
+    raw.lpush(f"holdfast:{{{name}}}{suffix}", "not a lock")
+    error = refused(holdfast.ServerError, getattr(make(face.connect(server.url), name), acquire))
+    assert error.kind == "WRONGTYPE" or "WRONGTYPE" in str(error)
+    assert f"{about} {name!r}" in str(error)
+    assert "delete it, or use another name" in str(error)
+    nowhere = face.connect(f"redis://127.0.0.1:{free_port()}")
+    unreachable = refused(
+        holdfast.ServerUnreachable,
+        getattr(make(nowhere, name), f"try_{acquire}", None) or (lambda: make(nowhere, name).campaign(timeout=0.1)),
+    )
+    assert f"{about} {name!r}" in str(unreachable)
+
+
+def test_a_command_that_is_denied_inside_a_script(face: Face, server: embedded.Server, raw: Any) -> None:
+    """The user may run scripts; what they use is another matter."""
+    user = unique("acl")
+    raw.execute_command(
+        *("ACL", "SETUSER", user, "on", ">pw", "~*", "&*", "+@all", "-get"),
+    )
+    locks = face.connect(f"redis://{user}:pw@{server.host}:{server.port}")
+    error = refused(holdfast.ServerError, locks.lock(unique("denied")).waiters)
+    assert error.kind == "NOPERM"
+    assert not isinstance(error, holdfast.ScriptRefused)
+    assert "holdfast doctor" in str(error)
+    raw.execute_command("ACL", "DELUSER", user)
+
+
+def test_a_database_that_there_is_not(face: Face, server: embedded.Server) -> None:
+    error = refused(
+        holdfast.ServerError, lambda: face.connect(f"redis://{server.host}:{server.port}/99").lock("a").acquire()
+    )
+    assert "out of range" in str(error)
+
+
+def test_raw_errors_of_redis_py_do_not_come_through(face: Face) -> None:
+    """TLS to a port that speaks none, and the reverse, are said in our words."""
+    with embedded.server() as server:
+        locks = face.connect(f"rediss://{server.host}:{server.port}")
+        error = refused(holdfast.HoldfastError, locks.lock("a").try_acquire)
+        assert not isinstance(error, redis.RedisError)
+        assert f"{server.host}:{server.port}" in str(error)
