@@ -34,7 +34,7 @@ def main(words: Sequence[str] | None = None) -> int:
     failed = False
     begin = time.monotonic()
     # Sessions of hundreds of processes and tasks: the server's file limit is the one thing to raise.
-    with embedded.server(config={"maxclients": "20000", "save": ""}) as server:
+    with embedded.server(port=0, password="", config={"maxclients": "20000", "save": ""}) as server:
         run = Run(server, options.quick, options.json)
         for name in wanted:
             try:

@@ -129,7 +129,7 @@ class Single(Stage):
                 self.clock = Clock()
                 self._close.callback(self.clock.close)
             executable = self.clock.program if self.clock is not None else servers.executable("valkey")
-            server = embedded.server(executable=str(executable), config={"lua-time-limit": 50})
+            server = embedded.server(port=0, password="", executable=str(executable), config={"lua-time-limit": 50})
             self._close.callback(server.close)
             self.servers = [server]
         except BaseException:

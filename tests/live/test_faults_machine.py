@@ -168,7 +168,7 @@ def shifted() -> Iterator[tuple[Clock, embedded.Server]]:
         pytest.skip("making a clock jump needs gcc")
     clock = Clock()
     try:
-        with embedded.server(executable=clock.program) as server:
+        with embedded.server(port=0, password="", executable=clock.program) as server:
             yield clock, server
     finally:
         clock.close()

@@ -61,12 +61,13 @@ def executable(kind: Kind) -> Path | str:
 def start(kind: Kind = "valkey", **options: Any) -> embedded.Server:
     """A running server of that kind; the test is skipped where the machine has none.
 
-    Options are those of :func:`holdfast.embedded.server`: ``port``, ``password``, ``config`` …
+    Options are those of :func:`holdfast.embedded.server`: ``port``, ``password``, ``config`` … It listens on TCP
+    without a password, unless they say otherwise: tests put wires between it and its clients.
     """
     program = executable(kind)
     if isinstance(program, str):
         pytest.skip(program)
-    return embedded.server(executable=program, **options)
+    return embedded.server(executable=program, **{"port": 0, "password": "", **options})
 
 
 def free_port() -> int:

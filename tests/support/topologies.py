@@ -245,7 +245,7 @@ class _SentinelServer(embedded.Server):
     """valkey-server as a Sentinel: it rewrites its configuration, which is therefore a file."""
 
     def __init__(self, master: embedded.Server, service: str, down_after_ms: int, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(port=0, password="", **options)
         self._down_after_ms = down_after_ms
         self._master = master
         self._service = service

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -192,3 +193,59 @@ def test_a_forked_child_leaves_it_alone(valkey_server: embedded.Server) -> None:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert ping(valkey_server.url)
+
+
+def listeners(pid: int) -> set[int]:
+    """TCP ports that the process listens on."""
+    inodes = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            inodes.add(link.readlink().name)
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                found.add(int(fields[1].rpartition(":")[2], 16))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="the kernel tells who listens in /proc")
+def test_nobody_else_can_use_it() -> None:
+    with embedded.server() as server:
+        assert listeners(server.pid) == set(), "no TCP port"
+        assert server.port == 0
+        assert server.url == server.unix_url
+        assert server.directory.stat().st_mode & 0o777 == 0o700
+        assert server.unix_path.stat().st_mode & 0o077 == 0
+        assert ping(server.url)
+        assert str(server.unix_path) in repr(server)
+    with embedded.server(port=0) as server:
+        assert listeners(server.pid) == {server.port}
+        assert server.password
+        assert ping(server.url)
+        assert ping(server.unix_url)
+        assert server.password not in repr(server)
+        assert server.password.encode() not in Path(f"/proc/{server.pid}/cmdline").read_bytes()
+        with pytest.raises(redis.AuthenticationError):
+            ping(f"redis://{server.host}:{server.port}")
+    with embedded.server(port=0, password="") as server:
+        assert ping(f"redis://{server.host}:{server.port}")
+
+
+@pytest.mark.parametrize("command", [["run", "--embedded", "a", "--"], ["elect", "--embedded", "a", "--"]])
+def test_the_command_line_opens_no_port(command: list[str]) -> None:
+    program = "import os, sys; print(os.environ['HOLDFAST_URL'], os.getppid(), flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *command, sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        url, _ = running.stdout.readline().split()
+        assert url.startswith("unix://")
+        with redis.Redis.from_url(url) as client:
+            assert listeners(client.info("server")["process_id"]) == set()
+        running.communicate()
+    assert running.returncode == 0

@@ -166,7 +166,10 @@ class LabServer:
     async def start(self) -> None:
         executable = self._clock.program if self._clock is not None else None
         config = {"repl-diskless-sync": "yes", "repl-diskless-sync-delay": "0", "enable-debug-command": "yes"}
-        self._process = await asyncio.to_thread(embedded.server, executable=executable, config=config)
+        # On TCP and without a password: proxies and replicas stand between it and whoever is played with.
+        self._process = await asyncio.to_thread(
+            embedded.server, port=0, password="", executable=executable, config=config
+        )
 
     async def close(self) -> None:
         self._closed = True
