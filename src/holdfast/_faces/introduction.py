@@ -32,6 +32,8 @@ def _program() -> str:
     if asked_for:
         return asked_for[:200]
     path = sys.argv[0] if getattr(sys, "argv", None) else ""
+    if path.startswith("holdfast "):
+        return path[:200]  # the command line, which says for what it runs, has left out all arguments
     name = os.path.basename(path)
     if name == "__main__.py":
         name = os.path.basename(os.path.dirname(path))  # python -m package

@@ -54,7 +54,7 @@ def main(words: list[str]) -> int:
     options = parser.parse_args(before)
     if options.ttl < TTL_MIN_S:
         parser.error(f"--ttl: at least {TTL_MIN_S:g}s")
-    sys.argv = ["holdfast", "elect", options.name, "--", os.path.basename(command[0])]
+    sys.argv = [f"holdfast elect {options.name} -- {os.path.basename(command[0])}"]
     if not options.embedded:
         return _elect(options, command, {})
     from holdfast import embedded

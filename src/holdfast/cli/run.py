@@ -129,7 +129,7 @@ def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, st
     import holdfast
 
     # What others see of us on the server: not the URL, and not the command's arguments, which may hold secrets.
-    sys.argv = ["holdfast", "run", options.name, "--", os.path.basename(argv[0])]
+    sys.argv = [f"holdfast run {options.name} -- {os.path.basename(argv[0])}"]
     client = holdfast.connect(
         **client_options(options), ttl=options.ttl, max_hold=options.max_hold
     )  # talks to nobody yet
