@@ -291,11 +291,11 @@ class Lease:
         if self._entries > 1:
             self._entries -= 1
             return True
-        hold.state = _RELEASED
-        driver.schedule.remove(hold)
-        client._disown(self)
         ask = self._release_ask
         try:
+            hold.state = _RELEASED
+            driver.schedule.remove(hold)
+            client._disown(self)
             if ask is None or driver is not client._here or driver.closed or driver.loop is not get_running_loop():
                 held = await client._driver.run(hold.release())
             else:
@@ -308,6 +308,10 @@ class Lease:
                     held = reply > 0 if -1 < reply < 3 else await driver.resume(hold.release(), 0.0, reply, None)
         except Trouble as trouble:
             raise client._public(trouble) from None
+        except BaseException as error:
+            if hold.state is _RELEASED and not isinstance(error, asyncio.CancelledError):
+                driver.start(hold.release())  # it may never have begun
+            raise
         if not held:
             hold.state = LeaseState.LOST
             hold.reason = "taken"
@@ -364,6 +368,15 @@ class Lease:
         task = current_task()
         at = next((at for at in reversed(range(len(bodies))) if bodies[at].task is task), -1)
         return bodies.pop(at).leave()
+
+    def _abandon(self) -> None:
+        """Nobody is going to release it: give it back in the background. In its event loop only."""
+        hold = self._hold
+        if hold.alive:
+            hold.state = _RELEASED
+            self._driver.unwatch(hold)
+            self._client._disown(self)
+            self._driver.start(hold.release())
 
     def __repr__(self) -> str:
         return (
@@ -508,6 +521,8 @@ class Leasable:
                 return lease
         token = f"{driver.client_id}:{self._mark if mark is None else mark}{me}:{next(client._sequence)}"
         got: Grant | Busy | None = None
+        hold: Hold | None = None
+        reply: Any = None
         asks = self._asks
         if asks is None:
             asks = self._prepare()
@@ -550,8 +565,15 @@ class Leasable:
                 trouble.name, trouble.label = self._name, self._label
             raise client._public(trouble) from None
         except BaseException as error:
-            if got is not None:
-                # Between the grant and its lease: nobody else would give it back.
+            # Somewhere before the caller got it: nobody else would give it back. (Where it was cancelled while it
+            # waited for an answer, the protocol has seen to that.)
+            if hold is not None and hold.alive:
+                hold.state = _RELEASED
+                driver.unwatch(hold)
+                for owner in owners:
+                    client._owners.pop(owner, None)
+                driver.start(hold.release())
+            if got is not None or reply is not None or not isinstance(error, asyncio.CancelledError):
                 driver.start(self._give_back(token))
             if type(error) is LeaseLost:
                 raise LeaseLost(self._name, error.reason, self._label) from None
@@ -564,14 +586,33 @@ class Leasable:
         if task is None:
             raise RuntimeError("a lease can be entered in a task only")
         lease = await self._acquire(None, sys._getframe(1))
-        self._entered.push(task, lease, sys._getframe(1))
-        lease._enter()
-        return lease
+        try:
+            self._entered.push(task, lease, sys._getframe(1))
+            lease._enter()
+            return lease
+        except BaseException:
+            self._entered.forget(lease)
+            lease._abandon()
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._entered.pop(current_task(), sys._getframe(1)).__aexit__(kind, error, trace)
+        lease: Lease | None = None
+        entries = 1
+        try:
+            lease = self._entered.pop(current_task(), sys._getframe(1))
+            entries = lease._entries
+            await lease.__aexit__(kind, error, trace)
+        except BaseException:
+            if lease is None:
+                lease = self._entered.pop(current_task(), sys._getframe(1))
+                entries = lease._entries
+            if entries > 1:
+                lease._entries = entries - 1  # an inner block of a reentrant lock
+            else:
+                lease._abandon()  # where it had not begun to release
+            raise
 
 
 def has_ended(task: asyncio.Task[Any] | None) -> bool:
