@@ -53,6 +53,7 @@ end
 
 -- #include holder
 -- #include waiters
+looks_left = 128 -- so many names take their time as well
 -- #include queue
 local token, ttl_ms, fence_ms = ARGV[1], tonumber(ARGV[2]), ARGV[5]
 local waits = ARGV[3] == 'wait'

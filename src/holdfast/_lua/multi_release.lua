@@ -21,6 +21,7 @@ end
 
 -- #include fence
 -- #include waiters
+looks_left = 128 -- so many names take their time as well
 -- #include queue
 -- #include bury
 local result, done = 1, true
