@@ -66,7 +66,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "\n  redis.call('SET', lock, token)\n  return",
     ),
     Mutant("a release does not compare the token", RELEASE, "local mine = holder == token", "local mine = true"),
-    Mutant("a release hands over to nobody", QUEUE, "local heir = next_waiter(queue, inboxes)", "local heir = nil"),
+    Mutant("a release hands over to nobody", QUEUE, "    heir = next_waiter(queue, inboxes)", "    heir = nil"),
     Mutant("who gives back stays in the queue", RELEASE, "redis.call('ZREM', queue, token)", "local _ = 0"),
     Mutant("who gives back is not buried", RELEASE, "if bury_ms > 0 then\n  bury(", "if false then\n  bury("),
     Mutant("the buried have no ttl", BURY, "redis.call('PEXPIRE', gone, keep_ms)", "local _ = 0"),

@@ -34,7 +34,10 @@ end
 -- Give a lock that nobody holds any more to the first of its queue. Returns 1 when that has it now, 0 when the lock is
 -- free, -1 when it is free and its queue was not gone through: then somebody has to ask again.
 local function pass_on(lock, fence_key, queue, claim_ms, fence_ms, inboxes)
-  local heir = next_waiter(queue, inboxes)
+  local heir = false
+  if looks_left > 0 then
+    heir = next_waiter(queue, inboxes)
+  end
   if heir and hand_over(lock, fence_key, heir, claim_ms, fence_ms, inboxes) then
     return 1
   end
