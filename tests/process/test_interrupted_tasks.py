@@ -24,7 +24,7 @@ _WHERE = ("Leasable._acquire", "Leasable.__aenter__", "Leasable.__aexit__", "Lea
 
 #: Before a `try` of a coroutine has begun and after it has ended only these are gone through. CPython looks for no
 #: signal in them, but for the first step of all: a signal in the first step of `__aexit__` leaves a lease to its ttl.
-_NO_SIGNAL = frozenset({"LOAD_CONST", "NOP", "RETURN_CONST", "RETURN_VALUE", "STORE_FAST"})
+_NO_SIGNAL = frozenset({"END_SEND", "LOAD_CONST", "NOP", "RETURN_CONST", "RETURN_VALUE", "STORE_FAST"})
 
 
 class _Interruptions:
