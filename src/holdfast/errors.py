@@ -14,6 +14,7 @@ __all__ = [
     "AcquireTimeout",
     "AlreadyHeld",
     "BrokenBarrier",
+    "CannotStartThread",
     "ClientClosed",
     "ConfigurationError",
     "DeclaredDifferently",
@@ -330,6 +331,19 @@ class ClientClosed(HoldfastError):
 
     def __init__(self, message: str = "this client is closed; make a new one with connect() or Client(...)") -> None:
         super().__init__(message)
+
+
+class CannotStartThread(HoldfastError, RuntimeError):
+    """The thread that renews leases and tells of losses could not be started: `because`. Nothing is held."""
+
+    because: str
+
+    def __init__(self, because: str) -> None:
+        super().__init__(
+            f"the thread that looks after leases could not be started ({because}): allow more threads (ulimit -u, the "
+            f"pids limit of the container), or acquire before the interpreter ends",
+            because=because,
+        )
 
 
 class UpgradeRefused(HoldfastError):

@@ -380,7 +380,9 @@ def test_closing_releases_and_ends(face: Face, url: str, raw: Any, unique_name: 
     with face.connect(url) as locks:
         lease = locks.lock(unique_name).acquire()
     assert not raw.exists(key(unique_name))
-    assert lease.state.name == "RELEASED"
+    assert (lease.state.name, lease.lost.reason) == ("LOST", "closed")
+    with pytest.raises(holdfast.LeaseLost, match="closed"):
+        lease.release()
     with pytest.raises(holdfast.ClientClosed):
         locks.lock(unique_name).acquire()
     locks.close()

@@ -12,12 +12,16 @@ thread: there are no locks.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
+import warnings
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
+from holdfast._core.abandon import abandon
 from holdfast._core.effects import (
     Answer,
     AwaitWake,
@@ -39,6 +43,7 @@ from holdfast._core.hold import Hold, LeaseState, Order, Schedule
 from holdfast._core.replies import COUNT, DONE, FITS, MAYBE, wake_of
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
+from holdfast._core.waiting import Turn
 from holdfast._lua import SCRIPTS
 from holdfast._transport.aio import Inbox, Server
 from holdfast._transport.clock import clock
@@ -50,8 +55,15 @@ __all__ = ["AioDriver"]
 
 R = TypeVar("R")
 
-#: How long `close` waits for give-backs that are under way, s.
+#: When the client is closed, acquires have so long to end by themselves, s: a round trip, and a few turns of the loop.
+LEAVE_S = 0.25
+#: Callbacks of those who hold have so long to return before the locks are released, s; bodies have so long to end.
+TOLD_S = 0.5
+BODIES_S = 1.0
+#: A server that has said nothing for so long is not waited for any more, s.
 CLOSE_PATIENCE_S = 1.0
+#: While servers answer, what they are told takes no longer than this, s.
+RELEASE_MAX_S = 5.0
 #: How long a reply that was not waited for is still looked at, s.
 LATE_PATIENCE_S = 30.0
 #: A member of a quorum that owes an answer for so long, s, is asked on a new connection: the old one may be half-open.
@@ -109,6 +121,8 @@ class _Waiter:
 
 
 _drivers: weakref.WeakSet[AioDriver] = weakref.WeakSet()
+#: Tasks that wait for a client to be closed, and what is to be called when they have.
+closers: dict[asyncio.Task[Any], list[Callable[[], object]]] = {}
 _closing: set[asyncio.Task[None]] = set()
 
 
@@ -128,6 +142,20 @@ class AioDriver:
         self.channel = inboxes + client_id
         self.settings = settings
         self.closed = False
+        #: `close` has done all it does.
+        self.ended = False
+        #: It is closed because the process ends: tasks of other threads are ended, and nobody looks at how they end.
+        self.exiting = False
+        #: What was still under way then.
+        self.unconfirmed = 0
+        #: Acquires that have not ended, by token: what has to be given back when the client ends before they do.
+        self.asking: dict[str, Any] = {}
+        #: Blocks that run under a lease, and what that stands on.
+        self.bodies: dict[object, Hold] = {}
+        self._ending: asyncio.Task[None] | None = None
+        self._unreleased: dict[Hold, None] = {}
+        self._sleepers: set[asyncio.Future[Wake | None]] = set()
+        self._callbacks: set[asyncio.Task[Any]] = set()
         self.schedule = Schedule(settings)
         self.random = random.Random().random
         #: When the client shall say again who it is.
@@ -158,6 +186,10 @@ class AioDriver:
             Command: self._command,
             CallMany: self._call_many,
         }
+        self._guest = _close_with_the_loop(weakref.ref(self))
+        if not getattr(self.loop, "_asyncgens_shutdown_called", False):
+            with contextlib.suppress(StopIteration):
+                self._guest.__anext__().send(None)
         _drivers.add(self)
 
     # ------------------------------------------------------------------ running
@@ -188,13 +220,15 @@ class AioDriver:
                     else:
                         result = await self._in_time[kind](effect)
                 except GeneratorExit:
-                    self._abandon(protocol)
+                    # Its task is thrown away, most likely with its event loop: let it clean up as far as that takes no
+                    # time.
+                    abandon(protocol, self._at_once)
                     raise
                 except BaseException as error:
                     # Trouble; or a cancellation, which the protocol cleans up after.
                     if isinstance(error, Trouble) and (kind is Call or kind is Command):
                         error.request = effect
-                    effect = protocol.throw(error)
+                    effect = protocol.throw(self._final(error) if self.closed else error)
                 else:
                     effect = send(result)
         except StopIteration as end:
@@ -239,14 +273,11 @@ class AioDriver:
             ended.set_exception(error)
         return await self.run(protocol, (effect, ended))
 
-    def _abandon(self, protocol: Protocol[Any]) -> None:
-        """Its task is thrown away, most likely with its event loop: let it clean up as far as that takes no time."""
-        try:
-            effect = protocol.throw(GeneratorExit)
-            while True:
-                effect = protocol.send(self._at_once[type(effect)](effect))
-        except BaseException:
-            protocol.close()
+    def _final(self, error: BaseException) -> BaseException:
+        """The client is closed: who waits in the foreground tries nothing again."""
+        if not isinstance(error, Trouble) or asyncio.current_task() in self._tasks:
+            return error
+        return Trouble("closed", "the client is closed", error.node, sent=error.sent, passing=False)
 
     def start(self, protocol: Protocol[Any]) -> None:
         """Run it in the background, up to its first wait at once. Its trouble is its own."""
@@ -276,6 +307,8 @@ class AioDriver:
 
     def _background(self, work: Coroutine[Any, Any, Any]) -> None:
         task = self.loop.create_task(work)
+        if hasattr(task, "_log_destroy_pending"):
+            task._log_destroy_pending = False  # should its event loop be thrown away, it has done what it could
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -283,7 +316,9 @@ class AioDriver:
         """Call a stranger's function; what it returns is awaited in the background."""
         result = callback(argument)
         if asyncio.iscoroutine(result):
-            self._background(result)
+            task = self.loop.create_task(result)
+            self._callbacks.add(task)
+            task.add_done_callback(self._callbacks.discard)
 
     def _spawn(self, spawn: Spawn) -> None:
         self.start(spawn.protocol)
@@ -474,8 +509,28 @@ class AioDriver:
 
     # ------------------------------------------------------------------ waiting
 
-    def _sleep(self, sleep: Sleep) -> Awaitable[None]:
-        return asyncio.sleep(sleep.seconds)
+    async def _sleep(self, sleep: Sleep) -> None:
+        if asyncio.current_task() in self._tasks:
+            await asyncio.sleep(sleep.seconds)
+            return
+        await self._pause(self._sleepers, sleep.seconds)
+
+    async def _pause(self, sleepers: set[asyncio.Future[Wake | None]], seconds: float) -> None:
+        """Until the time is over, or the client is closed, which raises `Trouble`."""
+        if not self.closed:
+            future: asyncio.Future[Wake | None] = self.loop.create_future()
+            sleepers.add(future)
+            alarm = self.loop.call_later(seconds, _time_is_up, future)
+            try:
+                await future
+            finally:
+                alarm.cancel()
+                sleepers.discard(future)
+        self._raise_if_closed()
+
+    def _raise_if_closed(self) -> None:
+        if self.closed:
+            raise Trouble("closed", "the client is closed", "", sent=False, passing=False)
 
     def _unlisten(self, unlisten: Unlisten) -> None:
         self._waiters.pop(unlisten.token, None)
@@ -535,6 +590,7 @@ class AioDriver:
         return inbox is not None and inbox.open
 
     async def _await_wake(self, wait: AwaitWake) -> Wake | None:
+        self._raise_if_closed()
         waiter = self._waiters.get(wait.token)
         if waiter is None:
             waiter = self._waiters[wait.token] = _Waiter()
@@ -545,10 +601,12 @@ class AioDriver:
         waiter.future = future
         alarm = self.loop.call_later(wait.timeout_s, _time_is_up, future)
         try:
-            return await future
+            wake = await future
         finally:
             alarm.cancel()
             waiter.future = None
+        self._raise_if_closed()
+        return wake
 
     # ------------------------------------------------------------------ holds
 
@@ -617,7 +675,7 @@ class AioDriver:
                 raise  # a bug: shown by the event loop, and no reason to renew no more
         else:
             kept = self.schedule.answered(hold, held, ttl_ms, sent_at, clock(), self.random())
-            if held and not kept and hold.state is LeaseState.LOST:
+            if held and not kept and hold.state is LeaseState.LOST and hold.reason != "closed":
                 self.start(hold.release())  # extended, but too late to be trusted
         finally:
             self._rearm()
@@ -636,43 +694,127 @@ class AioDriver:
         return True
 
     async def close(self) -> None:
-        """Release what is held, give the background a moment, end it."""
+        """End what waits, tell those who hold, release what they held, end the background. Twice is once."""
+        self.begin_end()
+        me = asyncio.current_task()
+        assert me is not None
+        outermost = me not in closers
+        later = closers.setdefault(me, [])
+        try:
+            if not self.ended:
+                if self._ending is None or self._ending.done():
+                    # A task of its own: who closes may be cancelled, and what is left has to be done all the same.
+                    self._ending = self.loop.create_task(self._end())
+                    self._ending.add_done_callback(_retrieve)
+                await asyncio.shield(self._ending)
+        finally:
+            if outermost:
+                del closers[me]
+                for call in later:
+                    call()
+
+    def begin_end(self) -> None:
+        """Nothing is granted from now on, nobody waits any more, and what is held is lost, and told so."""
         if self.closed:
             return
         self.closed = True
         if self._alarm is not None:
             self._alarm.cancel()
-        # First those who wait, so that nobody is handed what we release.
         for waiter in tuple(self._waiters.values()):
             waiter.wake(Wake(Wake.ASK))
-        await asyncio.sleep(0)
-        for hold in self.schedule:
-            self.schedule.remove(hold)
-            if hold.released():
-                self.start(hold.release())
+        for sleeper in tuple(self._sleepers):
+            _time_is_up(sleeper)
+        self._unreleased = dict.fromkeys(self.lose_all("closed"))
+
+    def lose_all(self, reason: str) -> list[Hold]:
+        """What is held is lost; returns what the server may still hold for us."""
+        now = clock()
+        holds = [hold for hold in self.schedule if not hold.over(now)]
+        self.schedule = Schedule(self.settings)
+        for hold in holds:
+            hold.lose(reason)
+        return holds
+
+    def give_backs(self) -> list[Callable[[], Protocol[None]]]:
+        """For what was asked for and has not ended; each makes a protocol."""
+        asking, self.asking = self.asking, {}
+        return [
+            asker.give_back if isinstance(asker, Turn) else partial(asker._give_back, token)
+            for token, asker in asking.items()
+        ]
+
+    async def _end(self) -> None:
         servers = self.topology.nodes()
+        # First those who wait, so that nobody is handed what we release.
+        if not await self._until(lambda: not self.asking, LEAVE_S):
+            for server in servers:
+                server.abort()
+            await self._until(lambda: not self.asking, LEAVE_S)
+        for give_back in self.give_backs():
+            self.start(give_back())
+        # Then those who hold: what a body or a callback still uses comes last.
+        await self._until(lambda: all(task in closers for task in self._callbacks), TOLD_S)
+        in_bodies = set(self.bodies.values())
+        self._release([hold for hold in self._unreleased if hold not in in_bodies])
+        if self._unreleased:
+            await self._until(self._bodies_ended, BODIES_S)
+            self._release(tuple(self._unreleased))
         await self._until_quiet(servers)
-        tasks = tuple(self._tasks)
+        self.unconfirmed = len(self._tasks)
         end = getattr(self.topology, "end", None)
         reading = end() if end is not None else None
-        if reading is not None:
-            tasks = (*tasks, reading)
-        opening = [server.opening for server in servers if server.opening is not None]
-        for task in (*tasks, *opening):
-            task.cancel()
+        opening = [task for task in (reading, *(server.opening for server in servers)) if task is not None]
         for server in servers:
             server.close()
-        if tasks or opening:
-            await asyncio.wait((*tasks, *opening), timeout=CLOSE_PATIENCE_S)
+        for _ in range(3):  # the end of one may begin another one
+            ending = (*self._tasks, *opening)
+            if not ending:
+                break
+            for task in ending:
+                task.cancel()
+            await asyncio.wait(ending, timeout=CLOSE_PATIENCE_S)
+            opening = []
         await self._until_gone(servers)
+        self.ended = True
+        with contextlib.suppress(StopIteration, RuntimeError):
+            self._guest.aclose().send(None)
+
+    def _release(self, holds: Sequence[Hold]) -> None:
+        for hold in holds:
+            del self._unreleased[hold]
+            self.start(hold.release())
+
+    def _bodies_ended(self) -> bool:
+        """Whether nobody but those who close runs under what we still have to release."""
+        return not any(
+            hold in self._unreleased and getattr(body, "task", None) not in closers
+            for body, hold in self.bodies.items()
+        )
+
+    async def _until(self, condition: Callable[[], bool], patience_s: float) -> bool:
+        """Give the others turns until it is true; False when it is not in time."""
+        until = self.loop.time() + patience_s
+        pause_s = 0.0
+        await asyncio.sleep(0)
+        while not condition():
+            if self.loop.time() >= until:
+                return False
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2 or 0.0002, 0.01)
+        return True
 
     async def _until_quiet(self, servers: Sequence[Server]) -> None:
-        """What is under way ends, and what it spawns: an acquire that is granted now is given back."""
+        """What is under way ends, and what it spawns, as long as there is some progress."""
+        at_most = self.loop.time() + RELEASE_MAX_S
         until = self.loop.time() + CLOSE_PATIENCE_S
         quiet = 0
-        while quiet < 3 and (left_s := until - self.loop.time()) > 0:
-            await self.settle(left_s)
-            quiet = 0 if self._tasks or any(server.owes for server in servers) else quiet + 1
+        before = (-1, -1)
+        while quiet < 3 and self.loop.time() < min(until, at_most):
+            left = (len(self._tasks), sum(server.owes for server in servers))
+            if left != before:
+                before = left
+                until = self.loop.time() + CLOSE_PATIENCE_S
+            quiet = quiet + 1 if left == (0, 0) else 0
             await asyncio.sleep(0 if quiet else 0.001)
 
     async def _until_gone(self, servers: Sequence[Server]) -> None:
@@ -696,7 +838,7 @@ class AioDriver:
 
     def forget(self, reason: str) -> None:
         """Let go without a word: after fork in the child, or after the end of the event loop."""
-        self.closed = True
+        self.closed = self.ended = True
         for hold in self.schedule:
             self.schedule.remove(hold)
             if reason != "forked":
@@ -713,6 +855,23 @@ class AioDriver:
 def _left(until: float) -> float:
     """The time for another request, of that for all of them."""
     return max(REDIRECT_LEAST_S, until - clock())
+
+
+async def _close_with_the_loop(driver: weakref.ref[AioDriver]) -> AsyncGenerator[None, None]:
+    """Closes a driver that is still open when its event loop ends: those who run a loop close its generators then."""
+    try:
+        yield
+    finally:
+        left = driver()
+        if left is not None and not left.ended and left.loop is asyncio.get_running_loop():
+            await left.close()
+            if left.unconfirmed:
+                warnings.warn(
+                    f"the event loop ended, and the client was not closed: {left.unconfirmed} releases or give-backs "
+                    "were not confirmed by the server; their ttl ends them",
+                    ResourceWarning,
+                    stacklevel=2,
+                )
 
 
 def _heed(future: asyncio.Future[Any]) -> None:

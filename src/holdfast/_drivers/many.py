@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast._core.effects import Answer, Call, CallMany
 from holdfast._core.trouble import Trouble
+from holdfast._drivers.teller import CANNOT_START
 from holdfast._lua import SCRIPTS, Script
 from holdfast._transport.asked import Asked
 from holdfast._transport.clock import clock
@@ -120,14 +121,17 @@ class Dialler:
         self._stopping = False
 
     def dial(self, group: _Group, index: int) -> bool:
-        """Make a connection for that call; False when too many wait already."""
+        """Make a connection for that call; False when too many wait already, or no thread can be started."""
         if len(self._jobs) >= DIALS_MAX:
             self._forget_those_over()
         if len(self._jobs) >= DIALS_MAX or self._stopping:
             return False
-        self._jobs.put((group, index))
         if self._thread is None:
-            threading.Thread(target=self._run, name="holdfast-dialler", daemon=True).start()
+            try:
+                threading.Thread(target=self._run, name="holdfast-dialler", daemon=True).start()
+            except CANNOT_START:
+                return False
+        self._jobs.put((group, index))
         return True
 
     def _forget_those_over(self) -> None:
@@ -253,9 +257,8 @@ def ask_all(
                 poll.register(waker.reader, _READABLE)
                 group = _Group(waker)
             if node.owed >= OWED_MAX or not dialler_of(node).dial(group, index):
-                answers[index] = Trouble(
-                    "refused", "it owes too many answers already", node.name, sent=False, passing=True
-                )
+                said = "it owes too many answers already, or no thread could be started to connect to it"
+                answers[index] = Trouble("refused", said, node.name, sent=False, passing=True)
             else:
                 dialling.add(index)
         if cancelled is not None:

@@ -17,14 +17,13 @@ import os
 import random
 import selectors
 import socket
-import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from holdfast._core.abandon import abandon
 from holdfast._core.effects import (
     Answer,
     AwaitWake,
@@ -47,8 +46,11 @@ from holdfast._core.replies import wake_of
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.trouble import Trouble
 from holdfast._drivers.cancel import Cancel
+from holdfast._drivers.ending import end as end_clients
+from holdfast._drivers.ending import run_out
 from holdfast._drivers.identity import here
 from holdfast._drivers.many import GRACE_S, Dialler, ask_all
+from holdfast._drivers.teller import CANNOT_START, Teller, report
 from holdfast._transport.asked import Asked
 from holdfast._transport.clock import clock
 from holdfast._transport.greenlets import refuse_half_patched, who_patched
@@ -56,10 +58,10 @@ from holdfast._transport.inherited import let_go, ours
 from holdfast._transport.pack import Ask, pack_command
 from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node, Wire
-from holdfast._transport.waits import Mailbox, Pulse, snapshot
-from holdfast.errors import ConfigurationError
+from holdfast._transport.waits import Flag, Mailbox, Pulse, snapshot
+from holdfast.errors import CannotStartThread, ClientClosed, ConfigurationError, HoldfastError
 
-__all__ = ["Cancelled", "ThreadDriver", "close_later", "close_left"]
+__all__ = ["Cancelled", "ThreadDriver", "close_later", "left_open"]
 
 R = TypeVar("R")
 
@@ -69,8 +71,8 @@ _PING = pack_command(("PING",))
 INBOX_QUIET_S = 10.0
 #: So long may the sign take, s.
 INBOX_PATIENCE_S = 5.0
-#: How long `close` waits for give-backs that are under way, s.
-_CLOSE_PATIENCE_S = 1.0
+#: Where no thread could be started, it is tried again after this, s.
+_START_AGAIN_S = 0.1
 #: So many drivers are closed at a time, when their clients were dropped.
 _CLOSERS_MAX = 8
 #: How often MOVED and ASK are followed for one request.
@@ -135,6 +137,15 @@ class ThreadDriver:
         self.channel = self._inboxes + client_id
         self.closed = False
         self._unclosed = [None]  # taken by who closes
+        #: Set when `close` has done all it does; and the thread in which it does.
+        self.ended = Flag()
+        self.closer: int | None = None
+        #: It was closed because the interpreter ends.
+        self.exiting = False
+        self._over = Flag()
+        #: Acquires that have not ended, by token: what has to be given back when the client ends before they do.
+        self.asking: dict[str, Any] = {}
+        self.teller = Teller()
         #: What the calling thread has of its own.
         self.here = here()
         #: What patching replaces, as it was when we began.
@@ -232,7 +243,7 @@ class ThreadDriver:
                 except Trouble as trouble:
                     if isinstance(effect, (Call, Command)):
                         trouble.request = effect
-                    effect = protocol.throw(trouble)
+                    effect = protocol.throw(self._final(trouble) if self.closed else trouble)
                 except BaseException as interruption:
                     # Whatever ends us is the protocol's to clean up after, and nothing interrupts that.
                     cancel = None
@@ -256,6 +267,7 @@ class ThreadDriver:
                 if isinstance(error, Trouble):
                     error.request = effect
                     self._in_trouble(self.topology.node_for(effect.keys[0], effect.node), error)
+                    error = self._final(error) if self.closed else error
                 effect = protocol.send(reply) if error is None else protocol.throw(error)
             # Else it has another way now, where the request was in vain.
             return self._drive(protocol, effect, None)
@@ -412,9 +424,17 @@ class ThreadDriver:
 
     def _sleep(self, sleep: Sleep, cancel: Cancel | None) -> None:
         if cancel is None:
-            time.sleep(sleep.seconds)
+            if self._over.wait_s(sleep.seconds):
+                raise self._final()
         elif cancel.wait(sleep.seconds):
             raise Cancelled
+        elif self.closed:
+            raise self._final()
+
+    def _final(self, trouble: Trouble | None = None) -> Trouble:
+        """The client is closed: nothing is tried again, and waiting ends."""
+        sent = trouble is not None and trouble.sent
+        return Trouble("closed", "the client is closed", "", sent=sent, passing=False)
 
     def _spawn(self, spawn: Spawn, cancel: Cancel | None) -> None:
         self._chores.add(spawn.protocol)
@@ -424,6 +444,8 @@ class ThreadDriver:
 
     def _listen(self, listen: Listen, cancel: Cancel | None) -> None:
         self._waiters.setdefault(listen.token, Mailbox())
+        if self.closed:
+            raise self._final()
         node = self.topology.node_for(listen.key, listen.node)
         if node not in self._inbox_of:
             try:
@@ -437,7 +459,10 @@ class ThreadDriver:
     def _await_wake(self, wait: AwaitWake, cancel: Cancel | None) -> Wake | None:
         wakes = self._waiters[wait.token]
         if cancel is None:
-            return wakes.get(wait.timeout_s)
+            wake = None if self.closed else wakes.get(wait.timeout_s)
+            if self.closed:
+                raise self._final()
+            return wake
 
         def interrupt() -> None:
             wakes.put(None)
@@ -449,6 +474,8 @@ class ThreadDriver:
             cancel._unwatch(interrupt)
         if cancel.is_set():
             raise Cancelled
+        if self.closed:
+            raise self._final()
         return wake
 
     # ------------------------------------------------------------------ inbox
@@ -496,8 +523,21 @@ class ThreadDriver:
     # ------------------------------------------------------------------ holds
 
     def watch(self, hold: Hold) -> None:
-        """Renew it and look after its deadline, until `unwatch`."""
-        self._agent.no_later_than(self.schedule.add(hold, self._random.random()))
+        """Renew it and look after its deadline, until `unwatch`.
+
+        Raises `ClientClosed` when the client was closed meanwhile, `CannotStartThread` when nobody can look after it;
+        it is given back then.
+        """
+        at = self.schedule.add(hold, self._random.random())
+        try:
+            if self.closed:
+                raise self.closed_error()
+            self._agent.no_later_than(at)
+        except BaseException:
+            self.schedule.remove(hold)
+            if hold.released():
+                self.spawn_release(hold)
+            raise
 
     def unwatch(self, hold: Hold) -> None:
         """It was released."""
@@ -568,7 +608,10 @@ class ThreadDriver:
             if renewer is None:
                 node = place if isinstance(place, Node) else self.topology.nodes()[0]
                 renewer = self._renewers[place] = _Renewer(self, node)
-            renewer.add(jobs)
+            try:
+                renewer.add(jobs)
+            except CannotStartThread:
+                self.renewals_failed(jobs)  # tried again, like after trouble
 
     def _owner_of(self, key: str | None, index: int | None) -> Node:
         """Whom it would be asked of now. Does not wait."""
@@ -631,19 +674,27 @@ class ThreadDriver:
             at = hold.next_at
         if kept:
             self._agent.no_later_than(at)
-        elif held and hold.state is LeaseState.LOST:
+        elif held and hold.state is LeaseState.LOST and hold.reason != "closed":
             self.spawn_release(hold)  # extended, but too late to be trusted
 
     def renewals_failed(self, jobs: Sequence[tuple[Hold, int, Protocol[int], Effect[Any]]]) -> None:
         """Something else than trouble ended them: tried again, like after trouble."""
         for hold, _, protocol, _ in jobs:
-            protocol.close()
+            abandon(protocol)
             with self.lock:
                 if not hold.asked:
                     continue  # it was answered before
                 self.schedule.failed(hold, clock(), self._random.random())
                 at = hold.next_at
             self._agent.no_later_than(at)
+
+    def in_agent(self) -> bool:
+        """Whether this is the agent's thread, which must not wait for servers."""
+        return threading.current_thread() is self._agent.thread
+
+    def starved(self) -> bool:
+        """Whether something waits for a thread that could not be started."""
+        return self._chores.starved() or self.teller.starved()
 
     def agent_ended(self) -> None:
         """Nobody keeps the times: what is held counts as lost at once, since nobody would tell of its end."""
@@ -662,34 +713,85 @@ class ThreadDriver:
         return self._chores.settle(patience_s)
 
     def close(self) -> None:
-        """Release what is held, give the background a moment, end it."""
+        """End what waits, tell those who hold, release what they held, end the background. Twice is once."""
+        end_clients((self,))
+
+    # The steps of it, for `end`, which does them for several clients side by side.
+
+    def begin_end(self) -> bool:
+        """Nothing is granted from now on; False when somebody else ends it, or has."""
         try:
             self._unclosed.pop()
         except IndexError:
-            return
+            return False
+        self.closer = threading.get_ident()
         self.closed = True
+        return True
+
+    def closed_error(self, error: HoldfastError | None = None) -> BaseException:
+        """`ClientClosed`, or that error.
+
+        At the interpreter's end `SystemExit` for daemon threads, which are ended then: in silence, as far as they have
+        nothing to do with us.
+        """
+        if self.exiting and threading.current_thread().daemon:
+            return SystemExit()
+        return ClientClosed() if error is None else error
+
+    def wake_all(self) -> None:
+        """Who waits finds that it is closed."""
+        self._over.set()
+        self._ask_all_waiters()
+
+    def lose_all(self, reason: str) -> list[Hold]:
+        """What is held is lost, and told so; returns what the server may still hold for us."""
         self.sweep()
-        for hold in (*self.schedule, *self._abandoned):
-            if hold.released():
-                self.unwatch(hold)
-                self.spawn_release(hold)
-        self._chores.settle(_CLOSE_PATIENCE_S)
+        now = clock()
+        schedule, self.schedule = self.schedule, Schedule(self.settings)
+        left = []
+        for hold in (*schedule, *self._abandoned):
+            if not hold.over(now):
+                hold.lose(reason)
+                if hold.state is LeaseState.LOST:  # else its owner releases it in this moment
+                    left.append(hold)
+        self._abandoned = []
+        return left
+
+    def busy(self) -> bool:
+        """Whether a request is under way."""
+        inboxes = snapshot(self._inbox_of)
+        return any(wire not in inboxes for node in self.topology.nodes() for wire in node.in_use())
+
+    def cut_off(self) -> None:
+        """Requests that are under way end now."""
+        for node in self.topology.nodes():
+            for wire in node.in_use():
+                wire.abort()
+
+    def chores_left(self, last: bool = False) -> list[tuple[Protocol[None], Effect[Any] | None]]:
+        """What was spawned and is left to do, for the caller to do. After the `last` time, whoever spawns does it."""
+        return self._chores.hand_over(last)
+
+    def end_background(self) -> None:
+        """Tell it to end, and cut off what it may be waiting for."""
         self._agent.stop()
-        self._chores.stop()
-        until = clock() + _CLOSE_PATIENCE_S
-        renewers = tuple(self._renewers.values())
-        for renewer in renewers:
+        for renewer in tuple(self._renewers.values()):
             renewer.stop()
-        for renewer in renewers:
-            renewer.join(max(0.0, until - clock()))
         for dialler in tuple(self._diallers.values()):
             dialler.stop()
-        for wire in tuple(self._inbox_of.values()):
-            wire.close()
-        self._inbox_of.clear()
-        self._ask_all_waiters()
+        self.teller.stop()
         for node in self.topology.nodes():
             node.close()
+        self.cut_off()
+
+    def join_background(self, until: float) -> None:
+        """Wait for its threads, but not longer than that."""
+        for one in (self._agent, *self._chores.everybody(), *self._renewers.values()):
+            one.join(until)
+        for wire in (*self._inbox_of.values(), *self._sessions.values()):
+            wire.close()
+        self._inbox_of.clear()
+        self._sessions.clear()
 
     def after_fork(self, client_id: str) -> None:
         """In the child: nothing is held, nothing runs, every descriptor is closed without a word on it."""
@@ -727,17 +829,15 @@ def close_later(driver: ThreadDriver) -> None:
         _closers.append(None)  # no more threads: the next one takes it along, or the end of the process
 
 
-def close_left() -> None:
-    """Close what nobody has come to yet."""
+def left_open() -> list[ThreadDriver]:
+    """Those that nobody has come to yet; the caller closes them."""
+    found = []
     while _left:
         try:
-            driver = _left.popleft()
+            found.append(_left.popleft())
         except IndexError:
-            return
-        try:
-            driver.close()
-        except Exception:
-            _report()
+            break
+    return found
 
 
 def _start_closer() -> None:
@@ -750,10 +850,10 @@ def _start_closer() -> None:
 
 def _close_some() -> None:
     try:
-        close_left()
+        end_clients(left_open())
     finally:
         _closers.append(None)
-    close_left()  # who came just now may have found nobody free
+    end_clients(left_open())  # who came just now may have found nobody free
 
 
 def _command_at(command: Command, until: float, node: Node, asking: bool) -> Any:
@@ -767,26 +867,6 @@ def _call_at(call: Call, until: float, node: Node, asking: bool) -> Any:
     """Elsewhere, in the time that is left of the first request's."""
     left_s = max(_REDIRECT_LEAST_S, until - clock())
     return node.call(Call(call.script, call.keys, call.args, left_s, call.node, call.sync), asking=asking)
-
-
-def _abandon(protocol: Protocol[None]) -> None:
-    """End it where it is; what it would spawn on its way out is dropped with it."""
-    if getattr(protocol, "cr_frame", None) is None:
-        return  # it has ended
-    try:
-        for _ in range(10):  # each throw ends one wait for a server
-            # Not GeneratorExit, which must not be answered with an effect.
-            effect = protocol.throw(_Abandoned())
-            while type(effect) in _AT_ONCE:
-                if isinstance(effect, Spawn):
-                    effect.protocol.close()
-                effect = protocol.send(clock() if isinstance(effect, Now) else 0.5)
-    except (StopIteration, _Abandoned, Trouble):
-        pass
-
-
-class _Abandoned(BaseException):
-    """Thrown into a protocol that nobody drives any further."""
 
 
 async def _ignoring_trouble(protocol: Protocol[Any]) -> None:
@@ -815,9 +895,12 @@ class _Background:
         return self._stopping
 
     def start(self) -> None:
-        """Start it unless it runs."""
+        """Start it unless it runs. Raises `CannotStartThread`."""
         if self.thread is None and not self._stopping:
-            threading.Thread(target=self._run, name=self.name, daemon=True).start()
+            try:
+                threading.Thread(target=self._run, name=self.name, daemon=True).start()
+            except CANNOT_START as error:
+                raise CannotStartThread(str(error)) from error
 
     def _run(self) -> None:
         while True:
@@ -842,11 +925,11 @@ class _Background:
         """What the thread does."""
         raise NotImplementedError
 
-    def join(self, patience_s: float = _CLOSE_PATIENCE_S) -> None:
+    def join(self, until: float) -> None:
         """Wait for its end, unless we are it."""
         thread = self.thread
         if thread is not None and thread.ident != threading.get_ident():
-            thread.join(patience_s)
+            thread.join(max(0.0, until - clock()))
 
 
 class _Agent(_Background):
@@ -914,7 +997,6 @@ class _Agent(_Background):
         """End the thread."""
         self._stopping = True
         self.poke()
-        self.join()
 
     def forget(self) -> None:
         """After fork, in the child."""
@@ -950,6 +1032,7 @@ class _Agent(_Background):
     def _turn(self, selector: selectors.BaseSelector, waker: socket.socket) -> None:
         driver = self.driver
         driver.sweep()
+        starved = driver.starved()
         while self._new:
             node, wire = self._new.pop()
             selector.register(wire.sock, selectors.EVENT_READ, (node, wire))
@@ -978,6 +1061,8 @@ class _Agent(_Background):
         if self._pong_until:
             pong_s = max(0.0, min(self._pong_until.values()) - clock())
             wait_s = pong_s if wait_s is None else min(wait_s, pong_s)
+        if starved:
+            wait_s = _START_AGAIN_S if wait_s is None else min(wait_s, _START_AGAIN_S)
         ready = selector.select(wait_s)
         self._lingers = bool(ready)
         for key, _ in ready:
@@ -1065,8 +1150,9 @@ class _Renewer(_Background):
 
     def add(self, jobs: list[tuple[Hold, int, Protocol[int], Effect[Any]]]) -> None:
         """Renew these soon."""
-        self._jobs.put(jobs)
         self.start()
+        self._jobs.put(jobs)
+        self.start()  # it may have ended between
 
     def stop(self) -> None:
         """End the thread."""
@@ -1082,7 +1168,7 @@ class _Renewer(_Background):
                 self.driver.renew_batch(self._node, jobs)
             except Exception:
                 self.driver.renewals_failed(jobs)
-                _report()
+                report()
 
 
 class _Chores(_Background):
@@ -1097,6 +1183,7 @@ class _Chores(_Background):
     def __init__(self, driver: ThreadDriver, root: _Chores | None = None) -> None:
         super().__init__(driver)
         self._root = self if root is None else root
+        self._over = False
         self._lanes: dict[object, _Chores] = {}
         self._turn = 0
         self._inbox: Mailbox[tuple[Protocol[None], Effect[Any] | None] | None] = Mailbox()
@@ -1107,51 +1194,71 @@ class _Chores(_Background):
         self._sequence = 0
 
     def add(self, protocol: Protocol[None]) -> None:
-        """Run it soon. After the end there is nobody to run it: the ttl ends what it would have undone."""
-        if self._stopping:
-            protocol.close()
-            return
+        """Run it soon; where no thread can be, or after the end, in this one."""
         self._unfinished[id(protocol)] = protocol
         self._put(protocol, None)
 
     def _put(self, protocol: Protocol[None], effect: Effect[Any] | None) -> None:
         self._inbox.put((protocol, effect))
-        self.start()
-        if self.ends() and self.thread is None:
-            self._drop()  # it came just after the end
+        by_us = False
+        try:
+            self.start()
+        except CannotStartThread:
+            by_us = not self.driver.in_agent()  # else it is tried again
+        if by_us or self._root._over:
+            run_out(self.driver, self._take())
 
     def has_work(self) -> bool:
-        return len(self._inbox) > 0
+        return len(self._inbox) > 0 and not self._stopping
+
+    def starved(self) -> bool:
+        """Whether something waits for a thread that could not be started."""
+        if self.thread is None and self.has_work():
+            try:
+                self.start()
+            except CannotStartThread:
+                return True
+        return False
 
     def settle(self, patience_s: float) -> bool:
         """Wait until nothing is left."""
         return self._settled.wait(lambda: not self._unfinished, patience_s)
 
-    def stop(self) -> None:
-        """End the thread; what is left is dropped."""
-        until = clock() + _CLOSE_PATIENCE_S
-        everybody = (self, *self._lanes.values())
-        for one in everybody:
-            one._stopping = True
-            one._inbox.put(None)
-        for one in everybody:
-            one.join(max(0.0, until - clock()))
-            if one.thread is None:
-                one._drop()
+    def everybody(self) -> list[_Chores]:
+        """It, and its lanes."""
+        return [self, *snapshot(self._lanes)]
 
-    def _drop(self) -> None:
-        """End what has not come to its end."""
+    def hand_over(self, last: bool) -> list[tuple[Protocol[None], Effect[Any] | None]]:
+        """End the threads after their present steps; what is left is the caller's to do, and what is added later.
+
+        After the `last` time it is done by whoever adds it.
+        """
+        self._over = self._over or last
+        taken = []
+        for one in self.everybody():
+            one._stopping = True
+            taken += one._take()
+            if one.thread is not None:
+                one._inbox.put(None)  # it waits, and has nothing to wait for any more
+        return taken
+
+    def _take(self) -> list[tuple[Protocol[None], Effect[Any] | None]]:
+        """What nobody has come to. What sleeps belongs to the thread as long as that is there."""
+        taken: list[tuple[Protocol[None], Effect[Any] | None]] = []
         while len(self._inbox):
             given = self._inbox.get(0.0)
-            self._ended(None if given is None else given[0])
-        while self._waiting:
-            self._ended(self._waiting.pop()[2])
-
-    def _ended(self, protocol: Protocol[None] | None) -> None:
-        if protocol is not None:
-            _abandon(protocol)
+            if given is not None:
+                taken.append(given)
+        while self._waiting and (self.thread is None or not self.thread.is_alive()):
+            taken.append((self._waiting.pop()[2], None))
+        for protocol, _ in taken:
             self._root._unfinished.pop(id(protocol), None)
-            self._root._settled.ring()
+        self._root._settled.ring()
+        return taken
+
+    def _done(self, protocol: Protocol[None]) -> None:
+        self._root._unfinished.pop(id(protocol), None)
+        self._root._settled.ring()
 
     def main(self) -> None:
         waiting = self._waiting
@@ -1165,7 +1272,6 @@ class _Chores(_Background):
                     self._step(heapq.heappop(waiting)[2])
             elif wait_s:
                 return  # nothing to do for a while: the next one starts a thread again
-        self._drop()
 
     def _lane_of(self, effect: Effect[Any]) -> _Chores:
         """Where an effect is done that may have to wait for a server."""
@@ -1223,13 +1329,8 @@ class _Chores(_Background):
         except (StopIteration, Trouble):
             pass
         except Exception:
-            _report()
-        self._ended(protocol)
-
-
-def _report() -> None:
-    """A bug, shown as any unhandled exception of a thread; the thread goes on."""
-    threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+            report()
+        self._done(protocol)
 
 
 def _new_client_id() -> str:

@@ -10,7 +10,7 @@ is a driver of its own; a lease belongs to the driver that acquired it.
 from __future__ import annotations
 
 import asyncio
-import atexit
+import contextlib
 import itertools
 import os
 import socket
@@ -35,8 +35,9 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tokens import make_token
 from holdfast._core.trouble import Trouble
 from holdfast._core.validity import deadline
-from holdfast._core.waiting import Busy, Grant
-from holdfast._drivers.aio import AioDriver
+from holdfast._core.waiting import Busy, Grant, Turn
+from holdfast._drivers.aio import AioDriver, closers
+from holdfast._drivers.last_words import at_end
 from holdfast._faces.aio_makers import Makers
 from holdfast._faces.entered import Entered
 from holdfast._faces.holder import Holder, holder_of
@@ -116,7 +117,8 @@ class Loss:
 
     def _call(self, callback: Callable[[LeaseLost], object], reason: str) -> None:
         # Not at once: whoever finds the loss must not be hurt by a stranger's exception.
-        self._driver.loop.call_soon(self._driver.call_back, callback, LeaseLost(self._name, reason, self._label))
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody can be called any more
+            self._driver.loop.call_soon(self._driver.call_back, callback, LeaseLost(self._name, reason, self._label))
 
     def __repr__(self) -> str:
         return f"<Loss of {self._name!r}: {self.reason or 'not lost'}>"
@@ -125,10 +127,12 @@ class Loss:
 class _Body:
     """A block that runs under a lease, in a task that is cancelled when the lease is lost."""
 
-    __slots__ = ("_cancelled", "_cancelling", "_open", "task")
+    __slots__ = ("_cancelled", "_cancelling", "_driver", "_open", "task")
 
-    def __init__(self, task: asyncio.Task[Any]) -> None:
+    def __init__(self, task: asyncio.Task[Any], driver: AioDriver, hold: Hold) -> None:
         self.task = task
+        self._driver = driver
+        driver.bodies[self] = hold
         self._cancelling = task.cancelling()
         self._cancelled = False
         self._open = True
@@ -136,9 +140,16 @@ class _Body:
     def cancel(self, reason: str) -> None:
         """The lease is lost."""
         if self._open and not self._cancelled and reason != "forked":
-            if current_task() is self.task:
+            loop = self.task.get_loop()
+            if loop.is_closed():
+                return
+            later = closers.get(self.task)
+            if later is not None:
+                # It closes the client, and may do so to the end.
+                later.append(partial(loop.call_soon, self.cancel, reason))
+            elif _running_task() is self.task:
                 # It found the loss itself, and may be told when it waits next.
-                self.task.get_loop().call_soon(self.cancel, reason)
+                loop.call_soon(self.cancel, reason)
             else:
                 self._cancelled = True
                 self.task.cancel("the lease is lost")
@@ -146,7 +157,15 @@ class _Body:
     def leave(self) -> bool:
         """The block has ended; returns whether a cancellation that comes out of it is ours alone."""
         self._open = False
+        self._driver.bodies.pop(self, None)
         return self._cancelled and self.task.uncancel() <= self._cancelling
+
+
+def _running_task() -> asyncio.Task[Any] | None:
+    try:
+        return current_task()
+    except RuntimeError:
+        return None  # no event loop is running here
 
 
 class Lease:
@@ -332,7 +351,7 @@ class Lease:
         task = current_task()
         if task is None:
             raise RuntimeError("a lease can be entered in a task only")
-        body = _Body(task)
+        body = _Body(task, self._driver, self._hold)
         if self._bodies is None:
             self._bodies = []
         self._bodies.append(body)
@@ -352,6 +371,8 @@ class Lease:
                 await self.release()
         elif ours and hold.state is LeaseState.LOST and isinstance(error, asyncio.CancelledError):
             self._client._unwatch(self)
+            if self._driver.exiting:
+                return  # nobody will look at what comes out of it
             raise self._ended("async with") from error
         elif hold.state is not LeaseState.RELEASED:
             try:
@@ -526,7 +547,9 @@ class Leasable:
         asks = self._asks
         if asks is None:
             asks = self._prepare()
+        asking = driver.asking
         try:
+            asking[token] = self
             if asks and driver.smooth(asks[0].key):
                 # The first request by hand; all but a grant in time is the protocol's.
                 ask, release_ask = asks
@@ -578,6 +601,8 @@ class Leasable:
             if type(error) is LeaseLost:
                 raise LeaseLost(self._name, error.reason, self._label) from None
             raise
+        finally:
+            asking.pop(token, None)
         assert isinstance(got, Busy)
         raise AcquireTimeout(self._name, got.waited_s, got.holder, kind=self._label)
 
@@ -741,7 +766,9 @@ class Client(Makers):
         self._scripts = Scripts()
         self._settings = _settings = settings_for(redis_client, _settings)
         self._make_topology = asyncio_topology(redis_client)
-        nodes = self._make_topology().nodes()
+        topology = self._make_topology()
+        self._moves: bool = getattr(topology, "moves", True)
+        nodes = topology.nodes()
         self._nodes = ", ".join(node.name for node in nodes)
         self._quorum = quorum_of(redis_client, nodes, _settings)
         self._sequence = itertools.count(1)
@@ -822,15 +849,31 @@ class Client(Makers):
         )
 
     async def close(self) -> None:
-        """Release what is held, end the background, close the connections. Twice is once."""
+        """End it: nothing is granted any more, and what is held is lost.
+
+        In this order: whoever waits gets `ClientClosed`; leases that are held become LOST with the reason "closed"
+        (`lost` is set, `on_lost` callbacks run, the bodies of `async with` are cancelled and end with `LeaseLost`);
+        their locks are released, each when its body has ended or a second has passed; then the background ends and the
+        connections are closed. Release first what you want released in order.
+
+        Twice is once. When it is cancelled, all this goes on in the background. Raises nothing, and takes about two
+        seconds at most where the server does not answer: the ttl then ends what could not be released. Called in
+        another event loop than the client was used in, it closes it there, too, soon.
+        """
         self._closed = True
-        drivers, self._here = tuple(self._drivers), None
-        self._drivers.clear()
+        self._here = None
         loop = asyncio.get_running_loop()
-        for driver in drivers:
-            if driver.loop is loop:
-                await driver.close()
-        _let_go([driver for driver in drivers if driver.loop is not loop])
+        here = [driver for driver in self._drivers if driver.loop is loop]
+        elsewhere = [driver for driver in self._drivers if driver.loop is not loop]
+        left = _Left(self)
+        for driver in elsewhere:
+            if not driver.loop.is_running():
+                left.take(driver)
+        _let_go([driver for driver in elsewhere if driver.loop.is_running()])
+        for driver in here:
+            await driver.close()
+        await left.release()
+        self._drivers.clear()
 
     async def __aenter__(self) -> Self:
         return self
@@ -891,9 +934,11 @@ class Client(Makers):
             raise ClientClosed()
         loop = asyncio.get_running_loop()
         ended = [driver for driver in self._drivers if driver.closed or driver.loop.is_closed()]
+        left = _Left(self)
         for driver in ended:
             self._drivers.remove(driver)
-        _let_go(ended)
+            if driver.loop.is_closed() and not driver.ended:
+                left.take(driver)
         for driver in self._drivers:
             if driver.loop is loop:
                 break
@@ -902,23 +947,31 @@ class Client(Makers):
                 self._make_topology(), os.urandom(12).hex(), inbox_prefix(self._namespace), self._settings
             )
             self._drivers.append(driver)
+        left.start(driver)
         self._here = driver
         return driver
 
-    async def _run(self, protocol: Protocol[R]) -> R:
+    async def _run(self, protocol: Protocol[R], turn: Turn | None = None) -> R:
+        """`turn`: what is waited for, so that its place can be given back if the client ends first."""
         try:
             driver = self._driver
         except BaseException:
             protocol.close()
             raise
         try:
+            if turn is not None:
+                driver.asking[turn.token] = turn
             return await driver.run(protocol)
         except Trouble as trouble:
             raise self._public(trouble) from None
+        finally:
+            if turn is not None:
+                driver.asking.pop(turn.token, None)
 
-    def _public(self, trouble: Trouble) -> Exception:
+    def _public(self, trouble: Trouble) -> BaseException:
         if trouble.kind == "closed" and self._closed:
-            return ClientClosed()
+            here = self._drivers[0] if len(self._drivers) == 1 else None
+            return asyncio.CancelledError() if here is not None and here.exiting else ClientClosed()
         return trouble.public()
 
     async def _extend(self, lease: Lease, ttl_ms: int) -> None:
@@ -1018,31 +1071,72 @@ class _LastLoop(asyncio.SelectorEventLoop):
         return socket.getaddrinfo(host, port, family, type, proto, flags)
 
 
-@atexit.register
+class _Left:
+    """What drivers of event loops that have ended have left on the servers of their client."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._made: list[Callable[[], Protocol[Any]]] = []
+
+    def take(self, driver: AioDriver) -> None:
+        """Nobody runs its loop: what it holds is lost, and what it waits for is given up."""
+        if not driver.closed:
+            driver.closed = True
+            self._made += driver.give_backs()
+            self._made += [hold.release for hold in driver.lose_all("closed")]
+        try:
+            driver.loop.call_soon_threadsafe(driver.close_soon)  # it may be run again
+        except RuntimeError:
+            driver.forget("closed")
+
+    def start(self, driver: AioDriver) -> None:
+        """Do it with this driver, of the running event loop."""
+        made, self._made = self._made, []
+        for make in made:
+            driver.start(make())
+
+    async def release(self) -> None:
+        """Do it in this event loop."""
+        if self._made:
+            client = self._client
+            driver = AioDriver(
+                client._make_topology(), os.urandom(12).hex(), inbox_prefix(client._namespace), client._settings
+            )
+            self.start(driver)
+            await driver.close()
+
+
 def _release_all() -> None:
     """At the interpreter's end: release what event loops have left behind, so that nobody has to wait for a ttl."""
-    now = clock()
     left = []
+    running = []
     for client in tuple(_clients):
-        holds = [hold for driver in client._drivers for hold in driver.schedule if not hold.over(now)]
-        if holds:
-            left.append((client, holds))
+        client._closed = True
+        own = _Left(client)
+        left.append(own)
+        for driver in tuple(client._drivers):
+            if driver.loop.is_running():
+                running.append(driver)  # in another thread
+                driver.exiting = True
+                with contextlib.suppress(RuntimeError):
+                    driver.loop.call_soon_threadsafe(driver.close_soon)
+            else:
+                own.take(driver)
+    left = [own for own in left if own._made]
     if left:
         try:
             with asyncio.Runner(loop_factory=_LastLoop) as runner:
                 runner.get_loop().set_exception_handler(lambda loop, context: None)
-                runner.run(_release_in_time(left))
+                runner.run(_release_side_by_side(left))
         except Exception:
             pass  # the ttl ends it
+    until = clock() + _EXIT_PATIENCE_S
+    while any(not driver.ended and driver.loop.is_running() for driver in running) and clock() < until:
+        time.sleep(0.005)
 
 
-async def _release_in_time(left: list[tuple[Client, list[Hold]]]) -> None:
-    for client, holds in left:
-        driver = AioDriver(
-            client._make_topology(), os.urandom(12).hex(), inbox_prefix(client._namespace), client._settings
-        )
-        for hold in holds:
-            if hold.released():
-                driver.start(hold.release())
-        await driver.settle(_EXIT_PATIENCE_S)
-        await driver.close()
+async def _release_side_by_side(left: Sequence[_Left]) -> None:
+    await asyncio.gather(*[own.release() for own in left], return_exceptions=True)
+
+
+at_end(_release_all)

@@ -31,6 +31,7 @@ from holdfast._transport.clock import clock
 from holdfast.errors import (
     AcquireTimeout,
     BrokenBarrier,
+    ClientClosed,
     ConfigurationError,
     LeaseLost,
     NotHeld,
@@ -401,9 +402,8 @@ class MultiLock(_TurnLeasable):
         return self._names
 
     def _turns(self, token: str) -> list[multilock.MultiTurn]:
-        driver = self._client._driver
-        together = not getattr(driver.topology, "moves", True)
-        return multilock.turns_for(self._all_keys, together, token, self._ttl_ms, driver.settings, self._sync)
+        client = self._client  # not its driver, which may have ended: what was asked for is still to be given back
+        return multilock.turns_for(self._all_keys, not client._moves, token, self._ttl_ms, client._settings, self._sync)
 
     def _turn(self, token: str) -> Turn:
         return self._turns(token)[0]
@@ -492,8 +492,10 @@ class Condition:
         driver.unwatch(hold)
         protocol = wait_for(turn, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)
         try:
-            got = await client._run(protocol)
+            got = await client._run(protocol, turn)
             assert isinstance(got, Grant)
+            if driver.closed:
+                raise ClientClosed()  # and it is given back below
             again = lock._make_hold(token, got)
         except NotHeld:
             client._disown(lease)
@@ -509,6 +511,8 @@ class Condition:
             raise
         again.on_loss = hold.on_loss
         lease._hold = again
+        for body in lease._bodies or ():
+            driver.bodies[body] = again
         driver.watch(again)
         return turn.notified
 
@@ -583,7 +587,7 @@ class _Gate:
         token = client._new_token(_task_id())
         turn = gate.GateTurn(self._kind, self._keys, token, self._declared, self._keep_ms, client._settings)
         protocol = wait_for(turn, timeout_s, listening=client._driver.listening(turn.key))
-        return isinstance(await client._run(protocol), Grant)
+        return isinstance(await client._run(protocol, turn), Grant)
 
     async def _move(self, what: str | int) -> int:
         client = self._client
@@ -672,7 +676,7 @@ class Barrier:
         client = self._client
         token = client._new_token(_task_id())
         turn = barrier.BarrierTurn(self._keys, token, self._parties, self._keep_ms, client._settings)
-        got = await client._run(wait_for(turn, timeout_s, listening=True))
+        got = await client._run(wait_for(turn, timeout_s, listening=True), turn)
         if not isinstance(got, Grant):
             raise BrokenBarrier(self._name)
         return got.fence
@@ -831,7 +835,7 @@ class Election:
                 async with lease:
                     return await _awaited("lead", lead, lead(lease))
             except LeaseLost:
-                if lease.state.name != "LOST":
+                if lease.state.name != "LOST" or lease.lost.reason == "closed":
                     raise
             finally:
                 self._leads.forget(lease)

@@ -5,7 +5,6 @@ Law: no decision of the protocol is taken here; a face checks arguments, runs a 
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import os
 import socket
@@ -33,8 +32,11 @@ from holdfast._core.trouble import Trouble
 from holdfast._core.validity import deadline
 from holdfast._core.waiting import Busy, Grant
 from holdfast._drivers.cancel import Cancel
+from holdfast._drivers.ending import end
 from holdfast._drivers.identity import has_ended
-from holdfast._drivers.threads import Cancelled, ThreadDriver, close_later, close_left
+from holdfast._drivers.last_words import at_end
+from holdfast._drivers.teller import Teller
+from holdfast._drivers.threads import Cancelled, ThreadDriver, close_later, left_open
 from holdfast._faces.decorated import refuse_coroutine_function
 from holdfast._faces.entered import Entered
 from holdfast._faces.introduction import CLIENT_INFO_MS, client_id_of, client_key, introduction
@@ -60,7 +62,6 @@ from holdfast.errors import (
     AcquireCancelled,
     AcquireTimeout,
     AlreadyHeld,
-    ClientClosed,
     ConfigurationError,
     LeaseLost,
     LeaseReleased,
@@ -82,10 +83,11 @@ _DEFAULT_URL = "redis://localhost:6379"
 class Loss:
     """Set when a lease is lost; `lease.lost` is one. Can be waited for, like a `threading.Event`."""
 
-    __slots__ = ("_callbacks", "_flag", "_label", "_name", "reason")
+    __slots__ = ("_callbacks", "_flag", "_label", "_name", "_teller", "reason")
 
-    def __init__(self, name: str, label: str = "lock") -> None:
+    def __init__(self, name: str, teller: Teller, label: str = "lock") -> None:
         self._name = name
+        self._teller = teller
         self._label = label
         self._flag = Flag()
         self._callbacks: deque[Callable[[LeaseLost], object]] = deque()  # those that were not called yet
@@ -112,6 +114,8 @@ class Loss:
         self._callbacks.append(callback)
         if self._flag.is_set():
             self._call_those_left(self.reason or "expired")
+        else:
+            self._teller.prepare()
 
     def _call_those_left(self, reason: str) -> None:
         while self._callbacks:
@@ -122,10 +126,8 @@ class Loss:
             self._call(callback, reason)
 
     def _call(self, callback: Callable[[LeaseLost], object], reason: str) -> None:
-        # A thread of its own: whoever finds the loss may hold locks, and must not wait for a stranger's code.
-        threading.Thread(
-            target=callback, args=(LeaseLost(self._name, reason, self._label),), name="holdfast-on-lost", daemon=True
-        ).start()
+        # In a thread of its own: whoever finds the loss may hold locks, and must not wait for a stranger's code.
+        self._teller.tell(callback, LeaseLost(self._name, reason, self._label))
 
     def __repr__(self) -> str:
         return f"<Loss of {self._name!r}: {self.reason or 'not lost'}>"
@@ -214,7 +216,7 @@ class Lease:
         loss = self._loss
         if loss is None:
             hold = self._hold
-            self._losses.append(Loss(hold.name, hold.label))
+            self._losses.append(Loss(hold.name, self._client._driver.teller, hold.label))
             loss = self._losses[0]
             hold.on_loss = loss._fire
             if hold.state is LeaseState.LOST:
@@ -306,11 +308,12 @@ class Lease:
         line = next((line for start, end, line in code.co_lines() if start <= offset < end), None)
         return f"{code.co_filename}:{line}"
 
-    def _ended(self, operation: str) -> LeaseLost | LeaseReleased:
+    def _ended(self, operation: str) -> BaseException:
         hold = self._hold
         # Alive: a signal handler asks while its thread notes the end.
         if hold.state is LeaseState.LOST or (hold.alive and clock() >= hold.deadline):
-            return LeaseLost(hold.name, hold.reason or "expired", hold.label)
+            lost = LeaseLost(hold.name, hold.reason or "expired", hold.label)
+            return lost if lost.reason != "closed" else self._client._driver.closed_error(lost)
         return LeaseReleased(hold.name, operation, hold.label)
 
     def __enter__(self) -> Self:
@@ -513,7 +516,7 @@ class Leasable:
                 lease._entries += (None,)  # not a call, after which a signal handler could raise
                 return lease
         if driver.closed:
-            raise ClientClosed()
+            raise driver.closed_error()
         token = f"{driver.client_id}:{self._mark if mark is None else mark}{thread}:{next(client._sequence)}"
         asks = self._asks
         if asks is None:
@@ -521,7 +524,9 @@ class Leasable:
         got: Grant | Busy
         hold: Hold | None = None
         release_ask = asks[1] if asks else None
+        asking = driver.asking
         try:
+            asking[token] = self
             if asks and not self._rough and cancel is None:
                 # The first request by hand; all but a grant in time is the protocol's.
                 ask = asks[0]
@@ -568,6 +573,8 @@ class Leasable:
             if type(error) is LeaseLost:
                 raise LeaseLost(self._name, error.reason, self._label) from None
             raise
+        finally:
+            asking.pop(token, None)
         assert isinstance(got, Busy)
         raise AcquireTimeout(self._name, got.waited_s, got.holder, kind=self._label)
 
@@ -821,7 +828,17 @@ class Client(Makers):
         )
 
     def close(self) -> None:
-        """Release what is held, end the background, close the connections. Twice is once."""
+        """End it: nothing is granted any more, and what is held is lost.
+
+        In this order: whoever waits gets `ClientClosed`; leases that are held become LOST with the reason "closed"
+        (`lost` is set, `on_lost` callbacks run, a `with` block ends with `LeaseLost`); their locks are released, when
+        those callbacks have returned or half a second has passed; then the background ends and the connections are
+        closed. Bodies in other threads go on: a thread cannot be ended from outside. Release first what you want
+        released in order.
+
+        May be called from any thread, twice is once. Raises nothing, and takes about two seconds at most where the
+        server does not answer: the ttl then ends what could not be released.
+        """
         self._finalizer.detach()
         self._driver.close()
 
@@ -863,18 +880,21 @@ class Client(Makers):
     def _new_token(self, owner: str) -> str:
         driver = self._driver
         if driver.closed:
-            raise ClientClosed()
+            raise driver.closed_error()
         return make_token(driver.client_id, owner, next(self._sequence))
 
     def _run(self, protocol: Protocol[R]) -> R:
+        if self._driver.closed:
+            protocol.close()
+            raise self._driver.closed_error()
         try:
             return self._driver.run(protocol)
         except Trouble as trouble:
             raise self._public(trouble) from None
 
-    def _public(self, trouble: Trouble) -> Exception:
+    def _public(self, trouble: Trouble) -> BaseException:
         if trouble.kind == "closed" and self._driver.closed:
-            return ClientClosed()
+            return self._driver.closed_error()
         return trouble.public()
 
     def _extend(self, lease: Lease, ttl_ms: int) -> None:
@@ -949,9 +969,12 @@ def connect(
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
-@atexit.register
 def _close_all() -> None:
-    """At the interpreter's end: release what is held, so that nobody has to wait for a ttl."""
-    for client in tuple(_clients):
-        client.close()
-    close_left()
+    """At the process's end: release what is held, so that nobody has to wait for a ttl."""
+    clients = tuple(_clients)
+    for client in clients:
+        client._finalizer.detach()
+    end([*(client._driver for client in clients), *left_open()], exiting=True)
+
+
+at_end(_close_all)

@@ -67,23 +67,27 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _run(client: Client, name: str, protocol: Protocol[R], cancel: Any = None, kind: str = "lock") -> R:
-    """Run it, with errors as a face has them."""
+def _run(client: Client, name: str, turn: Turn, protocol: Protocol[R], cancel: Any = None, kind: str = "lock") -> R:
+    """Run the waiting for a turn, with errors as a face has them."""
     if cancel is not None and not isinstance(cancel, Cancel):
         protocol.close()
         raise ConfigurationError("cancel", cancel, "a holdfast.Cancel, or None")
+    driver = client._driver
     try:
-        return client._driver.run(protocol, cancel)
+        driver.asking[turn.token] = turn
+        return driver.run(protocol, cancel)
     except Trouble as trouble:
         raise client._public(trouble) from None
     except Cancelled:
         raise AcquireCancelled(name, kind) from None
+    finally:
+        driver.asking.pop(turn.token, None)
 
 
 def _wait(client: Client, name: str, turn: Turn, protocol: Protocol[R], cancel: Any, kind: str) -> R:
     """As `_run`; what interrupts it leaves nobody in the queue."""
     try:
-        return _run(client, name, protocol, cancel, kind)
+        return _run(client, name, turn, protocol, cancel, kind)
     except HoldfastError:
         raise  # the protocol has seen to it
     except BaseException:
@@ -574,7 +578,7 @@ class Condition:
                 raise lease._ended("wait()")
             driver.schedule.remove(hold)
             protocol = wait_for(turn, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)
-            got = _run(client, lock.name, protocol, cancel)
+            got = _run(client, lock.name, turn, protocol, cancel)
             assert isinstance(got, Grant)
             again = lock._make_hold(token, got)
             again.on_loss = hold.on_loss
@@ -930,7 +934,7 @@ class Election:
                     check_result(lead, result, asynchronous=False, argument="lead", later=_LATER)
                     return result
             except LeaseLost:
-                if lease.state.name != "LOST":
+                if lease.state.name != "LOST" or lease.lost.reason == "closed":
                     raise
             finally:
                 self._leads.forget(lease)

@@ -60,6 +60,7 @@ class Wire:
     __slots__ = (
         "_connection",
         "_fd",
+        "_home",
         "_is_plain",
         "_is_tls",
         "_reader",
@@ -73,8 +74,11 @@ class Wire:
         "used_at",
     )
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, home: set[Wire] | None = None) -> None:
         self._connection = connection
+        self._home = home
+        if home is not None:
+            home.add(self)
         self.sock: socket.socket = connection._sock
         ours(self.sock)
         self._recv = self.sock.recv
@@ -225,6 +229,8 @@ class Wire:
         """End the connection; never fails."""
         self._fd = -1
         connection, self._connection = self._connection, None
+        if self._home is not None:
+            self._home.discard(self)
         if connection is not None:
             try:
                 connection.disconnect()
@@ -265,7 +271,7 @@ def _tail(call: Call) -> list[bytes]:
 class Node:
     """One server: a stack of idle connections and how to make more."""
 
-    __slots__ = ("_attempts", "_idle", "_make", "closed", "connected", "is_ours", "name", "owed", "slow")
+    __slots__ = ("_attempts", "_idle", "_make", "_wires", "closed", "connected", "is_ours", "name", "owed", "slow")
 
     def __init__(self, name: str, make: Callable[[], Any], is_ours: bool = False) -> None:
         self.name = name
@@ -274,6 +280,8 @@ class Node:
         self._make = make
         self._idle: list[Wire] = []
         self._attempts: Attempts[Wire] = Attempts(Wire.close)
+        #: All connections that are open, idle or in use.
+        self._wires: set[Wire] = set()
         self.closed = False
         #: Whether a connection was ever wanted (in this process).
         self.connected = False
@@ -281,9 +289,9 @@ class Node:
         self.owed = 0
         self.slow = False
 
-    def connect(self, patience_s: float) -> Wire:
-        """A new connection. Raises `Trouble`."""
-        if self.closed:
+    def connect(self, patience_s: float, last: bool = False) -> Wire:
+        """A new connection. Raises `Trouble`. `last`: also when closed, for what has to be undone after the end."""
+        if self.closed and not last:
             raise Trouble("closed", "the client is closed", self.name, sent=False, passing=False)
         self.connected = True
         if self.is_ours:
@@ -309,7 +317,7 @@ class Node:
                     given = getattr(connection, limit)
                     setattr(connection, limit, patience_s if given is None else min(given, patience_s))
             connection.connect()
-            return Wire(connection)
+            return Wire(connection, self._wires)
         except Trouble:
             raise  # a connection of our own says what is wrong
         except Exception as error:
@@ -374,10 +382,15 @@ class Node:
         self.closed = True
         self.drop_idle()
 
+    def in_use(self) -> list[Wire]:
+        """Connections that are not idle."""
+        return list(self._wires.difference(self._idle))
+
     def forget(self) -> None:
         """After fork, in the child."""
         self.connected = False
         idle, self._idle = self._idle, []
+        self._wires = set()
         for wire in idle:
             wire.forget()
 

@@ -1,0 +1,44 @@
+"""Ending a protocol that nobody will drive any more.
+
+Law: a protocol that is left where it waits is told so, and what it does then is done as far as that takes no time.
+It is not told by `GeneratorExit`, as by `coroutine.close()`: that must not be answered with an effect, and a protocol
+that spawns a give-back on its way out does so ("coroutine ignored GeneratorExit").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast._core.effects import Effect, Protocol, Spawn
+
+__all__ = ["abandon"]
+
+#: A protocol that wants to wait again is told again, this often at most.
+_TOLD_MAX = 20
+
+
+class Abandoned(BaseException):
+    """Thrown into a protocol that nobody drives any further."""
+
+
+def abandon(protocol: Protocol[Any], at_once: Mapping[type[Effect[Any]], Callable[[Any], Any]] | None = None) -> None:
+    """Never raises. `at_once`: what can be done without waiting; without it, what it spawns is not begun."""
+    if getattr(protocol, "cr_frame", None) is None:
+        return  # it has ended
+    if getattr(protocol, "cr_suspended", True) is False:
+        protocol.close()  # it has not begun
+        return
+    for _ in range(_TOLD_MAX):
+        try:
+            effect = protocol.throw(Abandoned())
+            while True:
+                if at_once is not None and type(effect) in at_once:
+                    effect = protocol.send(at_once[type(effect)](effect))
+                elif isinstance(effect, Spawn):
+                    effect.protocol.close()  # it has not begun
+                    effect = protocol.send(None)
+                else:
+                    break
+        except BaseException:
+            return

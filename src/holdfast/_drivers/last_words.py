@@ -1,0 +1,59 @@
+"""What is done at the end of a process, whichever way it ends that lets Python have the last word.
+
+`atexit` alone misses the children of `multiprocessing` that were forked (by "fork" or "forkserver"): they end with
+`os._exit`, after finalizers of their own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+__all__ = ["at_end"]
+
+_functions: list[Callable[[], object]] = []
+_registered = False
+
+
+def at_end(function: Callable[[], object]) -> None:
+    """Call it at the end; those that were named last come first."""
+    _functions.append(function)
+    atexit.register(function)
+
+
+def _before_fork() -> None:
+    """Children are told when they are made, since multiprocessing forgets what was registered before that."""
+    global _registered
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and not _registered:
+        _registered = True
+        util.register_after_fork(_in_child, _call)
+
+
+def _call(function: Callable[[], None]) -> None:
+    function()
+
+
+def _in_child() -> None:
+    from multiprocessing import util
+
+    util.Finalize(None, _end_of_child, exitpriority=-100)  # after those that have a reason to come first
+
+
+def _end_of_child() -> None:
+    # Threads that are no daemons work to their end, as in any process. What multiprocessing does next, a step earlier.
+    end_of_threads = getattr(threading, "_shutdown", None)
+    if end_of_threads is not None:
+        end_of_threads()
+    for function in reversed(_functions):
+        function()
+
+
+os.register_at_fork(before=_before_fork)
+_before_fork()
+_process = sys.modules.get("multiprocessing.process")
+if _process is not None and _process.parent_process() is not None:
+    _in_child()  # first imported in a child

@@ -1,0 +1,294 @@
+"""Clients that end while servers hang or are gone, with many leases, and where no thread can be started."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+import holdfast
+import holdfast.asyncio
+from holdfast import embedded
+from tests.support.faces import FACES, PATIENCE_S, Face, eventually
+
+#: What the end of a client may take with a server that hangs, on a busy machine, s; it is about two.
+END_S = 8.0
+
+
+@pytest.fixture(params=sorted(FACES))
+def face(request: pytest.FixtureRequest) -> Iterator[Face]:
+    face = FACES[request.param]()
+    yield face
+    face.close()
+
+
+_MANY = {
+    "threads": """
+import signal, sys, time, threading, holdfast
+def main():
+    clients = [holdfast.connect(sys.argv[1], ttl=600) for _ in range(int(sys.argv[3]))]
+    leases = [client.lock(f"{sys.argv[2]}-{n}-{i}").acquire()
+              for n, client in enumerate(clients) for i in range(int(sys.argv[4]))]
+    print("held", flush=True)
+    sys.stdin.readline()
+    return clients, leases
+""",
+    "asyncio": """
+import asyncio, sys, time, holdfast.asyncio
+async def take():
+    clients = [holdfast.asyncio.connect(sys.argv[1], ttl=600) for _ in range(int(sys.argv[3]))]
+    leases = await asyncio.gather(*[client.lock(f"{sys.argv[2]}-{n}-{i}").acquire()
+              for n, client in enumerate(clients) for i in range(int(sys.argv[4]))])
+    print("held", flush=True)
+    sys.stdin.readline()
+    return clients, leases
+""",
+}
+_CLOSE = {
+    "threads": "clients, leases = main()\nfor client in clients: client.close()\n",
+    "asyncio": "async def main():\n    clients, leases = await take()\n"
+    "    for client in clients: await client.close()\n    return leases\nleases = asyncio.run(main())\n",
+}
+_RETURN = {
+    "threads": "kept = main()\n",
+    "asyncio": "async def main():\n    return await take()\nkept = asyncio.run(main())\n",
+}
+_STATES = "print({(lease.state.name, lease.lost.reason) for lease in leases})\n"
+
+
+def _started(face: str, code: str, url: str, name: str, clients: int, leases: int) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _MANY[face] + code, url, name, str(clients), str(leases)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+@pytest.mark.parametrize("face", _MANY)
+@pytest.mark.parametrize("end", ["close", "exit"])
+def test_the_server_is_gone(face: str, end: str, private_server: Any, unique_name: str) -> None:
+    server = private_server()
+    code = _CLOSE[face] + _STATES if end == "close" else _RETURN[face]
+    process = _started(face, code, server.url, unique_name, 1, 300)
+    server.close()
+    begun_at = time.monotonic()
+    said, errors = process.communicate("go on\n", timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    assert end == "exit" or said == "{('LOST', 'closed')}\n"
+    assert time.monotonic() - begun_at < END_S
+
+
+@pytest.mark.parametrize("face", _MANY)
+def test_eight_clients_end_side_by_side_at_a_server_that_hangs(
+    face: str, private_server: Any, unique_name: str
+) -> None:
+    server = private_server()
+    process = _started(face, _RETURN[face], server.url, unique_name, 8, 3)
+    server.pause()
+    try:
+        begun_at = time.monotonic()
+        _, errors = process.communicate("go on\n", timeout=60)
+        took_s = time.monotonic() - begun_at
+    finally:
+        server.resume()
+    assert (process.returncode, "Traceback" in errors) == (0, False), errors
+    assert took_s < END_S
+    if face == "threads":
+        assert errors == ""
+
+
+def _left(server: embedded.Server, name: str) -> int:
+    with redis.Redis.from_url(server.url, decode_responses=True) as raw:
+        return sum(not key.endswith(":fence") for key in raw.scan_iter(f"holdfast:{{{name}*", count=10_000))
+
+
+@pytest.mark.parametrize(
+    ("face", "leases"),
+    [
+        (face, pytest.param(leases, marks=[pytest.mark.thorough] if leases > 5_000 else []))
+        for face in _MANY
+        for leases in (2_000, 20_000)
+    ],
+)
+def test_many_leases_are_released(face: str, leases: int, private_server: Any, unique_name: str) -> None:
+    server = private_server()
+    process = _started(face, _CLOSE[face] + _STATES, server.url, unique_name, 1, leases)
+    said, errors = process.communicate("go on\n", timeout=120)
+    assert (said, errors) == ("{('LOST', 'closed')}\n", "")
+    assert _left(server, unique_name) == 0
+
+
+# ---------------------------------------------------------------------- no more threads
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`no_threads()`: from now on none can be started by the library, as in a container at its limit."""
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name.startswith("holdfast"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    return lambda: monkeypatch.setattr(threading.Thread, "start", limited)
+
+
+def test_an_acquire_without_threads_fails_and_gives_back(
+    valkey_server: embedded.Server, no_threads: Any, unique_name: str
+) -> None:
+    no_threads()
+    with holdfast.connect(valkey_server.url) as locks:
+        for thing in (
+            locks.lock(unique_name),
+            locks.rwlock(unique_name).write(),
+            locks.semaphore(unique_name, 1),
+            locks.multilock(unique_name, f"{unique_name}-2"),
+        ):
+            with pytest.raises(holdfast.CannotStartThread, match="can't start new thread"):
+                thing.acquire()
+        assert not locks.lock(unique_name).locked()
+        assert locks.semaphore(unique_name).available() == 1
+
+
+def test_an_acquire_works_when_threads_are_back(
+    valkey_server: embedded.Server, no_threads: Any, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_threads()
+    with holdfast.connect(valkey_server.url, ttl=0.5) as locks:
+        with pytest.raises(holdfast.CannotStartThread):
+            locks.lock(unique_name).acquire()
+        monkeypatch.undo()
+        with locks.lock(unique_name) as lease:
+            assert not lease.lost.wait(1.0), "it is renewed"
+
+
+def test_losses_are_told_without_new_threads(valkey_server: embedded.Server, no_threads: Any, unique_name: str) -> None:
+    """And the other leases of the client are renewed, and told of their own loss."""
+    with (
+        holdfast.connect(valkey_server.url, ttl=0.6) as locks,
+        redis.Redis.from_url(valkey_server.url) as raw,
+    ):
+        told: list[str] = []
+        leases = [locks.lock(f"{unique_name}-{index}").acquire() for index in range(3)]
+        for lease in leases:
+            lease.on_lost(lambda error: told.append(error.name))
+        time.sleep(0.5)  # the renewer has been needed once
+        no_threads()
+        raw.delete(f"holdfast:{{{unique_name}-0}}")
+        assert leases[0].lost.wait(PATIENCE_S)
+        eventually(lambda: told == [leases[0].name])
+        assert not leases[1].lost.wait(1.5), "longer than two ttls"
+        raw.delete(f"holdfast:{{{unique_name}-1}}")
+        assert leases[1].lost.wait(PATIENCE_S)
+        eventually(lambda: told == [leases[0].name, leases[1].name])
+        assert leases[2].state.name == "HELD"
+        locks.close()
+        eventually(lambda: len(told) == 3)
+        assert not raw.exists(f"holdfast:{{{unique_name}-2}}")
+
+
+def test_without_a_renewer_a_lease_is_lost_in_time_and_told(
+    valkey_server: embedded.Server, no_threads: Any, unique_name: str
+) -> None:
+    with holdfast.connect(valkey_server.url, ttl=0.5) as locks:
+        lease = locks.lock(unique_name).acquire()
+        no_threads()
+        assert lease.lost.wait(PATIENCE_S)
+        assert lease.lost.reason == "expired"
+
+
+# ---------------------------------------------------------------------- other ways
+
+
+def test_closed_by_a_signal_handler_while_waiting(valkey_server: embedded.Server, unique_name: str) -> None:
+    with holdfast.connect(valkey_server.url) as others, others.lock(unique_name):
+        locks = holdfast.connect(valkey_server.url)
+        kept = locks.lock(f"{unique_name}-kept").acquire()
+        before = signal.signal(signal.SIGALRM, lambda *_: locks.close())
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(holdfast.ClientClosed):
+                locks.lock(unique_name).acquire()
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert kept.lost.reason == "closed"
+        eventually(lambda: others.lock(unique_name).waiters() == 0)
+        assert not others.lock(f"{unique_name}-kept").locked()
+
+
+def test_closed_within_its_own_body(valkey_server: embedded.Server, unique_name: str) -> None:
+    """`close()` comes to its end; the next wait of the body is cancelled."""
+
+    async def main() -> list[str]:
+        locks = holdfast.asyncio.connect(valkey_server.url)
+        log = []
+        with pytest.raises(holdfast.LeaseLost, match="closed"):
+            async with locks.lock(unique_name) as lease:
+                await locks.close()
+                log.append(lease.state.name)
+                await asyncio.sleep(PATIENCE_S)
+                log.append("not reached")
+        task = asyncio.current_task()
+        assert task is not None and task.cancelling() == 0
+        return log
+
+    assert asyncio.run(main()) == ["LOST"]
+
+
+def test_a_cancelled_close_goes_on(valkey_server: embedded.Server, unique_name: str) -> None:
+    async def main() -> None:
+        locks = holdfast.asyncio.connect(valkey_server.url)
+        lease = await locks.lock(unique_name).acquire()
+
+        async def told(error: holdfast.LeaseLost) -> None:
+            await asyncio.sleep(0.1)
+
+        lease.on_lost(told)
+        closing = asyncio.create_task(locks.close())
+        await asyncio.sleep(0.02)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await locks.close()  # waits for what is under way
+        async with holdfast.asyncio.connect(valkey_server.url) as others:
+            assert not await others.lock(unique_name).locked()
+
+    asyncio.run(main())
+
+
+def test_two_loops_in_succession(valkey_server: embedded.Server, unique_name: str) -> None:
+    locks = holdfast.asyncio.connect(valkey_server.url, ttl=600)
+
+    async def hold() -> Any:
+        return await locks.lock(unique_name).acquire(timeout=1)
+
+    first = asyncio.run(hold())
+    second = asyncio.run(hold())
+    assert [(lease.state.name, lease.lost.reason) for lease in (first, second)] == [("LOST", "closed")] * 2
+    asyncio.run(locks.close())
+    with pytest.raises(holdfast.ClientClosed):
+        asyncio.run(hold())
+
+
+def test_closed_after_its_loop_was_dropped(valkey_server: embedded.Server, unique_name: str) -> None:
+    locks = holdfast.asyncio.connect(valkey_server.url, ttl=600)
+    loop = asyncio.new_event_loop()
+    lease = loop.run_until_complete(locks.lock(unique_name).acquire())
+    loop.close()
+    asyncio.run(locks.close())
+    assert (lease.state.name, lease.lost.reason) == ("LOST", "closed")
+    assert _left(valkey_server, unique_name) == 0
