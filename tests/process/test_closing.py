@@ -118,7 +118,7 @@ def _left(server: embedded.Server, name: str) -> int:
 @pytest.mark.parametrize(
     ("face", "leases"),
     [
-        (face, pytest.param(leases, marks=[pytest.mark.thorough] if leases > 5_000 else []))
+        pytest.param(face, leases, marks=[pytest.mark.thorough] if leases > 5_000 else [])
         for face in _MANY
         for leases in (2_000, 20_000)
     ],

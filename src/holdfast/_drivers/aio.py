@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import os
 import random
+import sys
 import warnings
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
@@ -808,13 +809,13 @@ class AioDriver:
         at_most = self.loop.time() + RELEASE_MAX_S
         until = self.loop.time() + CLOSE_PATIENCE_S
         quiet = 0
-        before = (-1, -1)
+        least = sys.maxsize
         while quiet < 3 and self.loop.time() < min(until, at_most):
-            left = (len(self._tasks), sum(server.owes for server in servers))
-            if left != before:
-                before = left
+            left = len(self._tasks) + sum(server.owes for server in servers)
+            if left < least:
+                least = left
                 until = self.loop.time() + CLOSE_PATIENCE_S
-            quiet = quiet + 1 if left == (0, 0) else 0
+            quiet = 0 if left else quiet + 1
             await asyncio.sleep(0 if quiet else 0.001)
 
     async def _until_gone(self, servers: Sequence[Server]) -> None:
