@@ -623,6 +623,8 @@ class _Inbox:
 class Node:
     """The one server, as the driver sees it. `lose`: how often a reply does not come."""
 
+    pipelines = False
+
     def __init__(self, world: World) -> None:
         self._world = world
         self.name = "server"

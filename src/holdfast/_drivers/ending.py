@@ -314,7 +314,12 @@ class _Errands:
 
     def _ask(self, errand: _Errand, index: int, call: Call, node: Node | None = None) -> None:
         try:
-            line = self._line(self._node_of(errand, call) if node is None else node)
+            if node is None:
+                node = self._node_of(errand, call)
+            if not node.pipelines:
+                self._answer(errand, errand.waits, index, call, node.call(call))
+                return
+            line = self._line(node)
         except Trouble as trouble:
             self._answer(errand, errand.waits, index, call, trouble)
         else:

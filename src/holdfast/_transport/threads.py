@@ -14,6 +14,7 @@ import _socket
 import os
 import select
 import socket
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -58,6 +59,7 @@ class Wire:
     """One connection: bytes out, parsed replies in."""
 
     __slots__ = (
+        "__weakref__",
         "_connection",
         "_fd",
         "_home",
@@ -74,7 +76,7 @@ class Wire:
         "used_at",
     )
 
-    def __init__(self, connection: Any, home: set[Wire] | None = None) -> None:
+    def __init__(self, connection: Any, home: weakref.WeakSet[Wire] | None = None) -> None:
         self._connection = connection
         self._home = home
         if home is not None:
@@ -273,6 +275,9 @@ class Node:
 
     __slots__ = ("_attempts", "_idle", "_make", "_wires", "closed", "connected", "is_ours", "name", "owed", "slow")
 
+    #: Whether its connections can be polled; those of a simulated server cannot.
+    pipelines = True
+
     def __init__(self, name: str, make: Callable[[], Any], is_ours: bool = False) -> None:
         self.name = name
         #: Whether its connections keep their time by themselves.
@@ -280,8 +285,8 @@ class Node:
         self._make = make
         self._idle: list[Wire] = []
         self._attempts: Attempts[Wire] = Attempts(Wire.close)
-        #: All connections that are open, idle or in use.
-        self._wires: set[Wire] = set()
+        #: All connections that are open, idle or in use; those that an exception has left to nobody go by themselves.
+        self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()
         self.closed = False
         #: Whether a connection was ever wanted (in this process).
         self.connected = False
@@ -384,13 +389,17 @@ class Node:
 
     def in_use(self) -> list[Wire]:
         """Connections that are not idle."""
-        return list(self._wires.difference(self._idle))
+        while True:
+            try:
+                return [wire for wire in list(self._wires) if wire not in self._idle]
+            except RuntimeError:  # another thread has just connected
+                pass
 
     def forget(self) -> None:
         """After fork, in the child."""
         self.connected = False
         idle, self._idle = self._idle, []
-        self._wires = set()
+        self._wires = weakref.WeakSet()
         for wire in idle:
             wire.forget()
 
