@@ -25,8 +25,8 @@ def _arguments() -> argparse.Namespace:
     run.add_argument(
         "--faults",
         choices=["all", "network", "process"],
-        default="network",
-        help="of servers and wires, of processes, or both (default: network, which is all for other libraries)",
+        default="all",
+        help="of servers and wires, of processes, or both (default: all; other libraries: network)",
     )
     run.add_argument("--processes", type=int, help="workers that servers and wires are hurt under (default: 6)")
     run.add_argument("--loops", type=int, default=3, help="threads or tasks in each process (default: 3)")

@@ -249,6 +249,42 @@ def cancelling(world: World) -> None:
     nothing_is_left(world)
 
 
+def closing(world: World) -> None:
+    """A client is closed under who holds, who waits, and who comes."""
+    client = client_of(world, ttl=30)
+    watcher = Watcher(world)
+    closed = [False]
+
+    def work() -> None:
+        for _ in range(3):
+            try:
+                lease = client.lock("a").acquire()
+            except holdfast.ClientClosed:
+                return
+            assert not closed[0], "a closed client has granted a lease"
+            watcher.add(lease)
+            world.sleep(world.random.choice((0, 0.01)))
+            try:
+                lease.release()
+            except (holdfast.LeaseLost, holdfast.LeaseReleased, holdfast.ClientClosed):
+                pass
+
+    tasks = [world.spawn(work) for _ in range(3)]
+    world.sleep(world.random.choice((0, 0.001, 0.005, 0.02)))
+    for _ in range(world.random.randrange(200)):
+        world.switch()
+    began_s = world.now_s
+    client.close()
+    assert world.now_s - began_s < 5, f"close() took {world.now_s - began_s:.1f} s"
+    closed[0] = True
+    for task in tasks:
+        assert world.join(task, 5), "a waiter of a closed client is not told"
+    world.sleep(1)
+    nothing_is_left(world)
+    for lease in watcher.leases:
+        assert lease.state in (LeaseState.LOST, LeaseState.RELEASED)
+
+
 def forking(world: World) -> None:
     """A child at any moment of busy threads: it holds nothing, and can acquire."""
     client = client_of(world, ttl=0.5)
@@ -291,7 +327,7 @@ def _short_of_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_module, "_LINGER_S", 0.3)
 
 
-SCENARIOS: list[Scenario] = [turns, losses, idling, cancelling, forking]
+SCENARIOS: list[Scenario] = [turns, losses, idling, cancelling, closing, forking]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -683,6 +683,10 @@ class Node:
     def drop_idle(self) -> None:
         pass
 
+    def idle(self) -> None:
+        """No connection lies ready."""
+        return
+
     def in_use(self) -> list[Any]:
         """Connections are made for each request here, and none can be cut off."""
         return []
