@@ -126,12 +126,12 @@ class Dialler:
             self._forget_those_over()
         if len(self._jobs) >= DIALS_MAX or self._stopping:
             return False
+        self._jobs.put((group, index))  # first: a thread that finds nothing to do ends
         if self._thread is None:
             try:
                 threading.Thread(target=self._run, name="holdfast-dialler", daemon=True).start()
             except CANNOT_START:
-                return False
-        self._jobs.put((group, index))
+                return False  # one that is started later forgets it
         return True
 
     def _forget_those_over(self) -> None:
