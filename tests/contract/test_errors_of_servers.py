@@ -133,7 +133,7 @@ def test_a_database_that_there_is_not(face: Face, server: embedded.Server) -> No
 
 def test_raw_errors_of_redis_py_do_not_come_through(face: Face) -> None:
     """TLS to a port that speaks none, and the reverse, are said in our words."""
-    with embedded.server() as server:
+    with embedded.server(port=0) as server:
         locks = face.connect(f"rediss://{server.host}:{server.port}")
         error = refused(holdfast.HoldfastError, locks.lock("a").try_acquire)
         assert not isinstance(error, redis.RedisError)

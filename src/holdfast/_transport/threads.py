@@ -78,10 +78,11 @@ class Wire:
 
     def __init__(self, connection: Any, home: weakref.WeakSet[Wire] | None = None) -> None:
         self._connection = connection
+        self.sock: socket.socket = connection._sock
+        self.aborted = False
         self._home = home
         if home is not None:
-            home.add(self)
-        self.sock: socket.socket = connection._sock
+            home.add(self)  # from here on it may be aborted by others
         ours(self.sock)
         self._recv = self.sock.recv
         self._reader = hiredis.Reader()
@@ -100,7 +101,6 @@ class Wire:
         self.patience_s = -1.0
         #: When what is under way has to have ended, on our clock.
         self.until = 0.0
-        self.aborted = False
         #: When its last reply had come, on our clock.
         self.used_at = 0.0
 
