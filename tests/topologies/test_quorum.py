@@ -55,6 +55,27 @@ def test_a_minority_may_fail(quorum: Quorum, face: Face, unique_name: str, how: 
     assert not any(held_at(quorum, unique_name, range(count, 5)))
 
 
+@pytest.mark.parametrize("paused", [0, 2])
+def test_closing_tells_and_releases_everywhere(quorum: Quorum, face: Face, unique_name: str, paused: int) -> None:
+    """And who waits gets nothing of it; members that hang hold it up for a moment."""
+    locks, others = face.connect(quorum.url), face.connect(quorum.url)
+    leases = [locks.lock(f"{unique_name}-{index}", ttl=600).acquire() for index in range(5)]
+    waiting = face.actor().tell(locks.lock(leases[0].name, ttl=600), "acquire")
+    time.sleep(0.3)
+    assert not waiting.done()
+    for server in quorum.servers[:paused]:
+        server.pause()
+    locks.close()
+    assert {(lease.state.name, lease.lost.reason) for lease in leases} == {("LOST", "closed")}
+    with pytest.raises(holdfast.ClientClosed):
+        waiting.result(30)
+    for lease in leases:
+        assert not any(held_at(quorum, lease.name, range(paused, 5)))
+    for server in quorum.servers[:paused]:
+        server.resume()
+    others.lock(leases[0].name).acquire(timeout=30).release()
+
+
 @pytest.mark.parametrize("how", ["kill", "pause"])
 def test_a_majority_may_not(quorum: Quorum, face: Face, unique_name: str, how: str) -> None:
     locks = face.connect(quorum.url)
