@@ -48,6 +48,8 @@ _TOLD_S = 0.5
 _SILENCE_S = 1.0
 #: While servers answer, what they are told takes no longer than this, s.
 _RELEASE_MAX_S = 5.0
+#: Between so many steps of protocols the connections are looked after.
+_AT_A_TIME = 256
 #: Threads of the background have so long to end, s, all together.
 _JOIN_S = 0.25
 #: What a client that has ended still has to undo is given so long, s.
@@ -188,25 +190,26 @@ class _Errands:
         self._until = until
         try:
             while True:
-                while self._new:
+                for _ in range(min(len(self._new), _AT_A_TIME)):
                     self._advance(*self._new.popleft())
                 for driver in drivers:
                     for protocol, effect in driver.chores_left():
                         self.add(driver, protocol, effect)
-                if self._new:
-                    continue
                 if not self._running or clock() >= until:
                     return
-                self._wait()
+                self._wait(0.0 if self._new else 0.05)
         finally:
             for errand in self._running:
                 abandon(errand.protocol)
             for line in self._lines.values():
                 line.put_back()
+            self._running.clear()
+            self._new.clear()
+            self._asleep.clear()
+            self._lines.clear()
 
-    def _wait(self) -> None:
+    def _wait(self, wait_s: float) -> None:
         now = clock()
-        wait_s = 0.05
         if self._asleep:
             wait_s = min(wait_s, self._asleep[0][0] - now)
         poll = new_poll()

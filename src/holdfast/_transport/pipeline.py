@@ -17,6 +17,7 @@ from holdfast._core.effects import Call
 from holdfast._core.replies import FITS, expected_of, nonsense
 from holdfast._core.trouble import Trouble
 from holdfast._lua import SCRIPTS
+from holdfast._transport.clock import clock
 from holdfast._transport.pack import pack_command, pack_script
 from holdfast._transport.threads import Node, Wire
 
@@ -63,6 +64,8 @@ class Pipeline:
 
     def submit(self, key: Hashable, call: Call) -> None:
         """Ask; `move` returns the answer beside `key`."""
+        if not self._owed:
+            self.heard_at = clock()  # it owed nothing until now
         self._owed.append((key, call, False))
         self._out.append(pack_script(SCRIPTS[call.script], call.keys, call.args))
 
