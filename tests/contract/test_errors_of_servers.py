@@ -102,12 +102,67 @@ def test_errors_name_what_they_are_about(
     assert error.kind == "WRONGTYPE" or "WRONGTYPE" in str(error)
     assert f"{about} {name!r}" in str(error)
     assert "delete it, or use another name" in str(error)
+    assert f"one of the keys 'holdfast:{{{name}}}{suffix}', 'holdfast:{{{name}}}{suffix}:fence', " in str(error)
+    assert f"'holdfast:{{{name}}}{suffix}:queue'" in str(error)
     nowhere = face.connect(f"redis://127.0.0.1:{free_port()}")
     unreachable = refused(
         holdfast.ServerUnreachable,
         getattr(make(nowhere, name), f"try_{acquire}", None) or (lambda: make(nowhere, name).campaign(timeout=0.1)),
     )
     assert f"{about} {name!r}" in str(unreachable)
+
+
+@pytest.mark.parametrize("kind", ["queue", "fence", "gone"])
+def test_keys_of_another_type_beside_the_lock(face: Face, server: embedded.Server, raw: Any, kind: str) -> None:
+    name = unique("beside")
+    key = f"holdfast:{{{name}}}:{kind}"
+    raw.xadd(key, {"of": "another type"})
+    locks = face.connect(server.url)
+    refusals = []
+    for made in (locks.lock(name), locks.rwlock(name).write(), locks.multilock(name, f"{name}-2")):
+        try:
+            made.acquire(timeout=1).release()
+        except holdfast.ServerError as error:
+            refusals.append(str(error))
+    assert refusals
+    for said in refusals:
+        assert repr(key) in said and name in said
+    raw.delete(key)
+
+
+def test_many_keys_are_not_all_named(face: Face, server: embedded.Server, raw: Any) -> None:
+    names = sorted(unique("many") for _ in range(50))
+    raw.lpush(f"holdfast:{{{names[0]}}}", "not a lock")
+    error = refused(holdfast.ServerError, face.connect(server.url).multilock(*names).acquire)
+    assert f"'holdfast:{{{names[0]}}}'" in str(error)
+    assert len(str(error)) < 2_000
+
+
+def test_one_key_that_is_changed_without_a_lock(face: Face, server: embedded.Server, raw: Any) -> None:
+    key = unique("key")
+    raw.lpush(key, "not a string")
+    locks = face.connect(server.url)
+    error = refused(holdfast.ServerError, lambda: locks.compare_and_set(key, "a", "b"))
+    assert repr(key) in str(error)
+
+
+def test_a_server_that_is_no_node_of_a_cluster(face: Face, server: embedded.Server, raw: Any) -> None:
+    """It would grant what the other servers of that "Cluster" have granted, too."""
+    name = unique("single")
+    locks = face.connect(f"redis+cluster://{server.host}:{server.port}")
+    for act in (
+        locks.lock(name).acquire,
+        locks.lock(name).try_acquire,
+        locks.semaphore(name, permits=2).acquire,
+        locks.rwlock(name).read().acquire,
+        locks.multilock(name, f"{name}-2").acquire,
+        locks.latch(name, 2).count_down,
+        locks.lock(name).locked,
+        lambda: locks.compare_and_set(name, None, "a"),
+    ):
+        error = refused(holdfast.ConfigurationError, act)
+        assert "redis://" in str(error) and f"{server.host}:{server.port}" in str(error)
+    assert raw.keys(f"*{name}*") == []
 
 
 def test_a_command_that_is_denied_inside_a_script(face: Face, server: embedded.Server, raw: Any) -> None:

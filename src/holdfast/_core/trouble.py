@@ -48,7 +48,7 @@ _WAY_OUT = {
     "BUSY": "a script is blocking the server: SCRIPT KILL ends it",
     "LOADING": "the server is still reading its data set",
     "CROSSSLOT": "use names that share a hash tag",
-    "WRONGTYPE": "something else is stored under a key of that name: delete it, or use another name or namespace",
+    "MOVED": "this is a node of a Cluster: connect to it with redis+cluster:// or a Cluster client",
     "CLUSTERDOWN": "the Cluster has slots without an owner: see CLUSTER INFO",
     "NOSCRIPT": "the server forgets scripts at once",
     "nonsense": "the connection was closed, and what was asked may have been done; is this a Redis or Valkey server, "
@@ -64,6 +64,8 @@ _KEY = re.compile(r"(?:[^{}]+:)?\{(.*)\}(?::([a-z]+))?", re.DOTALL)
 _KINDS = {"sem": "semaphore", "leader": "election"}
 _KINDS_OF_SCRIPTS = {"rw": "rwlock", "sem": "semaphore", "multi": "multilock", "cond": "condition of lock"}
 _NAME_SHOWN_MAX = 100
+#: So many of the keys of a request are named. A lock has four, a shared lock six.
+_KEYS_SHOWN_MAX = 12
 
 
 def _about(request: Any) -> str | None:
@@ -80,6 +82,21 @@ def _about(request: Any) -> str | None:
     else:
         kind = _KINDS.get(part or "", part or _KINDS_OF_SCRIPTS.get((script or "").partition("_")[0], "lock"))
     return f"{kind} {name if len(name) <= _NAME_SHOWN_MAX else name[:_NAME_SHOWN_MAX] + '…'!r}"
+
+
+def _way_out(kind: str, request: Any) -> str | None:
+    """What to do about it. The server does not say which key is of the wrong type: all of the request are named."""
+    if kind != "WRONGTYPE":
+        return _WAY_OUT.get(kind)
+    key = getattr(request, "key", None)
+    keys = [
+        repr(key if len(key) <= 2 * _NAME_SHOWN_MAX else key[: 2 * _NAME_SHOWN_MAX] + "…")
+        for key in getattr(request, "keys", None) or ([] if key is None else [key])
+    ]
+    more = f", … ({len(keys)} in all)" if len(keys) > _KEYS_SHOWN_MAX else ""
+    shown = ", ".join(keys[:_KEYS_SHOWN_MAX]) + more
+    where = f"the key {shown}" if len(keys) == 1 else f"one of the keys {shown}" if keys else "a key of that name"
+    return f"something else is stored under {where}: delete it, or use another name or namespace"
 
 
 class Trouble(Exception):
@@ -120,7 +137,7 @@ class Trouble(Exception):
             return ServerError(self.node, self.kind, self.said, _RIGHTS, about)
         if self.kind == "NOPERM" and ("eval" in self.said.lower() or "script" in self.said.lower()):
             return ScriptRefused(self.node, self.kind, self.said, _WAY_OUT["NOPERM"], about)
-        return ServerError(self.node, self.kind, self.said, _WAY_OUT.get(self.kind), about)
+        return ServerError(self.node, self.kind, self.said, _way_out(self.kind, self.request), about)
 
     def __repr__(self) -> str:
         return f"Trouble({self.kind!r}, {self.said!r}, {self.node!r}, sent={self.sent}, passing={self.passing})"

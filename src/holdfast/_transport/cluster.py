@@ -21,6 +21,7 @@ from holdfast._core.trouble import Trouble
 from holdfast._transport.aio import Server
 from holdfast._transport.clock import clock
 from holdfast._transport.pack import pack_command
+from holdfast._transport.refusals import UnfitServer
 from holdfast._transport.threads import Node
 
 __all__ = ["AioCluster", "ClusterTopology", "ThreadsCluster", "slot_of"]
@@ -69,6 +70,15 @@ def slot_of(key: str) -> int:
     return slot
 
 
+def _is_single(trouble: Trouble) -> bool:
+    """Whether a server that was asked for the table says that it is no node of a Cluster."""
+    return "cluster support disabled" in trouble.said
+
+
+def _refuse() -> Any:
+    raise UnfitServer("it is no node of a Cluster (cluster support is disabled there): use redis:// for it")
+
+
 def _retrieve(future: asyncio.Future[Any]) -> None:
     if not future.cancelled():
         future.exception()
@@ -91,6 +101,8 @@ class ClusterTopology(Generic[N]):
         self._stale = True
         self._read_at = float("-inf")
         self._learned = False  # it has been read
+        #: Nodes that are none, but servers for themselves: they would grant what others have granted, too.
+        self._singles: list[N] = []
 
     def _node_at(self, host: str, port: int) -> N:
         node = self._known.get((host, port))
@@ -105,7 +117,21 @@ class ClusterTopology(Generic[N]):
 
     def _anybody(self) -> N:
         candidates = self._candidates()
+        if self._singles:
+            nodes = [node for node in candidates if node not in self._singles]
+            if not nodes:
+                return self._refusing(candidates[0])
+            candidates = nodes
         return candidates[self._any % len(candidates)]
+
+    def _refusing(self, node: N) -> N:
+        """What says of a node that it is none, whatever it is asked."""
+        raise NotImplementedError
+
+    def _said(self, node: N, trouble: Trouble) -> None:
+        """It did not tell the table."""
+        if _is_single(trouble) and node not in self._singles:
+            self._singles.append(node)
 
     def _candidates(self) -> list[N]:
         """Nodes to ask for the table, those without trouble first."""
@@ -169,6 +195,7 @@ class ClusterTopology(Generic[N]):
                 self._node_at(*replica)
             owners[first : last + 1] = [owner] * (last + 1 - first)
         self._owners = owners
+        self._singles = [single for single in self._singles if single is not node and single not in owners]
         self._suspects = [suspect for suspect in self._suspects if suspect in owners]
         self._stale = False
         self._learned = True
@@ -218,6 +245,9 @@ class ThreadsCluster(ClusterTopology[Node]):
             self._begin_to_read()
         return super().node_for(key, None)
 
+    def _refusing(self, node: Node) -> Node:
+        return Node(node.name, _refuse)
+
     def _begin_to_read(self) -> threading.Event | None:
         """Have the table read, if it is time for that: set when that has ended."""
         if not self._due():
@@ -255,8 +285,8 @@ class ThreadsCluster(ClusterTopology[Node]):
             try:
                 if self._learn(node, node.command(Command(("CLUSTER", "SLOTS"), REFRESH_PATIENCE_S))):
                     told.set()
-            except Trouble:
-                pass
+            except Trouble as trouble:
+                self._said(node, trouble)
             finally:
                 left.pop()
                 if not left:
@@ -313,13 +343,19 @@ class AioCluster(ClusterTopology[Server]):
             for future in asked:
                 future.add_done_callback(_retrieve)
 
+    def _refusing(self, node: Server) -> Server:
+        return Server(node.name, _refuse)
+
     async def _told(self, asked: dict[asyncio.Future[Any], Server], patience_s: float) -> bool:
         """Whether one of them has told who owns what."""
         done, _ = await asyncio.wait(asked, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
         for future in done:
             server = asked.pop(future)
-            if future.exception() is None and self._learn(server, future.result()):
+            error = future.exception()
+            if error is None and self._learn(server, future.result()):
                 return True
+            if isinstance(error, Trouble):
+                self._said(server, error)
         return False
 
     async def known(self) -> None:

@@ -6,7 +6,12 @@ from redis import exceptions
 
 from holdfast._core.trouble import Trouble, refusal
 
-__all__ = ["connecting_trouble"]
+__all__ = ["UnfitServer", "connecting_trouble"]
+
+
+class UnfitServer(Exception):
+    """The server answers, and is not of the kind that the client is for."""
+
 
 #: redis-py cuts the error word off for these, and gives a class instead. The first that fits counts.
 _WORDS: tuple[tuple[str, str], ...] = (
@@ -23,6 +28,8 @@ _WORDS: tuple[tuple[str, str], ...] = (
 def connecting_trouble(error: BaseException, node: str) -> Trouble:
     """Nothing of ours was sent: the connection did not come about."""
     said = str(error) or type(error).__name__
+    if isinstance(error, UnfitServer):
+        return Trouble("unfit", said, node, sent=False, passing=False)
     for name, word in _WORDS:
         kind = getattr(exceptions, name, None)
         if kind is not None and isinstance(error, kind):
