@@ -364,6 +364,14 @@ class Lease:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        entries = self._entries
+        try:
+            await self._exit(error)
+        except BaseException:
+            self._undo(entries)
+            raise
+
+    async def _exit(self, error: BaseException | None) -> None:
         ours = self._leave()
         hold = self._hold
         if error is None:
@@ -389,6 +397,13 @@ class Lease:
         task = current_task()
         at = next((at for at in reversed(range(len(bodies))) if bodies[at].task is task), -1)
         return bodies.pop(at).leave()
+
+    def _undo(self, entries: int) -> None:
+        """A block that had so many entries has ended with an exception, perhaps before it began to release."""
+        if entries > 1:
+            self._entries = entries - 1  # an inner block of a reentrant lock
+        else:
+            self._abandon()
 
     def _abandon(self) -> None:
         """Nobody is going to release it: give it back in the background. In its event loop only."""
@@ -582,8 +597,10 @@ class Leasable:
                 driver.watch(hold)
                 if got.sent_at >= driver.introduce_at:
                     client._introduce(driver, got.sent_at)
+                asking.pop(token, None)  # not in a `finally`: an exception there would find nobody to give it back
                 return lease
         except Trouble as trouble:
+            asking.pop(token, None)
             if isinstance(trouble, NotAcked):
                 trouble.name, trouble.label = self._name, self._label
             raise client._public(trouble) from None
@@ -598,11 +615,11 @@ class Leasable:
                 driver.start(hold.release())
             if got is not None or reply is not None or not isinstance(error, asyncio.CancelledError):
                 driver.start(self._give_back(token))
+            asking.pop(token, None)
             if type(error) is LeaseLost:
                 raise LeaseLost(self._name, error.reason, self._label) from None
             raise
-        finally:
-            asking.pop(token, None)
+        asking.pop(token, None)
         assert isinstance(got, Busy)
         raise AcquireTimeout(self._name, got.waited_s, got.holder, kind=self._label)
 
@@ -626,17 +643,15 @@ class Leasable:
         lease: Lease | None = None
         entries = 1
         try:
-            lease = self._entered.pop(current_task(), sys._getframe(1))
+            lease = self._entered.of(current_task(), sys._getframe(1))
             entries = lease._entries
+            self._entered.pop(current_task(), sys._getframe(1))
             await lease.__aexit__(kind, error, trace)
         except BaseException:
             if lease is None:
                 lease = self._entered.pop(current_task(), sys._getframe(1))
                 entries = lease._entries
-            if entries > 1:
-                lease._entries = entries - 1  # an inner block of a reentrant lock
-            else:
-                lease._abandon()  # where it had not begun to release
+            lease._undo(entries)
             raise
 
 

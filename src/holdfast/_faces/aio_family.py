@@ -33,6 +33,7 @@ from holdfast.errors import (
     BrokenBarrier,
     ClientClosed,
     ConfigurationError,
+    HoldfastError,
     LeaseLost,
     NotHeld,
     OptimisticConflict,
@@ -110,7 +111,8 @@ class ReadLease(Lease):
             raise self._ended("upgrade()")
         assert isinstance(hold, rwlock.RWHold)
         side = _Upgrade(self._client, hold)
-        lease = cast("WriteLease", await side._acquire(timeout_of(timeout), sys._getframe(1)))
+        # Nothing is called behind a grant: a signal handler could raise there, and nobody would give it back.
+        lease: WriteLease = await side._acquire(timeout_of(timeout), sys._getframe(1))  # type: ignore[assignment]
         lease._beneath = self
         return lease
 
@@ -135,11 +137,18 @@ class WriteLease(Lease):
         hold, client = self._hold, self._client
         if hold.over(clock()):
             raise self._ended("downgrade()")
-        hold.released()
-        client._unwatch(self)
         assert isinstance(hold, rwlock.RWHold)
-        side = _Downgrade(client, hold)
-        return cast("ReadLease", await side._acquire(None, sys._getframe(1)))
+        driver = self._driver
+        try:
+            hold.released()
+            client._unwatch(self)
+            side = _Downgrade(client, hold)
+            return await side._acquire(None, sys._getframe(1))  # type: ignore[return-value]
+        except (HoldfastError, asyncio.CancelledError):
+            raise
+        except BaseException:
+            driver.start(hold.release())  # it may never have begun
+            raise
 
 
 class _Side(_TurnLeasable):
@@ -174,14 +183,14 @@ class ReadLock(_Side):
 
     async def acquire(self, timeout: Duration | None = None) -> ReadLease:
         """Wait for the turn to read: until no writer holds it and nobody who came earlier waits. As `Lock.acquire`."""
-        return cast("ReadLease", await self._acquire(timeout_of(timeout), sys._getframe(1)))
+        return await self._acquire(timeout_of(timeout), sys._getframe(1))  # type: ignore[return-value]
 
     async def try_acquire(self) -> ReadLease | None:
         """Read if nobody writes and nobody waits; None otherwise, at once."""
-        return cast("ReadLease | None", await super().try_acquire())
+        return await super().try_acquire()  # type: ignore[return-value]
 
     async def __aenter__(self) -> ReadLease:
-        return cast("ReadLease", await super().__aenter__())
+        return await super().__aenter__()  # type: ignore[return-value]
 
 
 class WriteLock(_Side):
@@ -193,14 +202,14 @@ class WriteLock(_Side):
 
     async def acquire(self, timeout: Duration | None = None) -> WriteLease:
         """Wait for the turn to write: until all who came earlier have left. As `Lock.acquire`."""
-        return cast("WriteLease", await self._acquire(timeout_of(timeout), sys._getframe(1)))
+        return await self._acquire(timeout_of(timeout), sys._getframe(1))  # type: ignore[return-value]
 
     async def try_acquire(self) -> WriteLease | None:
         """Write if nobody holds it and nobody waits; None otherwise, at once."""
-        return cast("WriteLease | None", await super().try_acquire())
+        return await super().try_acquire()  # type: ignore[return-value]
 
     async def __aenter__(self) -> WriteLease:
-        return cast("WriteLease", await super().__aenter__())
+        return await super().__aenter__()  # type: ignore[return-value]
 
 
 class _Upgrade(WriteLock):
@@ -488,15 +497,22 @@ class Condition:
         turn = condition.ConditionTurn(
             lock._keys, self._key, hold.token, token, hold.ttl_ms, driver.settings, lock._exclusive.sync, hold.stray
         )
-        hold.released()
-        driver.unwatch(hold)
-        protocol = wait_for(turn, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)
+        again: Hold | None = None
         try:
+            hold.released()
+            driver.unwatch(hold)
+            protocol = wait_for(turn, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)
             got = await client._run(protocol, turn)
             assert isinstance(got, Grant)
             if driver.closed:
                 raise ClientClosed()  # and it is given back below
             again = lock._make_hold(token, got)
+            again.on_loss = hold.on_loss
+            for body in lease._bodies or ():
+                driver.bodies[body] = again
+            driver.watch(again)
+            lease._hold = again
+            return turn.notified
         except NotHeld:
             client._disown(lease)
             hold.state = type(hold.state).LOST
@@ -506,15 +522,12 @@ class Condition:
             raise lease._ended("wait()") from None
         except BaseException:
             client._disown(lease)
+            if again is not None and again.alive:
+                again.released()
+                driver.unwatch(again)
             driver.start(hold.release())  # it may never have begun
             driver.start(turn.give_back())
             raise
-        again.on_loss = hold.on_loss
-        lease._hold = again
-        for body in lease._bodies or ():
-            driver.bodies[body] = again
-        driver.watch(again)
-        return turn.notified
 
     async def wait_for(self, predicate: Callable[[], Awaitable[R] | R], timeout: Duration | None = None) -> R:
         """Wait until `predicate()` is true, called with the lock held; returns its last value, as `asyncio` does.
@@ -786,8 +799,13 @@ class Election:
     async def campaign(self, timeout: Duration | None = None) -> Lease:
         """Wait to be elected, `timeout` seconds at most; returns the lease. Errors as `Lock.acquire`."""
         lease = await self._lock._acquire(timeout_of(timeout), sys._getframe(1))
-        self._leads.won(task_here(), lease)
-        return lease
+        try:
+            self._leads.won(task_here(), lease)
+            return lease
+        except BaseException:
+            self._leads.forget(lease)
+            lease._abandon()
+            raise
 
     async def resign(self) -> None:
         """Give up the lead; the next one in the queue leads in the same moment. Nothing when not leading.
@@ -796,9 +814,13 @@ class Election:
         """
         lease = self.lease
         if lease is not None:
-            self._leads.forget(lease)
-            if not lease._hold.over(clock()):
-                await lease.release()
+            try:
+                self._leads.forget(lease)
+                if not lease._hold.over(clock()):
+                    await lease.release()
+            except BaseException:
+                lease._abandon()  # where it had not begun to release
+                raise
 
     async def leader(self) -> Holder | None:
         """Who leads, since when, where; None when nobody does. Only good for reporting."""
@@ -838,19 +860,35 @@ class Election:
                 if lease.state.name != "LOST" or lease.lost.reason == "closed":
                     raise
             finally:
+                lease._abandon()  # where its block was not entered
                 self._leads.forget(lease)
 
     async def __aenter__(self) -> Lease:
         lease = await self.campaign()
-        self._entered.push(task_here(), lease, sys._getframe(1))
-        return await lease.__aenter__()
+        try:
+            self._entered.push(task_here(), lease, sys._getframe(1))
+            return await lease.__aenter__()
+        except BaseException:
+            self._entered.forget(lease)
+            self._leads.forget(lease)
+            lease._abandon()
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lease = self._entered.pop(task_here(), sys._getframe(1))
-        self._leads.forget(lease)
-        await lease.__aexit__(kind, error, trace)
+        lease: Lease | None = None
+        try:
+            lease = self._entered.of(task_here(), sys._getframe(1))
+            self._entered.pop(task_here(), sys._getframe(1))
+            self._leads.forget(lease)
+            await lease.__aexit__(kind, error, trace)
+        except BaseException:
+            if lease is None:
+                lease = self._entered.pop(task_here(), sys._getframe(1))
+            self._leads.forget(lease)
+            lease._abandon()  # where it had not begun to release
+            raise
 
     def __repr__(self) -> str:
         state = "leading" if self.is_leader else "not leading"
@@ -1042,10 +1080,15 @@ def locked(client: Client, template: str, skip_if_held: bool, timeout_s: float |
                     return None
             else:
                 lease = await lock.acquire(timeout_s)
-            async with lease:
-                result = await function(*args, **kwargs)
-                check_result(function, result, asynchronous=True)
-                return result
+            entries = lease._entries
+            try:
+                async with lease:
+                    result = await function(*args, **kwargs)
+                    check_result(function, result, asynchronous=True)
+                    return result
+            except BaseException:
+                lease._undo(entries)  # where its block was not entered, or not left
+                raise
 
         return cast("F", call)
 

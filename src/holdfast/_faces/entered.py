@@ -32,6 +32,14 @@ class Entered(Generic[W, L]):
         """The owner has entered a block. `frame`: which one runs the `with`, if it is known."""
         self._leases.setdefault(owner, []).append((lease, frame))
 
+    def of(self, owner: W, frame: object = None) -> L:
+        """What `pop` would return. Who may be interrupted in `pop` asks before."""
+        own = self._leases.get(owner)
+        if own is not None and (own[-1][1] is frame or frame is None):
+            return own[-1][0]
+        owner, at = self._find(owner, frame)
+        return self._leases[owner][at][0]
+
     def pop(self, owner: W, frame: object = None) -> L:
         """The owner leaves a block: that of `frame`, or else its innermost one.
 
