@@ -186,7 +186,7 @@ class Crew:
         self.lives += 1
         if api == "gevent":
             self.played["patched by gevent"] += 1
-        found = list(judge_end(status, way, text))
+        found = list(judge_end(status, way, text, unstarted="exception" in faults))
         as_told = not found and status != HUNG
         found += self._judge_locks(name, way if as_told else "SIGKILL", begin_ns)
         self.wrong += [f"life {name} ({described}): {each}" for each in found]
@@ -246,7 +246,8 @@ def that_count(keys: list[str], way: str) -> list[str]:
     return keys if way in GRACEFUL else [key for key in keys if key.endswith("}")]
 
 
-def judge_end(status: int | None, way: str, text: str) -> Iterator[str]:
+def judge_end(status: int | None, way: str, text: str, *, unstarted: bool = False) -> Iterator[str]:
+    """What is wrong with the end of a life. `unstarted`: exceptions were raised at random, and may have left coroutines."""
     tail = text[-3500:]
     if status is None:
         yield f"did not end in time:\n{tail}"
@@ -257,6 +258,14 @@ def judge_end(status: int | None, way: str, text: str) -> Iterator[str]:
     if status != expected:
         yield f"ended with {status} instead of {expected}:\n{tail}"
         return
+    if unstarted:
+        # An exception between the making of a coroutine and its first step leaves it unstarted; Python says so.
+        text = re.sub(
+            r"(?:Exception ignored in: <coroutine.*\nTraceback \(most recent call last\):\n(?: .*\n)*)?"
+            r"(?:.*: )?RuntimeWarning: coroutine '.*' was never awaited\n(?:  .*\n)*(?:RuntimeWarning: Enable tracemalloc.*\n)?",
+            "",
+            text,
+        )
     if way == "an exception":
         text = re.sub(rf"Traceback \(most recent call last\):\n(?:[ +|].*\n)+.*{MARK}\n?", "", text)
     if way == "SIGINT":

@@ -201,6 +201,17 @@ def test_ends_are_judged(status: int | None, way: str, text: str, fine: bool) ->
     assert (list(judge_end(status, way, text)) == []) is fine
 
 
+def test_a_coroutine_that_an_exception_left_unstarted_is_no_noise() -> None:
+    text = (
+        "Exception ignored in: <coroutine object release at 0x7f>\nTraceback (most recent call last):\n"
+        '  File "warnings.py", line 537, in _warn_unawaited_coroutine\n    warn(msg)\n'
+        "RuntimeWarning: coroutine 'release' was never awaited\n"
+    )
+    assert list(judge_end(0, "return", text, unstarted=True)) == []
+    assert list(judge_end(0, "return", text))
+    assert list(judge_end(0, "return", text + "KeyError: 1\n", unstarted=True))
+
+
 def test_what_hangs_is_told_with_its_stack(tmp_path: Path) -> None:
     program = (
         "import threading, sys; sys.path.insert(0, '.')\n"

@@ -127,6 +127,12 @@ closers: dict[asyncio.Task[Any], list[Callable[[], object]]] = {}
 _closing: set[asyncio.Task[None]] = set()
 
 
+def _look_at(task: asyncio.Task[None]) -> None:
+    """Its failure was seen: asyncio logs what was not."""
+    if not task.cancelled():
+        task.exception()
+
+
 class AioDriver:
     """Runs protocols for one client in one event loop."""
 
@@ -549,6 +555,7 @@ class AioDriver:
         task = server.opening
         if task is None:
             task = server.opening = self.loop.create_task(self._open_inbox(server))
+            task.add_done_callback(_look_at)  # all who wait for it may be cancelled
         await asyncio.wait((task,), timeout=listen.patience_s)
         if not task.done():
             raise Trouble("silent", "no subscription in time", server.name, sent=False, passing=True)

@@ -1017,7 +1017,7 @@ class Optimistic:
                 raise client._public(trouble) from None
             if done is not optimistic.CONFLICT:
                 return result
-            await driver.run(optimistic.pause(attempt))
+            await client._run(optimistic.pause(attempt))
         raise OptimisticConflict(self._keys, self._attempts)
 
     __call__ = run

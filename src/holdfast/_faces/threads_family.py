@@ -1106,7 +1106,7 @@ class Optimistic:
                 raise client._public(trouble) from None
             if done is not optimistic.CONFLICT:
                 return result
-            driver.run(optimistic.pause(attempt))
+            client._run(optimistic.pause(attempt))
         raise OptimisticConflict(self._keys, self._attempts)
 
     __call__ = run

@@ -91,6 +91,12 @@ def _drop(connection: Any) -> None:
         connection._writer = connection._reader = None
 
 
+def _fail(future: asyncio.Future[Any], trouble: Trouble) -> None:
+    """End a request. Nobody may be waiting for it any more (a cancelled task), and then nobody misses the trouble."""
+    future.set_exception(trouble)
+    future.exception()  # looked at: asyncio logs what was not
+
+
 def _take_over(connection: Any, protocol: asyncio.Protocol) -> tuple[asyncio.Transport, Any, bytes]:
     """Put our protocol on the connection: (transport, what must be kept alive, what was read ahead).
 
@@ -226,7 +232,7 @@ class Link(asyncio.Protocol):
         """No further reply on this connection can be trusted to be for its request."""
         trouble = nonsense(said, expected, self.server.name)
         if future is not None and not future.done():
-            future.set_exception(trouble)
+            _fail(future, trouble)
         self._end(f"another answer on this connection made no sense: {trouble.said}")
 
     def _refused(self, reply: Any, request: _Request) -> None:
@@ -240,7 +246,7 @@ class Link(asyncio.Protocol):
         if trouble.kind in _MISPLACED:
             self.retire()
         if not future.done():
-            future.set_exception(trouble)
+            _fail(future, trouble)
 
     def _load(
         self, script: Script, future: asyncio.Future[Any], deadline: float, packed: bytes, fits: Fits | None
@@ -282,7 +288,7 @@ class Link(asyncio.Protocol):
                 continue
             if deadline <= now:
                 expired = True
-                future.set_exception(self._silent(connected))
+                _fail(future, self._silent(connected))
             elif deadline < next_at:
                 next_at = deadline
         if next_at < math.inf:
@@ -337,9 +343,8 @@ class Link(asyncio.Protocol):
         for index, request in enumerate(pending):
             if not request[0].done():
                 sent = index < first_unsent
-                request[0].set_exception(
-                    Trouble(trouble.kind, trouble.said, trouble.node, sent=sent, passing=trouble.passing)
-                )
+                again = Trouble(trouble.kind, trouble.said, trouble.node, sent=sent, passing=trouble.passing)
+                _fail(request[0], again)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended: what was written may have been done."""

@@ -94,7 +94,7 @@ class MultiLock(Locks):
                 queue = server.data.get(lock.queue_key)
                 if queue is not None and asker in queue.scores:
                     self.queued(node, lock, asker, int(call.args[3]), value[4])
-        elif call.script == "multi_renew" and value == 1 and int(call.args[2]):
+        elif call.script == "multi_renew" and value > 0 and int(call.args[2]):
             fence = int(server.data.get(lock.fence_key, b"0"))
             if fence < int(call.args[2]):
                 world.fail("fence", f"{lock.ledger.name} has not seen the common fence {call.args[2]!r} of several")
