@@ -247,7 +247,7 @@ def that_count(keys: list[str], way: str) -> list[str]:
 
 
 def judge_end(status: int | None, way: str, text: str, *, unstarted: bool = False) -> Iterator[str]:
-    """What is wrong with the end of a life. `unstarted`: exceptions were raised at random, and may have left coroutines."""
+    """What is wrong with the end of a life. `unstarted`: exceptions at random may have left coroutines unstarted."""
     tail = text[-3500:]
     if status is None:
         yield f"did not end in time:\n{tail}"
@@ -262,7 +262,8 @@ def judge_end(status: int | None, way: str, text: str, *, unstarted: bool = Fals
         # An exception between the making of a coroutine and its first step leaves it unstarted; Python says so.
         text = re.sub(
             r"(?:Exception ignored in: <coroutine.*\nTraceback \(most recent call last\):\n(?: .*\n)*)?"
-            r"(?:.*: )?RuntimeWarning: coroutine '.*' was never awaited\n(?:  .*\n)*(?:RuntimeWarning: Enable tracemalloc.*\n)?",
+            r"(?:.*: )?RuntimeWarning: coroutine '.*' was never awaited\n(?:  .*\n)*"
+            r"(?:RuntimeWarning: Enable tracemalloc.*\n)?",
             "",
             text,
         )

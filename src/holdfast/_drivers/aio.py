@@ -127,7 +127,7 @@ closers: dict[asyncio.Task[Any], list[Callable[[], object]]] = {}
 _closing: set[asyncio.Task[None]] = set()
 
 
-def _look_at(task: asyncio.Task[None]) -> None:
+def _look_at(task: asyncio.Task[Any]) -> None:
     """Its failure was seen: asyncio logs what was not."""
     if not task.cancelled():
         task.exception()
