@@ -9,9 +9,10 @@ with locks.lock("orders:42", ttl=30) as lease:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # that of typing, which takes longer to import than all of this
 if TYPE_CHECKING:
+    from typing import Any
+
     from holdfast._faces.holder import Holder
     from holdfast._faces.threads import Cancel, Client, Lease, LeaseState, Lock, Loss, connect
     from holdfast._faces.threads_family import (

@@ -7,9 +7,24 @@ fast. Nothing here ends in a traceback unless HOLDFAST_TRACEBACK is set; what a 
 from __future__ import annotations
 
 import os
+import signal
 import sys
-import warnings
-from collections.abc import Callable, Sequence
+
+
+def _is_the_program() -> bool:
+    """Whether this is our script, or `python -m holdfast`, and not somebody who imports us."""
+    called = sys.argv[0] if sys.argv else ""
+    ours = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__main__.py")
+    return called == ours or os.path.basename(called) in ("holdfast", "holdfast.exe")
+
+
+#: Ctrl-C just ends us while we are imported, as SIGTERM does: there is nothing to clean up, and nothing to say.
+_ends_at_once = _is_the_program() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+if _ends_at_once:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import warnings  # noqa: E402
+from collections.abc import Callable, Sequence  # noqa: E402
 
 __all__ = ["main"]
 
@@ -38,6 +53,17 @@ _COMMANDS = ("run", "elect", "status", "doctor", "lab")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` (default: this process's arguments) names; returns the exit status."""
+    global _ends_at_once
+    try:
+        if _ends_at_once:
+            _ends_at_once = False
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return _main(argv)
+    except KeyboardInterrupt:
+        return 130  # exits.SIGNALLED and the signal's number, perhaps before that is imported
+
+
+def _main(argv: Sequence[str] | None) -> int:
     from holdfast.cli import exits, report
 
     report.any_output()
