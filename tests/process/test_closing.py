@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import subprocess
 import sys
@@ -292,3 +293,33 @@ def test_closed_after_its_loop_was_dropped(valkey_server: embedded.Server, uniqu
     asyncio.run(locks.close())
     assert (lease.state.name, lease.lost.reason) == ("LOST", "closed")
     assert _left(valkey_server, unique_name) == 0
+
+
+@pytest.mark.filterwarnings("ignore:the lease of lock:ResourceWarning")
+def test_releases_that_are_cancelled_before_their_first_step(
+    valkey_server: embedded.Server, unique_name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As at the end of an event loop: what they were to await is nobody's, and is not complained about."""
+
+    async def main() -> None:
+        locks = holdfast.asyncio.connect(valkey_server.url, ttl=600)
+        leases = [await locks.lock(f"{unique_name}-{i}").acquire() for i in range(5)]
+        driver = locks._drivers[0]
+        before = asyncio.all_tasks()
+        for lease in leases:
+            driver.unwatch(lease._hold)
+            driver.start(lease._hold.release())
+        for server in driver.topology.nodes():
+            server.abort()
+        for task in asyncio.all_tasks() - before:
+            task.cancel()
+        await locks.close()
+
+    complaints: list[dict[str, Any]] = []
+    with asyncio.Runner(debug=True) as runner:
+        runner.get_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+        runner.run(main())
+        gc.collect()
+    assert complaints == []
+    with redis.Redis.from_url(valkey_server.url) as raw:
+        assert not raw.exists(*(f"holdfast:{{{unique_name}-{i}}}" for i in range(5)))

@@ -65,6 +65,8 @@ BODIES_S = 1.0
 CLOSE_PATIENCE_S = 1.0
 #: While servers answer, what they are told takes no longer than this, s.
 RELEASE_MAX_S = 5.0
+#: So many leases are released before other tasks have their turn.
+RELEASED_A_TURN = 50
 #: How long a reply that was not waited for is still looked at, s.
 LATE_PATIENCE_S = 30.0
 #: A member of a quorum that owes an answer for so long, s, is asked on a new connection: the old one may be half-open.
@@ -304,7 +306,20 @@ class AioDriver:
             except Trouble as trouble:
                 begun = self.loop.create_future()
                 begun.set_exception(trouble)
-        self._background(self._finish(protocol, effect, begun))
+        self._background(self._finish(protocol, effect, begun), partial(self._never_begun, protocol, begun))
+
+    def _never_begun(self, protocol: Protocol[Any], begun: Awaitable[Any] | None, task: asyncio.Task[Any]) -> None:
+        """A task that is cancelled before its first step leaves all that it was to await."""
+        if getattr(protocol, "cr_frame", None) is None:
+            return
+        if asyncio.iscoroutine(begun):
+            frame = getattr(begun, "cr_frame", None)
+            asked = None if frame is None else frame.f_locals.get("future")
+            begun.close()
+            begun = asked
+        if isinstance(begun, asyncio.Future):
+            _heed(begun)
+        abandon(protocol, self._at_once)
 
     async def _finish(self, protocol: Protocol[Any], effect: Effect[Any], begun: Awaitable[Any] | None) -> None:
         try:
@@ -312,12 +327,16 @@ class AioDriver:
         except Trouble:
             pass  # the ttl ends it
 
-    def _background(self, work: Coroutine[Any, Any, Any]) -> None:
+    def _background(
+        self, work: Coroutine[Any, Any, Any], ended: Callable[[asyncio.Task[Any]], None] | None = None
+    ) -> None:
         task = self.loop.create_task(work)
         if hasattr(task, "_log_destroy_pending"):
             task._log_destroy_pending = False  # should its event loop be thrown away, it has done what it could
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if ended is not None:
+            task.add_done_callback(ended)
 
     def call_back(self, callback: Callable[[Any], Any], argument: Any) -> None:
         """Call a stranger's function; what it returns is awaited in the background."""
@@ -763,10 +782,10 @@ class AioDriver:
         # Then those who hold: what a body or a callback still uses comes last.
         await self._until(lambda: all(task in closers for task in self._callbacks), TOLD_S)
         in_bodies = set(self.bodies.values())
-        self._release([hold for hold in self._unreleased if hold not in in_bodies])
+        await self._release([hold for hold in self._unreleased if hold not in in_bodies])
         if self._unreleased:
             await self._until(self._bodies_ended, BODIES_S)
-            self._release(tuple(self._unreleased))
+            await self._release(tuple(self._unreleased))
         await self._until_quiet(servers)
         self.unconfirmed = len(self._tasks)
         end = getattr(self.topology, "end", None)
@@ -787,10 +806,12 @@ class AioDriver:
         with contextlib.suppress(StopIteration, RuntimeError):
             self._guest.aclose().send(None)
 
-    def _release(self, holds: Sequence[Hold]) -> None:
-        for hold in holds:
+    async def _release(self, holds: Sequence[Hold]) -> None:
+        for number, hold in enumerate(holds, 1):
             del self._unreleased[hold]
             self.start(hold.release())
+            if not number % RELEASED_A_TURN:
+                await asyncio.sleep(0)
 
     def _bodies_ended(self) -> bool:
         """Whether nobody but those who close runs under what we still have to release."""

@@ -40,6 +40,8 @@ SILENCE_S = 1.0
 #: One that was not heard of for so long is looked at before it is used, s: the event loop may have been held up, and
 #: the connection be closed.
 UNSEEN_S = 0.0005
+#: So many requests of a connection that has ended are failed before others have their turn.
+_FAILED_A_TURN = 100
 #: And it is closed after this much more, s: until then, late replies are still matched.
 LINGER_S = 10.0
 #: An inbox that was not heard of for so long is asked for a sign of life when somebody relies on it, s.
@@ -339,12 +341,18 @@ class Link(asyncio.Protocol):
             self._alarm.cancel()
             self._alarm = None
         pending, self._pending = self._pending, deque()
-        first_unsent = 0 if unsent is None else len(pending) - unsent
-        for index, request in enumerate(pending):
-            if not request[0].done():
-                sent = index < first_unsent
-                again = Trouble(trouble.kind, trouble.said, trouble.node, sent=sent, passing=trouble.passing)
-                _fail(request[0], again)
+        self._fail_some(trouble, pending, 0 if unsent is None else len(pending) - unsent)
+
+    def _fail_some(self, trouble: Trouble, pending: deque[Any], sent: int) -> None:
+        """The first `sent` of these may have been done. Where there are many, others have their turn between."""
+        for _ in range(min(len(pending), _FAILED_A_TURN)):
+            future = pending.popleft()[0]
+            if not future.done():
+                again = Trouble(trouble.kind, trouble.said, trouble.node, sent=sent > 0, passing=trouble.passing)
+                _fail(future, again)
+            sent -= 1
+        if pending:
+            self._loop.call_soon(self._fail_some, trouble, pending, sent)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended: what was written may have been done."""
