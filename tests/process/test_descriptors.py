@@ -129,3 +129,46 @@ def test_a_connection_that_cannot_be_made_says_so(
         [sys.executable, "-c", program, valkey_server.url, unique_name], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+AGENT = """
+import resource, sys, time
+import holdfast
+from holdfast._transport import refusals
+
+locks = holdfast.connect(sys.argv[1], ttl=0.6)
+name = sys.argv[2]
+lock, other = locks.lock(name), locks.lock(name + "-o", ttl=0.5, renew=False)
+assert lock.holder() is None
+told = []
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+lease = lock.acquire()
+short = other.acquire()
+short.on_lost(told.append)
+time.sleep(2)
+assert told, "nobody was told"
+lease.ensure_held()
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+time.sleep(1)
+lease.ensure_held()
+lease.release()
+with holdfast.connect(sys.argv[1]) as others:
+    held = others.lock(name).acquire()
+    try:
+        lock.acquire(timeout=0.2)
+    except holdfast.AcquireTimeout:
+        pass
+    held.release()
+lock.acquire(timeout=5).release()
+locks.close()
+"""
+
+
+def test_the_times_are_kept_when_there_is_no_descriptor_to_wait_with(
+    valkey_server: embedded.Server, unique_name: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AGENT, valkey_server.url, unique_name], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr

@@ -32,6 +32,7 @@ from holdfast._transport.pipeline import Pipeline
 from holdfast._transport.threads import Node
 
 if TYPE_CHECKING:
+    from holdfast._core.hold import Hold
     from holdfast._drivers.threads import ThreadDriver
 
 __all__ = ["end", "run_out"]
@@ -63,13 +64,22 @@ def end(drivers: Sequence[ThreadDriver], exiting: bool = False) -> None:
     """
     for driver in drivers:
         driver.exiting = exiting
-    ours = [driver for driver in drivers if driver.begin_end()]
-    if ours:
-        try:
+    begun = _begun_below()
+    ours: list[ThreadDriver] = []
+    try:
+        for driver in drivers:
+            if driver not in begun and not driver.ended.is_set():
+                ours.append(driver)
+                if not driver.begin_end():
+                    ours.remove(driver)
+        if ours:
             _end(ours)
-        finally:
-            for driver in ours:
-                driver.ended.set()
+        for driver in ours:
+            driver.ended.set()
+    except BaseException:
+        for driver in ours:
+            driver.interrupt_end()
+        raise
     others = [driver for driver in drivers if driver not in ours]
     if not others or _interrupts():  # perhaps the very thread that closes them
         return
@@ -78,24 +88,41 @@ def end(drivers: Sequence[ThreadDriver], exiting: bool = False) -> None:
             driver.ended.wait_s(_LEAVE_S + _TOLD_S + _RELEASE_MAX_S)
 
 
+def _begun_below() -> list[ThreadDriver]:
+    """What this thread is ending already: this is a signal handler, or a callback, that has interrupted that."""
+    begun: list[ThreadDriver] = []
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code is end.__code__:
+            begun += frame.f_locals["drivers"]
+        frame = frame.f_back
+    return begun
+
+
 def _end(drivers: list[ThreadDriver]) -> None:
-    releases = []
+    releases: list[tuple[ThreadDriver, Hold]] = []
     for driver in drivers:
         driver.wake_all()
-        for hold in driver.lose_all("closed"):
-            releases.append((driver, hold.release()))
+        releases += [(driver, hold) for hold in driver.lose_all("closed")]
     _let_leave(drivers, clock() + _LEAVE_S)
     told_until = clock() + _TOLD_S
     for driver in drivers:
         driver.teller.settle(told_until, clock)
     errands = _Errands()
-    for driver in drivers:
-        for protocol, effect in driver.chores_left():
-            errands.add(driver, protocol, effect)
-        for token, asker in list(driver.asking.items()):
-            errands.add(driver, asker.give_back() if isinstance(asker, Turn) else asker._give_back(token))
-    for driver, release in releases:
-        errands.add(driver, release)
+    try:
+        for driver in drivers:
+            interrupted = list(driver.undone.values())  # when it was to be ended before
+            for protocol, effect in driver.chores_left():
+                errands.add(driver, protocol, effect)
+            for protocol in interrupted:
+                errands.resume(driver, protocol)
+            for token, asker in list(driver.asking.items()):
+                errands.add(driver, asker.give_back() if isinstance(asker, Turn) else asker._give_back(token))
+        for driver, hold in releases:
+            errands.add(driver, hold.release())
+    except BaseException:
+        errands.leave(interrupted=True)
+        raise
     errands.run(drivers, clock() + _RELEASE_MAX_S)
     for driver in drivers:
         for protocol, effect in driver.chores_left(last=True):
@@ -106,6 +133,7 @@ def _end(drivers: list[ThreadDriver]) -> None:
         driver.end_background()
     for driver in drivers:
         driver.join_background(join_until)
+        driver.unreleased.clear()
 
 
 def _let_leave(drivers: Sequence[ThreadDriver], until: float) -> None:
@@ -185,9 +213,28 @@ class _Errands:
         self._running.add(errand)
         self._new.append((errand, None, None))
 
+    def resume(self, driver: ThreadDriver, protocol: Protocol[Any]) -> None:
+        """Go on with what was interrupted: nobody knows what has come of the request it waits for."""
+        if getattr(protocol, "cr_frame", None) is None:
+            driver.undone.pop(id(protocol), None)  # it has ended
+            return
+        errand = _Errand(driver, protocol)
+        self._running.add(errand)
+        waits = getattr(protocol, "cr_suspended", False)
+        self._new.append((errand, None, Trouble("broken", "given up", "", sent=True, passing=True) if waits else None))
+
+    def leave(self, interrupted: bool) -> None:
+        """Drive none of them any further; those that were spawned are kept when that is because of an exception."""
+        for errand in self._running:
+            if not interrupted:
+                errand.driver.undone.pop(id(errand.protocol), None)
+            if id(errand.protocol) not in errand.driver.undone:
+                abandon(errand.protocol)
+
     def run(self, drivers: Sequence[ThreadDriver], until: float) -> None:
         """Until all have ended; what has not by then is abandoned. Takes what these drivers spawn meanwhile."""
         self._until = until
+        interrupted = False  # then what is not known from elsewhere is left for the next one who ends its client
         try:
             while True:
                 for _ in range(min(len(self._new), _AT_A_TIME)):
@@ -198,9 +245,11 @@ class _Errands:
                 if not self._running or clock() >= until:
                     return
                 self._wait(0.0 if self._new else 0.05)
+        except BaseException:
+            interrupted = True
+            raise
         finally:
-            for errand in self._running:
-                abandon(errand.protocol)
+            self.leave(interrupted)
             for line in self._lines.values():
                 line.put_back()
             self._running.clear()
@@ -307,6 +356,7 @@ class _Errands:
 
             report()
         self._running.discard(errand)
+        errand.driver.undone.pop(id(protocol), None)
 
     def _sleep(self, errand: _Errand, seconds: float) -> None:
         self._numbers += 1

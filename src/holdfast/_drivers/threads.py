@@ -18,6 +18,7 @@ import random
 import selectors
 import socket
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -92,6 +93,8 @@ _LANES_FOR_MANY = 8
 _RENEWERS_MAX = 64
 #: Effects that wait for no server.
 _AT_ONCE = frozenset({Now, Random, Spawn, Unlisten, Sleep})
+#: Where the agent has no descriptor to wait with, it looks at the times so often, s.
+_BLIND_S = 0.05
 #: A thread that has had nothing to do for this long ends, s.
 _IDLE_S = 10.0
 #: Dropped holds are looked through for those that have ended when there are so many, and twice what was left then.
@@ -136,7 +139,10 @@ class ThreadDriver:
         self.client_id = client_id
         self.channel = self._inboxes + client_id
         self.closed = False
-        self._unclosed = [None]  # taken by who closes
+        self._right_to_close: dict[str, int] = {}  # taken by who closes
+        #: What the server may still hold for us, and what was spawned and taken over, until `close` has seen to it.
+        self.unreleased: dict[Hold, None] = {}
+        self.undone: dict[int, Protocol[None]] = {}
         #: Set when `close` has done all it does; and the thread in which it does.
         self.ended = Flag()
         self.closer: int | None = None
@@ -719,14 +725,18 @@ class ThreadDriver:
     # The steps of it, for `end`, which does them for several clients side by side.
 
     def begin_end(self) -> bool:
-        """Nothing is granted from now on; False when somebody else ends it, or has."""
-        try:
-            self._unclosed.pop()
-        except IndexError:
+        """Nothing is granted from now on; False when another thread ends it."""
+        me = threading.get_ident()
+        if self._right_to_close.setdefault("closer", me) != me:
             return False
-        self.closer = threading.get_ident()
+        self.closer = me
         self.closed = True
         return True
+
+    def interrupt_end(self) -> None:
+        """An exception has come up while it was ended: whoever comes next may do the rest."""
+        if self._right_to_close.get("closer") == threading.get_ident():
+            self._right_to_close.clear()
 
     def closed_error(self, error: HoldfastError | None = None) -> BaseException:
         """`ClientClosed`, or that error.
@@ -747,15 +757,14 @@ class ThreadDriver:
         """What is held is lost, and told so; returns what the server may still hold for us."""
         self.sweep()
         now = clock()
-        schedule, self.schedule = self.schedule, Schedule(self.settings)
-        left = []
-        for hold in (*schedule, *self._abandoned):
+        for hold in (*self.schedule, *self._abandoned):
             if not hold.over(now):
+                self.unreleased[hold] = None
                 hold.lose(reason)
-                if hold.state is LeaseState.LOST:  # else its owner releases it in this moment
-                    left.append(hold)
+        self.schedule = Schedule(self.settings)
         self._abandoned = []
-        return left
+        # Else its owner releases it in this moment.
+        return [hold for hold in self.unreleased if hold.state is LeaseState.LOST]
 
     def busy(self) -> bool:
         """Whether a request is under way."""
@@ -1007,27 +1016,41 @@ class _Agent(_Background):
             asked.wire.forget()
 
     def main(self) -> None:
-        waker = socket.socketpair()
-        ours(waker[0])
-        ours(waker[1])
-        for end in waker:
-            end.setblocking(False)
-        selector = selectors.DefaultSelector()
-        ours(selector)
-        selector.register(waker[0], selectors.EVENT_READ, None)
-        self._waker = waker  # whoever had nobody to poke before has left its news, which the first turn looks at
         try:
             while not self._stopping:
-                self._turn(selector, waker[0])
+                try:
+                    selector, waker = _open_eyes()
+                except OSError:
+                    # No descriptor is left: the times are kept all the same, and what comes is read when there is one.
+                    self._blind_turn()
+                    continue
+                self._look(selector, waker)
         except BaseException:
             self.driver.agent_ended()
             raise
         finally:
+            for asked in (*self._owed, *self._new_owed):
+                asked.wire.close()
+
+    def _look(self, selector: selectors.BaseSelector, waker: tuple[socket.socket, socket.socket]) -> None:
+        self._waker = waker  # whoever had nobody to poke before has left its news, which the first turn looks at
+        try:
+            while not self._stopping:
+                self._turn(selector, waker[0])
+        finally:
             selector.close()
             for end in waker:
                 end.close()
-            for asked in (*self._owed, *self._new_owed):
-                asked.wire.close()
+
+    def _blind_turn(self) -> None:
+        driver = self.driver
+        driver.sweep()
+        driver.starved()
+        with driver.lock:
+            due = driver.schedule.due(clock())
+        if due:
+            driver.renew(due)
+        time.sleep(_BLIND_S)
 
     def _turn(self, selector: selectors.BaseSelector, waker: socket.socket) -> None:
         driver = self.driver
@@ -1136,6 +1159,23 @@ class _Agent(_Background):
             selector.unregister(wire.sock)
             self._heard_at.pop(node, None)
             self.driver.inbox_broken(node)
+
+
+def _open_eyes() -> tuple[selectors.BaseSelector, tuple[socket.socket, socket.socket]]:
+    """What the agent looks with, and what it is poked with. OSError when no descriptor is left."""
+    waker = socket.socketpair()
+    try:
+        selector = selectors.DefaultSelector()
+    except OSError:
+        for end in waker:
+            end.close()
+        raise
+    for end in waker:
+        ours(end)
+        end.setblocking(False)
+    ours(selector)
+    selector.register(waker[0], selectors.EVENT_READ, None)
+    return selector, waker
 
 
 class _Renewer(_Background):
@@ -1248,9 +1288,12 @@ class _Chores(_Background):
         while len(self._inbox):
             given = self._inbox.get(0.0)
             if given is not None:
+                self.driver.undone[id(given[0])] = given[0]
                 taken.append(given)
         while self._waiting and (self.thread is None or not self.thread.is_alive()):
-            taken.append((self._waiting.pop()[2], None))
+            protocol = self._waiting.pop()[2]
+            self.driver.undone[id(protocol)] = protocol
+            taken.append((protocol, None))
         for protocol, _ in taken:
             self._root._unfinished.pop(id(protocol), None)
         self._root._settled.ring()

@@ -839,8 +839,8 @@ class Client(Makers):
         May be called from any thread, twice is once. Raises nothing, and takes about two seconds at most where the
         server does not answer: the ttl then ends what could not be released.
         """
-        self._finalizer.detach()
         self._driver.close()
+        self._finalizer.detach()  # not before: an exception may come up, and the rest is left to do
 
     def __enter__(self) -> Self:
         return self
