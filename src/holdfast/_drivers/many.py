@@ -73,7 +73,7 @@ class _Waker:
             pass
 
     def __del__(self) -> None:
-        for end in self._ends:
+        for end in getattr(self, "_ends", ()):  # none where no descriptor was left
             try:
                 end.close()
             except Exception:  # gevent's sockets at the end of the interpreter, when its modules are gone
