@@ -295,7 +295,11 @@ class Guarded(RuleBasedStateMachine):
         self.values: dict[str, str | None] = dict.fromkeys(self.keys)
         self.lives: dict[str, bool] = {}
 
-    @rule(which=st.integers(0, 1), token=st.one_of(st.integers(1, 6), st.integers(2**53 - 4, 2**53 - 1)), ttl=st.booleans())
+    @rule(
+        which=st.integers(0, 1),
+        token=st.one_of(st.integers(1, 6), st.integers(2**53 - 4, 2**53 - 1)),
+        ttl=st.booleans(),
+    )
     def write(self, which: int, token: int, ttl: bool) -> None:
         key = self.keys[which]
         seen = self.newest.get(key, 0)
