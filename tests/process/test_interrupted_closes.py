@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -67,6 +66,11 @@ def play(server: embedded.Server, number: int) -> None:
     busy = Busy(server.url)
 
     def interrupt(frame: FrameType) -> None:
+        below: FrameType | None = frame
+        while below is not None:
+            if below.f_code.co_name == "__del__":
+                return  # Python shows what a finalizer raises, and goes on: nothing would be interrupted
+            below = below.f_back
         raise Interruption
 
     try:
@@ -102,4 +106,4 @@ def test_calling_it_again_finishes_it(server: embedded.Server) -> None:
 
 @pytest.mark.thorough
 def test_calling_it_again_finishes_it_at_more_bytecodes(server: embedded.Server) -> None:
-    interrupt_at(server, 29, random.randrange(29))
+    interrupt_at(server, 29, 11)
