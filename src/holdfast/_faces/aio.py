@@ -866,7 +866,7 @@ class Client(Makers):
     async def close(self) -> None:
         """End it: nothing is granted any more, and what is held is lost.
 
-        In this order: whoever waits gets `ClientClosed`; leases that are held become LOST with the reason "closed"
+        In this order: waiters get `ClientClosed`; leases that are held become LOST with the reason "closed"
         (`lost` is set, `on_lost` callbacks run, the bodies of `async with` are cancelled and end with `LeaseLost`);
         their locks are released, each when its body has ended or a second has passed; then the background ends and the
         connections are closed. Release first what you want released in order.

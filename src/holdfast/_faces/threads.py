@@ -126,7 +126,7 @@ class Loss:
             self._call(callback, reason)
 
     def _call(self, callback: Callable[[LeaseLost], object], reason: str) -> None:
-        # In a thread of its own: whoever finds the loss may hold locks, and must not wait for a stranger's code.
+        # In a thread of its own: the finder of the loss may hold locks, and must not block on user callbacks.
         self._teller.tell(callback, LeaseLost(self._name, reason, self._label))
 
     def __repr__(self) -> str:
@@ -830,7 +830,7 @@ class Client(Makers):
     def close(self) -> None:
         """End it: nothing is granted any more, and what is held is lost.
 
-        In this order: whoever waits gets `ClientClosed`; leases that are held become LOST with the reason "closed"
+        In this order: waiters get `ClientClosed`; leases that are held become LOST with the reason "closed"
         (`lost` is set, `on_lost` callbacks run, a `with` block ends with `LeaseLost`); their locks are released, when
         those callbacks have returned or half a second has passed; then the background ends and the connections are
         closed. Bodies in other threads go on: a thread cannot be ended from outside. Release first what you want
