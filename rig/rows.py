@@ -76,7 +76,7 @@ ROWS: tuple[Row, ...] = (
         '`sync_replicas="all"` counts only what all have',
         "any smaller number leaves the gap open: said where the option is chosen",
     ),
-    Row(24, "too few replicas acknowledge, the write stays", "given back at once; `ReplicasMissing`"),
+    Row(24, "too few replicas acknowledge, the write stays", "given back at once; `InsufficientReplicas`"),
     Row(
         25,
         "a former master goes on",

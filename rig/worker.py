@@ -43,12 +43,12 @@ class _Loop:
         """Until told to stop."""
         try:
             while not self._stopping.is_set():
-                await self._turn()
+                await self._acquisition()
         except Exception:
             self._log.write("crash", traceback.format_exc())
             raise
 
-    async def _turn(self) -> None:
+    async def _acquisition(self) -> None:
         lock = self._random.choice(self._config["locks"])
         asked_ns = now_ns()
         try:

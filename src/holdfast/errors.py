@@ -13,19 +13,19 @@ __all__ = [
     "AcquireCancelled",
     "AcquireTimeout",
     "AlreadyHeld",
-    "BrokenBarrier",
+    "BrokenBarrierError",
     "CannotStartThread",
     "ClientClosed",
     "ConfigurationError",
-    "DeclaredDifferently",
+    "DeclarationMismatch",
     "HoldfastError",
+    "InsufficientReplicas",
     "LeaseLost",
     "LeaseReleased",
     "NotHeld",
     "OptimisticConflict",
     "OutcomeUnknown",
     "QuorumUnreachable",
-    "ReplicasMissing",
     "ScriptRefused",
     "ServerError",
     "ServerUnreachable",
@@ -239,19 +239,25 @@ def _of(about: str | None) -> str:
 
 
 class ServerError(HoldfastError):
-    """The server refused: `node`, `kind` (its error word, as NOAUTH), `said` (its message), `about` (what was asked
+    """The server refused: `node`, `kind` (its error word, as NOAUTH), `server_message`, `about` (what was asked
     for, as "lock 'orders:42'", or None)."""
 
     node: str
     kind: str
-    said: str
+    server_message: str
     about: str | None
 
-    def __init__(self, node: str, kind: str, said: str, way_out: str | None = None, about: str | None = None) -> None:
+    def __init__(
+        self, node: str, kind: str, server_message: str, way_out: str | None = None, about: str | None = None
+    ) -> None:
         out = f"; {way_out}" if way_out else ""
         where = f"server {node}" if node else "the server"
         super().__init__(
-            f"{_of(about)}{where} said: {shown(said, 500)}{out}", node=node, kind=kind, said=said, about=about
+            f"{_of(about)}{where} said: {shown(server_message, 500)}{out}",
+            node=node,
+            kind=kind,
+            server_message=server_message,
+            about=about,
         )
 
 
@@ -308,7 +314,7 @@ class QuorumUnreachable(HoldfastError):
         )
 
 
-class ReplicasMissing(HoldfastError):
+class InsufficientReplicas(HoldfastError):
     """Too few replicas acknowledged the write, so that it was given back: `name`, `needed`, `acked`, `kind` of what."""
 
     kind: str
@@ -358,7 +364,7 @@ class UpgradeRefused(HoldfastError):
         )
 
 
-class DeclaredDifferently(HoldfastError):
+class DeclarationMismatch(HoldfastError):
     """Another client declared it with another number: `kind`, `name`, `declared` and `stored` (0: none was given)."""
 
     kind: str
@@ -393,7 +399,7 @@ class TooManyPermits(HoldfastError):
         )
 
 
-class BrokenBarrier(HoldfastError):
+class BrokenBarrierError(HoldfastError):
     """The barrier was broken while, or before, this party waited: `name`."""
 
     name: str

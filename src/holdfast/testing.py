@@ -34,7 +34,7 @@ from holdfast.errors import ConfigurationError
 if TYPE_CHECKING:
     import holdfast.asyncio
     from holdfast import Client
-    from holdfast._core.hold import Hold
+    from holdfast._core.record import LeaseRecord
     from holdfast.embedded import Server
 
 __all__ = [
@@ -123,7 +123,7 @@ class Trouble:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._guard = threading.Lock()
-        self._held: list[tuple[Hold, asyncio.AbstractEventLoop | None]] = []
+        self._held: list[tuple[LeaseRecord, asyncio.AbstractEventLoop | None]] = []
         self._plans: list[_Plan] = []
         self._timeouts: list[str | None] = []
         #: Names for which somebody has tried to acquire; and what was asked for and never came, to be told at the end.
@@ -208,13 +208,13 @@ class Trouble:
     # ---- inside ----
 
     def _hook(self) -> None:
-        from holdfast._core.hold import Schedule
+        from holdfast._core.record import Schedule
         from holdfast._faces import aio, threads
         from holdfast.errors import AcquireTimeout
 
         watch = Schedule.add
 
-        def add(schedule: Schedule, hold: Hold, jitter: float) -> float:
+        def add(schedule: Schedule, hold: LeaseRecord, jitter: float) -> float:
             self._acquired(hold)
             return watch(schedule, hold, jitter)
 
@@ -254,7 +254,7 @@ class Trouble:
             self._unused = [each for each in self._unused if each not in (None, name)]
             return None in self._timeouts or name in self._timeouts
 
-    def _acquired(self, hold: Hold) -> None:
+    def _acquired(self, hold: LeaseRecord) -> None:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -284,7 +284,7 @@ def _check(name: object, reason: object) -> None:
         raise ConfigurationError("reason", reason, "a str")
 
 
-def _lose(hold: Hold, loop: asyncio.AbstractEventLoop | None, reason: str) -> None:
+def _lose(hold: LeaseRecord, loop: asyncio.AbstractEventLoop | None, reason: str) -> None:
     """In the thread to which the lease belongs."""
     if loop is None:
         hold.lose(reason)

@@ -28,7 +28,7 @@ def test_a_latch_opens_after_so_many(locks: Any, others: Any, face: Face, unique
 def test_a_latch_is_declared_alike(locks: Any, others: Any, unique_name: str) -> None:
     locks.latch(unique_name, 3).count_down()
     for deed in (others.latch(unique_name, 2).count_down, others.latch(unique_name, 4).wait):
-        with pytest.raises(holdfast.DeclaredDifferently, match="latch"):
+        with pytest.raises(holdfast.DeclarationMismatch, match="latch"):
             deed()
     with pytest.raises(holdfast.ConfigurationError):
         locks.latch(unique_name, 0)
@@ -96,12 +96,12 @@ def test_out_of_time_the_barrier_breaks_for_all(locks: Any, others: Any, face: F
     mine, theirs = locks.barrier(unique_name, 3), others.barrier(unique_name, 3)
     waiting = face.start(theirs.wait)
     eventually(lambda: mine.n_waiting() == 1)
-    with pytest.raises(holdfast.BrokenBarrier):
+    with pytest.raises(holdfast.BrokenBarrierError):
         mine.wait(timeout=0.1)
-    with pytest.raises(holdfast.BrokenBarrier):
+    with pytest.raises(holdfast.BrokenBarrierError):
         waiting.result()
     assert theirs.broken()
-    with pytest.raises(holdfast.BrokenBarrier):
+    with pytest.raises(holdfast.BrokenBarrierError):
         mine.wait()
     mine.reset()
     assert not mine.broken() and mine.n_waiting() == 0
@@ -114,7 +114,7 @@ def test_abort_and_reset_end_the_wait(locks: Any, others: Any, face: Face, uniqu
         waiting = face.start(mine.wait)
         eventually(lambda: theirs.n_waiting() == 1)
         deed()
-        with pytest.raises(holdfast.BrokenBarrier):
+        with pytest.raises(holdfast.BrokenBarrierError):
             waiting.result()
     assert not mine.broken()
 
@@ -131,10 +131,10 @@ def test_a_dead_party_does_not_count(locks: Any, others: Any, face: Face, raw: A
 
 
 def test_a_barrier_is_declared_alike(locks: Any, others: Any, face: Face, unique_name: str) -> None:
-    with pytest.raises(holdfast.BrokenBarrier):
+    with pytest.raises(holdfast.BrokenBarrierError):
         locks.barrier(unique_name, 2).wait(timeout=0)
     for deed in (others.barrier(unique_name, 3).wait, others.barrier(unique_name, 3).reset):
-        with pytest.raises(holdfast.DeclaredDifferently, match="parties"):
+        with pytest.raises(holdfast.DeclarationMismatch, match="parties"):
             deed()
 
 

@@ -144,7 +144,7 @@ def test_too_few_replicas(locks: Any, unique_name: str) -> None:
         "election": lambda: locks.election(unique_name, ttl=1, sync_replicas=1).campaign(timeout=1),
     }
     for kind, use in uses.items():
-        with pytest.raises(holdfast.ReplicasMissing) as error:
+        with pytest.raises(holdfast.InsufficientReplicas) as error:
             use()
         assert says(error.value, kind, unique_name)
 

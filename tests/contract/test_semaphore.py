@@ -158,10 +158,10 @@ def test_taken_permits_are_found_out(locks: Any, raw: Any, unique_name: str) -> 
 
 def test_different_permits_are_an_error(locks: Any, others: Any, unique_name: str) -> None:
     lease = locks.semaphore(unique_name, 3).acquire()
-    with pytest.raises(holdfast.DeclaredDifferently, match="resize") as caught:
+    with pytest.raises(holdfast.DeclarationMismatch, match="resize") as caught:
         others.semaphore(unique_name, 4).acquire()
     assert (caught.value.declared, caught.value.stored) == (4, 3)
-    with pytest.raises(holdfast.DeclaredDifferently):
+    with pytest.raises(holdfast.DeclarationMismatch):
         others.semaphore(unique_name, 2).try_acquire()
     whatever = others.semaphore(unique_name).acquire()
     whatever.release()
@@ -169,7 +169,7 @@ def test_different_permits_are_an_error(locks: Any, others: Any, unique_name: st
 
 
 def test_without_permits_somebody_must_have_said(locks: Any, unique_name: str) -> None:
-    with pytest.raises(holdfast.DeclaredDifferently, match="not known"):
+    with pytest.raises(holdfast.DeclarationMismatch, match="not known"):
         locks.semaphore(unique_name).acquire()
 
 
@@ -189,7 +189,7 @@ def test_resize_lets_waiters_in(locks: Any, others: Any, face: Face, unique_name
     assert mine.permits() == 2
     old, new = others.semaphore(unique_name, 1), others.semaphore(unique_name, 2)
     assert old.try_acquire() is None and new.try_acquire() is None
-    with pytest.raises(holdfast.DeclaredDifferently):
+    with pytest.raises(holdfast.DeclarationMismatch):
         others.semaphore(unique_name, 3).try_acquire()
     lease.release()
     second.release()

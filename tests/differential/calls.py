@@ -60,7 +60,7 @@ class World:
         self.calls += 1
         return self.rng.choice((30_000, 60_000)) + 20 * self.calls
 
-    def bury(self) -> int:
+    def tombstone(self) -> int:
         return self.rng.choice((0, 0, 90_000))
 
     def order(self) -> tuple[int, int]:
@@ -91,7 +91,7 @@ def _acquire(world: World) -> Drawn:
 
 
 def _release(world: World) -> Drawn:
-    return world.keys(), (world.token(), FENCE_MS, world.claim(), world.inboxes, world.bury())
+    return world.keys(), (world.token(), FENCE_MS, world.claim(), world.inboxes, world.tombstone())
 
 
 def _renew(world: World) -> Drawn:
@@ -110,7 +110,13 @@ def _rw_acquire(world: World) -> Drawn:
 
 
 def _rw_release(world: World) -> Drawn:
-    return world.keys("readers", "upgraded"), (world.reader(), FENCE_MS, world.claim(), world.inboxes, world.bury())
+    return world.keys("readers", "upgraded"), (
+        world.reader(),
+        FENCE_MS,
+        world.claim(),
+        world.inboxes,
+        world.tombstone(),
+    )
 
 
 def _rw_renew(world: World) -> Drawn:
@@ -122,7 +128,7 @@ def _rw_renew(world: World) -> Drawn:
 def _rw_downgrade(world: World) -> Drawn:
     writer = world.token("1", "w.1")
     reader = writer.replace(":w.", ":r.").replace(":1:", ":r.1:")
-    args = (writer, reader, world.ttl(), FENCE_MS, world.claim(), world.inboxes, world.bury())
+    args = (writer, reader, world.ttl(), FENCE_MS, world.claim(), world.inboxes, world.tombstone())
     return world.keys("readers", "upgraded"), args
 
 
@@ -138,7 +144,7 @@ def _sem_acquire(world: World) -> Drawn:
 
 
 def _sem_release(world: World) -> Drawn:
-    return _sem_keys(world), (world.weighted(), FENCE_MS, world.claim(), world.inboxes, world.bury())
+    return _sem_keys(world), (world.weighted(), FENCE_MS, world.claim(), world.inboxes, world.tombstone())
 
 
 def _sem_renew(world: World) -> Drawn:
@@ -165,7 +171,7 @@ def _cond_wait(world: World) -> Drawn:
         world.inboxes,
         world.token(),
         5_000,
-        world.bury(),
+        world.tombstone(),
     )
 
 

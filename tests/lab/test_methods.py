@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import embedded
 from holdfast._core.effects import Command
-from holdfast._core.trouble import Trouble
+from holdfast._core.failure import RequestFailed
 from holdfast.lab import schemes
 from holdfast.lab.driver import BlockingDriver
 from holdfast.lab.schemes.tokens import identity_of
@@ -123,7 +123,7 @@ def test_watch_leaves_nothing_watched_or_open_when_it_fails(connect: Connect, un
         return await command
 
     other.run(ask(push))
-    with pytest.raises(Trouble, match="WRONGTYPE"):  # the read fails: UNWATCH
+    with pytest.raises(RequestFailed, match="WRONGTYPE"):  # the read fails: UNWATCH
         driver.run(watch.begin())
     other.run(ask(schemes.base.command("DEL", unique_name)))
     assert driver.run(watch.update(lambda value: value + 1)) == 1
@@ -138,8 +138,8 @@ def test_a_server_that_is_not_there_is_trouble() -> None:
     with embedded.server(port=0) as gone:
         address = (gone.host, gone.port)
     driver = BlockingDriver([address])
-    with pytest.raises(Trouble) as caught:
+    with pytest.raises(RequestFailed) as caught:
         driver.run(schemes.Setnx("x", 1000).try_lock())
-    assert caught.value.kind == "refused" and not caught.value.sent
+    assert caught.value.kind == "refused" and not caught.value.maybe_executed
     five = BlockingDriver([address] * 5)
     assert five.run(schemes.Redlock("x", 1000).try_lock()) is False

@@ -79,7 +79,7 @@ def simulate(kind: type[schemes.Scheme], seed: int, *, longest_s: float, skew_s:
                     try:
                         reply = ask(client, effect)
                     except Refused as refused:  # pragma: no cover - a mistake in a scheme
-                        raise AssertionError(refused.said) from None
+                        raise AssertionError(refused.message) from None
                     later(rng.uniform(0.0001, 0.02), lambda: step(client, protocol, reply))
 
                 later(rng.uniform(0.0001, 0.02), arrive)

@@ -143,24 +143,24 @@ class SharedLock(RuleBasedStateMachine):
         self.ask(reader.replace(":r.", f":u{self.number}."), mode)
 
     @precondition(lambda self: self.tokens())
-    @rule(data=st.data(), bury=st.booleans())
-    def release(self, data: st.DataObject, bury: bool) -> None:
+    @rule(data=st.data(), tombstone=st.booleans())
+    def release(self, data: st.DataObject, tombstone: bool) -> None:
         token = data.draw(st.sampled_from(self.tokens()))
         held = self.holds(token)
         reply = self.scripts.call(
-            "rw_release", self.all_keys, token, FENCE_MS, CLAIM_MS, INBOXES, BURY_MS if bury else 0
+            "rw_release", self.all_keys, token, FENCE_MS, CLAIM_MS, INBOXES, BURY_MS if tombstone else 0
         )
         before = len(self.told)
-        if bury and token in self.queue:
+        if tombstone and token in self.queue:
             self.queue.remove(token)
         if token in self.readers:
             self.readers.remove(token)
         if self.exclusive == token:
             self.exclusive = None
-        if bury or held or token not in self.queue or not self.exclusive:
+        if tombstone or held or token not in self.queue or not self.exclusive:
             self.advance()
         assert reply == (0 if not held else 2 if len(self.told) > before else 1)
-        if bury:
+        if tombstone:
             again = self.scripts.call(
                 "rw_acquire", self.all_keys, token, TTL_MS, "wait", 0, FENCE_MS, CLAIM_MS, INBOXES
             )
@@ -307,15 +307,15 @@ class Permits(RuleBasedStateMachine):
         self.ask(data.draw(st.sampled_from(self.tokens())), "wait")
 
     @precondition(lambda self: self.tokens())
-    @rule(data=st.data(), bury=st.booleans())
-    def release(self, data: st.DataObject, bury: bool) -> None:
+    @rule(data=st.data(), tombstone=st.booleans())
+    def release(self, data: st.DataObject, tombstone: bool) -> None:
         token = data.draw(st.sampled_from(self.tokens()))
-        args = (token, FENCE_MS, CLAIM_MS, INBOXES, BURY_MS if bury else 0)
+        args = (token, FENCE_MS, CLAIM_MS, INBOXES, BURY_MS if tombstone else 0)
         reply = self.scripts.call("sem_release", self.all_keys, *args)
         held = token in self.holders
         if held:
             self.holders.remove(token)
-        if bury and token in self.queue:
+        if tombstone and token in self.queue:
             self.queue.remove(token)
         before = len(self.told)
         self.advance()

@@ -135,18 +135,18 @@ class Leader(Machine):
         self.ask(data.draw(st.sampled_from(self.tokens())), "wait")
 
     @precondition(lambda self: self.tokens())
-    @rule(data=st.data(), bury=st.booleans())
-    def resign(self, data: st.DataObject, bury: bool) -> None:
+    @rule(data=st.data(), tombstone=st.booleans())
+    def resign(self, data: st.DataObject, tombstone: bool) -> None:
         token = data.draw(st.sampled_from(self.tokens()))
-        args = (token, FENCE_MS, CLAIM_MS, INBOXES, BURY_MS if bury else 0)
+        args = (token, FENCE_MS, CLAIM_MS, INBOXES, BURY_MS if tombstone else 0)
         reply = self.scripts.call("release", self.keys.all, *args)
         leads = self.queue.holder == token
-        if bury and token in self.queue.waiting:
+        if tombstone and token in self.queue.waiting:
             self.queue.waiting.remove(token)
         if leads or not self.queue.holder:
             self.hand_over()
         assert reply == (0 if not leads else 2 if self.queue.holder else 1)
-        if bury:
+        if tombstone:
             late = (token, TTL_MS, "wait", 0, FENCE_MS, CLAIM_MS, INBOXES)
             assert self.scripts.call("acquire", self.keys.all, *late) == [-1]
 
@@ -269,22 +269,22 @@ class Several(Machine):
         self.ask(data.draw(st.sampled_from(sorted(self.asked))), mode)
 
     @precondition(lambda self: self.asked)
-    @rule(data=st.data(), bury=st.booleans())
-    def release(self, data: st.DataObject, bury: bool) -> None:
+    @rule(data=st.data(), tombstone=st.booleans())
+    def release(self, data: st.DataObject, tombstone: bool) -> None:
         token = data.draw(st.sampled_from(sorted(self.asked)))
         names, held = self.asked[token], self.holds(token)
-        args = (token, FENCE_MS, CLAIM_MS, INBOXES, BURY_MS if bury else 0)
+        args = (token, FENCE_MS, CLAIM_MS, INBOXES, BURY_MS if tombstone else 0)
         reply = self.scripts.call("multi_release", self.all_keys(names), *args)
         for each in names:
             lock = self.locks[each]
-            if bury and token in lock.waiting:
+            if tombstone and token in lock.waiting:
                 lock.waiting.remove(token)
             if lock.holder in (token, None):
                 lock.holder = lock.head()
                 if lock.holder:
                     self.tell("grant", lock.holder)
         assert reply == int(held)
-        if bury:
+        if tombstone:
             late = (token, TTL_MS, "wait", 0, FENCE_MS, CLAIM_MS, INBOXES)
             assert self.scripts.call("multi_acquire", self.all_keys(names), *late) == [-1]
         if not any(token in lock.waiting for lock in self.locks.values()):
@@ -436,11 +436,11 @@ class Waits(Machine):
         assert reply[3] == lock.waiting.index(token)
 
     @precondition(lambda self: self.tokens())
-    @rule(data=st.data(), bury=st.booleans(), pass_on=st.booleans())
-    def leave(self, data: st.DataObject, bury: bool, pass_on: bool) -> None:
+    @rule(data=st.data(), tombstone=st.booleans(), pass_on=st.booleans())
+    def leave(self, data: st.DataObject, tombstone: bool, pass_on: bool) -> None:
         """Cancelled, or the release of what is held: a notification that had come goes to the next one."""
         token = data.draw(st.sampled_from(self.tokens()))
-        args = (token, FENCE_MS, CLAIM_MS, INBOXES, BURY_MS if bury else 0, int(pass_on))
+        args = (token, FENCE_MS, CLAIM_MS, INBOXES, BURY_MS if tombstone else 0, int(pass_on))
         reply = self.scripts.call("cond_leave", (*self.keys.all, self.cond), *args)
         lock = self.lock
         result = 0
@@ -448,7 +448,7 @@ class Waits(Machine):
             self.waiters.remove(token)
             result = 1
         holds = lock.holder == token
-        if bury and (holds or token in lock.waiting):
+        if tombstone and (holds or token in lock.waiting):
             if token in lock.waiting:
                 lock.waiting.remove(token)
             result = 1

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 #: What is meant to stay for a while: fencing tokens, buried tokens, limits, states of gates and barriers.
 KEPT = (":fence", ":gone", ":sem", ":last", ":latch", ":event", ":barrier", ":released")
 
-GIVEN_UP = (holdfast.AcquireTimeout, holdfast.AcquireCancelled, holdfast.BrokenBarrier)
+GIVEN_UP = (holdfast.AcquireTimeout, holdfast.AcquireCancelled, holdfast.BrokenBarrierError)
 
 
 def check_nothing_is_left(look: Any, name: str) -> None:
@@ -95,7 +95,7 @@ class AsyncioStorm:
         barrier = client.barrier(f"{self.name}-p", 3)
         try:
             await barrier.wait(timeout=0.5)
-        except holdfast.BrokenBarrier:
+        except holdfast.BrokenBarrierError:
             await barrier.reset()
 
     async def election(self, client: holdfast.asyncio.Client) -> None:
@@ -123,9 +123,9 @@ class AsyncioStorm:
     async def main(self, url: str, look: Any) -> None:
         async with holdfast.asyncio.connect(url) as one, holdfast.asyncio.connect(url) as two:
 
-            async def cancelled(kind: str, patience_s: float) -> None:
+            async def cancelled(kind: str, request_timeout_s: float) -> None:
                 task = asyncio.create_task(getattr(self, kind)(self.rng.choice((one, two))))
-                await asyncio.wait((task,), timeout=self.rng.random() * patience_s)
+                await asyncio.wait((task,), timeout=self.rng.random() * request_timeout_s)
                 task.cancel()
                 await asyncio.wait((task,))
                 if not task.cancelled():
@@ -218,7 +218,7 @@ class ThreadStorm:
             meeting = client.barrier(f"{name}-p", 3)
             try:
                 meeting.wait(0.5, cancel)
-            except holdfast.BrokenBarrier:
+            except holdfast.BrokenBarrierError:
                 meeting.reset()
 
         def election(client: holdfast.Client, cancel: holdfast.Cancel, rng: random.Random) -> None:

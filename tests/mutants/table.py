@@ -26,9 +26,9 @@ class Mutant:
 
 
 ACQUIRE, RELEASE, RENEW = "_lua/acquire.lua", "_lua/release.lua", "_lua/renew.lua"
-FENCE, QUEUE, BURY, ORDER = "_lua/fence.lua", "_lua/queue.lua", "_lua/bury.lua", "_lua/order.lua"
+FENCE, QUEUE, BURY, ORDER = "_lua/fence.lua", "_lua/queue.lua", "_lua/tombstone.lua", "_lua/order.lua"
 WAITERS = "_lua/waiters.lua"
-WAITING, MUTEX, HOLD, VALIDITY = "_core/waiting.py", "_core/mutex.py", "_core/hold.py", "_core/validity.py"
+WAITING, MUTEX, HOLD, VALIDITY = "_core/waiting.py", "_core/mutex.py", "_core/record.py", "_core/validity.py"
 
 _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant("a repeated acquire is not known again", ACQUIRE, "if holder == token then", "if false then"),
@@ -68,7 +68,9 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant("a release does not compare the token", RELEASE, "local mine = holder == token", "local mine = true"),
     Mutant("a release hands over to nobody", QUEUE, "    heir = next_waiter(queue, inboxes)", "    heir = nil"),
     Mutant("who gives back stays in the queue", RELEASE, "redis.call('ZREM', queue, token)", "local _ = 0"),
-    Mutant("who gives back is not buried", RELEASE, "if bury_ms > 0 then\n  bury(", "if false then\n  bury("),
+    Mutant(
+        "who gives back is not buried", RELEASE, "if tombstone_ms > 0 then\n  tombstone(", "if false then\n  tombstone("
+    ),
     Mutant("the buried have no ttl", BURY, "redis.call('PEXPIRE', gone, keep_ms)", "local _ = 0"),
     Mutant("a release frees nothing", RELEASE, "redis.call('DEL', lock)\n  return 1", "return 1"),
     Mutant("a release does not look at the queue", RELEASE, "and redis.call('EXISTS', queue) == 0 then", "then"),
@@ -117,8 +119,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a release does not bury what may still be under way",
         WAITING,
-        "bury_ms = settings.bury_ms if turn.stray else 0",
-        "bury_ms = 0",
+        "tombstone_ms = settings.tombstone_ms if acquisition.stray else 0",
+        "tombstone_ms = 0",
     ),
     Mutant(
         "waiters do not look after whom the lock was handed to",
@@ -160,7 +162,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a late renewal revives a lease",
         HOLD,
-        "        if self.over(now):\n            return False\n        if order.sets",
+        "        if self.check_expired(now):\n            return False\n        if order.sets",
         "        if order.sets",
     ),
     Mutant(
@@ -225,8 +227,8 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "a reader that leaves stays",
                 RW_RELEASE,
-                "redis.call('ZREM', readers, token)\nif bury_ms",
-                "if bury_ms",
+                "redis.call('ZREM', readers, token)\nif tombstone_ms",
+                "if tombstone_ms",
             ),
             ("the lock's key forgets the readers", READERS, "SHARED, 'PX', left_ms + 1)", "SHARED, 'PX', 1000)"),
             (
@@ -249,7 +251,12 @@ FAMILY: tuple[Mutant, ...] = (
                 "'PEXPIRE', upgraded, math.max(redis.call('PTTL', upgraded), ttl_ms)",
                 "'PEXPIRE', upgraded, ttl_ms",
             ),
-            ("a downgrade does not bury the writer", RW_DOWNGRADE, "bury(gone, writer, ARGV[7])", "local _ = bury"),
+            (
+                "a downgrade does not bury the writer",
+                RW_DOWNGRADE,
+                "tombstone(gone, writer, ARGV[7])",
+                "local _ = tombstone",
+            ),
         )
     ),
     *(
@@ -337,8 +344,8 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "what was taken of several is kept when the rest fails",
                 MULTILOCK,
-                "        if not complete:\n            for turn in held:",
-                "        if not complete:\n            for turn in held[:0]:",
+                "        if not complete:\n            for acquisition in held:",
+                "        if not complete:\n            for acquisition in held[:0]:",
             ),
             (
                 "a repeat for several shortens",
@@ -410,8 +417,8 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "who begins to wait does not bury what may be under way",
                 COND_WAIT,
-                "bury(gone, ARGV[8], ARGV[10])",
-                "local _ = bury",
+                "tombstone(gone, ARGV[8], ARGV[10])",
+                "local _ = tombstone",
             ),
         )
     ),
@@ -434,8 +441,8 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "who leaves a gate stays before it",
                 GATE_WAIT,
-                "  redis.call('ZREM', waiters, token)\n  bury(gone",
-                "  bury(gone",
+                "  redis.call('ZREM', waiters, token)\n  tombstone(gone",
+                "  tombstone(gone",
             ),
             ("who left a gate comes back", GATE_WAIT, "redis.call('ZRANK', gone, token)", "false"),
             ("a gate has no ttl", GATE_MOVE, "ARGV[4]), 'PX', ARGV[3])", "ARGV[4]))"),
@@ -507,13 +514,13 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "an attempt without writes goes on watching",
                 OPTIMISTIC,
-                '        await Command(("UNWATCH",), patience_s, key, session=session, fits=DONE)\n        return []',
+                '        await Command(("UNWATCH",), request_timeout_s, key, session=session, fits=DONE)\n        return []',
                 "        return []",
             ),
             (
                 "an attempt that fails goes on watching",
                 OPTIMISTIC,
-                'await _quietly(Command(("UNWATCH",), patience_s, key, session=session))',
+                'await _quietly(Command(("UNWATCH",), request_timeout_s, key, session=session))',
                 "pass",
             ),
         )

@@ -223,7 +223,7 @@ def _event(bench: Bench, name: str) -> None:
 
 
 def _barrier(bench: Bench, name: str) -> None:
-    with contextlib.suppress(holdfast.BrokenBarrier):
+    with contextlib.suppress(holdfast.BrokenBarrierError):
         bench.locks.barrier(name, 2).wait(0.01)
 
 

@@ -141,7 +141,7 @@ def test_a_handshake_byte_by_byte_does_not_prolong_a_timeout(server: embedded.Se
 
 def test_a_server_that_reads_nothing_does_not_hold_up_a_large_request() -> None:
     from holdfast._core.effects import Command
-    from holdfast._core.trouble import Trouble
+    from holdfast._core.failure import RequestFailed
     from holdfast._transport.plain import Address
     from holdfast._transport.threads import Node
 
@@ -158,7 +158,7 @@ def test_a_server_that_reads_nothing_does_not_hold_up_a_large_request() -> None:
         address = Address("127.0.0.1", listener.getsockname()[1], None, None, None, 0)
         node = Node("server", address.connection, is_ours=True)
         began_at = time.monotonic()
-        with ticking(), pytest.raises(Trouble) as raised:
+        with ticking(), pytest.raises(RequestFailed) as raised:
             node.command(Command(("SET", "k", b"x" * 50_000_000), 0.5))
         assert raised.value.kind == "silent"
         assert time.monotonic() - began_at < ENOUGH_S

@@ -87,7 +87,7 @@ def test_a_client_is_collected_while_its_own_lock_is_held(server: embedded.Serve
 
 
 def test_dropping_many_leases_is_linear_and_delays_no_renewal(server: embedded.Server) -> None:
-    from holdfast._core.hold import Hold
+    from holdfast._core.record import LeaseRecord
 
     with holdfast.connect(server.url) as locks, warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -98,7 +98,7 @@ def test_dropping_many_leases_is_linear_and_delays_no_renewal(server: embedded.S
         def nothing(*_: object) -> Any:
             raise AssertionError("it is neither renewed nor released")
 
-        holds = [Hold(f"n{number}", f"t{number}", 1, 3_600_000, now, nothing, nothing) for number in range(MANY)]
+        holds = [LeaseRecord(f"n{number}", f"t{number}", 1, 3_600_000, now, nothing, nothing) for number in range(MANY)]
         for hold in holds:
             driver.watch(hold)
         began_at = time.monotonic()
@@ -110,7 +110,7 @@ def test_dropping_many_leases_is_linear_and_delays_no_renewal(server: embedded.S
         time.sleep(2.5)  # the ttl of the one that is held
         assert kept.state is holdfast.LeaseState.HELD
         for hold in holds:
-            hold.released()
+            hold.mark_released()
         kept.release()
 
 

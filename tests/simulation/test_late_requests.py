@@ -21,14 +21,14 @@ from holdfast._core import multilock, plain, redlock, rwlock
 from holdfast._core.condition import ConditionTurn, condition_key
 from holdfast._core.effects import Protocol
 from holdfast._core.exclusive import OneServer, OverQuorum
-from holdfast._core.hold import Hold
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.plain import Scripts
+from holdfast._core.record import LeaseRecord
 from holdfast._core.redlock import Quorum
 from holdfast._core.rwlock import READER, WRITER, RWTurn, upgrade_token
 from holdfast._core.semaphore import SemaphoreTurn, semaphore_keys
-from holdfast._core.trouble import Trouble
-from holdfast._core.waiting import Busy, Grant, Turn, wait_for
+from holdfast._core.waiting import Acquisition, Busy, Grant, wait_for
 from holdfast._sim.server import Server
 from tests.support.late import OTHER_ID, Late, World
 
@@ -43,7 +43,7 @@ PERMITS = semaphore_keys(KEYS)
 class Held:
     """A lease of the story, for the looks after each request: how long each server keeps it, and what a rival asks."""
 
-    hold: Hold
+    hold: LeaseRecord
     until_ms: Callable[[Server], list[int]]
     #: What somebody else would ask for, on a copy: the scripts' replies must not be grants.
     rival: tuple[str, tuple[str, ...], tuple[Any, ...]]
@@ -62,16 +62,18 @@ class Story:
     def __post_init__(self) -> None:
         self.world.check = self.look
 
-    def hold(self, hold: Hold, until_ms: Callable[[Server], list[int]], rival: Any, need: int = 1) -> Hold:
+    def hold(
+        self, hold: LeaseRecord, until_ms: Callable[[Server], list[int]], rival: Any, need: int = 1
+    ) -> LeaseRecord:
         """The caller has it."""
         self.held.append(Held(self.world.watch(hold), until_ms, rival, need))
         self.look()
         return hold
 
-    async def let_go(self, hold: Hold) -> None:
+    async def let_go(self, hold: LeaseRecord) -> None:
         await self.world.release(hold)
 
-    async def life(self, hold: Hold) -> None:
+    async def life(self, hold: LeaseRecord) -> None:
         """Renewed and extended in all the ways that there are."""
         world = self.world
         await world.renew(hold)
@@ -165,7 +167,7 @@ async def granted(asking: Protocol[Grant | Busy]) -> Grant:
 # ---------------------------------------------------------------- the stories
 
 
-async def lock(story: Story, waits: bool = False, keep: bool = True) -> Hold:
+async def lock(story: Story, waits: bool = False, keep: bool = True) -> LeaseRecord:
     """The lock: acquired, at once or after waiting."""
     token = story.world.token()
     if waits:
@@ -226,10 +228,12 @@ async def a_lock_without_scripts(story: Story) -> None:
     await story.let_go(hold)
 
 
-async def _turn(story: Story, turn: Turn, name: str, until_ms: Any, rival: Any, waits: bool = False) -> Hold:
-    grant = await granted(wait_for(turn, None, listening=waits))
-    story.ended.append(turn.token)
-    return story.hold(turn.hold(name, grant, True, None), until_ms, rival)
+async def _acquisition(
+    story: Story, acquisition: Acquisition, name: str, until_ms: Any, rival: Any, waits: bool = False
+) -> LeaseRecord:
+    grant = await granted(wait_for(acquisition, None, listening=waits))
+    story.ended.append(acquisition.token)
+    return story.hold(acquisition.hold(name, grant, True, None), until_ms, rival)
 
 
 def _rw(story: Story, token: str) -> RWTurn:
@@ -243,19 +247,19 @@ READERS = f"{KEYS.base}:readers"
 UPGRADED = f"{KEYS.base}:upgraded"
 
 
-async def _reader(story: Story, waits: bool = False) -> Hold:
+async def _reader(story: Story, waits: bool = False) -> LeaseRecord:
     token = story.world.token(READER)
     if waits:
         busy_then_free(story, "rw_acquire", RW_KEYS, f"{OTHER_ID}:w.1:98")
     until_ms = score_until(READERS, token, KEYS.lock)
-    return await _turn(story, _rw(story, token), "a", until_ms, WRITE_RIVAL, waits)
+    return await _acquisition(story, _rw(story, token), "a", until_ms, WRITE_RIVAL, waits)
 
 
-async def _writer(story: Story, waits: bool = False) -> Hold:
+async def _writer(story: Story, waits: bool = False) -> LeaseRecord:
     token = story.world.token(WRITER)
     if waits:
         busy_then_free(story, "rw_acquire", RW_KEYS, f"{OTHER_ID}:r.1:98")
-    return await _turn(story, _rw(story, token), "a", _mine(KEYS.lock, token), READ_RIVAL, waits)
+    return await _acquisition(story, _rw(story, token), "a", _mine(KEYS.lock, token), READ_RIVAL, waits)
 
 
 async def a_reader(story: Story) -> None:
@@ -287,7 +291,7 @@ async def an_upgrade(story: Story) -> None:
     reader = await _reader(story)
     await world.extend(reader, LONGER_MS)
     token = upgrade_token(reader.token, 7)
-    writer = await _turn(story, _rw(story, token), "a", _mine(UPGRADED, token), READ_RIVAL)
+    writer = await _acquisition(story, _rw(story, token), "a", _mine(UPGRADED, token), READ_RIVAL)
     await story.life(writer)
     await world.renew(reader)
     await world.extend(reader, BETWEEN_MS)
@@ -303,19 +307,19 @@ async def a_downgrade(story: Story) -> None:
     await world.renew(writer)
     await world.extend(writer, LONGER_MS)
     assert isinstance(writer, rwlock.RWHold)
-    assert writer.released()
+    assert writer.mark_released()
     world.schedule.remove(writer)
     token = world.token(READER)
-    turn = _rw(story, token)
+    acquisition = _rw(story, token)
     before = _rw(story, writer.token)
     before.stray = writer.stray
     story.ended.append(token)
     try:
-        grant = await rwlock.downgrade(before, turn)
-    except Trouble:
+        grant = await rwlock.downgrade(before, acquisition)
+    except RequestFailed:
         return  # not known in time: both are given back
     assert grant is not None
-    reader = story.hold(turn.hold("a", grant, True, None), score_until(READERS, token, KEYS.lock), WRITE_RIVAL)
+    reader = story.hold(acquisition.hold("a", grant, True, None), score_until(READERS, token, KEYS.lock), WRITE_RIVAL)
     await story.life(reader)
     await story.let_go(reader)
 
@@ -325,9 +329,11 @@ async def permits(story: Story, waits: bool = False) -> None:
     keys = PERMITS.more("holders")
     if waits:
         busy_then_free(story, "sem_acquire", keys, f"{OTHER_ID}:1.1:98", 1)
-    turn = SemaphoreTurn(PERMITS, token, TTL_MS, 1, story.world.settings)
+    acquisition = SemaphoreTurn(PERMITS, token, TTL_MS, 1, story.world.settings)
     until_ms = score_until(f"{PERMITS.base}:holders", token)
-    hold = await _turn(story, turn, "a", until_ms, rival("sem_acquire", keys, f"{OTHER_ID}:1.1:99", 1), waits)
+    hold = await _acquisition(
+        story, acquisition, "a", until_ms, rival("sem_acquire", keys, f"{OTHER_ID}:1.1:99", 1), waits
+    )
     await story.life(hold)
     await story.let_go(hold)
 
@@ -345,7 +351,7 @@ async def several(story: Story, together: bool = True, waits: bool = False) -> N
     story.ended.append(token)
     try:
         grant = await granted(multilock.acquire(turns, None, listening=waits))
-    except Trouble:
+    except RequestFailed:
         assert not together
         return  # what is held of some slots was not extended: all is given back
 
@@ -377,8 +383,8 @@ async def a_condition(story: Story, notified: bool = False) -> None:
     await world.extend(before, LONGER_MS)
     cond = condition_key(KEYS, "changed")
     token = world.token()
-    turn = ConditionTurn(KEYS, cond, before.token, token, TTL_MS, world.settings, stray_holder=before.stray)
-    assert before.released()
+    acquisition = ConditionTurn(KEYS, cond, before.token, token, TTL_MS, world.settings, stray_holder=before.stray)
+    assert before.mark_released()
     world.schedule.remove(before)
     if notified:
         server = world.servers[0]
@@ -395,8 +401,8 @@ async def a_condition(story: Story, notified: bool = False) -> None:
         world.meanwhile.append(notify)
     story.ended.append(token)
     try:
-        grant = await granted(wait_for(turn, None if notified else 12.0, listening=True))
-    except Trouble:
+        grant = await granted(wait_for(acquisition, None if notified else 12.0, listening=True))
+    except RequestFailed:
         world.background.append(before.release())
         return
     again = OneServer(KEYS, world.settings).hold(token, grant, TTL_MS, True, None)
@@ -415,8 +421,8 @@ async def a_condition_that_was_left(story: Story) -> None:
     before = await lock(story)
     token = world.token()
     cond = condition_key(KEYS, "changed")
-    turn = ConditionTurn(KEYS, cond, before.token, token, TTL_MS, world.settings, stray_holder=before.stray)
-    assert before.released()
+    acquisition = ConditionTurn(KEYS, cond, before.token, token, TTL_MS, world.settings, stray_holder=before.stray)
+    assert before.mark_released()
     world.schedule.remove(before)
     story.ended.append(token)
 
@@ -425,9 +431,9 @@ async def a_condition_that_was_left(story: Story) -> None:
 
     world.meanwhile.append(interrupt)
     with pytest.raises(KeyboardInterrupt):
-        await wait_for(turn, None, listening=True)
+        await wait_for(acquisition, None, listening=True)
     world.background.append(before.release())
-    world.background.append(turn.give_back())
+    world.background.append(acquisition.give_back())
 
 
 async def a_quorum(story: Story) -> None:

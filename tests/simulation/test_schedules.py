@@ -18,7 +18,7 @@ import pytest
 import redis
 
 import holdfast
-from holdfast._core.hold import Hold, LeaseState
+from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._drivers import threads as driver_module
 from holdfast._drivers.threads import ThreadDriver
 from holdfast._transport.waits import Mailbox
@@ -375,7 +375,12 @@ def mutate(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, old: str, new
 #: What is changed, and in which scenario that shows.
 MUTANTS: dict[str, tuple[Any, str, str, str, Scenario]] = {
     "both a release and a loss may end a lease": (
-        *(Hold, "_end", "    except AttributeError:\n        return False", "    except AttributeError:\n        pass"),
+        *(
+            LeaseRecord,
+            "_end",
+            "    except AttributeError:\n        return False",
+            "    except AttributeError:\n        pass",
+        ),
         losses,
     ),
     "a waiter is woken before its wake-up lies there": (

@@ -36,8 +36,8 @@ class Clocked:
         args = (token, 30_000, how, arrival, 86_400_000, 2_000, KEYS.inboxes)
         return self.server.script("acquire", KEYS.all, args)
 
-    def release(self, token: str, bury_ms: int = 0) -> Any:
-        return self.server.script("release", KEYS.all, (token, 86_400_000, 2_000, KEYS.inboxes, bury_ms))
+    def release(self, token: str, tombstone_ms: int = 0) -> Any:
+        return self.server.script("release", KEYS.all, (token, 86_400_000, 2_000, KEYS.inboxes, tombstone_ms))
 
 
 def test_a_late_repeat_does_not_cost_the_place() -> None:
@@ -72,19 +72,19 @@ def test_the_dead_are_skipped() -> None:
 
 def test_burying_works_for_all_that_is_held_or_not() -> None:
     world = Clocked()
-    assert world.release(A, bury_ms=60_000) == 0
+    assert world.release(A, tombstone_ms=60_000) == 0
     assert world.acquire(A) == [-1]
     world.now_us += 61_000_000
     assert world.acquire(A)[0] == 1
 
 
-@pytest.mark.parametrize("bury_ms", [0, 60_000])
-def test_a_release_without_memory_works(bury_ms: int) -> None:
+@pytest.mark.parametrize("tombstone_ms", [0, 60_000])
+def test_a_release_without_memory_works(tombstone_ms: int) -> None:
     world = Clocked()
     world.acquire(A)
     world.acquire(B)
     world.server.out_of_memory = True
-    assert world.release(A, bury_ms) == 2
+    assert world.release(A, tombstone_ms) == 2
     assert world.server.command("GET", KEYS.lock) == B.encode()
     assert world.server.command("PTTL", KEYS.lock) > 0
 

@@ -62,11 +62,11 @@ def started(
                 stream.close()
 
 
-def wait_for(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
+def wait_for(condition: Callable[[], object], what: str, request_timeout_s: float = PATIENCE_S) -> None:
     """Until `condition()` is true; fails with `what` when that takes too long."""
-    until = time.monotonic() + patience_s
+    until = time.monotonic() + request_timeout_s
     while not condition():
-        assert time.monotonic() < until, f"did not happen within {patience_s:g} s: {what}"
+        assert time.monotonic() < until, f"did not happen within {request_timeout_s:g} s: {what}"
         time.sleep(0.01)
 
 

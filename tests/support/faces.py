@@ -23,14 +23,14 @@ __all__ = ["FACES", "Actor", "AsyncioFace", "Face", "ThreadsFace", "close_brough
 PATIENCE_S = 30.0
 
 
-def eventually(condition: Callable[[], Any], what: str = "", patience_s: float = PATIENCE_S) -> Any:
-    """The first true value of `condition()`; fails after `patience_s`."""
-    until = time.monotonic() + patience_s
+def eventually(condition: Callable[[], Any], what: str = "", request_timeout_s: float = PATIENCE_S) -> Any:
+    """The first true value of `condition()`; fails after `request_timeout_s`."""
+    until = time.monotonic() + request_timeout_s
     while True:
         value = condition()
         if value:
             return value
-        assert time.monotonic() < until, f"did not happen within {patience_s} s: {what or condition}"
+        assert time.monotonic() < until, f"did not happen within {request_timeout_s} s: {what or condition}"
         time.sleep(0.005)
 
 

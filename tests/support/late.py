@@ -30,9 +30,9 @@ from holdfast._core.effects import (
     Unlisten,
     Wake,
 )
-from holdfast._core.hold import Hold, LeaseState, Schedule
+from holdfast._core.failure import RequestFailed, refusal
+from holdfast._core.record import LeaseRecord, LeaseState, Schedule
 from holdfast._core.settings import DEFAULT
-from holdfast._core.trouble import Trouble, refusal
 from holdfast._sim.server import Refused, Server, copied
 
 __all__ = ["MY_ID", "OTHER_ID", "Late", "Request", "World"]
@@ -142,7 +142,7 @@ class World:
             while self.background:
                 try:
                     self._drive(self.background.popleft())
-                except Trouble:
+                except RequestFailed:
                     pass
 
     def _drive(self, protocol: Protocol[Any]) -> Any:
@@ -156,7 +156,7 @@ class World:
             result, error = None, None
             try:
                 result = self._perform(effect)
-            except (Trouble, KeyboardInterrupt) as raised:
+            except (RequestFailed, KeyboardInterrupt) as raised:
                 error = raised
         raise AssertionError("it does not end")
 
@@ -197,8 +197,8 @@ class World:
     def _ask(self, call: Call | Command) -> Any:
         request = self._next(call)
         if self._is_late(request):
-            self.now += call.patience_s
-            raise Trouble("silent", "no answer in time", "", sent=True, passing=True)
+            self.now += call.request_timeout_s
+            raise RequestFailed("silent", "no answer in time", "", maybe_executed=True, transient=True)
         try:
             reply = self.carry_out(request)
         finally:
@@ -225,11 +225,11 @@ class World:
             try:
                 reply: Any = self.carry_out(request)
                 answers[index] = (reply, 9) if call.sync is not None else reply
-            except Trouble as trouble:
-                answers[index] = trouble
+            except RequestFailed as failure:
+                answers[index] = failure
             self._behind()
         if waits and not (many.enough is not None and many.enough(answers)):
-            self.now += many.patience_s
+            self.now += many.request_timeout_s
         over = True
         return answers
 
@@ -259,7 +259,7 @@ class World:
         self.done = True
         try:
             reply = self.carry_out(withheld, late=True)
-        except Trouble:
+        except RequestFailed:
             return
         if withheld.late is not None:
             withheld.late(reply)
@@ -270,7 +270,7 @@ class World:
         self._behind()
 
     def carry_out(self, request: Request, late: bool = False) -> Any:
-        """On its server. Raises `Trouble`."""
+        """On its server. Raises `RequestFailed`."""
         self.trace.append(f"{self.now:.1f} {'LATE ' if late else ''}{request}")
         server = self.servers[request.node]
         call = request.call
@@ -284,8 +284,8 @@ class World:
             else:
                 reply = self._in_session(request.node, server, call)
         except Refused as refused:
-            self.trace[-1] += f" -> {refused.said}"
-            raise refusal(refused.said, "") from None
+            self.trace[-1] += f" -> {refused.message}"
+            raise refusal(refused.message, "") from None
         self.trace[-1] += f" -> {reply!r}"
         self.check()
         return reply
@@ -327,46 +327,46 @@ class World:
 
     # -- what drivers and APIs do -------------------------------------------------------------------
 
-    def watch(self, hold: Hold) -> Hold:
+    def watch(self, hold: LeaseRecord) -> LeaseRecord:
         self.schedule.add(hold, 0.5)
         self.schedule.replan(hold, 0.5)
         return hold
 
-    async def renew(self, hold: Hold) -> None:
+    async def renew(self, hold: LeaseRecord) -> None:
         """As the background does it."""
         sent_at = self.now
         ttl_ms = hold.renewal_ttl_ms(sent_at)
         assert ttl_ms is not None
         try:
             held = await hold.renew(ttl_ms)
-        except Trouble:
+        except RequestFailed:
             self.schedule.failed(hold, self.now, 0.5, sent_at)
         else:
             self.schedule.answered(hold, held, ttl_ms, sent_at, self.now, 0.5)
         self.check()
 
-    async def extend(self, hold: Hold, ttl_ms: int) -> None:
+    async def extend(self, hold: LeaseRecord, ttl_ms: int) -> None:
         """As `Lease.extend`; its trouble is the caller's, who goes on."""
         asked_at = self.now
         order, _ = self.schedule.extending(hold, ttl_ms, asked_at)
         try:
             held = await hold.extension(order.asks_ms, order)
-        except Trouble:
+        except RequestFailed:
             self.schedule.replan(hold, 0.5)
         else:
             self.schedule.extended(hold, order, held, ttl_ms, asked_at, self.now, 0.5)
         self.check()
 
-    async def release(self, hold: Hold) -> None:
+    async def release(self, hold: LeaseRecord) -> None:
         """As `Lease.release`; trouble is left to the background."""
-        assert hold.released()
+        assert hold.mark_released()
         self.schedule.remove(hold)
         try:
             assert await hold.release(), "it was held"
-        except Trouble:
+        except RequestFailed:
             pass
 
-    def lives(self, hold: Hold) -> bool:
+    def lives(self, hold: LeaseRecord) -> bool:
         """Whether the client trusts it now."""
         return hold.state in (LeaseState.HELD, LeaseState.SUSPECT) and self.now < hold.deadline
 

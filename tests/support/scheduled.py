@@ -32,7 +32,7 @@ from typing import Any, cast
 
 import hiredis
 
-from holdfast._core.trouble import Trouble, refusal
+from holdfast._core.failure import RequestFailed, refusal
 from holdfast._lua import SCRIPTS
 from holdfast._sim.server import Refused, Server
 from holdfast._transport.threads import SingleTopology
@@ -44,7 +44,7 @@ _STEPS_MAX = 400_000
 #: Where threads may be switched between two lines.
 _TRACED = (
     *("/holdfast/_drivers/", "/holdfast/_transport/waits.py"),
-    *("/holdfast/_faces/threads", "/holdfast/_core/hold.py"),
+    *("/holdfast/_faces/threads", "/holdfast/_core/record.py"),
 )
 _FOREVER = float("inf")
 
@@ -635,49 +635,51 @@ class Node:
         self.lose = 0.0
         self._names = {script.sha.encode(): name for name, script in SCRIPTS.items()}
 
-    def _carry_out(self, work: Callable[[], Any], patience_s: float) -> Any:
+    def _carry_out(self, work: Callable[[], Any], request_timeout_s: float) -> Any:
         world = self._world
         if self.closed or world.afterwards():
-            raise Trouble("closed", "the client is closed", self.name, sent=False, passing=False)
+            raise RequestFailed("closed", "the client is closed", self.name, maybe_executed=False, transient=False)
         world.switch(always=True)
         try:
             reply = work()
         except Refused as refused:
             reply = refusal(str(refused), self.name)
         if world.random.random() < self.lose:
-            world.sleep(patience_s)
-            raise Trouble("silent", "no answer in time", self.name, sent=True, passing=True)
+            world.sleep(request_timeout_s)
+            raise RequestFailed("silent", "no answer in time", self.name, maybe_executed=True, transient=True)
         world.sleep(world.random.choice((0.0, 0.0002, 0.001)))
-        if isinstance(reply, Trouble):
+        if isinstance(reply, RequestFailed):
             raise reply
         return reply
 
     def call(self, call: Any, on_wire: Any = None, asking: bool = False) -> Any:
-        return self._carry_out(lambda: self._world.server.script(call.script, call.keys, call.args), call.patience_s)
+        return self._carry_out(
+            lambda: self._world.server.script(call.script, call.keys, call.args), call.request_timeout_s
+        )
 
-    def call_packed(self, packed: bytes, patience_s: float, script: Any) -> Any:
+    def call_packed(self, packed: bytes, request_timeout_s: float, script: Any) -> Any:
         reader = hiredis.Reader()
         reader.feed(packed)
         words: list[Any] = reader.gets()
         count = int(words[2])
         keys, args = words[3 : 3 + count], words[3 + count :]
-        return self._carry_out(lambda: self._world.server.script(self._names[words[1]], keys, args), patience_s)
+        return self._carry_out(lambda: self._world.server.script(self._names[words[1]], keys, args), request_timeout_s)
 
-    def call_all(self, calls: Any, patience_s: float) -> list[Any]:
+    def call_all(self, calls: Any, request_timeout_s: float) -> list[Any]:
         answers: list[Any] = []
         for call in calls:
             try:
                 answers.append(self.call(call))
-            except Trouble as trouble:
-                answers.append(trouble)
+            except RequestFailed as failure:
+                answers.append(failure)
         return answers
 
     def command(self, command: Any, asking: bool = False) -> Any:
-        return self._carry_out(lambda: self._world.server.command(*command.args), command.patience_s)
+        return self._carry_out(lambda: self._world.server.command(*command.args), command.request_timeout_s)
 
-    def subscribe(self, channel: str, patience_s: float) -> _Inbox:
+    def subscribe(self, channel: str, request_timeout_s: float) -> _Inbox:
         inbox = _Inbox(self._world)
-        self._carry_out(lambda: self._world.subscribe(channel.encode(), inbox), patience_s)
+        self._carry_out(lambda: self._world.subscribe(channel.encode(), inbox), request_timeout_s)
         return inbox
 
     def drop_idle(self) -> None:

@@ -114,4 +114,4 @@ def test_the_number_of_threads_is_bounded(cluster: Cluster, hang: Callable[[], N
         cluster.servers[0].resume()
         assert locks._driver.settle(30)
         for lease in leases:
-            assert lease._hold.released()
+            assert lease._hold.mark_released()

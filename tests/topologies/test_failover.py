@@ -77,7 +77,7 @@ def test_one_of_two_replicas_is_not_enough(face: Face, unique_name: str) -> None
         servers.raw.client_kill_filter(_type="replica")  # so that nothing lies in its buffers
         eventually(lambda: servers.in_step() == 1, "the other one is back", 60)
         trap = locks.lock(unique_name, ttl=120, sync_replicas=1, renew=False).acquire()
-        with pytest.raises(holdfast.ReplicasMissing):
+        with pytest.raises(holdfast.InsufficientReplicas):
             locks.lock(f"{unique_name}-all", ttl=1, sync_replicas="all").try_acquire()
         servers.master.kill()
         lagging.resume()

@@ -36,11 +36,11 @@ def test_too_few_are_reported_and_nothing_is_left(
     locks.lock(f"{unique_name}-warm").acquire().release()
     in_step.replicas[1].pause()
     lock = locks.lock(unique_name, ttl=1)  # so that WAIT waits for a sixth of a second
-    with pytest.raises(holdfast.ReplicasMissing) as caught:
+    with pytest.raises(holdfast.InsufficientReplicas) as caught:
         lock.acquire(timeout=0.5)
     assert (caught.value.name, caught.value.needed, caught.value.acked) == (unique_name, 2, 1)
     eventually(lambda: not in_step.raw.exists(key(unique_name)), "it was given back")
-    with pytest.raises(holdfast.ReplicasMissing):
+    with pytest.raises(holdfast.InsufficientReplicas):
         lock.try_acquire()
     eventually(lambda: not in_step.raw.exists(key(unique_name)), "it was given back")
     # One of two is what another lock asks for.
@@ -61,14 +61,14 @@ def test_a_replica_that_is_gone_is_still_counted(face: Face, unique_name: str) -
         locks.lock(unique_name).acquire().release()
         own.replicas[0].kill()
         eventually(lambda: own.online() == 1, "the master knows that it is gone")
-        with pytest.raises(holdfast.ReplicasMissing) as caught:
+        with pytest.raises(holdfast.InsufficientReplicas) as caught:
             locks.lock(unique_name, ttl=1).try_acquire()
         assert (caught.value.needed, caught.value.acked) == (2, 1), "it may be promoted yet"
 
 
 def test_all_of_none_is_none(face: Face, valkey_server: Any, unique_name: str) -> None:
     locks = face.connect(valkey_server.url, sync_replicas="all")
-    with pytest.raises(holdfast.ReplicasMissing) as caught:
+    with pytest.raises(holdfast.InsufficientReplicas) as caught:
         locks.lock(unique_name, ttl=1).try_acquire()
     assert (caught.value.needed, caught.value.acked) == (1, 0)
 

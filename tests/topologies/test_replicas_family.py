@@ -59,7 +59,7 @@ def test_too_few_are_reported_and_nothing_is_left(
     asked = make(face.connect(in_step.url, sync_replicas=2), unique_name, ttl=1)  # WAIT takes a sixth of that
     in_step.replicas[1].pause()
     for attempt in (lambda: asked.acquire(timeout=0.5), asked.try_acquire):
-        with pytest.raises(holdfast.ReplicasMissing) as caught:
+        with pytest.raises(holdfast.InsufficientReplicas) as caught:
             attempt()
         assert (caught.value.needed, caught.value.acked) == (2, 1)
         eventually(lambda: not in_step.raw.exists(key(unique_name, part)), "it was given back")
@@ -86,7 +86,7 @@ def test_several_slots(in_step: Replicated, face: Face, unique_name: str, monkey
         assert all(stands_at(replica, name, "", lease.token) for replica in in_step.replicas)
     lease.release()
     in_step.replicas[1].pause()
-    with pytest.raises(holdfast.ReplicasMissing):
+    with pytest.raises(holdfast.InsufficientReplicas):
         locks.multilock(*names, ttl=1).try_acquire()
     eventually(lambda: not in_step.raw.exists(*map(key, names)), "all were given back")
 
@@ -101,7 +101,7 @@ def test_upgrades_and_downgrades_keep_it(in_step: Replicated, face: Face, unique
             assert client.get(key(unique_name, ":upgraded")) == writer.token
     writer.release()
     in_step.replicas[1].pause()
-    with pytest.raises((holdfast.ReplicasMissing, holdfast.LeaseLost)):
+    with pytest.raises((holdfast.InsufficientReplicas, holdfast.LeaseLost)):
         reader.upgrade(timeout=0.3)
     eventually(lambda: not in_step.raw.exists(key(unique_name, ":upgraded")), "it was given back")
     assert reader.lost.wait(30)
@@ -109,7 +109,7 @@ def test_upgrades_and_downgrades_keep_it(in_step: Replicated, face: Face, unique
 
 def test_a_condition_waits_as_its_lock_demands(in_step: Replicated, face: Face, unique_name: str) -> None:
     brought = face.redis().Redis.from_url(in_step.url)
-    locks = face.client(brought, _settings=Settings(stubborn_s=2.0))
+    locks = face.client(brought, _settings=Settings(retry_limit_s=2.0))
     lock = locks.lock(unique_name, ttl=20, renew=False, sync_replicas=2)
     condition = locks.condition(getattr(lock, "_target", lock))
     actor = face.actor()
@@ -118,7 +118,7 @@ def test_a_condition_waits_as_its_lock_demands(in_step: Replicated, face: Face, 
     assert all(stands_at(replica, unique_name, "", lease.token) for replica in in_step.replicas)
     in_step.replicas[1].pause()
     waiting = actor.tell(condition, "wait", timeout=0.05)
-    with pytest.raises(holdfast.ReplicasMissing):
+    with pytest.raises(holdfast.InsufficientReplicas):
         waiting.result(90)
     eventually(lambda: not in_step.raw.exists(key(unique_name)), "and the lock is not held any more")
     locks.close()
@@ -133,5 +133,5 @@ def test_an_election_has_the_option(in_step: Replicated, face: Face, unique_name
             assert client.get(key(unique_name, ":leader")) == lease.token
     election.resign()
     in_step.replicas[1].pause()
-    with pytest.raises(holdfast.ReplicasMissing):
+    with pytest.raises(holdfast.InsufficientReplicas):
         election.campaign(timeout=0.3)

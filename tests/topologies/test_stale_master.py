@@ -39,7 +39,7 @@ def test_a_replica_that_was_cut_off_takes_over(face: Face, unique_name: str) -> 
         lagging = servers.replicas[1]
         cut_off(servers, lagging)
         trap = locks.lock(f"{unique_name}-one", ttl=120, sync_replicas=1, renew=False).acquire()
-        with pytest.raises(holdfast.ReplicasMissing) as caught:
+        with pytest.raises(holdfast.InsufficientReplicas) as caught:
             locks.lock(f"{unique_name}-all", ttl=1, sync_replicas="all").try_acquire()
         assert (caught.value.needed, caught.value.acked) == (2, 1)
         servers.master.kill()
@@ -84,7 +84,12 @@ def test_the_old_master_comes_back(face: Face, unique_name: str) -> None:
         # At the stale master a lease that replicas have to acknowledge cannot be had, before and after it has learnt.
         for number in range(3):
             with pytest.raises(
-                (holdfast.ReplicasMissing, holdfast.ServerError, holdfast.OutcomeUnknown, holdfast.ServerUnreachable)
+                (
+                    holdfast.InsufficientReplicas,
+                    holdfast.ServerError,
+                    holdfast.OutcomeUnknown,
+                    holdfast.ServerUnreachable,
+                )
             ):
                 straight.lock(f"{unique_name}-free-{number}", ttl=1, sync_replicas="all").try_acquire()
         second.extend(60)

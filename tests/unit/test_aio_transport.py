@@ -26,8 +26,8 @@ from holdfast._core.effects import (
     Unlisten,
     Wake,
 )
-from holdfast._core.hold import Hold, LeaseState
-from holdfast._core.trouble import Trouble
+from holdfast._core.failure import RequestFailed
+from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._drivers.aio import AioDriver
 from holdfast._lua import SCRIPTS
 from holdfast._transport import aio
@@ -113,8 +113,8 @@ def play(tmp_path: Path) -> Callable[[Test], None]:
     return lambda test: asyncio.run(main(test))
 
 
-def call(token: str = "t", patience_s: float = PATIENCE_S, sync: tuple[int, int] | None = None) -> Call:
-    return Call("cond_notify", ("{k}", "{k}:f", "{k}:q", "{k}:g"), (token, 1, 2, "i:", 0), patience_s, sync=sync)
+def call(token: str = "t", request_timeout_s: float = PATIENCE_S, sync: tuple[int, int] | None = None) -> Call:
+    return Call("cond_notify", ("{k}", "{k}:f", "{k}:q", "{k}:g"), (token, 1, 2, "i:", 0), request_timeout_s, sync=sync)
 
 
 async def protocol(effect: Any) -> Any:
@@ -186,9 +186,9 @@ def test_a_user_who_may_not_load_scripts(play: Callable[[Test], None]) -> None:
 def test_a_refusal_is_trouble_with_its_word(play: Callable[[Test], None]) -> None:
     async def test(fake: Fake, driver: AioDriver) -> None:
         fake.answer = lambda words, wire: b"-OOM command not allowed\r\n"
-        with pytest.raises(Trouble) as caught:
+        with pytest.raises(RequestFailed) as caught:
             await driver.run(protocol(call()))
-        assert (caught.value.kind, caught.value.sent, caught.value.passing) == ("OOM", False, False)
+        assert (caught.value.kind, caught.value.maybe_executed, caught.value.transient) == ("OOM", False, False)
 
     play(test)
 
@@ -196,9 +196,9 @@ def test_a_refusal_is_trouble_with_its_word(play: Callable[[Test], None]) -> Non
 def test_a_former_master_gets_no_more_requests(play: Callable[[Test], None]) -> None:
     async def test(fake: Fake, driver: AioDriver) -> None:
         fake.answer = lambda words, wire: b"-READONLY You can't write against a read only replica.\r\n"
-        with pytest.raises(Trouble) as caught:
+        with pytest.raises(RequestFailed) as caught:
             await driver.run(protocol(call()))
-        assert caught.value.passing
+        assert caught.value.transient
         fake.answer = lambda words, wire: b":1\r\n"
         assert await driver.run(protocol(call())) == 1
         assert len(fake.wires) == 2, "the next request must ask anew who the master is"
@@ -213,9 +213,9 @@ def test_silence_ends_in_time_and_a_late_reply_is_dropped(
 
     async def test(fake: Fake, driver: AioDriver) -> None:
         fake.answer = lambda words, wire: None
-        with pytest.raises(Trouble) as caught:
-            await driver.run(protocol(call("quiet", patience_s=0.05)))
-        assert (caught.value.kind, caught.value.sent, caught.value.passing) == ("silent", True, True)
+        with pytest.raises(RequestFailed) as caught:
+            await driver.run(protocol(call("quiet", request_timeout_s=0.05)))
+        assert (caught.value.kind, caught.value.maybe_executed, caught.value.transient) == ("silent", True, True)
         waiting = asyncio.create_task(driver.run(protocol(call("next"))))
         await until(lambda: len(fake.asked) == 2)
         fake.wires[0].write(b":99\r\n:3\r\n")
@@ -231,8 +231,8 @@ def test_a_connection_that_stays_silent_gets_no_more_requests(
 
     async def test(fake: Fake, driver: AioDriver) -> None:
         fake.answer = lambda words, wire: None if wire is fake.wires[0] else b":1\r\n"
-        with pytest.raises(Trouble):
-            await driver.run(protocol(call(patience_s=0.1)))
+        with pytest.raises(RequestFailed):
+            await driver.run(protocol(call(request_timeout_s=0.1)))
         assert await driver.run(protocol(call())) == 1
         assert len(fake.wires) == 2
 
@@ -248,9 +248,9 @@ def test_a_broken_connection_says_what_may_have_been_done(play: Callable[[Test],
             return None
 
         fake.answer = answer
-        with pytest.raises(Trouble) as caught:
+        with pytest.raises(RequestFailed) as caught:
             await driver.run(protocol(call()))
-        assert (caught.value.kind, caught.value.sent, caught.value.passing) == ("broken", True, True)
+        assert (caught.value.kind, caught.value.maybe_executed, caught.value.transient) == ("broken", True, True)
         fake.answer = lambda words, wire: b":1\r\n"
         assert await driver.run(protocol(call())) == 1
 
@@ -260,9 +260,9 @@ def test_a_broken_connection_says_what_may_have_been_done(play: Callable[[Test],
 def test_an_answer_that_makes_no_sense_ends_the_connection(play: Callable[[Test], None]) -> None:
     async def test(fake: Fake, driver: AioDriver) -> None:
         fake.answer = lambda words, wire: b"HTTP/1.1 400 Bad Request\r\n\r\n"
-        with pytest.raises(Trouble) as caught:
+        with pytest.raises(RequestFailed) as caught:
             await driver.run(protocol(call()))
-        assert (caught.value.kind, caught.value.sent, caught.value.passing) == ("nonsense", True, False)
+        assert (caught.value.kind, caught.value.maybe_executed, caught.value.transient) == ("nonsense", True, False)
 
     play(test)
 
@@ -284,9 +284,13 @@ def test_a_server_that_hangs_up_after_the_handshake(play: Callable[[Test], None]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(aio, "_connect", connect)
             for effect in (call(), Listen("t", "k", PATIENCE_S)):
-                with pytest.raises(Trouble) as caught:
+                with pytest.raises(RequestFailed) as caught:
                     await driver.run(protocol(effect))
-                assert (caught.value.kind, caught.value.sent, caught.value.passing) == ("broken", False, True)
+                assert (caught.value.kind, caught.value.maybe_executed, caught.value.transient) == (
+                    "broken",
+                    False,
+                    True,
+                )
             hang_up = False
             assert await driver.run(protocol(call())) == 1
 
@@ -298,9 +302,9 @@ def test_nobody_listens_there(tmp_path: Path) -> None:
         client = redis.asyncio.Redis(unix_socket_path=str(tmp_path / "none"), protocol=2)
         driver = AioDriver(SingleTopology(server_of_client(client)), "c" * 24, "holdfast:inbox:")
         for _ in range(2):
-            with pytest.raises(Trouble) as caught:
+            with pytest.raises(RequestFailed) as caught:
                 await driver.run(protocol(call()))
-            assert (caught.value.kind, caught.value.sent, caught.value.passing) == ("refused", False, True)
+            assert (caught.value.kind, caught.value.maybe_executed, caught.value.transient) == ("refused", False, True)
         await driver.close()
 
     asyncio.run(main())
@@ -320,9 +324,9 @@ def test_a_server_that_accepts_and_says_nothing(tmp_path: Path) -> None:
         server = await asyncio.start_unix_server(serve, str(tmp_path / "s"))
         client = redis.asyncio.Redis(unix_socket_path=str(tmp_path / "s"), protocol=2)
         driver = AioDriver(SingleTopology(server_of_client(client)), "c" * 24, "holdfast:inbox:")
-        with pytest.raises(Trouble) as caught:
-            await driver.run(protocol(call(patience_s=0.05)))
-        assert (caught.value.kind, caught.value.sent, caught.value.passing) == ("refused", False, True)
+        with pytest.raises(RequestFailed) as caught:
+            await driver.run(protocol(call(request_timeout_s=0.05)))
+        assert (caught.value.kind, caught.value.maybe_executed, caught.value.transient) == ("refused", False, True)
         assert b"EVALSHA" not in said
         await driver.close()
         server.close()
@@ -504,7 +508,7 @@ def test_a_half_open_inbox_is_found_out(play: Callable[[Test], None], monkeypatc
 def test_a_subscription_that_is_refused(play: Callable[[Test], None]) -> None:
     async def test(fake: Fake, driver: AioDriver) -> None:
         fake.answer = lambda words, wire: b"-NOPERM no permission to access the channel\r\n"
-        with pytest.raises(Trouble) as caught:
+        with pytest.raises(RequestFailed) as caught:
             await driver.run(protocol(Listen("a", "k", PATIENCE_S)))
         assert caught.value.kind == "NOPERM"
         fake.answer = lambda words, wire: SUBSCRIBED
@@ -539,7 +543,7 @@ def test_many_calls_end_when_enough_and_the_late_are_looked_at(play: Callable[[T
         fake.answer = answer
         many = CallMany([call("0"), call("1"), call("2"), call("9")], PATIENCE_S, enough, on_late)
         answers = await driver.run(protocol(many))
-        assert isinstance(answers[0], Trouble)
+        assert isinstance(answers[0], RequestFailed)
         assert answers[1:] == [1, 2, None]
         await until(lambda: held)
         held[0].write(b":9\r\n")
@@ -573,7 +577,7 @@ def test_renewals_that_are_due_together_leave_together(play: Callable[[Test], No
             return True
 
         now = clock()
-        holds = [Hold("n", f"t{number}", 1, 30_000, now, extension, release) for number in range(200)]
+        holds = [LeaseRecord("n", f"t{number}", 1, 30_000, now, extension, release) for number in range(200)]
         await driver.run(protocol(call()))
         fake.reads.clear()
         for hold in holds:
@@ -605,7 +609,7 @@ def test_a_loss_is_told_at_its_deadline_while_the_renewal_hangs(play: Callable[[
             released.set()
             return True
 
-        hold = Hold("n", "t", 1, 300, clock(), extension, release)
+        hold = LeaseRecord("n", "t", 1, 300, clock(), extension, release)
         hold.on_loss = told.append
         driver.watch(hold)
         await until(lambda: told)
@@ -624,7 +628,7 @@ def test_a_closed_driver_refuses(play: Callable[[Test], None]) -> None:
         await driver.run(protocol(call()))
         await driver.close()
         for effect in (call(), Listen("t", "k", 1.0), Command(("PING",), 1.0)):
-            with pytest.raises(Trouble) as caught:
+            with pytest.raises(RequestFailed) as caught:
                 await driver.run(protocol(effect))
             assert caught.value.kind == "closed"
         assert math.isinf(driver._alarm_at) or driver._alarm is None or driver._alarm.cancelled()

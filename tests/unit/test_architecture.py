@@ -53,7 +53,7 @@ ROOMS: dict[str, Room] = {
     "embedded": Room(_FACTS),
     "fencing": Room(_FACTS | {"_faces.options"}),
     "testing": Room(_PUBLIC | {"_sim", "_core", "_faces"}, frozenset({"pytest"})),
-    "lab": Room(_PUBLIC | {"_core.effects", "_core.trouble"}, _CLIENTS | _TERMINAL),
+    "lab": Room(_PUBLIC | {"_core.effects", "_core.failure"}, _CLIENTS | _TERMINAL),
     "cli": Room(_PUBLIC, _CLIENTS | _TERMINAL),
     "__main__": Room(frozenset({"cli"})),
 }

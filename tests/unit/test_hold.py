@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from holdfast._core.hold import Hold, LeaseState, Order, Schedule
 from holdfast._core.keys import lock_keys
+from holdfast._core.record import LeaseRecord, LeaseState, Order, Schedule
 from holdfast._core.rwlock import RWTurn
 from holdfast._core.waiting import Grant
 
 
-def hold_of(ttl_ms: int, sent_at: float = 100.0, max_hold_ms: int | None = None) -> Hold:
+def hold_of(ttl_ms: int, sent_at: float = 100.0, max_hold_ms: int | None = None) -> LeaseRecord:
     async def done() -> Any:
         return True
 
-    return Hold("a", "t:1:1", 1, ttl_ms, sent_at, lambda ttl_ms: done(), done, True, max_hold_ms)
+    return LeaseRecord("a", "t:1:1", 1, ttl_ms, sent_at, lambda ttl_ms: done(), done, True, max_hold_ms)
 
 
 def test_a_shorter_ttl_counts_from_before_it_is_asked_for() -> None:
     hold = hold_of(600_000)
-    assert hold.shortened(2_000, 110.0)
+    assert hold.shorten(2_000, 110.0)
     assert 111.9 < hold.deadline < 112.0
     assert hold.ttl_ms == 2_000
 
@@ -29,13 +29,13 @@ def test_a_shorter_ttl_counts_from_before_it_is_asked_for() -> None:
 def test_a_longer_ttl_counts_when_it_is_answered() -> None:
     hold = hold_of(30_000)
     before = hold.deadline
-    assert not hold.shortened(60_000, 110.0)
+    assert not hold.shorten(60_000, 110.0)
     assert hold.deadline == before
 
 
 def test_an_answer_from_before_a_shortening_is_not_trusted_for_more() -> None:
     hold = hold_of(30_000)
-    hold.shortened(2_000, 110.1)  # while a renewal for 30 s was on its way since 110.0
+    hold.shorten(2_000, 110.1)  # while a renewal for 30 s was on its way since 110.0
     assert hold.extended(30_000, 110.0, 110.2)
     assert hold.deadline < 112.1
 
@@ -47,8 +47,8 @@ def test_a_shortened_hold_is_lost_at_its_new_deadline() -> None:
         schedule.add(hold, 0.5)
         if known:
             schedule.replan(hold, 0.5)
-        hold.shortened(2_000, 110.0)
-        at = schedule.shortened(hold)
+        hold.shorten(2_000, 110.0)
+        at = schedule.shorten(hold)
         assert at == hold.deadline
         next_at = schedule.next_at()
         assert next_at is not None and next_at <= hold.deadline
@@ -62,15 +62,15 @@ def test_a_side_of_a_shared_lock_keeps_what_its_grant_and_its_other_side_say() -
     hold = turn.hold("a", Grant(1, 100.0, stray=True), True, None, until=105.0)
     assert turn.stray, "its release buries the token"
     assert hold.deadline == 105.0 and hold.renewal_ttl_ms(101.0) is None
-    assert not hold.over(104.9) and hold.over(105.0) and hold.reason == "max_hold"
+    assert not hold.check_expired(104.9) and hold.check_expired(105.0) and hold.reason == "max_hold"
 
 
 # ---------------------------------------------------------------- extensions, and answers in any order
 
 
-def extending(hold: Hold, ttl_ms: int, asked_at: float) -> Order:
+def extending(hold: LeaseRecord, ttl_ms: int, asked_at: float) -> Order:
     order = hold.extending(ttl_ms, asked_at)
-    hold.shortened(ttl_ms, asked_at, order.asks_ms)
+    hold.shorten(ttl_ms, asked_at, order.asks_ms)
     return order
 
 
@@ -120,6 +120,6 @@ def test_a_renewal_that_fails_after_a_later_answer_makes_nothing_suspect(answere
         assert schedule.extended(hold, order, True, 60_000, 101.2, 101.3, 0.5) is not None
     schedule.failed(hold, 101.5, 0.5, sent_at=101.0)
     assert hold.state is (LeaseState.HELD if answered else LeaseState.SUSPECT)
-    assert not hold.over(hold.deadline - 0.1)
+    assert not hold.check_expired(hold.deadline - 0.1)
     assert schedule.due(hold.deadline + 1) == []
-    assert hold.over(hold.deadline)
+    assert hold.check_expired(hold.deadline)

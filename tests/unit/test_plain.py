@@ -11,7 +11,7 @@ import redis
 
 import holdfast
 from holdfast import embedded
-from holdfast._core.trouble import Trouble
+from holdfast._core.failure import RequestFailed
 from holdfast._transport.plain import Address, address_of_url
 
 
@@ -97,18 +97,18 @@ def test_a_full_server_says_so(private_server: Callable[..., embedded.Server]) -
         assert first.recv(100) == b"+PONG\r\n"
         connection = Address(server.host, server.port, None, None, None, 0).connection()
         connection.socket_connect_timeout = connection.socket_timeout = 30.0
-        with pytest.raises(Trouble) as trouble:
+        with pytest.raises(RequestFailed) as failure:
             connection.connect()
-    assert (trouble.value.kind, trouble.value.passing, trouble.value.sent) == ("MAXCLIENTS", True, False)
+    assert (failure.value.kind, failure.value.transient, failure.value.maybe_executed) == ("MAXCLIENTS", True, False)
 
 
 def test_a_server_that_says_nothing_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         connection = Address("127.0.0.1", silent.getsockname()[1], None, None, None, 0).connection()
         connection.socket_connect_timeout = connection.socket_timeout = 0.05
-        with pytest.raises(Trouble, match=r"no answer within 0\.05 s") as trouble:
+        with pytest.raises(RequestFailed, match=r"no answer within 0\.05 s") as failure:
             connection.connect()
-    assert (trouble.value.kind, trouble.value.sent) == ("refused", False)
+    assert (failure.value.kind, failure.value.maybe_executed) == ("refused", False)
 
 
 def test_a_server_that_hangs_up_is_trouble_that_passes() -> None:
@@ -117,7 +117,7 @@ def test_a_server_that_hangs_up_is_trouble_that_passes() -> None:
         hanging_up.start()
         connection = Address("127.0.0.1", rude.getsockname()[1], None, None, None, 0).connection()
         connection.socket_connect_timeout = connection.socket_timeout = 30.0
-        with pytest.raises(Trouble) as trouble:
+        with pytest.raises(RequestFailed) as failure:
             connection.connect()
         hanging_up.join(30.0)
-    assert (trouble.value.passing, trouble.value.sent) == (True, False)
+    assert (failure.value.transient, failure.value.maybe_executed) == (True, False)

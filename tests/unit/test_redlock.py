@@ -19,10 +19,10 @@ import pytest
 
 from holdfast._core import redlock
 from holdfast._core.effects import Answer, Call, CallMany, Effect, Now, Protocol, Random, Sleep, Spawn
+from holdfast._core.failure import RequestFailed, refusal
 from holdfast._core.keys import lock_keys
 from holdfast._core.redlock import Quorum
 from holdfast._core.settings import DEFAULT
-from holdfast._core.trouble import Trouble, refusal
 from holdfast._core.validity import DRIFT, MARGIN_S
 from holdfast._core.waiting import Busy, Grant
 from holdfast._sim.server import Refused, Server
@@ -77,7 +77,7 @@ class Member:
         try:
             return self.server.script(call.script, call.keys, call.args)
         except Refused as refused:
-            return refusal(refused.said, "n")
+            return refusal(refused.message, "n")
 
 
 _made: list[Driver] = []
@@ -131,23 +131,23 @@ class Driver:
         if isinstance(effect, CallMany):
             return self.ask(effect)
         assert isinstance(effect, Call), effect
-        (answer,) = self.ask(CallMany([effect], effect.patience_s))
+        (answer,) = self.ask(CallMany([effect], effect.request_timeout_s))
         if answer is None:
-            raise Trouble("silent", "no answer", "n", sent=True, passing=True)
-        if isinstance(answer, Trouble):
+            raise RequestFailed("silent", "no answer", "n", maybe_executed=True, transient=True)
+        if isinstance(answer, RequestFailed):
             raise answer
         return answer
 
     def ask(self, many: CallMany) -> list[Answer]:
         answers: list[Answer] = [None] * len(many.calls)
-        over_at = self.now + many.patience_s
+        over_at = self.now + many.request_timeout_s
         over = False
         for at, call in enumerate(many.calls):
             assert call.node is not None
             self.asked.append((call.script, call.node))
             member = self.members[call.node]
             if member.fate == "refused":
-                answers[at] = Trouble("refused", "nobody listens", "n", sent=False, passing=True)
+                answers[at] = RequestFailed("refused", "nobody listens", "n", maybe_executed=False, transient=True)
             elif member.fate == "lost":
                 member.carry_out(call)
             elif member.fate == "late" or (over and member.fate != "swallowed"):
@@ -163,7 +163,7 @@ class Driver:
 
     def late(self, many: CallMany, at: int, member: Member, call: Call) -> None:
         answer = member.carry_out(call)
-        if many.late is not None and not isinstance(answer, Trouble):
+        if many.late is not None and not isinstance(answer, RequestFailed):
             protocol = many.late(at, answer)
             if protocol is not None:
                 self.spawned.append(protocol)
@@ -186,9 +186,9 @@ class Driver:
         return [member.holder() for member in self.members]
 
 
-def knowing(size: int, delay_ms: int | None = DELAY_MS, patience_s: float | None = None) -> Quorum:
+def knowing(size: int, delay_ms: int | None = DELAY_MS, request_timeout_s: float | None = None) -> Quorum:
     """What a client knows that has seen all members before."""
-    quorum = Quorum([f"m{at}" for at in range(size)], delay_ms, patience_s)
+    quorum = Quorum([f"m{at}" for at in range(size)], delay_ms, request_timeout_s)
     quorum.unchecked = False
     quorum.run_ids = [f"{at:040x}" for at in range(size)]
     return quorum
@@ -207,11 +207,11 @@ def patterns(size: int) -> Iterable[tuple[str, ...]]:
 
 def attempt(
     driver: Driver, quorum: Quorum, token: str = FIRST, timeout_s: float | None = 0.0
-) -> Grant | Busy | Trouble:
+) -> Grant | Busy | RequestFailed:
     try:
         result: Grant | Busy = driver.run(redlock.acquire(quorum, KEYS, token, TTL_MS, timeout_s))
-    except Trouble as trouble:
-        return trouble
+    except RequestFailed as failure:
+        return failure
     return result
 
 
@@ -244,19 +244,19 @@ def test_every_pattern(size: int, eager: bool, give_backs_first: bool) -> None:
             driver.meet(fates)  # as before: those that fail fail again
             try:
                 assert driver.run(redlock.release(quorum, KEYS, FIRST, TTL_MS, got.more[1])), fates
-            except Trouble as trouble:
-                raise AssertionError((fates, trouble)) from trouble
+            except RequestFailed as failure:
+                raise AssertionError((fates, failure)) from failure
         else:
             unsure = {at for at, fate in enumerate(fates) if fate in UNSURE or fate == "grant"}
             if votes + busy >= need:
                 assert isinstance(got, Busy), (fates, got)
                 # Who holds it is told where most of the answers that count name one and the same.
                 assert got.holder == (FOREIGN if busy else None), fates
-            elif fates.count("error") >= need and not (eager and isinstance(got, redlock.QuorumTrouble)):
+            elif fates.count("error") >= need and not (eager and isinstance(got, redlock.QuorumFailed)):
                 # What a majority says itself; one by one, it may be hopeless before so many have said it.
-                assert isinstance(got, Trouble) and got.kind == "OOM", (fates, got)
+                assert isinstance(got, RequestFailed) and got.kind == "OOM", (fates, got)
             else:
-                assert isinstance(got, redlock.QuorumTrouble), (fates, got)
+                assert isinstance(got, redlock.QuorumFailed), (fates, got)
                 assert got.needed == need
                 assert got.heard <= votes + busy, fates
                 assert eager or got.heard == votes + busy, fates
@@ -272,14 +272,14 @@ def test_every_pattern(size: int, eager: bool, give_backs_first: bool) -> None:
             at for at, fate in enumerate(fates) if fate == "busy"
         ], f"{fates}: what is not ours stays"
         assert not quorum.used
-    assert set(outcomes) == {"Grant", "Busy", "Trouble", "QuorumTrouble"}, outcomes
+    assert set(outcomes) == {"Grant", "Busy", "RequestFailed", "QuorumFailed"}, outcomes
 
 
 def test_validity_is_what_the_slowest_that_counts_has_left() -> None:
     """ttl − elapsed − drift, at the very edge."""
     allowed_s = TTL_MS / 1000 * (1 - DRIFT) - MARGIN_S
     for took_s, granted in ((allowed_s - 0.01, True), (allowed_s + 0.01, False)):
-        driver, quorum = Driver(3), knowing(3, patience_s=20.0)
+        driver, quorum = Driver(3), knowing(3, request_timeout_s=20.0)
         answer = driver.members[1].carry_out
 
         def slow(call: Call, driver: Driver = driver, answer: Any = answer, took_s: float = took_s) -> Answer:
@@ -527,11 +527,11 @@ def test_every_pattern_of_a_renewal_and_of_a_release(size: int, verb: str) -> No
         expected: object = True if held >= need else False if gone >= need else None
         result: object = None
         if expected is None:
-            with pytest.raises(redlock.QuorumTrouble) as caught:
+            with pytest.raises(redlock.QuorumFailed) as caught:
                 driver.run(protocol)
-            trouble = caught.value
-            assert (trouble.needed, trouble.heard, trouble.passing) == (need, held + gone, True), fates
-            assert len(trouble.problems) == size - held - gone
+            failure = caught.value
+            assert (failure.needed, failure.heard, failure.transient) == (need, held + gone, True), fates
+            assert len(failure.problems) == size - held - gone
         else:
             result = bool(driver.run(protocol))
         assert result is expected, fates

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast._core.effects import Protocol
-from holdfast._core.hold import Hold, LeaseState, Schedule
+from holdfast._core.record import LeaseRecord, LeaseState, Schedule
 from holdfast._core.validity import DRIFT, MARGIN_S, deadline
 
 TTLS = st.integers(min_value=100, max_value=86_400_000)
@@ -22,11 +22,11 @@ def _extension(ttl_ms: int) -> Protocol[bool]:
     return _yes()
 
 
-def hold_of(ttl_ms: int, sent_at: float, *, renew: bool = True, max_hold_ms: int | None = None) -> Hold:
-    return Hold("a", "t", 1, ttl_ms, sent_at, _extension, _yes, renew, max_hold_ms)
+def hold_of(ttl_ms: int, sent_at: float, *, renew: bool = True, max_hold_ms: int | None = None) -> LeaseRecord:
+    return LeaseRecord("a", "t", 1, ttl_ms, sent_at, _extension, _yes, renew, max_hold_ms)
 
 
-def renewal_at(schedule: Schedule, hold: Hold, jitter: float) -> float:
+def renewal_at(schedule: Schedule, hold: LeaseRecord, jitter: float) -> float:
     """Watch it, and attend to it until it is to be renewed: when that is."""
     at = schedule.add(hold, jitter)
     for _ in range(3):
@@ -104,7 +104,7 @@ def test_not_the_holder_any_more_is_a_loss_at_once() -> None:
 
 def test_a_lost_lease_is_not_released_and_not_extended() -> None:
     hold = hold_of(1000, 10.0)
-    assert hold.over(hold.deadline)
-    assert not hold.released()
+    assert hold.check_expired(hold.deadline)
+    assert not hold.mark_released()
     assert not hold.extended(1000, hold.deadline, hold.deadline)
     assert hold.state is LeaseState.LOST

@@ -21,11 +21,11 @@ from holdfast._core.effects import (
     Wake,
 )
 from holdfast._core.exclusive import OneServer
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockTurn
 from holdfast._core.rwlock import RWTurn, downgrade
 from holdfast._core.settings import DEFAULT
-from holdfast._core.trouble import Trouble
 from holdfast._core.waiting import Busy, Grant, wait_for
 from tests.support.steps import drive
 
@@ -91,8 +91,8 @@ def busy(remaining_ms: int = 500, place: int = 0) -> list[Any]:
     return [0, remaining_ms, OTHER, place, 77]
 
 
-def passing(sent: bool = True) -> Trouble:
-    return Trouble("broken", "gone", "n", sent=sent, passing=True)
+def passing(sent: bool = True) -> RequestFailed:
+    return RequestFailed("broken", "gone", "n", maybe_executed=sent, transient=True)
 
 
 def test_a_grant_leaves_nothing_behind() -> None:
@@ -114,9 +114,9 @@ def test_a_server_that_is_always_too_late_ends_it(timeout_s: float | None) -> No
     if timeout_s == 5.0:
         assert isinstance(driver.run(acquire(timeout_s)), Busy)
     else:
-        with pytest.raises(Trouble, match="longer than the ttl"):
+        with pytest.raises(RequestFailed, match="longer than the ttl"):
             driver.run(acquire(timeout_s))
-    assert driver.now <= 1000 + DEFAULT.stubborn_s + 2
+    assert driver.now <= 1000 + DEFAULT.retry_limit_s + 2
     assert driver.count(Spawn) == 1, "what the server granted is given back"
 
 
@@ -137,7 +137,7 @@ def test_a_grant_that_too_few_replicas_have_is_none(acked: int, granted: bool) -
     if granted:
         assert driver.run(asking).fence == 5
     else:
-        with pytest.raises(Trouble, match="1 of 2 replicas"):
+        with pytest.raises(RequestFailed, match="1 of 2 replicas"):
             driver.run(asking)
         assert driver.count(Spawn) == 1, "it is given back"
 
@@ -186,7 +186,7 @@ def test_what_may_still_be_under_way_is_buried_at_the_release(answers: list[tupl
     releasing = Script((0.01, 1))
     assert releasing.run(exclusive.hold(TOKEN, grant, 1000, True, None).release())
     [call] = [effect for effect in releasing.seen if isinstance(effect, Call)]
-    assert call.args[-1] == (DEFAULT.bury_ms if stray else 0)
+    assert call.args[-1] == (DEFAULT.tombstone_ms if stray else 0)
 
 
 def test_a_downgrade_that_is_answered_too_late_is_none() -> None:
@@ -207,9 +207,9 @@ def test_a_foreign_holder_is_polled() -> None:
 @pytest.mark.parametrize("timeout_s", [None, 0.0, 3.0])
 def test_lasting_trouble_ends_it(timeout_s: float | None) -> None:
     driver = Script((0.01, passing()))
-    with pytest.raises(Trouble):
+    with pytest.raises(RequestFailed):
         driver.run(acquire(timeout_s))
-    allowed_s = {None: DEFAULT.stubborn_s, 0.0: DEFAULT.brief_s, 3.0: 3.0}[timeout_s]
+    allowed_s = {None: DEFAULT.retry_limit_s, 0.0: DEFAULT.short_retry_s, 3.0: 3.0}[timeout_s]
     assert driver.now <= 1000 + allowed_s + 0.5
     assert driver.count(Spawn) == 1, "a request without an answer may have been carried out"
 
@@ -223,14 +223,14 @@ def test_passing_trouble_is_waited_out_with_the_same_token() -> None:
 
 def test_trouble_after_queueing_leaves_no_registration() -> None:
     driver = Script((0.01, busy()), (0.01, passing()), wakes=(Wake(Wake.ASK),) * 50)
-    with pytest.raises(Trouble):
+    with pytest.raises(RequestFailed):
         driver.run(acquire(1.0, listening=True))
     assert driver.count(Unlisten) == 1
 
 
 def test_lasting_refusal_ends_it_at_once() -> None:
-    driver = Script((0.01, Trouble("NOAUTH", "NOAUTH no", "n", sent=False, passing=False)))
-    with pytest.raises(Trouble, match="NOAUTH"):
+    driver = Script((0.01, RequestFailed("NOAUTH", "NOAUTH no", "n", maybe_executed=False, transient=False)))
+    with pytest.raises(RequestFailed, match="NOAUTH"):
         driver.run(acquire(None))
     assert driver.now == pytest.approx(1000.01)
 

@@ -11,19 +11,19 @@ once more, unless its generation is over.
 from __future__ import annotations
 
 from holdfast._core.effects import Call, Now, Random, Reply, Sleep
-from holdfast._core.hold import RENEWAL, Order
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
+from holdfast._core.record import RENEWAL, Order
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.trouble import Trouble
-from holdfast._core.waiting import Turn
-from holdfast.errors import BrokenBarrier, DeclaredDifferently
+from holdfast._core.waiting import Acquisition
+from holdfast.errors import BrokenBarrierError, DeclarationMismatch
 
 __all__ = ["BarrierTurn", "move"]
 
 _FOR_EVER_MS = 86_400_000
 
 
-class BarrierTurn(Turn):
+class BarrierTurn(Acquisition):
     """The turn to go on."""
 
     __slots__ = ("breaking", "keep_ms", "keys", "parties")
@@ -35,7 +35,7 @@ class BarrierTurn(Turn):
         self.keep_ms = keep_ms
         self.breaking = False
 
-    def _call(self, what: str, arrival: int, patience_s: float) -> Call:
+    def _call(self, what: str, arrival: int, request_timeout_s: float) -> Call:
         settings = self.settings
         return Call(
             "barrier_wait",
@@ -48,25 +48,25 @@ class BarrierTurn(Turn):
                 self.keep_ms,
                 self.keys.inboxes,
                 settings.signal_recheck_ms,
-                settings.bury_ms,
+                settings.tombstone_ms,
             ),
-            patience_s,
+            request_timeout_s,
         )
 
-    def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
-        return self._call("break" if self.breaking else "wait", arrival, patience_s)
+    def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
+        return self._call("break" if self.breaking else "wait", arrival, request_timeout_s)
 
-    def extend(self, ttl_ms: int, patience_s: float, order: Order = RENEWAL) -> Call:
-        return self._call("wait", 1, patience_s)
+    def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL) -> Call:
+        return self._call("wait", 1, request_timeout_s)
 
-    def undo(self, bury_ms: int, patience_s: float) -> Call:
-        return self._call("leave", 0, patience_s)
+    def undo(self, tombstone_ms: int, request_timeout_s: float) -> Call:
+        return self._call("leave", 0, request_timeout_s)
 
     def refused(self, reply: Reply) -> Exception:
         if reply[0] in (-1, -2):  # -1: told so before, in an answer that was lost
-            return BrokenBarrier(self.keys.name)
+            return BrokenBarrierError(self.keys.name)
         if reply[0] == -3:
-            return DeclaredDifferently("barrier", self.keys.name, self.parties, reply[1])
+            return DeclarationMismatch("barrier", self.keys.name, self.parties, reply[1])
         return super().refused(reply)
 
     def time_is_up(self) -> bool:
@@ -78,21 +78,21 @@ class BarrierTurn(Turn):
 async def move(
     keys: LockKeys, what: str, parties: int, keep_ms: int, settings: Settings = DEFAULT
 ) -> tuple[int, int, bool]:
-    """ "look", "abort" or "reset": (generation, parties waiting, broken?). Raises `Trouble`."""
-    until = await Now() + settings.brief_s
+    """ "look", "abort" or "reset": (generation, parties waiting, broken?). Raises `RequestFailed`."""
+    until = await Now() + settings.short_retry_s
     while True:
         try:
             reply: Reply = await Call(
                 "barrier_move",
                 (keys.lock, f"{keys.base}:arrived", keys.gone),
-                (what, parties, keep_ms, keys.inboxes, settings.bury_ms),
-                settings.patience_s,
+                (what, parties, keep_ms, keys.inboxes, settings.tombstone_ms),
+                settings.request_timeout_s,
             )
-        except Trouble as trouble:
-            if not trouble.passing or await Now() >= until:
+        except RequestFailed as failure:
+            if not failure.transient or await Now() >= until:
                 raise
         else:
             if reply[0] != 1:
-                raise DeclaredDifferently("barrier", keys.name, parties, reply[1])
+                raise DeclarationMismatch("barrier", keys.name, parties, reply[1])
             return int(reply[1]), int(reply[2]), reply[3] == 1
         await Sleep(settings.trouble_pause_s * (0.5 + await Random()))

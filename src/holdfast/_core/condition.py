@@ -12,13 +12,13 @@ one script looks where it is and does what is next, so that asking again is alwa
 from __future__ import annotations
 
 from holdfast._core.effects import Call, Now, Random, Reply, Sleep
-from holdfast._core.hold import RENEWAL, Order
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, part_of_key
 from holdfast._core.mutex import renewal, renewal_of_one_key
+from holdfast._core.record import RENEWAL, Order
 from holdfast._core.replicas import Sync
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.trouble import Trouble
-from holdfast._core.waiting import Turn, patience_for
+from holdfast._core.waiting import Acquisition, request_timeout_for
 from holdfast.errors import NotHeld
 
 __all__ = ["ConditionTurn", "condition_key", "notify"]
@@ -29,7 +29,7 @@ def condition_key(keys: LockKeys, name: str) -> str:
     return f"{keys.base}:cond:{part_of_key(name)}"
 
 
-class ConditionTurn(Turn):
+class ConditionTurn(Acquisition):
     """The turn of a waiter to hold the lock again. `notified`: whether a notification brought it.
 
     `stray_holder`: a request for the lease before may still be carried out, as in `Grant`.
@@ -56,7 +56,7 @@ class ConditionTurn(Turn):
         self.leaving = False
         self.notified = True
 
-    def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
+    def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
         settings, ttl_ms = self.settings, self.ttl_ms
         return Call(
             "cond_wait",
@@ -72,9 +72,9 @@ class ConditionTurn(Turn):
                 self.holder,
                 # Called by a holder that then died, nobody hands over: look within a ttl.
                 min(settings.signal_recheck_ms, ttl_ms),
-                settings.bury_ms if self.stray_holder else 0,
+                settings.tombstone_ms if self.stray_holder else 0,
             ),
-            patience_s,
+            request_timeout_s,
             sync=self.tail(),
         )
 
@@ -82,13 +82,13 @@ class ConditionTurn(Turn):
         if reply[-1] == 0 and (reply[0] == 1 or len(reply) == 6):
             self.notified = False
 
-    def extend(self, ttl_ms: int, patience_s: float, order: Order = RENEWAL) -> Call:
-        return renewal(self.keys, self.token, ttl_ms, order, self.settings, patience_s, sync=self.tail())
+    def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL) -> Call:
+        return renewal(self.keys, self.token, ttl_ms, order, self.settings, request_timeout_s, sync=self.tail())
 
-    def lengthen(self, ttl_ms: int, patience_s: float) -> Call:
-        return renewal_of_one_key(self, self.keys, ttl_ms, patience_s)
+    def lengthen(self, ttl_ms: int, request_timeout_s: float) -> Call:
+        return renewal_of_one_key(self, self.keys, ttl_ms, request_timeout_s)
 
-    def undo(self, bury_ms: int, patience_s: float) -> Call:
+    def undo(self, tombstone_ms: int, request_timeout_s: float) -> Call:
         settings = self.settings
         return Call(
             "cond_leave",
@@ -98,10 +98,10 @@ class ConditionTurn(Turn):
                 settings.fence_ms,
                 self.claim_ms,
                 self.keys.inboxes,
-                bury_ms,
+                tombstone_ms,
                 1 if self.notified and not self.leaving else 0,
             ),
-            patience_s,
+            request_timeout_s,
         )
 
     def refused(self, reply: Reply) -> Exception:
@@ -118,11 +118,11 @@ class ConditionTurn(Turn):
 async def notify(
     keys: LockKeys, cond: str, holder: str, number: int, count: int, ttl_ms: int, settings: Settings = DEFAULT
 ) -> int:
-    """Let `count` waiters on to the lock's queue: how many, or -1 when the lock is not held. Raises `Trouble`.
+    """Let `count` waiters on to the lock's queue: how many, or -1 when the lock is not held. Raises `RequestFailed`.
 
     `number` tells this notification from the others of the holder.
     """
-    until = await Now() + settings.brief_s
+    until = await Now() + settings.short_retry_s
     done = part = 0
     while True:
         try:
@@ -131,14 +131,14 @@ async def notify(
                 (keys.lock, keys.queue, cond, f"{cond}:last"),
                 # Parts of one notification are told apart as well, so that each may be repeated.
                 (holder, count - done, keys.inboxes, f"{number}.{part}" if part else number),
-                patience_for(ttl_ms, settings),
+                request_timeout_for(ttl_ms, settings),
             )
             if isinstance(reply, list):
                 done += reply[0]
                 part += 1
                 continue
             return done + int(reply) if reply >= 0 else done or -1
-        except Trouble as trouble:
-            if not trouble.passing or await Now() >= until:
+        except RequestFailed as failure:
+            if not failure.transient or await Now() >= until:
                 raise
         await Sleep(settings.trouble_pause_s * (0.5 + await Random()))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast._core.effects import Command, Reply
+from holdfast._core.failure import RequestFailed
 from holdfast._core.replies import DONE, MAYBE
-from holdfast._core.trouble import Trouble
 
 __all__ = ["introduce", "look_up"]
 
@@ -22,7 +22,7 @@ async def introduce(key: str, describe: Callable[[], str], keep_ms: int) -> None
     """
     try:
         await Command(("SET", key, describe(), "PX", keep_ms), _PATIENCE_S, key=key, fits=DONE)
-    except (Trouble, OSError):
+    except (RequestFailed, OSError):
         pass
 
 
@@ -31,8 +31,8 @@ async def look_up(key: str) -> bytes | None:
     for ask in (("GETRANGE", key, 0, _LONGEST - 1), ("GET", key)):
         try:
             found: Reply = await Command(ask, _PATIENCE_S, key=key, fits=MAYBE)
-        except Trouble as trouble:
-            if trouble.kind != "NOPERM":
+        except RequestFailed as failure:
+            if failure.kind != "NOPERM":
                 return None
         else:
             return found if isinstance(found, bytes) else None

@@ -2,7 +2,7 @@
 
 Laws: a protocol is an `async def` that awaits effects and other protocols and nothing else; it sees no
 clock, socket, thread or event loop. A driver performs the effects: it takes each from the coroutine,
-does it, and sends the result in (or throws the `Trouble`, or the caller's cancellation).
+does it, and sends the result in (or throws the `RequestFailed`, or the caller's cancellation).
 
 Theory: an effect's `__await__` yields the effect itself, so `coroutine.send` is all that a driver needs,
 and the very same protocol runs over threads, over asyncio and in the simulator. Written as coroutines, not
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from holdfast._core.trouble import Trouble
+from holdfast._core.failure import RequestFailed
 
 __all__ = [
     "Answer",
@@ -54,27 +54,27 @@ class Effect(Generic[R]):
 class Call(Effect[Reply]):
     """Run a shipped script: `script` is its file's stem, `keys` (a tuple) share a slot, `args` are str, int or bytes.
 
-    `node`: the member of a quorum to ask; None where keys[0] decides. `patience_s`: how long to wait for the
+    `node`: the member of a quorum to ask; None where keys[0] decides. `request_timeout_s`: how long to wait for the
     answer. `sync`: (replicas, timeout_ms) to send WAIT behind it, and the result is then (reply, acked);
     (replicas, timeout_ms, True) sends INFO replication, too, and the result is (reply, acked, its text).
-    Replies hold int, bytes, None and lists of these, whatever the client decodes. Raises `Trouble`.
+    Replies hold int, bytes, None and lists of these, whatever the client decodes. Raises `RequestFailed`.
     """
 
-    __slots__ = ("args", "keys", "node", "patience_s", "script", "sync")
+    __slots__ = ("args", "keys", "node", "request_timeout_s", "script", "sync")
 
     def __init__(
         self,
         script: str,
         keys: Sequence[str],
         args: Sequence[str | int | bytes],
-        patience_s: float,
+        request_timeout_s: float,
         node: int | None = None,
         sync: tuple[int, int] | tuple[int, int, bool] | None = None,
     ) -> None:
         self.script = script
         self.keys = keys
         self.args = args
-        self.patience_s = patience_s
+        self.request_timeout_s = request_timeout_s
         self.node = node
         self.sync = sync
 
@@ -82,16 +82,16 @@ class Call(Effect[Reply]):
 class Command(Effect[Reply]):
     """Run a plain command. `session`: commands of one session share one connection (for WATCH/MULTI/EXEC).
 
-    `key` routes it; None sends it to any node. A reply that is a server's error raises `Trouble`, and so does one
+    `key` routes it; None sends it to any node. A reply that is a server's error raises `RequestFailed`, and so does one
     that `fits` refuses; None takes any.
     """
 
-    __slots__ = ("args", "fits", "key", "node", "patience_s", "session")
+    __slots__ = ("args", "fits", "key", "node", "request_timeout_s", "session")
 
     def __init__(
         self,
         args: Sequence[str | int | float | bytes],
-        patience_s: float,
+        request_timeout_s: float,
         key: str | None = None,
         node: int | None = None,
         session: str | None = None,
@@ -100,32 +100,32 @@ class Command(Effect[Reply]):
         self.args = args
         self.fits = fits
         self.key = key
-        self.patience_s = patience_s
+        self.request_timeout_s = request_timeout_s
         self.node = node
         self.session = session
 
 
-Answer: TypeAlias = "Reply | Trouble | None"
+Answer: TypeAlias = "Reply | RequestFailed | None"
 
 
 class CallMany(Effect[list[Answer]]):
-    """Send all calls before reading any answer; end when `enough(answers)` or `patience_s` is over.
+    """Send all calls before reading any answer; end when `enough(answers)` or `request_timeout_s` is over.
 
-    Answers stand at the place of their call: a reply, the `Trouble`, or None while unanswered. A reply that
+    Answers stand at the place of their call: a reply, the `RequestFailed`, or None while unanswered. A reply that
     comes after the end is handed to `late(index, reply)`, and the protocol that it returns is spawned.
     """
 
-    __slots__ = ("calls", "enough", "late", "patience_s")
+    __slots__ = ("calls", "enough", "late", "request_timeout_s")
 
     def __init__(
         self,
         calls: Sequence[Call],
-        patience_s: float,
+        request_timeout_s: float,
         enough: Callable[[Sequence[Answer]], bool] | None = None,
         late: Callable[[int, Reply], Protocol[None] | None] | None = None,
     ) -> None:
         self.calls = calls
-        self.patience_s = patience_s
+        self.request_timeout_s = request_timeout_s
         self.enough = enough
         self.late = late
 
@@ -149,16 +149,16 @@ class Wake:
 class Listen(Effect[None]):
     """Register `token` for wake-ups and make sure that the inbox at the node of `key` is subscribed.
 
-    Raises `Trouble` when the subscription was not confirmed within `patience_s`. A wake-up that comes between
-    Listen and AwaitWake is kept. Listening twice is listening once, and looks after a broken inbox.
+    Raises `RequestFailed` when the subscription was not confirmed within `request_timeout_s`. A wake-up that comes
+    between Listen and AwaitWake is kept. Listening twice is listening once, and looks after a broken inbox.
     """
 
-    __slots__ = ("key", "node", "patience_s", "token")
+    __slots__ = ("key", "node", "request_timeout_s", "token")
 
-    def __init__(self, token: str, key: str, patience_s: float, node: int | None = None) -> None:
+    def __init__(self, token: str, key: str, request_timeout_s: float, node: int | None = None) -> None:
         self.token = token
         self.key = key
-        self.patience_s = patience_s
+        self.request_timeout_s = request_timeout_s
         self.node = node
 
 

@@ -9,15 +9,15 @@ from functools import partial
 
 from holdfast._core import mutex, plain, redlock
 from holdfast._core.effects import Call, Protocol
-from holdfast._core.hold import Hold
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.mutex import LockTurn
 from holdfast._core.plain import Scripts
+from holdfast._core.record import LeaseRecord
 from holdfast._core.redlock import Quorum
 from holdfast._core.replicas import Sync
 from holdfast._core.settings import Settings
-from holdfast._core.trouble import Trouble
-from holdfast._core.waiting import Busy, Grant, patience_for, wait_for
+from holdfast._core.waiting import Busy, Grant, request_timeout_for, wait_for
 
 __all__ = ["Exclusive", "OneServer", "OverQuorum"]
 
@@ -46,7 +46,7 @@ class Exclusive:
         """
         return None
 
-    def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> Hold:
+    def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> LeaseRecord:
         """What a lease stands on."""
         raise NotImplementedError
 
@@ -78,20 +78,20 @@ class OneServer(Exclusive):
         try:
             turn = LockTurn(keys, token, ttl_ms, settings, self.sync)
             return await wait_for(turn, timeout_s, listening=listening)
-        except Trouble as trouble:
-            if self.sync is not None or not await plain.no_scripts(trouble, keys, settings):
+        except RequestFailed as failure:
+            if self.sync is not None or not await plain.no_scripts(failure, keys, settings):
                 raise
-            scripts.refuse(trouble)
+            scripts.refuse(failure)
         return await plain.acquire(keys, token, ttl_ms, timeout_s, scripts, settings)
 
     def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
         if self.sync is not None or self.scripts.refused:
             return None
         turn = LockTurn(self.keys, "", ttl_ms, self.settings)
-        patience_s = patience_for(ttl_ms, self.settings)
-        return turn.ask(False, 0, patience_s), turn.undo(0, patience_s)
+        request_timeout_s = request_timeout_for(ttl_ms, self.settings)
+        return turn.ask(False, 0, request_timeout_s), turn.undo(0, request_timeout_s)
 
-    def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> Hold:
+    def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> LeaseRecord:
         keys, settings, scripts = self.keys, self.settings, self.scripts
         if grant.more is not plain.PLAIN:
             return LockTurn(keys, token, ttl_ms, settings, self.sync).hold(keys.name, grant, renew, max_hold_ms)
@@ -100,7 +100,7 @@ class OneServer(Exclusive):
         def release() -> Protocol[bool]:
             return plain.release(keys, token, hold.most_ms, scripts, settings)
 
-        hold = Hold(keys.name, token, grant.fence, ttl_ms, grant.sent_at, extend, release, renew, max_hold_ms)
+        hold = LeaseRecord(keys.name, token, grant.fence, ttl_ms, grant.sent_at, extend, release, renew, max_hold_ms)
         return hold
 
     def give_back(self, token: str, ttl_ms: int) -> Protocol[None]:
@@ -110,17 +110,17 @@ class OneServer(Exclusive):
 
     def inspect(self) -> Protocol[tuple[str, int, int, int]]:
         if self.scripts.refused:
-            return plain.inspect(self.keys, self.settings.patience_s)
+            return plain.inspect(self.keys, self.settings.request_timeout_s)
         return self._inspect()
 
     async def _inspect(self) -> tuple[str, int, int, int]:
         try:
-            return await mutex.inspect(self.keys, self.settings.patience_s)
-        except Trouble as trouble:
-            if not await plain.no_scripts(trouble, self.keys, self.settings):
+            return await mutex.inspect(self.keys, self.settings.request_timeout_s)
+        except RequestFailed as failure:
+            if not await plain.no_scripts(failure, self.keys, self.settings):
                 raise
-            self.scripts.refuse(trouble)
-        return await plain.inspect(self.keys, self.settings.patience_s)
+            self.scripts.refuse(failure)
+        return await plain.inspect(self.keys, self.settings.request_timeout_s)
 
 
 class OverQuorum(Exclusive):
@@ -137,12 +137,12 @@ class OverQuorum(Exclusive):
     def acquire(self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool) -> Protocol[Grant | Busy]:
         return redlock.acquire(self.quorum, self.keys, token, ttl_ms, timeout_s)
 
-    def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> Hold:
+    def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> LeaseRecord:
         quorum, keys = self.quorum, self.keys
         quorum.used.pop(token, None)
         assert grant.more is not None
         held, unsure = grant.more
-        hold = Hold(
+        hold = LeaseRecord(
             keys.name,
             held,
             grant.fence,

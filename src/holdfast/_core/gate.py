@@ -10,12 +10,12 @@ Waiters are told when it opens, and look for themselves now and then.
 from __future__ import annotations
 
 from holdfast._core.effects import Call, Now, Random, Reply, Sleep
-from holdfast._core.hold import RENEWAL, Order
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
+from holdfast._core.record import RENEWAL, Order
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.trouble import Trouble
-from holdfast._core.waiting import Turn
-from holdfast.errors import DeclaredDifferently
+from holdfast._core.waiting import Acquisition
+from holdfast.errors import DeclarationMismatch
 
 __all__ = ["GateTurn", "move"]
 
@@ -23,7 +23,7 @@ __all__ = ["GateTurn", "move"]
 _FOR_EVER_MS = 86_400_000
 
 
-class GateTurn(Turn):
+class GateTurn(Acquisition):
     """The turn to go through. `kind` names it in errors; `keep_ms`: how long its state is kept after the last use."""
 
     __slots__ = ("declared", "keep_ms", "keys", "kind")
@@ -37,7 +37,7 @@ class GateTurn(Turn):
         self.declared = declared
         self.keep_ms = keep_ms
 
-    def _call(self, what: str, patience_s: float) -> Call:
+    def _call(self, what: str, request_timeout_s: float) -> Call:
         keys, settings = self.keys, self.settings
         return Call(
             "gate_wait",
@@ -48,46 +48,46 @@ class GateTurn(Turn):
                 self.keep_ms,
                 self.declared,
                 settings.signal_recheck_ms,
-                settings.bury_ms,
+                settings.tombstone_ms,
                 keys.inboxes,
             ),
-            patience_s,
+            request_timeout_s,
         )
 
-    def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
-        return self._call("wait" if queueing else "try", patience_s)
+    def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
+        return self._call("wait" if queueing else "try", request_timeout_s)
 
-    def extend(self, ttl_ms: int, patience_s: float, order: Order = RENEWAL) -> Call:
-        return self._call("try", patience_s)
+    def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL) -> Call:
+        return self._call("try", request_timeout_s)
 
-    def undo(self, bury_ms: int, patience_s: float) -> Call:
-        return self._call("leave", patience_s)
+    def undo(self, tombstone_ms: int, request_timeout_s: float) -> Call:
+        return self._call("leave", request_timeout_s)
 
     def refused(self, reply: Reply) -> Exception:
         if reply[0] == -2:
-            return DeclaredDifferently(self.kind, self.keys.name, self.declared, reply[1])
+            return DeclarationMismatch(self.kind, self.keys.name, self.declared, reply[1])
         return super().refused(reply)
 
 
 async def move(
     kind: str, keys: LockKeys, token: str, what: str | int, declared: int, keep_ms: int, settings: Settings = DEFAULT
 ) -> int:
-    """Take `what` off what is missing, or "open", "shut" or "look": how much is missing then. Raises `Trouble`."""
-    until = await Now() + settings.brief_s
+    """Take `what` off what is missing, or "open", "shut", "look": returns what is missing. Raises `RequestFailed`."""
+    until = await Now() + settings.short_retry_s
     while True:
         try:
             reply: Reply = await Call(
                 "gate_move",
                 (keys.lock, keys.queue, keys.gone),
-                (token, what, keep_ms, declared, keys.inboxes, settings.bury_ms),
-                settings.patience_s,
+                (token, what, keep_ms, declared, keys.inboxes, settings.tombstone_ms),
+                settings.request_timeout_s,
             )
-        except Trouble as trouble:
-            if not trouble.passing or await Now() >= until:
+        except RequestFailed as failure:
+            if not failure.transient or await Now() >= until:
                 raise
         else:
             if reply[0] != 1:
-                raise DeclaredDifferently(kind, keys.name, declared, reply[1])
+                raise DeclarationMismatch(kind, keys.name, declared, reply[1])
             if len(reply) > 2:
                 continue  # there are more to be told than one call tells
             return int(reply[1])

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from holdfast._core.effects import Answer, Call, CallMany, Now, Spawn
-from holdfast._core.hold import RENEWAL, Hold, Order
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, slot_of
+from holdfast._core.record import RENEWAL, LeaseRecord, Order
 from holdfast._core.replicas import NotAcked, Replicas, Sync, judge
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.trouble import Trouble
 from holdfast._core.validity import deadline
-from holdfast._core.waiting import Busy, Grant, Turn, patience_for, wait_for
+from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for, wait_for
 from holdfast.errors import LeaseLost
 
 __all__ = ["MultiTurn", "acquire", "give_back", "group", "hold", "release", "renew", "slot_of", "turns_for"]
@@ -38,7 +38,7 @@ def group(all_keys: Sequence[LockKeys], together: bool) -> list[list[LockKeys]]:
     return list(groups.values())
 
 
-class MultiTurn(Turn):
+class MultiTurn(Acquisition):
     """The turn to hold all locks of one slot."""
 
     __slots__ = ("inboxes", "keys", "order_key")
@@ -56,7 +56,7 @@ class MultiTurn(Turn):
         self.order_key = all_keys[0].order_of(token)
         self.inboxes = all_keys[0].inboxes
 
-    def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
+    def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
         settings, ttl_ms = self.settings, self.ttl_ms
         return Call(
             "multi_acquire",
@@ -70,29 +70,29 @@ class MultiTurn(Turn):
                 self.claim_ms,
                 self.inboxes,
             ),
-            patience_s,
+            request_timeout_s,
             sync=self.tail(),
         )
 
-    def extend(self, ttl_ms: int, patience_s: float, order: Order = RENEWAL, fence: int = 0) -> Call:
+    def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL, fence: int = 0) -> Call:
         """Extend all, and let all know the fencing token."""
         settings = self.settings
-        mark_ms = order.mark_ms(ttl_ms, settings.bury_ms)
+        mark_ms = order.mark_ms(ttl_ms, settings.tombstone_ms)
         return Call(
             "multi_renew",
             (*self.keys, self.order_key),
             (self.token, ttl_ms, fence, settings.fence_ms, order.number, mark_ms),
-            patience_s,
+            request_timeout_s,
             sync=self.tail(),
         )
 
-    def undo(self, bury_ms: int, patience_s: float) -> Call:
+    def undo(self, tombstone_ms: int, request_timeout_s: float) -> Call:
         settings = self.settings
         return Call(
             "multi_release",
             self.keys,
-            (self.token, settings.fence_ms, self.claim_ms, self.inboxes, bury_ms),
-            patience_s,
+            (self.token, settings.fence_ms, self.claim_ms, self.inboxes, tombstone_ms),
+            request_timeout_s,
         )
 
 
@@ -145,14 +145,14 @@ async def acquire(turns: Sequence[MultiTurn], timeout_s: float | None, *, listen
     try:
         fence = 0
         stray = False
-        for turn in turns:
+        for acquisition in turns:
             left_s = timeout_s
             if held and timeout_s:
                 left_s = max(0.0, began_at + timeout_s - await Now())
-            got = await wait_for(turn, left_s)
+            got = await wait_for(acquisition, left_s)
             if isinstance(got, Busy):
                 return Busy(got.holder, await Now() - began_at)
-            held.append(turn)
+            held.append(acquisition)
             stray = stray or got.stray
             fence = max(fence, got.fence)
         ttl_ms = turns[0].ttl_ms
@@ -163,34 +163,34 @@ async def acquire(turns: Sequence[MultiTurn], timeout_s: float | None, *, listen
         return Grant(fence, asked_at, None, stray)
     finally:
         if not complete:
-            for turn in held:
-                await Spawn(turn.give_back())
+            for acquisition in held:
+                await Spawn(acquisition.give_back())
 
 
 async def _all_extended(turns: Sequence[MultiTurn], ttl_ms: int, fence: int, order: Order = RENEWAL) -> int:
-    """Extend all at once; 0 when one is not held any more, as `Turn.renew`. Raises the first `Trouble`."""
+    """Extend all at once; 0 when one is not held any more, as `Acquisition.renew`. Raises the first `RequestFailed`."""
     if not turns:
         return 1
     sync = turns[0].sync
     for last in (False, True):
-        patience_s = patience_for(ttl_ms, turns[0].settings)
-        calls = [turn.extend(ttl_ms, patience_s, order, fence) for turn in turns]
-        answers: list[Answer] = await CallMany(calls, patience_s)
+        request_timeout_s = request_timeout_for(ttl_ms, turns[0].settings)
+        calls = [acquisition.extend(ttl_ms, request_timeout_s, order, fence) for acquisition in turns]
+        answers: list[Answer] = await CallMany(calls, request_timeout_s)
         replies = [answer[0] if isinstance(answer, tuple) else answer for answer in answers]
-        if any(reply is not None and not isinstance(reply, Trouble) and reply < 1 for reply in replies):
+        if any(reply is not None and not isinstance(reply, RequestFailed) and reply < 1 for reply in replies):
             return 0
         for reply in replies:
             if reply is None:
-                raise Trouble("silent", "no answer in time", "", sent=True, passing=True)
-            if isinstance(reply, Trouble):
+                raise RequestFailed("silent", "no answer in time", "", maybe_executed=True, transient=True)
+            if isinstance(reply, RequestFailed):
                 raise reply
         longest_ms = max(reply for reply in replies if isinstance(reply, int))
         if sync is None:
             return longest_ms
         try:
-            for turn, answer in zip(turns, answers, strict=True):
+            for acquisition, answer in zip(turns, answers, strict=True):
                 assert isinstance(answer, tuple)
-                judge(sync, turn.name, answer, await Now())
+                judge(sync, acquisition.name, answer, await Now())
             return longest_ms
         except NotAcked:
             if last or not isinstance(sync, Replicas):
@@ -199,48 +199,50 @@ async def _all_extended(turns: Sequence[MultiTurn], ttl_ms: int, fence: int, ord
 
 
 async def renew(turns: Sequence[MultiTurn], ttl_ms: int, order: Order = RENEWAL) -> int:
-    """Extend all: 0 when one is not held any more, as `Turn.renew`."""
+    """Extend all: 0 when one is not held any more, as `Acquisition.renew`."""
     if len(turns) == 1:
         return await turns[0].renew(ttl_ms, order)
-    for turn in turns:
-        turn.ttl_ms = max(turn.ttl_ms, ttl_ms)  # for so long a give-back may have to be tried
+    for acquisition in turns:
+        acquisition.ttl_ms = max(acquisition.ttl_ms, ttl_ms)  # for so long a give-back may have to be tried
     return await _all_extended(turns, ttl_ms, 0, order)
 
 
-def hold(turns: Sequence[MultiTurn], name: str, grant: Grant, renew_it: bool, max_hold_ms: int | None) -> Hold:
+def hold(turns: Sequence[MultiTurn], name: str, grant: Grant, renew_it: bool, max_hold_ms: int | None) -> LeaseRecord:
     """What the one lease of all turns stands on."""
     first = turns[0]
     if len(turns) == 1:
         return first.hold(name, grant, renew_it, max_hold_ms)
-    for turn in turns:
-        turn.stray = grant.stray
+    for acquisition in turns:
+        acquisition.stray = grant.stray
     extend, let_go = partial(renew, turns), partial(release, turns)
-    held = Hold(name, first.token, grant.fence, first.ttl_ms, grant.sent_at, extend, let_go, renew_it, max_hold_ms)
+    held = LeaseRecord(
+        name, first.token, grant.fence, first.ttl_ms, grant.sent_at, extend, let_go, renew_it, max_hold_ms
+    )
     held.stray = grant.stray
     return held
 
 
 async def release(turns: Sequence[MultiTurn]) -> bool:
-    """Release all: False when one was not held any more. Raises the last `Trouble`, after having tried all."""
+    """Release all: False when one was not held any more. Raises the last `RequestFailed`, after having tried all."""
     held = True
-    trouble: Trouble | None = None
+    failure: RequestFailed | None = None
     left = list(turns)
     try:
         while left:
-            turn = left.pop()
+            acquisition = left.pop()
             try:
-                held = await turn.release() and held
-            except Trouble as problem:
-                trouble = problem
+                held = await acquisition.release() and held
+            except RequestFailed as problem:
+                failure = problem
     finally:
-        for turn in left:
-            await Spawn(turn.give_back())
-    if trouble is not None:
-        raise trouble
+        for acquisition in left:
+            await Spawn(acquisition.give_back())
+    if failure is not None:
+        raise failure
     return held
 
 
 async def give_back(turns: Sequence[MultiTurn]) -> None:
     """Undo whatever an acquire has done or may still do."""
-    for turn in turns:
-        await Spawn(turn.give_back())
+    for acquisition in turns:
+        await Spawn(acquisition.give_back())

@@ -14,11 +14,11 @@ sends a release that also buries the token, so that an acquire that is still und
 from __future__ import annotations
 
 from holdfast._core.effects import Call
-from holdfast._core.hold import RENEWAL, Order
 from holdfast._core.keys import LockKeys
+from holdfast._core.record import RENEWAL, Order
 from holdfast._core.replicas import Sync, SyncTail
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.waiting import Turn, once_more
+from holdfast._core.waiting import Acquisition, once_more
 
 __all__ = ["LockTurn", "inspect", "renewal", "renewal_of_one_key"]
 
@@ -29,21 +29,27 @@ def renewal(
     ttl_ms: int,
     order: Order,
     settings: Settings,
-    patience_s: float,
+    request_timeout_s: float,
     node: int | None = None,
     sync: SyncTail | None = None,
 ) -> Call:
     """Extend what the token holds to `ttl_ms` from now."""
-    args = (token, ttl_ms, order.number, order.mark_ms(ttl_ms, settings.bury_ms))
-    return Call("renew", (keys.lock, keys.order_of(token)), args, patience_s, node, sync)
+    args = (token, ttl_ms, order.number, order.mark_ms(ttl_ms, settings.tombstone_ms))
+    return Call("renew", (keys.lock, keys.order_of(token)), args, request_timeout_s, node, sync)
 
 
-def renewal_of_one_key(turn: Turn, keys: LockKeys, ttl_ms: int, patience_s: float) -> Call:
+def renewal_of_one_key(acquisition: Acquisition, keys: LockKeys, ttl_ms: int, request_timeout_s: float) -> Call:
     """Lengthen it, and look at no other key."""
-    return Call("renew", (keys.lock,), (turn.token, ttl_ms, 0, RENEWAL.mark_ms(0, 0)), patience_s, sync=turn.tail())
+    return Call(
+        "renew",
+        (keys.lock,),
+        (acquisition.token, ttl_ms, 0, RENEWAL.mark_ms(0, 0)),
+        request_timeout_s,
+        sync=acquisition.tail(),
+    )
 
 
-class LockTurn(Turn):
+class LockTurn(Acquisition):
     """The turn to hold the lock."""
 
     __slots__ = ("keys",)
@@ -58,7 +64,7 @@ class LockTurn(Turn):
     def name(self) -> str:
         return self.keys.name
 
-    def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
+    def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
         keys, ttl_ms, settings = self.keys, self.ttl_ms, self.settings
         return Call(
             "acquire",
@@ -72,26 +78,29 @@ class LockTurn(Turn):
                 self.claim_ms,
                 keys.inboxes,
             ),
-            patience_s,
+            request_timeout_s,
             sync=self.tail(),
         )
 
-    def extend(self, ttl_ms: int, patience_s: float, order: Order = RENEWAL) -> Call:
-        return renewal(self.keys, self.token, ttl_ms, order, self.settings, patience_s, sync=self.tail())
+    def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL) -> Call:
+        return renewal(self.keys, self.token, ttl_ms, order, self.settings, request_timeout_s, sync=self.tail())
 
-    def lengthen(self, ttl_ms: int, patience_s: float) -> Call:
-        return renewal_of_one_key(self, self.keys, ttl_ms, patience_s)
+    def lengthen(self, ttl_ms: int, request_timeout_s: float) -> Call:
+        return renewal_of_one_key(self, self.keys, ttl_ms, request_timeout_s)
 
-    def undo(self, bury_ms: int, patience_s: float) -> Call:
+    def undo(self, tombstone_ms: int, request_timeout_s: float) -> Call:
         keys, settings = self.keys, self.settings
         return Call(
-            "release", keys.all, (self.token, settings.fence_ms, self.claim_ms, keys.inboxes, bury_ms), patience_s
+            "release",
+            keys.all,
+            (self.token, settings.fence_ms, self.claim_ms, keys.inboxes, tombstone_ms),
+            request_timeout_s,
         )
 
 
-async def inspect(keys: LockKeys, patience_s: float) -> tuple[str, int, int, int]:
+async def inspect(keys: LockKeys, request_timeout_s: float) -> tuple[str, int, int, int]:
     """(holder's token or "", remaining ms (-1 for ever, -2 free), last fencing token, waiters)."""
     holder, remaining_ms, fence, waiters = await once_more(
-        Call("inspect", (keys.lock, keys.fence, keys.queue), (), patience_s)
+        Call("inspect", (keys.lock, keys.fence, keys.queue), (), request_timeout_s)
     )
     return holder.decode("utf-8", "replace"), remaining_ms, fence, waiters

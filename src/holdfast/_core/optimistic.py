@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from holdfast._core.effects import Call, Command, Random, Reply, Sleep
+from holdfast._core.failure import RequestFailed
 from holdfast._core.replies import DONE, MAYBE_DONE, QUEUED, executed
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.trouble import Trouble
 
 __all__ = [
     "CONFLICT",
@@ -40,60 +40,62 @@ _PAUSE_S = 0.002
 _PAUSE_MAX_S = 0.2
 
 
-async def watch(session: str, keys: Sequence[str], patience_s: float) -> None:
+async def watch(session: str, keys: Sequence[str], request_timeout_s: float) -> None:
     """Begin an attempt."""
     try:
-        await Command(("WATCH", *keys), patience_s, keys[0], session=session, fits=DONE)
-    except Trouble as trouble:
-        trouble.sent = False  # whatever came of it: nothing was written
+        await Command(("WATCH", *keys), request_timeout_s, keys[0], session=session, fits=DONE)
+    except RequestFailed as failure:
+        failure.maybe_executed = False  # whatever came of it: nothing was written
         raise
 
 
-async def read(session: str, key: str, args: Sequence[Value], patience_s: float) -> Reply:
+async def read(session: str, key: str, args: Sequence[Value], request_timeout_s: float) -> Reply:
     """A command that is carried out at once."""
-    return await Command(args, patience_s, key, session=session)
+    return await Command(args, request_timeout_s, key, session=session)
 
 
-async def finish(session: str, key: str, commands: Sequence[Sequence[Value]], patience_s: float) -> list[Reply] | None:
+async def finish(
+    session: str, key: str, commands: Sequence[Sequence[Value]], request_timeout_s: float
+) -> list[Reply] | None:
     """Write: the replies, or CONFLICT. Without commands there is nothing to write, nor to conflict."""
     if not commands:
-        await Command(("UNWATCH",), patience_s, key, session=session, fits=DONE)
+        await Command(("UNWATCH",), request_timeout_s, key, session=session, fits=DONE)
         return []
     begun = executing = False
     try:
-        await Command(("MULTI",), patience_s, key, session=session, fits=DONE)
+        await Command(("MULTI",), request_timeout_s, key, session=session, fits=DONE)
         begun = True
         for args in commands:
-            await Command(args, patience_s, key, session=session, fits=QUEUED)
+            await Command(args, request_timeout_s, key, session=session, fits=QUEUED)
         executing = True
         replies: list[Reply] | None = await Command(
-            ("EXEC",), patience_s, key, session=session, fits=executed(len(commands))
+            ("EXEC",), request_timeout_s, key, session=session, fits=executed(len(commands))
         )
-    except Trouble as trouble:  # the connection went with it
-        trouble.sent = trouble.sent and executing
+    except RequestFailed as failure:  # the connection went with it
+        failure.maybe_executed = failure.maybe_executed and executing
         raise
     except BaseException:
         if begun:
-            await _quietly(Command(("DISCARD",), patience_s, key, session=session))
+            await _quietly(Command(("DISCARD",), request_timeout_s, key, session=session))
         raise
     return replies
 
 
-async def leave(session: str, key: str, patience_s: float) -> None:
+async def leave(session: str, key: str, request_timeout_s: float) -> None:
     """End an attempt before `finish`: the session watches nothing any more."""
-    await _quietly(Command(("UNWATCH",), patience_s, key, session=session))
+    await _quietly(Command(("UNWATCH",), request_timeout_s, key, session=session))
 
 
 async def _quietly(command: Command) -> None:
     try:
         await command
-    except Trouble:
+    except RequestFailed:
         pass  # the connection has gone, and with it what it watched
 
 
-def may_begin_anew(trouble: Trouble) -> bool:
+def may_begin_anew(failure: RequestFailed) -> bool:
     """Whether an attempt that ended so has written nothing, and a fresh connection may do."""
-    return trouble.kind == "broken" and not trouble.sent
+    return failure.kind == "broken" and not failure.maybe_executed
 
 
 async def pause(attempt: int) -> None:
@@ -113,23 +115,25 @@ async def compare_and_set(
 
     `native(None)` says whether the server knows SET … IFEQ (None: not known yet); `native(x)` remembers it.
     """
-    patience_s = settings.patience_s
+    request_timeout_s = settings.request_timeout_s
     options: tuple[Value, ...] = ()
     if ttl_ms is not None:
         options = ("KEEPTTL",) if ttl_ms < 0 else ("PX", ttl_ms)
     if expected is None:
-        return await Command(("SET", key, new, "NX", *options), patience_s, key, fits=MAYBE_DONE) is not None
+        return await Command(("SET", key, new, "NX", *options), request_timeout_s, key, fits=MAYBE_DONE) is not None
     if native(None) is not False:
         try:
-            reply = await Command(("SET", key, new, "IFEQ", expected, *options), patience_s, key, fits=MAYBE_DONE)
-        except Trouble as trouble:
-            if trouble.kind != "ERR" or "syntax" not in trouble.said:
+            reply = await Command(
+                ("SET", key, new, "IFEQ", expected, *options), request_timeout_s, key, fits=MAYBE_DONE
+            )
+        except RequestFailed as failure:
+            if failure.kind != "ERR" or "syntax" not in failure.message:
                 raise
             native(False)
         else:
             native(True)
             return reply is not None
-    return bool(await Call("set_if", (key,), (_bytes(expected), _bytes(new), ttl_ms or 0), patience_s) == 1)
+    return bool(await Call("set_if", (key,), (_bytes(expected), _bytes(new), ttl_ms or 0), request_timeout_s) == 1)
 
 
 def _bytes(value: Value) -> bytes:
@@ -137,8 +141,10 @@ def _bytes(value: Value) -> bytes:
 
 
 async def fenced_set(
-    key: str, seen_key: str, fence: int, value: Value, ttl_ms: int | None, remember_ms: int, patience_s: float
+    key: str, seen_key: str, fence: int, value: Value, ttl_ms: int | None, remember_ms: int, request_timeout_s: float
 ) -> int | None:
     """Write unless a newer fencing token has been seen: None, or that token."""
-    reply = await Call("fenced_set", (key, seen_key), (fence, _bytes(value), ttl_ms or 0, remember_ms), patience_s)
+    reply = await Call(
+        "fenced_set", (key, seen_key), (fence, _bytes(value), ttl_ms or 0, remember_ms), request_timeout_s
+    )
     return int(reply) or None

@@ -17,14 +17,14 @@ import warnings
 from collections.abc import Sequence
 
 from holdfast._core.effects import Command, Now, Random, Reply, Sleep, Spawn
-from holdfast._core.hold import RENEWAL, Order
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
+from holdfast._core.record import RENEWAL, Order
 from holdfast._core.replies import COUNT, DONE, MAYBE, MAYBE_DONE, MOMENT, QUEUED, Fits, executed
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import TOKEN_MAX
-from holdfast._core.trouble import Trouble
 from holdfast._core.validity import deadline
-from holdfast._core.waiting import Busy, Grant, once_more, patience_for
+from holdfast._core.waiting import Busy, Grant, once_more, request_timeout_for
 from holdfast.errors import shown
 
 __all__ = ["PLAIN", "Scripts", "acquire", "give_back", "inspect", "no_scripts", "release", "renew"]
@@ -66,45 +66,45 @@ class Scripts:
         #: Ways to compare and delete that may work still, the best first.
         self.deletes: list[str] = ["DELIFEQ", "DELEX", "WATCH"]
 
-    def refuse(self, trouble: Trouble) -> None:
+    def refuse(self, failure: RequestFailed) -> None:
         """Remember that there are none, and say what that means."""
         if not self.refused:
             self.refused = True
-            ours = trouble.kind == "NOPERM"
+            ours = failure.kind == "NOPERM"
             who, way_out = (_NOT_US, _RIGHTS) if ours else (_NOBODY, "")
-            warnings.warn(_WARNING.format(said=trouble.said, who=who, way_out=way_out), RuntimeWarning, stacklevel=2)
+            warnings.warn(_WARNING.format(said=failure.message, who=who, way_out=way_out), RuntimeWarning, stacklevel=2)
 
 
-async def no_scripts(trouble: Trouble, keys: LockKeys, settings: Settings) -> bool:
+async def no_scripts(failure: RequestFailed, keys: LockKeys, settings: Settings) -> bool:
     """Whether this trouble says that scripts are not to be had, and plain commands are.
 
     The server may know none, or not let this user run them. A user who may neither run scripts nor these commands
     is better told of the scripts: so they are tried first, on a key that is only looked at.
     """
-    said = trouble.said.lower()
+    said = failure.message.lower()
     if "eval" not in said:
         return False
-    if trouble.kind == "ERR":
+    if failure.kind == "ERR":
         return "unknown command" in said
-    if trouble.kind != "NOPERM":
+    if failure.kind != "NOPERM":
         return False
     session = f"may we {keys.lock} {await Random()}"
     try:
         for args in (("WATCH", keys.lock), ("GET", keys.lock), ("TIME",), ("UNWATCH",)):
-            await Command(args, settings.patience_s, key=keys.lock, session=session, fits=_FITS[args[0]])
-    except Trouble:
+            await Command(args, settings.request_timeout_s, key=keys.lock, session=session, fits=_FITS[args[0]])
+    except RequestFailed:
         return False
     return True
 
 
-def _lacks(trouble: Trouble) -> bool:
+def _lacks(failure: RequestFailed) -> bool:
     """Whether the server does not know the command, or this form of it."""
-    said = trouble.said.lower()
-    return (trouble.kind == "ERR" and ("unknown command" in said or "syntax error" in said)) or trouble.kind == "NOPERM"
+    said = failure.message.lower()
+    return (failure.kind == "ERR" and ("unknown command" in said or "syntax error" in said)) or failure.kind == "NOPERM"
 
 
 async def _guarded(
-    keys: LockKeys, token: str, patience_s: float, act: Sequence[str | int], at_least_ms: int | None = None
+    keys: LockKeys, token: str, request_timeout_s: float, act: Sequence[str | int], at_least_ms: int | None = None
 ) -> bool:
     """Do `act` if the lock is held with `token`, and does not change meanwhile.
 
@@ -115,7 +115,7 @@ async def _guarded(
     began = False
 
     async def ask(*args: str | int, fits: Fits | None = None) -> Reply:
-        return await Command(args, patience_s, key=keys.lock, session=session, fits=fits or _FITS[args[0]])
+        return await Command(args, request_timeout_s, key=keys.lock, session=session, fits=fits or _FITS[args[0]])
 
     try:
         for _ in range(5):
@@ -131,18 +131,20 @@ async def _guarded(
             if await ask("EXEC") is not None:
                 return True
             began = False
-    except Trouble:
+    except RequestFailed:
         raise  # its connection is closed
     except BaseException:
-        await Spawn(_ended(Command(("DISCARD" if began else "UNWATCH",), patience_s, key=keys.lock, session=session)))
+        await Spawn(
+            _ended(Command(("DISCARD" if began else "UNWATCH",), request_timeout_s, key=keys.lock, session=session))
+        )
         raise
-    raise Trouble("WATCH", "the lock's key changes all the time", "", sent=True, passing=True)
+    raise RequestFailed("WATCH", "the lock's key changes all the time", "", maybe_executed=True, transient=True)
 
 
 async def _ended(ending: Command) -> None:
     try:
         await ending
-    except Trouble:
+    except RequestFailed:
         pass
 
 
@@ -150,20 +152,20 @@ def _is(value: Reply, token: str) -> bool:
     return value is not None and _text(value) == token
 
 
-async def _holder(keys: LockKeys, patience_s: float) -> str:
+async def _holder(keys: LockKeys, request_timeout_s: float) -> str:
     """What the lock's key holds, or "". As far as tokens are long: it may be anybody's value, of any size."""
     try:
-        ask = Command(("GETRANGE", keys.lock, 0, TOKEN_MAX - 1), patience_s, key=keys.lock, fits=MAYBE)
+        ask = Command(("GETRANGE", keys.lock, 0, TOKEN_MAX - 1), request_timeout_s, key=keys.lock, fits=MAYBE)
         value = await once_more(ask)
-    except Trouble as trouble:
-        if trouble.kind != "NOPERM":
+    except RequestFailed as failure:
+        if failure.kind != "NOPERM":
             raise
-        value = await Command(("GET", keys.lock), patience_s, key=keys.lock, fits=MAYBE)
+        value = await Command(("GET", keys.lock), request_timeout_s, key=keys.lock, fits=MAYBE)
     return "" if value is None else _text(value[:TOKEN_MAX])
 
 
 def _fence(keys: LockKeys, value: Reply) -> int:
-    """What is stored as the last fencing token; 0 for nothing. Raises `Trouble` when it cannot grow."""
+    """What is stored as the last fencing token; 0 for nothing. Raises `RequestFailed` when it cannot grow."""
     if value is None:
         return 0
     if _NUMBER.fullmatch(value) and int(value) < 2**53 - 1:
@@ -173,23 +175,23 @@ def _fence(keys: LockKeys, value: Reply) -> int:
         f'"{shown(_text(value[:64]))}": set it to the last token that was given, or delete it to go on from the '
         "server's time"
     )
-    raise Trouble("BADFENCE", said, "", sent=False, passing=False)
+    raise RequestFailed("BADFENCE", said, "", maybe_executed=False, transient=False)
 
 
 def _text(value: Reply) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-async def _delete(keys: LockKeys, token: str, patience_s: float, scripts: Scripts) -> bool:
+async def _delete(keys: LockKeys, token: str, request_timeout_s: float, scripts: Scripts) -> bool:
     while True:
         way = scripts.deletes[0]
         if way == "WATCH":
-            return await _guarded(keys, token, patience_s, ("DEL", keys.lock))
+            return await _guarded(keys, token, request_timeout_s, ("DEL", keys.lock))
         args = (way, keys.lock, token) if way == "DELIFEQ" else (way, keys.lock, "IFEQ", token)
         try:
-            return bool(await Command(args, patience_s, key=keys.lock, fits=COUNT) == 1)
-        except Trouble as trouble:
-            if not _lacks(trouble):
+            return bool(await Command(args, request_timeout_s, key=keys.lock, fits=COUNT) == 1)
+        except RequestFailed as failure:
+            if not _lacks(failure):
                 raise
             scripts.deletes = [other for other in scripts.deletes if other != way]
 
@@ -201,21 +203,21 @@ async def renew(
 
     Never with SET … IFEQ, which would shorten what was extended since, if it came late.
     """
-    patience_s = patience_for(ttl_ms, settings)
+    request_timeout_s = request_timeout_for(ttl_ms, settings)
     at_least_ms = None if order.sets else ttl_ms
-    return await _guarded(keys, token, patience_s, ("PEXPIRE", keys.lock, ttl_ms), at_least_ms)
+    return await _guarded(keys, token, request_timeout_s, ("PEXPIRE", keys.lock, ttl_ms), at_least_ms)
 
 
 async def release(keys: LockKeys, token: str, ttl_ms: int, scripts: Scripts, settings: Settings) -> bool:
     """Release; False when we were not the holder any more. Repeated for a short while, then left to the background."""
-    until = await Now() + settings.brief_s
+    until = await Now() + settings.short_retry_s
     doubtful = False
     while True:
         try:
-            return await _delete(keys, token, patience_for(ttl_ms, settings), scripts) or doubtful
-        except Trouble as trouble:
-            doubtful = doubtful or trouble.sent
-            if not trouble.passing or await Now() >= until:
+            return await _delete(keys, token, request_timeout_for(ttl_ms, settings), scripts) or doubtful
+        except RequestFailed as failure:
+            doubtful = doubtful or failure.maybe_executed
+            if not failure.transient or await Now() >= until:
                 await Spawn(give_back(keys, token, ttl_ms, scripts, settings))
                 raise
             await Sleep(settings.trouble_pause_s * (0.5 + await Random()))
@@ -227,25 +229,25 @@ async def give_back(keys: LockKeys, token: str, ttl_ms: int, scripts: Scripts, s
     pause_s = settings.trouble_pause_s
     while True:
         try:
-            await _delete(keys, token, patience_for(ttl_ms, settings), scripts)
+            await _delete(keys, token, request_timeout_for(ttl_ms, settings), scripts)
             return
-        except Trouble as trouble:
-            if not trouble.unsettled or await Now() + pause_s > until:
+        except RequestFailed as failure:
+            if not failure.unsettled or await Now() + pause_s > until:
                 return  # the ttl ends it
             await Sleep(pause_s * (0.5 + await Random()))
             pause_s = min(pause_s * 2, settings.trouble_pause_max_s)
 
 
-async def _next_fence(keys: LockKeys, token: str, patience_s: float, settings: Settings) -> int | None:
+async def _next_fence(keys: LockKeys, token: str, request_timeout_s: float, settings: Settings) -> int | None:
     """The next fencing token, as fence.lua makes it; None when the lock is ours no more."""
     for _ in range(5):
-        last = await Command(("GET", keys.fence), patience_s, key=keys.lock, fits=MAYBE)
-        seconds, micros = await Command(("TIME",), patience_s, key=keys.lock, fits=MOMENT)
+        last = await Command(("GET", keys.fence), request_timeout_s, key=keys.lock, fits=MAYBE)
+        seconds, micros = await Command(("TIME",), request_timeout_s, key=keys.lock, fits=MOMENT)
         fence = max(_fence(keys, last) + 1, int(seconds) * 1_000_000 + int(micros))
         session = f"plain {token}"
 
         async def ask(*args: str | int, session: str = session, fits: Fits | None = None) -> Reply:
-            return await Command(args, patience_s, key=keys.lock, session=session, fits=fits or _FITS[args[0]])
+            return await Command(args, request_timeout_s, key=keys.lock, session=session, fits=fits or _FITS[args[0]])
 
         await ask("WATCH", keys.lock, keys.fence)
         held, now = await ask("GET", keys.lock), await ask("GET", keys.fence)
@@ -267,7 +269,7 @@ async def acquire(
     """Take the lock, polling `timeout_s` at most (None: as long as it takes, 0: once)."""
     began_at = now = await Now()
     give_up_at = None if timeout_s is None else began_at + timeout_s
-    patience_s = patience_for(ttl_ms, settings)
+    request_timeout_s = request_timeout_for(ttl_ms, settings)
     polls = 0
     asked_at: float | None = None  # of the first request that may have taken it
     troubled_at: float | None = None
@@ -279,25 +281,25 @@ async def acquire(
                 if asked_at is None:
                     asked_at = now
                 args = ("SET", keys.lock, token, "NX", "PX", ttl_ms)
-                if await Command(args, patience_s, key=keys.lock, fits=MAYBE_DONE) is None:
-                    holder = await _holder(keys, patience_s) or None
+                if await Command(args, request_timeout_s, key=keys.lock, fits=MAYBE_DONE) is None:
+                    holder = await _holder(keys, request_timeout_s) or None
                 else:
                     holder = token
                 if holder == token:
-                    fence = await _next_fence(keys, token, patience_s, settings)
+                    fence = await _next_fence(keys, token, request_timeout_s, settings)
                     now = await Now()
                     if fence is not None and now < deadline(asked_at, ttl_ms):
                         taken = True
                         return Grant(fence, asked_at, PLAIN)
-                    await _delete(keys, token, patience_s, scripts)
+                    await _delete(keys, token, request_timeout_s, scripts)
                 asked_at = troubled_at = None
-            except Trouble as trouble:
+            except RequestFailed as failure:
                 now = await Now()
                 if troubled_at is None:
                     troubled_at = now
-                allowed_s = settings.stubborn_s if give_up_at is None else settings.brief_s
+                allowed_s = settings.retry_limit_s if give_up_at is None else settings.short_retry_s
                 allowed_until = max(troubled_at + allowed_s, give_up_at or 0.0)
-                if not trouble.passing or now >= allowed_until or timeout_s == 0:
+                if not failure.transient or now >= allowed_until or timeout_s == 0:
                     raise
             now = await Now()
             if give_up_at is not None and now >= give_up_at:
@@ -314,9 +316,9 @@ async def acquire(
             await Spawn(give_back(keys, token, ttl_ms, scripts, settings))
 
 
-async def inspect(keys: LockKeys, patience_s: float) -> tuple[str, int, int, int]:
+async def inspect(keys: LockKeys, request_timeout_s: float) -> tuple[str, int, int, int]:
     """(holder's token or "", remaining ms (-1 for ever, -2 free), last fencing token, waiters: 0)."""
-    holder = await _holder(keys, patience_s)
-    remaining_ms: int = await once_more(Command(("PTTL", keys.lock), patience_s, key=keys.lock, fits=COUNT))
-    fence = await once_more(Command(("GET", keys.fence), patience_s, key=keys.lock, fits=MAYBE))
+    holder = await _holder(keys, request_timeout_s)
+    remaining_ms: int = await once_more(Command(("PTTL", keys.lock), request_timeout_s, key=keys.lock, fits=COUNT))
+    fence = await once_more(Command(("GET", keys.fence), request_timeout_s, key=keys.lock, fits=MAYBE))
     return holder, remaining_ms, _fence(keys, fence), 0

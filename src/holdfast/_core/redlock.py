@@ -22,27 +22,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from holdfast._core.effects import Answer, Call, CallMany, Now, Protocol, Random, Reply, Sleep, Spawn
-from holdfast._core.hold import RENEWAL, Order
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.mutex import renewal
+from holdfast._core.record import RENEWAL, Order
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.trouble import Trouble
 from holdfast._core.validity import deadline
 from holdfast._core.waiting import Busy, Grant
 from holdfast.errors import ConfigurationError, HoldfastError, QuorumUnreachable
 
-__all__ = ["Quorum", "QuorumTrouble", "acquire", "give_back", "inspect", "release", "renew"]
+__all__ = ["Quorum", "QuorumFailed", "acquire", "give_back", "inspect", "release", "renew"]
 
 #: A proposed fencing token is so far ahead of the fastest member's clock: more than a round trip varies.
 _HINT_SLACK_US = 1_000
 _FOR_EVER_MS = 1 << 62
 
 
-class QuorumTrouble(Trouble):
+class QuorumFailed(RequestFailed):
     """Too few members answered."""
 
-    def __init__(self, needed: int, heard: int, problems: tuple[str, ...], *, passing: bool) -> None:
-        super().__init__("QUORUM", "; ".join(problems), "quorum", sent=True, passing=passing)
+    def __init__(self, needed: int, heard: int, problems: tuple[str, ...], *, transient: bool) -> None:
+        super().__init__("QUORUM", "; ".join(problems), "quorum", maybe_executed=True, transient=transient)
         self.needed = needed
         self.heard = heard
         self.problems = problems
@@ -56,7 +56,7 @@ class Quorum:
 
     `names` for messages, in the order of the nodes. `restart_delay_ms`: a member votes when it has been up for longer
     than this, which has to be at least the longest ttl in use; None: as long as the ttl that is asked for; 0 where no
-    restart loses data. `patience_s`: how long
+    restart loses data. `request_timeout_s`: how long
     a member is waited for; None: a small fraction of the ttl.
     """
 
@@ -80,12 +80,12 @@ class Quorum:
         self,
         names: Sequence[str],
         restart_delay_ms: int | None = None,
-        patience_s: float | None = None,
+        request_timeout_s: float | None = None,
         settings: Settings = DEFAULT,
     ) -> None:
         self.names = tuple(names)
         self.settings = settings
-        self._patience_s = patience_s
+        self._patience_s = request_timeout_s
         self.size = len(self.names)
         self.need = self.size // 2 + 1
         self.restart_delay_ms = restart_delay_ms
@@ -99,7 +99,7 @@ class Quorum:
         self._debts: list[dict[str, tuple[LockKeys, float, float]]] = [{} for _ in self.names]
         self._paying = [False] * self.size
 
-    def patience_s(self, ttl_ms: int) -> float:
+    def request_timeout_s(self, ttl_ms: int) -> float:
         """How long to wait for the members' answers."""
         if self._patience_s is not None:
             return self._patience_s
@@ -158,7 +158,7 @@ class Quorum:
         """
         debts, settings = self._debts[index], self.settings
         pause_s = settings.trouble_pause_s
-        patience_s = self._patience_s or settings.member_patience_s / 4
+        request_timeout_s = self._patience_s or settings.member_patience_s / 4
         while True:
             await Sleep(pause_s * (0.5 + await Random()))
             begun_at = await Now()
@@ -171,10 +171,16 @@ class Quorum:
                 if await Now() >= until:
                     continue
                 try:
-                    await Call("release", keys.all, _release_args(self, keys, token, bury=True), patience_s, node=index)
+                    await Call(
+                        "release",
+                        keys.all,
+                        _release_args(self, keys, token, tombstone=True),
+                        request_timeout_s,
+                        node=index,
+                    )
                     pause_s = settings.trouble_pause_s
-                except Trouble as trouble:
-                    if trouble.unsettled:
+                except RequestFailed as failure:
+                    if failure.unsettled:
                         debts.setdefault(token, debt)
                         pause_s = min(pause_s * 2, settings.trouble_pause_max_s)
                         break
@@ -185,16 +191,16 @@ class Quorum:
                 self._paying[index] = True
 
 
-def _release_args(quorum: Quorum, keys: LockKeys, token: str, *, bury: bool) -> tuple[str | int, ...]:
+def _release_args(quorum: Quorum, keys: LockKeys, token: str, *, tombstone: bool) -> tuple[str | int, ...]:
     settings = quorum.settings
-    return (token, settings.fence_ms, settings.claim_ms, keys.inboxes, settings.bury_ms if bury else 0)
+    return (token, settings.fence_ms, settings.claim_ms, keys.inboxes, settings.tombstone_ms if tombstone else 0)
 
 
 def _problem(name: str, answer: Answer) -> str:
     if answer is None:
         return f"{name}: no answer in time"
-    if isinstance(answer, Trouble):
-        return f"{name}: {answer.said}"
+    if isinstance(answer, RequestFailed):
+        return f"{name}: {answer.message}"
     if answer[0] == -2:
         if answer[1] < 0:
             return f"{name}: does not vote, since INFO is forbidden and its uptime unknown"
@@ -204,7 +210,7 @@ def _problem(name: str, answer: Answer) -> str:
 
 async def _ask(
     calls: Sequence[Call],
-    patience_s: float,
+    request_timeout_s: float,
     enough: Callable[[Sequence[Answer]], bool],
     late: Callable[[int, Reply], Protocol[None] | None] | None = None,
 ) -> list[Answer]:
@@ -212,8 +218,8 @@ async def _ask(
 
     Idle connections are closed by servers and firewalls, and that is found out by using them.
     """
-    answers = await CallMany(calls, patience_s, enough, late)
-    broken = [at for at, answer in enumerate(answers) if isinstance(answer, Trouble) and answer.kind == "broken"]
+    answers = await CallMany(calls, request_timeout_s, enough, late)
+    broken = [at for at, answer in enumerate(answers) if isinstance(answer, RequestFailed) and answer.kind == "broken"]
     if not broken or enough([None if at in broken else answer for at, answer in enumerate(answers)]):
         return answers
 
@@ -230,7 +236,7 @@ async def _ask(
     def late_now(at: int, reply: Reply) -> Protocol[None] | None:
         return None if late is None else late(broken[at], reply)
 
-    return merged(await CallMany([calls[at] for at in broken], patience_s, enough_now, late_now))
+    return merged(await CallMany([calls[at] for at in broken], request_timeout_s, enough_now, late_now))
 
 
 class _Round:
@@ -286,7 +292,7 @@ class _Round:
         self.owed.discard(index)
         return None
 
-    async def ask(self, patience_s: float) -> int | None:
+    async def ask(self, request_timeout_s: float) -> int | None:
         """Ask all members; the fencing token when a majority gave its votes and remembers it. Raises Configuration."""
         quorum, keys, settings = self.quorum, self.keys, self.quorum.settings
         asked_at = self.asked_at = await Now()
@@ -296,18 +302,18 @@ class _Round:
         args = (self.token, hint_us, self.ttl_ms, settings.fence_ms, delay_ms)
         plain, checking = (*args, ""), (*args, "check")
         calls = [
-            Call("quorum_acquire", vote_keys, checking if run_id is None else plain, patience_s, index)
+            Call("quorum_acquire", vote_keys, checking if run_id is None else plain, request_timeout_s, index)
             for index, run_id in enumerate(quorum.run_ids)
         ]
         unchecked, quorum.unchecked = quorum.unchecked, False
         enough = self._all if unchecked else self._enough
-        self.answers = answers = await _ask(calls, patience_s, enough, self._late)
+        self.answers = answers = await _ask(calls, request_timeout_s, enough, self._late)
         fences: list[int] = []
         for index, answer in enumerate(answers):
             if answer is None:
                 continue
-            if isinstance(answer, Trouble):
-                if not answer.sent:
+            if isinstance(answer, RequestFailed):
+                if not answer.maybe_executed:
                     self.owed.discard(index)
                 continue
             self.owed.discard(index)
@@ -323,19 +329,19 @@ class _Round:
         for fence in fences:
             if fences.count(fence) >= quorum.need:
                 return fence
-        return await self._agree(max(fences), patience_s)
+        return await self._agree(max(fences), request_timeout_s)
 
-    async def _agree(self, fence: int, patience_s: float) -> int | None:
+    async def _agree(self, fence: int, request_timeout_s: float) -> int | None:
         """Let a majority of those that hold us remember `fence`."""
         quorum, keys = self.quorum, self.keys
         args = (self.token, str(fence), quorum.settings.fence_ms)
         holding = self.granted()
-        calls = [Call("raise_fence", (keys.lock, keys.fence), args, patience_s, node=index) for index in holding]
+        calls = [Call("raise_fence", (keys.lock, keys.fence), args, request_timeout_s, node=index) for index in holding]
 
         def enough(answers: Sequence[Answer]) -> bool:
             return sum(type(answer) is int and answer == 1 for answer in answers) >= quorum.need
 
-        return fence if enough(await _ask(calls, patience_s, enough)) else None
+        return fence if enough(await _ask(calls, request_timeout_s, enough)) else None
 
     async def back(self) -> None:
         """Give back wherever we may be held: those that voted answer at once, the others are owed."""
@@ -371,10 +377,12 @@ async def _release_all(
     by_member: list[Answer] = [None] * quorum.size
     if not members:
         return by_member
-    patience_s = quorum.patience_s(ttl_ms)
-    plain = _release_args(quorum, keys, token, bury=False)
-    burying = _release_args(quorum, keys, token, bury=True) if unsure else plain
-    calls = [Call("release", keys.all, burying if index in unsure else plain, patience_s, index) for index in members]
+    request_timeout_s = quorum.request_timeout_s(ttl_ms)
+    plain = _release_args(quorum, keys, token, tombstone=False)
+    burying = _release_args(quorum, keys, token, tombstone=True) if unsure else plain
+    calls = [
+        Call("release", keys.all, burying if index in unsure else plain, request_timeout_s, index) for index in members
+    ]
     waited_for = [at for at, index in enumerate(members) if index not in unsure] or list(range(len(members)))
 
     def enough(answers: Sequence[Answer]) -> bool:
@@ -394,12 +402,12 @@ async def _release_all(
 
     answers: Sequence[Answer] = [None] * len(members)
     try:
-        answers = await _ask(calls, patience_s, enough, late)
+        answers = await _ask(calls, request_timeout_s, enough, late)
     finally:
         missing = [
             index
             for index, answer in zip(members, answers, strict=True)
-            if index not in heard and (answer is None or (isinstance(answer, Trouble) and answer.unsettled))
+            if index not in heard and (answer is None or (isinstance(answer, RequestFailed) and answer.unsettled))
         ]
         for index in missing:
             payer = quorum.owe(index, token, keys, now + ttl_ms / 1000 + 1.0, now)
@@ -427,14 +435,14 @@ async def acquire(
     """Take the lock, trying `timeout_s` at most (None: as long as it takes, 0: once).
 
     `Grant.more` is [the token that is held, the members that may hold it without having said so]. Raises
-    `QuorumTrouble` when too few members answer for longer than is put up with, and ConfigurationError for servers that
+    `QuorumFailed` when too few members answer for longer than is put up with, and ConfigurationError for servers that
     make no quorum.
     """
     began_at = now = await Now()
     give_up_at = None if timeout_s is None else began_at + timeout_s
     waits = timeout_s is None or timeout_s > 0
     settings = quorum.settings
-    patience_s = quorum.patience_s(ttl_ms)
+    request_timeout_s = quorum.request_timeout_s(ttl_ms)
     granted = False
     troubled_at: float | None = None
     number = polls = splits = 0
@@ -445,9 +453,9 @@ async def acquire(
                 quorum.used[token] = _round_token(token, number)
             this = _Round(quorum, keys, _round_token(token, number), ttl_ms)
             if give_up_at is not None and waits:
-                patience_s = max(settings.member_patience_min_s, min(patience_s, give_up_at - now))
+                request_timeout_s = max(settings.member_patience_min_s, min(request_timeout_s, give_up_at - now))
             try:
-                fence = await this.ask(patience_s)
+                fence = await this.ask(request_timeout_s)
                 now = await Now()
             except BaseException:
                 this.over = True
@@ -484,11 +492,11 @@ async def acquire(
                 if not waits or (give_up_at is not None and now >= give_up_at):
                     return Busy(holder, now - began_at)
             else:
-                trouble = _trouble_of(quorum, this.answers, votes)
+                failure = _trouble_of(quorum, this.answers, votes)
                 if troubled_at is None:
                     troubled_at = now
-                if not waits or not trouble.passing:
-                    raise trouble
+                if not waits or not failure.transient:
+                    raise failure
                 pause_s = min(settings.trouble_pause_max_s, settings.trouble_pause_s * 2 ** min(polls, 10))
                 pause_s *= 0.5 + await Random()
                 polls += 1
@@ -497,9 +505,9 @@ async def acquire(
                 elif votes + len(young) >= quorum.need:
                     allowed_until = now + 60.0 + max(young) / 1000  # they vote by and by
                 else:
-                    allowed_until = troubled_at + settings.stubborn_s
+                    allowed_until = troubled_at + settings.retry_limit_s
                 if now + pause_s >= allowed_until:
-                    raise trouble
+                    raise failure
             if give_up_at is not None:
                 pause_s = min(pause_s, max(0.0, give_up_at - now))
             await Sleep(pause_s)
@@ -522,25 +530,25 @@ def _holders(answers: Sequence[Answer]) -> tuple[dict[str, int], int]:
     return holders, least_ms
 
 
-def _trouble_of(quorum: Quorum, answers: Sequence[Answer], votes: int) -> Trouble:
+def _trouble_of(quorum: Quorum, answers: Sequence[Answer], votes: int) -> RequestFailed:
     """Why there is no majority: what a majority says itself, or all that is wrong put together."""
     bad = [
         (name, answer)
         for name, answer in zip(quorum.names, answers, strict=True)
         if not isinstance(answer, list) or answer[0] not in (0, 1)
     ]
-    refusals = [answer for _, answer in bad if isinstance(answer, Trouble) and not answer.passing]
+    refusals = [answer for _, answer in bad if isinstance(answer, RequestFailed) and not answer.transient]
     for refused in refusals:
         if sum(other.kind == refused.kind for other in refusals) >= quorum.need:
             return refused
     mute = sum(isinstance(answer, list) and answer[0] == -2 and answer[1] < 0 for _, answer in bad)
     problems = tuple(_problem(name, answer) for name, answer in bad)
-    passing = len(refusals) + mute <= quorum.size - quorum.need
-    return QuorumTrouble(quorum.need, votes, problems, passing=passing)
+    transient = len(refusals) + mute <= quorum.size - quorum.need
+    return QuorumFailed(quorum.need, votes, problems, transient=transient)
 
 
 async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, order: Order = RENEWAL) -> int:
-    """Extend to `ttl_ms` from now on a majority; returns what `Turn.renew` does. Raises `QuorumTrouble`."""
+    """Extend to `ttl_ms` from now on a majority; returns what `Acquisition.renew` does. Raises `QuorumFailed`."""
     need, size = quorum.need, quorum.size
 
     def count(answers: Sequence[Answer]) -> tuple[int, int]:
@@ -552,9 +560,11 @@ async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, order: 
         held, gone = count(answers)
         return held >= need or gone > size - need
 
-    patience_s = quorum.patience_s(ttl_ms)
-    calls = [renewal(keys, token, ttl_ms, order, quorum.settings, patience_s, node=index) for index in range(size)]
-    answers = await _ask(calls, patience_s, enough)
+    request_timeout_s = quorum.request_timeout_s(ttl_ms)
+    calls = [
+        renewal(keys, token, ttl_ms, order, quorum.settings, request_timeout_s, node=index) for index in range(size)
+    ]
+    answers = await _ask(calls, request_timeout_s, enough)
     held, gone = count(answers)
     if held >= need:
         return max(answer for answer in answers if type(answer) is int)
@@ -566,9 +576,9 @@ async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, order: 
     problems = tuple(
         _problem(name, answer)
         for name, answer in zip(quorum.names, answers, strict=True)
-        if answer is None or isinstance(answer, Trouble)
+        if answer is None or isinstance(answer, RequestFailed)
     )
-    raise QuorumTrouble(need, held + gone, problems, passing=True)
+    raise QuorumFailed(need, held + gone, problems, transient=True)
 
 
 async def _back(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, members: list[int]) -> None:
@@ -582,7 +592,7 @@ async def release(
     ttl_ms: int,
     unsure: set[int] | None = None,
 ) -> bool:
-    """Release on every member; False when it was not ours any more. Raises `QuorumTrouble`; what did not answer is
+    """Release on every member; False when it was not ours any more. Raises `QuorumFailed`; what did not answer is
     owed all the same. `unsure`: members that may grant it still."""
     everybody = range(quorum.size)
     answers = await _release_all(quorum, keys, token, ttl_ms, everybody, set(unsure or ()))
@@ -595,9 +605,9 @@ async def release(
     problems = tuple(
         _problem(name, answer)
         for name, answer in zip(quorum.names, answers, strict=True)
-        if answer is None or isinstance(answer, Trouble)
+        if answer is None or isinstance(answer, RequestFailed)
     )
-    raise QuorumTrouble(quorum.need, released + not_ours, problems, passing=True)
+    raise QuorumFailed(quorum.need, released + not_ours, problems, transient=True)
 
 
 async def give_back(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int) -> None:
@@ -608,14 +618,14 @@ async def give_back(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int) -> 
 
 async def inspect(quorum: Quorum, keys: LockKeys) -> tuple[str, int, int, int]:
     """(token of who holds a majority or "", its remaining ms (-1 for ever, -2 free), last fencing token, 0)."""
-    patience_s = quorum.settings.brief_s
+    request_timeout_s = quorum.settings.short_retry_s
     seen = (keys.lock, keys.fence, keys.queue)
-    calls = [Call("inspect", seen, (), patience_s, node=index) for index in range(quorum.size)]
+    calls = [Call("inspect", seen, (), request_timeout_s, node=index) for index in range(quorum.size)]
 
     def enough(answers: Sequence[Answer]) -> bool:
         return any(len(times) >= quorum.need for times in _votes(answers).values())
 
-    answers = await _ask(calls, patience_s, enough)
+    answers = await _ask(calls, request_timeout_s, enough)
     votes = _votes(answers)
     heard = [answer for answer in answers if isinstance(answer, list)]
     if len(heard) < quorum.need:

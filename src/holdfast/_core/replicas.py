@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 from typing import TypeAlias
 
-from holdfast._core.trouble import Trouble
-from holdfast.errors import HoldfastError, ReplicasMissing
+from holdfast._core.failure import RequestFailed
+from holdfast.errors import HoldfastError, InsufficientReplicas
 
 __all__ = ["NotAcked", "Replicas", "Sync", "SyncTail", "judge", "tail_of"]
 
@@ -36,11 +36,11 @@ _CONNECTED = re.compile(rb"connected_slaves:(\d+)")
 _REPLICATION_ID = re.compile(rb"master_replid:(\w+)")
 
 
-class NotAcked(Trouble):
+class NotAcked(RequestFailed):
     """Too few replicas have it."""
 
     def __init__(self, name: str, needed: int, acked: int) -> None:
-        super().__init__("NOACK", f"{acked} of {needed} replicas acknowledged", "", sent=True, passing=True)
+        super().__init__("NOACK", f"{acked} of {needed} replicas acknowledged", "", maybe_executed=True, transient=True)
         self.name = name
         self.needed = needed
         self.acked = acked
@@ -48,7 +48,7 @@ class NotAcked(Trouble):
         self.label = "lock"
 
     def public(self) -> HoldfastError:
-        return ReplicasMissing(self.name, self.needed, self.acked, self.label)
+        return InsufficientReplicas(self.name, self.needed, self.acked, self.label)
 
 
 class Replicas:
@@ -59,7 +59,7 @@ class Replicas:
     def __init__(self, wanted: int | None) -> None:
         self.wanted = wanted
         #: What a server said that has no WAIT.
-        self.refused: Trouble | None = None
+        self.refused: RequestFailed | None = None
         self._believed = 1
         self._masters: dict[bytes, tuple[int, float]] = {}
 
@@ -87,23 +87,23 @@ class Replicas:
         self._believed = max(1, most)
         return self._believed
 
-    def failed(self, trouble: Trouble) -> Trouble | None:
+    def failed(self, failure: RequestFailed) -> RequestFailed | None:
         """What the trouble of a request with WAIT behind it says of a server that has no WAIT; that is remembered."""
-        said = trouble.said.lower()
-        if trouble.kind in ("ERR", "NOPERM") and "wait" in said and ("unknown command" in said or "permission" in said):
-            self.refused = Trouble(
+        said = failure.message.lower()
+        if failure.kind in ("ERR", "NOPERM") and "wait" in said and ("unknown command" in said or "permission" in said):
+            self.refused = RequestFailed(
                 "NOWAIT",
-                f"{trouble.said}: this server does not let us wait for replicas, so that sync_replicas cannot be had",
-                trouble.node,
-                sent=False,
-                passing=False,
+                f"{failure.message}: this server forbids WAIT, so sync_replicas is not supported by this server",
+                failure.node,
+                maybe_executed=False,
+                transient=False,
             )
-            return Trouble("NOWAIT", self.refused.said, trouble.node, sent=True, passing=False)
+            return RequestFailed("NOWAIT", self.refused.message, failure.node, maybe_executed=True, transient=False)
         return None
 
 
 def tail_of(sync: Sync, ttl_ms: int) -> SyncTail | None:
-    """What to send behind a request. May raise `Trouble`."""
+    """What to send behind a request. May raise `RequestFailed`."""
     return sync.tail(ttl_ms) if isinstance(sync, Replicas) else sync
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast._core.effects import Reply, Wake
-from holdfast._core.trouble import Trouble
+from holdfast._core.failure import RequestFailed
 
 __all__ = [
     "COUNT",
@@ -220,9 +220,13 @@ def expected_of(fits: Fits | None) -> str:
     return _EXPECTED.get(fits, _GRANTING if fits in FITS.values() else "a reply to each command, or nil")
 
 
-def nonsense(said: str, expected: str, node: str) -> Trouble:
+def nonsense(said: str, expected: str, node: str) -> RequestFailed:
     """The trouble behind an answer that no server of ours gives. Its connection is closed by whoever finds it."""
     shown = said if len(said) <= _SHOWN_MAX else f"{said[:_SHOWN_MAX]}…"
-    return Trouble(
-        "nonsense", f"{shown}, which is no answer to what was asked ({expected})", node, sent=True, passing=False
+    return RequestFailed(
+        "nonsense",
+        f"{shown}, which is no answer to what was asked ({expected})",
+        node,
+        maybe_executed=True,
+        transient=False,
     )

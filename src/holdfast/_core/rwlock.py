@@ -15,13 +15,13 @@ from __future__ import annotations
 import re
 
 from holdfast._core.effects import Call, Now, Random, Reply, Sleep, Spawn
-from holdfast._core.hold import RENEWAL, Hold, Order
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
+from holdfast._core.record import RENEWAL, LeaseRecord, Order
 from holdfast._core.replicas import Sync, judge
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.trouble import Trouble
 from holdfast._core.validity import deadline
-from holdfast._core.waiting import Grant, Turn, once_more, patience_for
+from holdfast._core.waiting import Acquisition, Grant, once_more, request_timeout_for
 from holdfast.errors import LeaseLost, UpgradeRefused
 
 __all__ = ["READER", "WRITER", "RWHold", "RWTurn", "downgrade", "inspect", "upgrade_token"]
@@ -44,7 +44,7 @@ def upgrade_token(reader: str, number: int) -> str:
     return f"{found[1]}u{number}{found[2]}"
 
 
-class RWHold(Hold):
+class RWHold(LeaseRecord):
     """A hold of one side, which may become one of the other under the same `sync`."""
 
     __slots__ = ("sync",)
@@ -52,7 +52,7 @@ class RWHold(Hold):
     sync: Sync
 
 
-class RWTurn(Turn):
+class RWTurn(Acquisition):
     """The turn to read, to write or to upgrade: the token says which."""
 
     __slots__ = ("keys",)
@@ -69,7 +69,7 @@ class RWTurn(Turn):
     def name(self) -> str:
         return self.keys.name
 
-    def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
+    def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
         settings, ttl_ms = self.settings, self.ttl_ms
         return Call(
             "rw_acquire",
@@ -83,28 +83,28 @@ class RWTurn(Turn):
                 self.claim_ms,
                 self.keys.inboxes,
             ),
-            patience_s,
+            request_timeout_s,
             sync=self.tail(),
         )
 
-    def extend(self, ttl_ms: int, patience_s: float, order: Order = RENEWAL) -> Call:
+    def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL) -> Call:
         settings = self.settings
-        mark_ms = order.mark_ms(ttl_ms, settings.bury_ms)
+        mark_ms = order.mark_ms(ttl_ms, settings.tombstone_ms)
         return Call(
             "rw_renew",
             (*self.keys.more(*_MORE), self.keys.order_of(self.token)),
             (self.token, ttl_ms, settings.fence_ms, self.claim_ms, self.keys.inboxes, order.number, mark_ms),
-            patience_s,
+            request_timeout_s,
             sync=self.tail(),
         )
 
-    def undo(self, bury_ms: int, patience_s: float) -> Call:
+    def undo(self, tombstone_ms: int, request_timeout_s: float) -> Call:
         settings = self.settings
         return Call(
             "rw_release",
             self.keys.more(*_MORE),
-            (self.token, settings.fence_ms, self.claim_ms, self.keys.inboxes, bury_ms),
-            patience_s,
+            (self.token, settings.fence_ms, self.claim_ms, self.keys.inboxes, tombstone_ms),
+            request_timeout_s,
         )
 
     def refused(self, reply: Reply) -> Exception:
@@ -127,12 +127,12 @@ class RWTurn(Turn):
 async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
     """Turn the writer into the reader in one step: None when it was not the writer any more.
 
-    When it cannot be learned what came of it, both are given back and `Trouble` is raised.
+    When it cannot be learned what came of it, both are given back and `RequestFailed` is raised.
     """
     settings = reader.settings
-    patience_s = patience_for(reader.ttl_ms, settings)
+    request_timeout_s = request_timeout_for(reader.ttl_ms, settings)
     try:
-        until = await Now() + settings.brief_s
+        until = await Now() + settings.short_retry_s
         while True:
             asked_at = await Now()
             try:
@@ -146,17 +146,17 @@ async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
                         settings.fence_ms,
                         writer.claim_ms,
                         reader.keys.inboxes,
-                        settings.bury_ms if writer.stray else 0,
+                        settings.tombstone_ms if writer.stray else 0,
                     ),
-                    patience_s,
+                    request_timeout_s,
                     sync=reader.tail(),
                 )
                 if reader.sync is not None:
                     answer, reply = reply, reply[0]
                     if reply[0] == 1:
                         judge(reader.sync, reader.name, answer, asked_at)
-            except Trouble as trouble:
-                if not trouble.passing or await Now() >= until:
+            except RequestFailed as failure:
+                if not failure.transient or await Now() >= until:
                     raise
                 await Sleep(settings.trouble_pause_s * (0.5 + await Random()))
             else:
@@ -172,9 +172,9 @@ async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
         raise
 
 
-async def inspect(keys: LockKeys, patience_s: float) -> tuple[str, int, int, int, int]:
+async def inspect(keys: LockKeys, request_timeout_s: float) -> tuple[str, int, int, int, int]:
     """(exclusive holder's token or "", its remaining ms (-1 for ever, -2 none), readers, waiters, last fence)."""
     holder, remaining_ms, readers, waiters, fence = await once_more(
-        Call("rw_inspect", keys.more(*_MORE), (), patience_s)
+        Call("rw_inspect", keys.more(*_MORE), (), request_timeout_s)
     )
     return holder.decode("utf-8", "replace"), remaining_ms, readers, waiters, fence

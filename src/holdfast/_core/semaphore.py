@@ -11,12 +11,12 @@ while they suffice for it; who asks for more than is free holds up whoever came 
 from __future__ import annotations
 
 from holdfast._core.effects import Call, Reply
-from holdfast._core.hold import RENEWAL, Order
 from holdfast._core.keys import LockKeys
+from holdfast._core.record import RENEWAL, Order
 from holdfast._core.replicas import Sync
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.waiting import Turn, once_more
-from holdfast.errors import DeclaredDifferently, TooManyPermits
+from holdfast._core.waiting import Acquisition, once_more
+from holdfast.errors import DeclarationMismatch, TooManyPermits
 
 __all__ = ["SemaphoreTurn", "inspect", "resize", "semaphore_keys"]
 
@@ -26,7 +26,7 @@ def semaphore_keys(keys: LockKeys) -> LockKeys:
     return keys.part("sem")
 
 
-class SemaphoreTurn(Turn):
+class SemaphoreTurn(Acquisition):
     """The turn to hold the permits that the token says. `declared`: the limit, or 0 for whatever is stored."""
 
     __slots__ = ("declared", "keys")
@@ -48,7 +48,7 @@ class SemaphoreTurn(Turn):
     def name(self) -> str:
         return self.keys.name
 
-    def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
+    def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
         settings, ttl_ms = self.settings, self.ttl_ms
         return Call(
             "sem_acquire",
@@ -63,50 +63,50 @@ class SemaphoreTurn(Turn):
                 self.keys.inboxes,
                 self.declared,
             ),
-            patience_s,
+            request_timeout_s,
             sync=self.tail(),
         )
 
-    def extend(self, ttl_ms: int, patience_s: float, order: Order = RENEWAL) -> Call:
+    def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL) -> Call:
         settings = self.settings
-        mark_ms = order.mark_ms(ttl_ms, settings.bury_ms)
+        mark_ms = order.mark_ms(ttl_ms, settings.tombstone_ms)
         return Call(
             "sem_renew",
             (*self.keys.more("holders"), self.keys.order_of(self.token)),
             (self.token, ttl_ms, settings.fence_ms, order.number, mark_ms),
-            patience_s,
+            request_timeout_s,
             sync=self.tail(),
         )
 
-    def undo(self, bury_ms: int, patience_s: float) -> Call:
+    def undo(self, tombstone_ms: int, request_timeout_s: float) -> Call:
         settings = self.settings
         return Call(
             "sem_release",
             self.keys.more("holders"),
-            (self.token, settings.fence_ms, self.claim_ms, self.keys.inboxes, bury_ms),
-            patience_s,
+            (self.token, settings.fence_ms, self.claim_ms, self.keys.inboxes, tombstone_ms),
+            request_timeout_s,
         )
 
     def refused(self, reply: Reply) -> Exception:
         if reply[0] == -2:
-            return DeclaredDifferently("semaphore", self.keys.name, self.declared, reply[1])
+            return DeclarationMismatch("semaphore", self.keys.name, self.declared, reply[1])
         if reply[0] == -3:
             return TooManyPermits(self.keys.name, int(self.token.split(":")[1].partition(".")[0]), reply[1])
         return super().refused(reply)
 
 
-async def resize(keys: LockKeys, limit: int, patience_s: float, settings: Settings = DEFAULT) -> int:
-    """Change the limit; returns the one before, or 0. May be repeated. Raises `Trouble`."""
+async def resize(keys: LockKeys, limit: int, request_timeout_s: float, settings: Settings = DEFAULT) -> int:
+    """Change the limit; returns the one before, or 0. May be repeated. Raises `RequestFailed`."""
     reply = await Call(
         "sem_resize",
         keys.more("holders"),
         (limit, settings.fence_ms, settings.claim_ms, keys.inboxes),
-        patience_s,
+        request_timeout_s,
     )
     return int(reply)
 
 
-async def inspect(keys: LockKeys, patience_s: float) -> tuple[int, int, int, int, int, int]:
+async def inspect(keys: LockKeys, request_timeout_s: float) -> tuple[int, int, int, int, int, int]:
     """(limit or 0, declared limit, permits in use, waiters, holders, last fencing token)."""
-    reply = await once_more(Call("sem_inspect", keys.more("holders"), (), patience_s))
+    reply = await once_more(Call("sem_inspect", keys.more("holders"), (), request_timeout_s))
     return tuple(reply)

@@ -20,13 +20,13 @@ class Settings(NamedTuple):
     #: others would mind: a half-open waiter costs the queue this much.
     claim_ms: int = 2_000
     #: A token that was given back is refused so long: far longer than a request can be under way.
-    bury_ms: int = 60_000
+    tombstone_ms: int = 60_000
     #: A request without an answer is given up after this; also at most a third of the ttl.
-    patience_s: float = 5.0
+    request_timeout_s: float = 5.0
     #: `acquire` without a timeout puts up with a server in trouble for so long before it raises.
-    stubborn_s: float = 30.0
+    retry_limit_s: float = 30.0
     #: `try_acquire` does the same for so long: one fresh connection, not an outage.
-    brief_s: float = 1.0
+    short_retry_s: float = 1.0
     #: Pauses between tries at a server in trouble grow from the first to the second.
     trouble_pause_s: float = 0.05
     trouble_pause_max_s: float = 1.0

@@ -4,15 +4,15 @@ Laws: every way out without a grant gives back what may be held; a pushed grant 
 with every message lost, waiting still ends; the place in the queue is kept across everything but the caller's own
 leaving; a grant whose answer comes after its validity is not taken.
 
-Theory: a `Turn` knows how to ask for the thing, how to extend it and how to undo both; `wait_for` knows everything
-else. A pushed grant is confirmed by asking again, which also stretches it from its claim window to the ttl. All
+Theory: an `Acquisition` knows how to ask for the thing, how to extend it and how to undo both; `wait_for` knows
+everything else. A pushed grant is confirmed by asking again, which stretches it from its claim window to the ttl. All
 asking scripts answer in the same form:
 
     {1, fencing token, …}                                  granted (also to a repeat)
     {0, ms until it is worth looking again (-1: nobody knows), a holder, place (-1: not queued), arrival_us}
     {0, 0, "", place, arrival_us}    there is more to clear away than one call does: ask again at once
     {-1}                                                   this token was given back before
-    {less than that, …}                                    refused: `Turn.refused` makes the error of it
+    {less than that, …}                                    refused: `Acquisition.refused` makes the error of it
 
 so that a request without an answer is repeated with the same token, which the script answers as if for the
 first time.
@@ -36,14 +36,14 @@ from holdfast._core.effects import (
     Unlisten,
     Wake,
 )
-from holdfast._core.hold import RENEWAL, Hold, Order
+from holdfast._core.failure import RequestFailed
+from holdfast._core.record import RENEWAL, LeaseRecord, Order
 from holdfast._core.replicas import NotAcked, Replicas, Sync, SyncTail, judge, tail_of
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import is_ours
-from holdfast._core.trouble import Trouble
 from holdfast._core.validity import deadline
 
-__all__ = ["Busy", "Grant", "Turn", "give_back", "once_more", "patience_for", "release", "wait_for"]
+__all__ = ["Acquisition", "Busy", "Grant", "give_back", "once_more", "release", "request_timeout_for", "wait_for"]
 
 
 class Grant:
@@ -72,7 +72,7 @@ class Busy:
         self.waited_s = waited_s
 
 
-class Turn:
+class Acquisition:
     """What is waited for. `key` says where the inbox has to listen; `sync` which replicas have to acknowledge.
 
     `stray` is as in `Grant`, for the turn's own `release`.
@@ -81,7 +81,7 @@ class Turn:
     __slots__ = ("claim_ms", "key", "settings", "stray", "sync", "token", "ttl_ms")
 
     #: What its leases stand on.
-    holds: type[Hold] = Hold
+    holds: type[LeaseRecord] = LeaseRecord
 
     #: `meanwhile` is awaited before every ask, and at least this often; None: never.
     look_every_s: float | None = None
@@ -109,30 +109,30 @@ class Turn:
         return self.key
 
     def tail(self) -> SyncTail | None:
-        """What to send behind a request that grants or extends. May raise `Trouble`."""
+        """What to send behind a request that grants or extends. May raise `RequestFailed`."""
         return None if self.sync is None else tail_of(self.sync, self.ttl_ms)
 
-    def ask(self, queueing: bool, arrival: int, patience_s: float) -> Call:
+    def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
         """The request: be granted, or (when `queueing`) take the place that `arrival` gives."""
         raise NotImplementedError
 
-    def extend(self, ttl_ms: int, patience_s: float, order: Order = RENEWAL) -> Call:
+    def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL) -> Call:
         """Extend what is held to `ttl_ms` from now: 1, or anything else when it is ours no more."""
         raise NotImplementedError
 
-    def lengthen(self, ttl_ms: int, patience_s: float) -> Call | None:
+    def lengthen(self, ttl_ms: int, request_timeout_s: float) -> Call | None:
         """The same with one key, for what need not shorten; None where it has more."""
         return None
 
-    def undo(self, bury_ms: int, patience_s: float) -> Call:
-        """Release: 0 when it was not held. `bury_ms` > 0 leaves the queue too and refuses the token for so long."""
+    def undo(self, tombstone_ms: int, request_timeout_s: float) -> Call:
+        """Release: 0 when it was not held. `tombstone_ms` > 0 leaves the queue too and refuses the token that long."""
         raise NotImplementedError
 
     def give_back(self) -> Protocol[None]:
         """Undo whatever an ask with this token has done or may still do."""
         return give_back(self)
 
-    def hold(self, name: str, grant: Grant, renew: bool, max_hold_ms: int | None) -> Hold:
+    def hold(self, name: str, grant: Grant, renew: bool, max_hold_ms: int | None) -> LeaseRecord:
         """What a lease that was granted to this turn stands on."""
         self.stray = grant.stray
         hold = self.holds(
@@ -154,17 +154,17 @@ class Turn:
         return release(self)
 
     async def renew(self, ttl_ms: int, order: Order = RENEWAL) -> int:
-        """Extend to `ttl_ms` from now: 0 when it is not held any more, 1 or for how many ms it is. Raises `Trouble`."""
+        """Extend to `ttl_ms` from now: 0 when not held any more, 1 or for how many ms it is. Raises `RequestFailed`."""
         self.ttl_ms = max(self.ttl_ms, ttl_ms)  # for so long a give-back may have to be tried
         sync = self.sync
         for last in (False, True):
-            patience_s = patience_for(ttl_ms, self.settings)
+            request_timeout_s = request_timeout_for(ttl_ms, self.settings)
             try:
-                reply = await once_more(self.extend(ttl_ms, patience_s, order))
-            except Trouble as trouble:
+                reply = await once_more(self.extend(ttl_ms, request_timeout_s, order))
+            except RequestFailed as failure:
                 # While the slot moves, only requests for one key are answered.
-                alone = None if order.outdates else self.lengthen(ttl_ms, patience_s)
-                if trouble.kind != "TRYAGAIN" or alone is None:
+                alone = None if order.outdates else self.lengthen(ttl_ms, request_timeout_s)
+                if failure.kind != "TRYAGAIN" or alone is None:
                     raise
                 reply = await alone
             if sync is None:
@@ -181,7 +181,7 @@ class Turn:
 
     def refused(self, reply: Reply) -> Exception:
         """The error behind a reply that is neither granted nor busy."""
-        return Trouble("closed", "this acquisition was given back", "", sent=False, passing=False)
+        return RequestFailed("closed", "this acquisition was given back", "", maybe_executed=False, transient=False)
 
     async def meanwhile(self) -> None:
         """What has to go on while this turn is waited for."""
@@ -194,28 +194,28 @@ class Turn:
         return False
 
 
-def patience_for(ttl_ms: int, settings: Settings) -> float:
+def request_timeout_for(ttl_ms: int, settings: Settings) -> float:
     """How long to wait for one answer, s: never so long that a lease could not be renewed in between."""
-    return max(0.05, min(settings.patience_s, ttl_ms / 3000))
+    return max(0.05, min(settings.request_timeout_s, ttl_ms / 3000))
 
 
 async def once_more(request: Effect[Reply]) -> Reply:
     """What may be repeated, repeated once when its connection broke: an idle one may have been closed meanwhile."""
     try:
         return await request
-    except Trouble as trouble:
-        if trouble.kind != "broken":
+    except RequestFailed as failure:
+        if failure.kind != "broken":
             raise
     return await request
 
 
-async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = False) -> Grant | Busy:
+async def wait_for(acquisition: Acquisition, timeout_s: float | None, *, listening: bool = False) -> Grant | Busy:
     """Take the turn, waiting `timeout_s` at most (None: as long as it takes, 0: not at all).
 
-    `listening` says that the inbox is open already, so that the first request may queue us. Raises `Trouble`
+    `listening` says that the inbox is open already, so that the first request may queue us. Raises `RequestFailed`
     when the server refuses for good, or stays in trouble for longer than is put up with.
     """
-    token, ttl_ms, settings, sync = turn.token, turn.ttl_ms, turn.settings, turn.sync
+    token, ttl_ms, settings, sync = acquisition.token, acquisition.ttl_ms, acquisition.settings, acquisition.sync
     doubtful = False  # a request of ours may have changed something on the server
     queued = False
     registered = False  # the token is known to the inbox
@@ -226,7 +226,7 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
     try:
         began_at = now = await Now()
         give_up_at = None if timeout_s is None else began_at + timeout_s
-        patience_s = patience_for(ttl_ms, settings)
+        request_timeout_s = request_timeout_for(ttl_ms, settings)
         waits = timeout_s is None or timeout_s > 0
         queueing = waits and listening
         arrival = 0
@@ -239,45 +239,45 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
             try:
                 if queueing and not heard:
                     registered = heard = True
-                    await Listen(token, turn.key, patience_s)
+                    await Listen(token, acquisition.key, request_timeout_s)
                     now = await Now()
-                if turn.look_every_s is not None:
-                    await turn.meanwhile()
+                if acquisition.look_every_s is not None:
+                    await acquisition.meanwhile()
                     now = await Now()
                 asked_at = now
                 if give_up_at is not None:
                     # A server that hangs is not waited for far beyond what the caller gave.
-                    left_s = give_up_at - now if waits else settings.brief_s
-                    patience_s = max(0.25, min(patience_s, left_s))
+                    left_s = give_up_at - now if waits else settings.short_retry_s
+                    request_timeout_s = max(0.25, min(request_timeout_s, left_s))
                 doubtful = True
-                reply: Reply = await turn.ask(queueing, arrival, patience_s)
+                reply: Reply = await acquisition.ask(queueing, arrival, request_timeout_s)
                 if sync is not None:
                     answer, reply = reply, reply[0]
                     if reply[0] == 1:
-                        judge(sync, turn.name, answer, asked_at)
-                turn.heard(reply)
-            except Trouble as trouble:
+                        judge(sync, acquisition.name, answer, asked_at)
+                acquisition.heard(reply)
+            except RequestFailed as failure:
                 now = await Now()
-                stray = stray or trouble.sent
-                if isinstance(sync, Replicas) and (lacking := sync.failed(trouble)) is not None:
+                stray = stray or failure.maybe_executed
+                if isinstance(sync, Replicas) and (lacking := sync.failed(failure)) is not None:
                     raise lacking from None
-                if not trouble.passing:
+                if not failure.transient:
                     raise
                 if troubled_at is None:
                     troubled_at = now
                     tries = 0
                 tries += 1
                 if give_up_at is None:
-                    allowed_until = troubled_at + settings.stubborn_s
+                    allowed_until = troubled_at + settings.retry_limit_s
                 elif waits:
                     allowed_until = give_up_at
-                elif trouble.kind == "refused":
+                elif failure.kind == "refused":
                     raise
                 else:
-                    allowed_until = began_at + settings.brief_s
+                    allowed_until = began_at + settings.short_retry_s
                 pause_s = min(settings.trouble_pause_max_s, settings.trouble_pause_s * 2 ** min(tries - 1, 10))
                 pause_s *= 0.5 + await Random()
-                if tries == 1 and trouble.kind in ("broken", "NOACK"):
+                if tries == 1 and failure.kind in ("broken", "NOACK"):
                     # An idle connection that was closed meanwhile: a fresh one may do. Or more replicas than we knew.
                     pause_s = 0.0
                 if now + pause_s >= allowed_until:
@@ -298,33 +298,37 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
                 stray = True
                 if late_at is None:
                     late_at = asked_at
-                if now >= (late_at + settings.stubborn_s if waits else began_at + settings.brief_s):
-                    raise Trouble(
-                        "silent", f"answers take longer than the ttl of {ttl_ms} ms", "", sent=True, passing=False
+                if now >= (late_at + settings.retry_limit_s if waits else began_at + settings.short_retry_s):
+                    raise RequestFailed(
+                        "silent",
+                        f"answers take longer than the ttl of {ttl_ms} ms",
+                        "",
+                        maybe_executed=True,
+                        transient=False,
                     )
-                if waits and give_up_at is not None and now >= give_up_at and not turn.time_is_up():
+                if waits and give_up_at is not None and now >= give_up_at and not acquisition.time_is_up():
                     return Busy(None, now - began_at)
                 continue
             if reply[0] < 0:
                 if reply[0] < -1:
                     doubtful = False  # refused before anything was written
-                raise turn.refused(reply)
+                raise acquisition.refused(reply)
             # Somebody else holds it.
             doubtful = False
             if reply[1] == 0 and not reply[2]:
                 # Dead waiters come first, more than one call looks at; each call leaves fewer.
                 if reply[3] >= 0:
                     queued, arrival = True, reply[4]
-                if give_up_at is None or now < (give_up_at if waits else began_at + settings.brief_s):
+                if give_up_at is None or now < (give_up_at if waits else began_at + settings.short_retry_s):
                     continue
             remaining_ms, holder_token, place, arrival = reply[1:5]
             holder = holder_token.decode("utf-8", "replace") if isinstance(holder_token, bytes) else holder_token
             queued = place >= 0
             if not waits or (give_up_at is not None and now >= give_up_at):
-                if not turn.time_is_up():
+                if not acquisition.time_is_up():
                     return Busy(holder, now - began_at)
                 give_up_at = None
-                patience_s = patience_for(ttl_ms, settings)
+                request_timeout_s = request_timeout_for(ttl_ms, settings)
                 continue
             if not queued:
                 queueing = True
@@ -337,8 +341,8 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
                 wait_s = min(wait_s, min(settings.foreign_poll_max_s, settings.foreign_poll_s * 2 ** min(polls, 10)))
                 wait_s *= 0.5 + await Random()
                 polls += 1
-            if turn.look_every_s is not None:
-                wait_s = min(wait_s, turn.look_every_s)
+            if acquisition.look_every_s is not None:
+                wait_s = min(wait_s, acquisition.look_every_s)
             if queued:
                 # Whom the lock is handed to may hang: that is found out by whoever comes after it, and looks. All
                 # together look no more often than a few times in a claim window, however many there are.
@@ -354,72 +358,74 @@ async def wait_for(turn: Turn, timeout_s: float | None, *, listening: bool = Fal
             elif wake is not None:
                 heard = False  # the inbox may be broken: look after it before asking
             elif give_up_at is not None and now >= give_up_at:
-                if not turn.time_is_up():
+                if not acquisition.time_is_up():
                     return Busy(holder, now - began_at)
                 give_up_at = None
-                patience_s = patience_for(ttl_ms, settings)
+                request_timeout_s = request_timeout_for(ttl_ms, settings)
     finally:
         if registered:
             await Unlisten(token)
         if doubtful or queued or stray:
-            await Spawn(turn.give_back())
+            await Spawn(acquisition.give_back())
 
 
-async def release(turn: Turn) -> bool:
+async def release(acquisition: Acquisition) -> bool:
     """Release; False when it was not held any more.
 
-    Repeated for a short while when the server is in trouble; then left to the background, and `Trouble` raised.
+    Repeated for a short while when the server is in trouble; then left to the background, and `RequestFailed` raised.
     """
-    settings = turn.settings
-    bury_ms = settings.bury_ms if turn.stray else 0
+    settings = acquisition.settings
+    tombstone_ms = settings.tombstone_ms if acquisition.stray else 0
     doubtful = False  # an earlier try may have done it
     until: float | None = None
     pause_s = 0.0
     while True:
         try:
-            reply: Reply = await turn.undo(bury_ms, patience_for(turn.ttl_ms, settings))
+            reply: Reply = await acquisition.undo(tombstone_ms, request_timeout_for(acquisition.ttl_ms, settings))
             doubtful = doubtful or reply > 0
             if -1 < reply < 3:
                 return doubtful
             # Done, but before somebody who lives there wait more dead ones than one call looks at: go on.
             now = await Now()
             if until is None:
-                until = now + settings.brief_s
+                until = now + settings.short_retry_s
             if now >= until:
-                await Spawn(turn.give_back())
+                await Spawn(acquisition.give_back())
                 return doubtful
             continue
-        except Trouble as trouble:
-            doubtful = doubtful or trouble.sent
+        except RequestFailed as failure:
+            doubtful = doubtful or failure.maybe_executed
             now = await Now()
             if until is None:
-                until = now + settings.brief_s
-            if not trouble.passing or now + pause_s >= until:
-                await Spawn(turn.give_back())
+                until = now + settings.short_retry_s
+            if not failure.transient or now + pause_s >= until:
+                await Spawn(acquisition.give_back())
                 raise
-            first_break = not pause_s and trouble.kind == "broken"
+            first_break = not pause_s and failure.kind == "broken"
         except BaseException:
-            await Spawn(turn.give_back())
+            await Spawn(acquisition.give_back())
             raise
         try:
             if not first_break:
                 await Sleep(max(pause_s, settings.trouble_pause_s) * (0.5 + await Random()))
         except BaseException:
-            await Spawn(turn.give_back())
+            await Spawn(acquisition.give_back())
             raise
         pause_s = min(max(pause_s * 2, settings.trouble_pause_s), settings.trouble_pause_max_s)
 
 
-async def give_back(turn: Turn) -> None:
+async def give_back(acquisition: Acquisition) -> None:
     """Undo whatever an acquire with this token has done or may still do; tried until its ttl and its place are over."""
-    settings = turn.settings
-    until = await Now() + max(turn.ttl_ms, settings.bury_ms) / 1000 + 1.0
+    settings = acquisition.settings
+    until = await Now() + max(acquisition.ttl_ms, settings.tombstone_ms) / 1000 + 1.0
     pause_s = settings.trouble_pause_s
     while True:
         try:
-            reply: Reply = await turn.undo(settings.bury_ms, patience_for(turn.ttl_ms, settings))
-        except Trouble as trouble:
-            if not trouble.unsettled or await Now() + pause_s > until:
+            reply: Reply = await acquisition.undo(
+                settings.tombstone_ms, request_timeout_for(acquisition.ttl_ms, settings)
+            )
+        except RequestFailed as failure:
+            if not failure.unsettled or await Now() + pause_s > until:
                 return  # the ttl ends it
             await Sleep(pause_s * (0.5 + await Random()))
             pause_s = min(pause_s * 2, settings.trouble_pause_max_s)

@@ -40,16 +40,16 @@ from holdfast._core.effects import (
     Unlisten,
     Wake,
 )
-from holdfast._core.hold import Hold, LeaseState, Order, Schedule
+from holdfast._core.failure import RequestFailed
+from holdfast._core.record import LeaseRecord, LeaseState, Order, Schedule
 from holdfast._core.replies import COUNT, DONE, FITS, MAYBE, wake_of
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.trouble import Trouble
-from holdfast._core.waiting import Turn
+from holdfast._core.waiting import Acquisition
 from holdfast._lua import SCRIPTS
 from holdfast._transport.aio import Inbox, Server
 from holdfast._transport.clock import clock
 from holdfast._transport.cluster import AioCluster
-from holdfast._transport.pack import Ask, pack_command, pack_script, pack_sync, spelled_out
+from holdfast._transport.pack import PreparedRequest, pack_command, pack_script, pack_sync, spelled_out
 from holdfast._transport.port import Topology
 
 __all__ = ["AioDriver"]
@@ -160,9 +160,9 @@ class AioDriver:
         #: Acquires that have not ended, by token: what has to be given back when the client ends before they do.
         self.asking: dict[str, Any] = {}
         #: Blocks that run under a lease, and what that stands on.
-        self.bodies: dict[object, Hold] = {}
+        self.bodies: dict[object, LeaseRecord] = {}
         self._ending: asyncio.Task[None] | None = None
-        self._unreleased: dict[Hold, None] = {}
+        self._unreleased: dict[LeaseRecord, None] = {}
         self._sleepers: set[asyncio.Future[Wake | None]] = set()
         self._callbacks: set[asyncio.Task[Any]] = set()
         self.schedule = Schedule(settings)
@@ -179,7 +179,7 @@ class AioDriver:
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = float("inf")
         self._numbers = 0
-        #: Keys for which an `Ask` did not succeed of late, and for how many acquires it is not worth trying again.
+        #: Keys whose `PreparedRequest` failed recently, and for how many acquires it is not worth trying again.
         self.rough: dict[str, int] = {}
         self._at_once: dict[type[Effect[Any]], Callable[[Any], Any]] = {
             Now: lambda _: clock(),
@@ -235,7 +235,7 @@ class AioDriver:
                     raise
                 except BaseException as error:
                     # Trouble; or a cancellation, which the protocol cleans up after.
-                    if isinstance(error, Trouble) and (kind is Call or kind is Command):
+                    if isinstance(error, RequestFailed) and (kind is Call or kind is Command):
                         error.request = effect
                     effect = protocol.throw(self._final(error) if self.closed else error)
                 else:
@@ -243,15 +243,15 @@ class AioDriver:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
-    def ask(self, ask: Ask, token: str, patience_s: float) -> asyncio.Future[Any]:
+    def ask(self, ask: PreparedRequest, token: str, request_timeout_s: float) -> asyncio.Future[Any]:
         """Send a first request. Whatever comes of it but plain success is for its protocol: see `resume`."""
         data = token.encode()
         return self._node_for(ask.key, None).submit(
-            b"%b$%d\r\n%b\r\n%b" % (ask.before, len(data), data, ask.behind), patience_s, ask.script
+            b"%b$%d\r\n%b\r\n%b" % (ask.before, len(data), data, ask.behind), request_timeout_s, ask.script
         )
 
     def smooth(self, key: str) -> bool:
-        """Whether an `Ask` for this key is worth trying."""
+        """Whether an `PreparedRequest` for this key is worth trying."""
         if not self._moves and key not in self.rough:
             return True
         left = self.rough.get(key, 0)
@@ -277,16 +277,18 @@ class AioDriver:
         elif isinstance(error, asyncio.CancelledError):
             ended.cancel()
         else:
-            if isinstance(error, Trouble):
+            if isinstance(error, RequestFailed):
                 self._in_trouble(self._node_for(effect.keys[0], effect.node), error)
             ended.set_exception(error)
         return await self.run(protocol, (effect, ended))
 
     def _final(self, error: BaseException) -> BaseException:
         """The client is closed: who waits in the foreground tries nothing again."""
-        if not isinstance(error, Trouble) or asyncio.current_task() in self._tasks:
+        if not isinstance(error, RequestFailed) or asyncio.current_task() in self._tasks:
             return error
-        return Trouble("closed", "the client is closed", error.node, sent=error.sent, passing=False)
+        return RequestFailed(
+            "closed", "the client is closed", error.node, maybe_executed=error.maybe_executed, transient=False
+        )
 
     def start(self, protocol: Protocol[Any]) -> None:
         """Run it in the background, up to its first wait at once. Its trouble is its own."""
@@ -297,15 +299,15 @@ class AioDriver:
             effect = protocol.send(None)
             while type(effect) in self._at_once:
                 effect = protocol.send(self._at_once[type(effect)](effect))
-        except (StopIteration, Trouble):
+        except (StopIteration, RequestFailed):
             return
         begun: Awaitable[Any] | None = None
         if type(effect) is Call and effect.sync is None:
             try:
                 begun = self.call(effect)
-            except Trouble as trouble:
+            except RequestFailed as failure:
                 begun = self.loop.create_future()
-                begun.set_exception(trouble)
+                begun.set_exception(failure)
         self._background(self._finish(protocol, effect, begun), partial(self._never_begun, protocol, begun))
 
     def _never_begun(self, protocol: Protocol[Any], begun: Awaitable[Any] | None, task: asyncio.Task[Any]) -> None:
@@ -324,7 +326,7 @@ class AioDriver:
     async def _finish(self, protocol: Protocol[Any], effect: Effect[Any], begun: Awaitable[Any] | None) -> None:
         try:
             await self.run(protocol, (effect, begun))
-        except Trouble:
+        except RequestFailed:
             pass  # the ttl ends it
 
     def _background(
@@ -368,32 +370,32 @@ class AioDriver:
         keys = call.keys
         script = SCRIPTS[call.script]
         server = self._node_for(keys[0], call.node)
-        future = server.submit(pack_script(script, keys, call.args), call.patience_s, script)
+        future = server.submit(pack_script(script, keys, call.args), call.request_timeout_s, script)
         return self._following(server, call, future) if self._moves or self._fails_over else future
 
-    def _elsewhere(self, server: Server, trouble: Trouble) -> tuple[Server, bool]:
+    def _elsewhere(self, server: Server, failure: RequestFailed) -> tuple[Server, bool]:
         """Where MOVED and ASK lead; any other trouble is noted, and raised."""
-        elsewhere = self.topology.redirect(server, trouble) if trouble.kind in ("MOVED", "ASK") else None
+        elsewhere = self.topology.redirect(server, failure) if failure.kind in ("MOVED", "ASK") else None
         if elsewhere is None:
-            self._in_trouble(server, trouble)
-            raise trouble
+            self._in_trouble(server, failure)
+            raise failure
         if not elsewhere[1]:
             self._ask_all_waiters()  # their inbox is at the node that has owned the slot
         return elsewhere
 
-    def _in_trouble(self, server: Server, trouble: Trouble) -> None:
-        self.topology.troubled(server, trouble)
-        if self._fails_over and trouble.kind in _GONE and server.inbox is not None:
+    def _in_trouble(self, server: Server, failure: RequestFailed) -> None:
+        self.topology.troubled(server, failure)
+        if self._fails_over and failure.kind in _GONE and server.inbox is not None:
             server.inbox.abort()  # it may be connected to what was the master
 
     async def _following(self, server: Server, call: Call, future: asyncio.Future[Any]) -> Any:
         """The reply, wherever MOVED and ASK lead, in the time of one request."""
-        until = clock() + call.patience_s
+        until = clock() + call.request_timeout_s
         for _ in range(REDIRECTS_MAX):
             try:
                 return await future
-            except Trouble as trouble:
-                server, asking = self._elsewhere(server, trouble)
+            except RequestFailed as failure:
+                server, asking = self._elsewhere(server, failure)
             script = SCRIPTS[call.script]
             packed = pack_script(script, call.keys, call.args)
             left_s = _left(until)
@@ -411,24 +413,25 @@ class AioDriver:
         script = SCRIPTS[call.script]
         packed = pack_script(script, call.keys, call.args)
         tail = pack_sync(call.sync)
-        until = clock() + call.patience_s + call.sync[1] / 1000
+        until = clock() + call.request_timeout_s + call.sync[1] / 1000
         server = self._node_for(call.keys[0], call.node)
         asking = False
         for _ in range(REDIRECTS_MAX):
             link = server.lasting_session(_SYNC_SESSION)
-            patience_s = _left(until)
+            request_timeout_s = _left(until)
             if asking:
-                _heed(link.submit(_ASKING, patience_s, None, DONE))
+                _heed(link.submit(_ASKING, request_timeout_s, None, DONE))
             fits = (FITS[script.name], COUNT, MAYBE)
             replied, *more = [
-                link.submit(each, patience_s, None, fit) for each, fit in zip((packed, *tail), fits, strict=False)
+                link.submit(each, request_timeout_s, None, fit)
+                for each, fit in zip((packed, *tail), fits, strict=False)
             ]
             try:
                 reply = await replied
             except BaseException as error:
                 for future in more:
                     _heed(future)
-                if not isinstance(error, Trouble):
+                if not isinstance(error, RequestFailed):
                     raise
                 if error.kind == "NOSCRIPT":
                     packed = spelled_out(packed, script)
@@ -442,22 +445,22 @@ class AioDriver:
             except BaseException as error:
                 for future in more:
                     _heed(future)
-                if isinstance(error, Trouble):
-                    error.sent = True
+                if isinstance(error, RequestFailed):
+                    error.maybe_executed = True
                 raise
-        raise Trouble("MOVED", "the slot keeps moving", server.name, sent=False, passing=True)
+        raise RequestFailed("MOVED", "the slot keeps moving", server.name, maybe_executed=False, transient=True)
 
     async def _command(self, command: Command) -> Any:
         server = self._node_for(command.key, command.node)
         word = str(command.args[0]).upper()
         packed = pack_command(command.args)
         if command.session is None and word not in _BLOCKING:
-            until = clock() + command.patience_s
+            until = clock() + command.request_timeout_s
             for _ in range(REDIRECTS_MAX):
                 try:
                     return await server.submit(packed, _left(until), None, command.fits)
-                except Trouble as trouble:
-                    server, asking = self._elsewhere(server, trouble)
+                except RequestFailed as failure:
+                    server, asking = self._elsewhere(server, failure)
                 if asking:
                     _heed(server.submit(_ASKING, _left(until), None, DONE))
         session = command.session
@@ -466,11 +469,11 @@ class AioDriver:
             session = f"alone-{self._numbers}"
         link = server.session(session)
         try:
-            reply = await link.submit(packed, command.patience_s, None, command.fits)
+            reply = await link.submit(packed, command.request_timeout_s, None, command.fits)
         except BaseException as error:
             server.end_session(session)
             link.abort()  # what it owes or has watched is nobody's business any more
-            if isinstance(error, Trouble):
+            if isinstance(error, RequestFailed):
                 if error.kind == "MOVED":
                     self.topology.redirect(server, error)  # the session has to begin anew, at the right node
                 self._in_trouble(server, error)
@@ -489,7 +492,7 @@ class AioDriver:
         def answered(index: int, future: asyncio.Future[Any]) -> None:
             nonlocal missing
             if future.cancelled():
-                answer: Answer = Trouble("closed", "given up", "", sent=True, passing=True)
+                answer: Answer = RequestFailed("closed", "given up", "", maybe_executed=True, transient=True)
             else:
                 error = future.exception()
                 answer = future.result() if error is None else error
@@ -499,7 +502,7 @@ class AioDriver:
                     if protocol is not None:
                         self.start(protocol)
                 return
-            if isinstance(answer, BaseException) and not isinstance(answer, Trouble):
+            if isinstance(answer, BaseException) and not isinstance(answer, RequestFailed):
                 finished.set_exception(answer)
                 return
             answers[index] = answer
@@ -513,17 +516,17 @@ class AioDriver:
 
         for index, call in enumerate(many.calls):
             patient = Call(
-                call.script, call.keys, call.args, max(LATE_PATIENCE_S, many.patience_s), call.node, call.sync
+                call.script, call.keys, call.args, max(LATE_PATIENCE_S, many.request_timeout_s), call.node, call.sync
             )
             future: asyncio.Future[Any]
             try:
-                self._node_for(call.keys[0], call.node).retire_link(max(MEMBER_SILENCE_S, many.patience_s))
+                self._node_for(call.keys[0], call.node).retire_link(max(MEMBER_SILENCE_S, many.request_timeout_s))
                 future = asyncio.ensure_future(self.call(patient))
-            except Trouble as trouble:
+            except RequestFailed as failure:
                 future = self.loop.create_future()
-                future.set_exception(trouble)
+                future.set_exception(failure)
             future.add_done_callback(lambda future, index=index: answered(index, future))  # type: ignore[misc]
-        alarm = self.loop.call_later(many.patience_s, time_is_up)
+        alarm = self.loop.call_later(many.request_timeout_s, time_is_up)
         try:
             if answers:
                 await finished
@@ -542,7 +545,7 @@ class AioDriver:
         await self._pause(self._sleepers, sleep.seconds)
 
     async def _pause(self, sleepers: set[asyncio.Future[Wake | None]], seconds: float) -> None:
-        """Until the time is over, or the client is closed, which raises `Trouble`."""
+        """Until the time is over, or the client is closed, which raises `RequestFailed`."""
         if not self.closed:
             future: asyncio.Future[Wake | None] = self.loop.create_future()
             sleepers.add(future)
@@ -556,7 +559,7 @@ class AioDriver:
 
     def _raise_if_closed(self) -> None:
         if self.closed:
-            raise Trouble("closed", "the client is closed", "", sent=False, passing=False)
+            raise RequestFailed("closed", "the client is closed", "", maybe_executed=False, transient=False)
 
     def _unlisten(self, unlisten: Unlisten) -> None:
         self._waiters.pop(unlisten.token, None)
@@ -566,7 +569,7 @@ class AioDriver:
         if listen.token not in self._waiters:
             self._waiters[listen.token] = _Waiter()
         if self.closed or server.closed:
-            raise Trouble("closed", "the client is closed", server.name, sent=False, passing=False)
+            raise RequestFailed("closed", "the client is closed", server.name, maybe_executed=False, transient=False)
         inbox = server.inbox
         if inbox is not None and inbox.open:
             inbox.check()
@@ -575,15 +578,17 @@ class AioDriver:
         if task is None:
             task = server.opening = self.loop.create_task(self._open_inbox(server))
             task.add_done_callback(_look_at)  # all who wait for it may be cancelled
-        await asyncio.wait((task,), timeout=listen.patience_s)
+        await asyncio.wait((task,), timeout=listen.request_timeout_s)
         if not task.done():
-            raise Trouble("silent", "no subscription in time", server.name, sent=False, passing=True)
+            raise RequestFailed("silent", "no subscription in time", server.name, maybe_executed=False, transient=True)
         if task.cancelled():
-            raise Trouble("closed", "the client is closed", server.name, sent=False, passing=False)
+            raise RequestFailed("closed", "the client is closed", server.name, maybe_executed=False, transient=False)
         failure = task.exception()
-        if isinstance(failure, Trouble):
+        if isinstance(failure, RequestFailed):
             self.topology.troubled(server, failure)
-            raise Trouble(failure.kind, failure.said, failure.node, sent=False, passing=failure.passing)
+            raise RequestFailed(
+                failure.kind, failure.message, failure.node, maybe_executed=False, transient=failure.transient
+            )
         if failure is not None:
             raise failure
 
@@ -637,30 +642,30 @@ class AioDriver:
 
     # ------------------------------------------------------------------ holds
 
-    def watch(self, hold: Hold) -> None:
+    def watch(self, hold: LeaseRecord) -> None:
         """Renew it and look after its deadline, until `unwatch`."""
         if self.schedule.add(hold, self.random()) < self._alarm_at:
             self._rearm()
 
-    def unwatch(self, hold: Hold) -> None:
+    def unwatch(self, hold: LeaseRecord) -> None:
         """It was released."""
         self.schedule.remove(hold)
 
-    def extending(self, hold: Hold, ttl_ms: int, asked_at: float) -> Order:
+    def extending(self, hold: LeaseRecord, ttl_ms: int, asked_at: float) -> Order:
         """It is going to be asked to last so long, with this order."""
         order, at = self.schedule.extending(hold, ttl_ms, asked_at)
         if at is not None and at < self._alarm_at:
             self._arm(at)
         return order
 
-    def extended(self, hold: Hold, order: Order, held: int, ttl_ms: int, asked_at: float) -> bool:
+    def extended(self, hold: LeaseRecord, order: Order, held: int, ttl_ms: int, asked_at: float) -> bool:
         """That was answered; False when the hold has ended."""
         at = self.schedule.extended(hold, order, held, ttl_ms, asked_at, clock(), self.random())
         if at is not None and at < self._alarm_at:
             self._arm(at)
         return at is not None
 
-    def replan(self, hold: Hold) -> None:
+    def replan(self, hold: LeaseRecord) -> None:
         """Its deadline changed."""
         at = self.schedule.replan(hold, self.random())
         if at < self._alarm_at:
@@ -689,7 +694,7 @@ class AioDriver:
         finally:
             self._rearm()
 
-    async def _renew(self, hold: Hold, due_at: float) -> None:
+    async def _renew(self, hold: LeaseRecord, due_at: float) -> None:
         ttl_ms = hold.renewal_ttl_ms(due_at)
         if ttl_ms is None:
             ttl_ms = hold.ttl_ms  # not reached: what is due has something left to extend
@@ -698,7 +703,7 @@ class AioDriver:
             held = await self.run(hold.renew(ttl_ms))
         except Exception as error:
             self.schedule.failed(hold, clock(), self.random(), sent_at)
-            if not isinstance(error, Trouble):
+            if not isinstance(error, RequestFailed):
                 raise  # a bug: shown by the event loop, and no reason to renew no more
         else:
             kept = self.schedule.answered(hold, held, ttl_ms, sent_at, clock(), self.random())
@@ -709,9 +714,9 @@ class AioDriver:
 
     # ------------------------------------------------------------------ ends
 
-    async def settle(self, patience_s: float) -> bool:
+    async def settle(self, request_timeout_s: float) -> bool:
         """Wait until all that was spawned has ended; False when it has not in time."""
-        until = self.loop.time() + patience_s
+        until = self.loop.time() + request_timeout_s
         current = asyncio.current_task()
         while tasks := [task for task in self._tasks if task is not current]:
             left_s = until - self.loop.time()
@@ -753,10 +758,10 @@ class AioDriver:
             _time_is_up(sleeper)
         self._unreleased = dict.fromkeys(self.lose_all("closed"))
 
-    def lose_all(self, reason: str) -> list[Hold]:
+    def lose_all(self, reason: str) -> list[LeaseRecord]:
         """What is held is lost; returns what the server may still hold for us."""
         now = clock()
-        holds = [hold for hold in self.schedule if not hold.over(now)]
+        holds = [hold for hold in self.schedule if not hold.check_expired(now)]
         self.schedule = Schedule(self.settings)
         for hold in holds:
             hold.lose(reason)
@@ -766,7 +771,7 @@ class AioDriver:
         """For what was asked for and has not ended; each makes a protocol."""
         asking, self.asking = self.asking, {}
         return [
-            asker.give_back if isinstance(asker, Turn) else partial(asker._give_back, token)
+            asker.give_back if isinstance(asker, Acquisition) else partial(asker._give_back, token)
             for token, asker in asking.items()
         ]
 
@@ -806,7 +811,7 @@ class AioDriver:
         with contextlib.suppress(StopIteration, RuntimeError):
             self._guest.aclose().send(None)
 
-    async def _release(self, holds: Sequence[Hold]) -> None:
+    async def _release(self, holds: Sequence[LeaseRecord]) -> None:
         for number, hold in enumerate(holds, 1):
             del self._unreleased[hold]
             self.start(hold.release())
@@ -820,9 +825,9 @@ class AioDriver:
             for body, hold in self.bodies.items()
         )
 
-    async def _until(self, condition: Callable[[], bool], patience_s: float) -> bool:
+    async def _until(self, condition: Callable[[], bool], request_timeout_s: float) -> bool:
         """Give the others turns until it is true; False when it is not in time."""
-        until = self.loop.time() + patience_s
+        until = self.loop.time() + request_timeout_s
         pause_s = 0.0
         await asyncio.sleep(0)
         while not condition():

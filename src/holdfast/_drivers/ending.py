@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast._core.abandon import abandon
 from holdfast._core.effects import Call, CallMany, Command, Effect, Now, Protocol, Random, Sleep, Spawn, Unlisten
-from holdfast._core.trouble import Trouble
-from holdfast._core.waiting import Turn
+from holdfast._core.failure import RequestFailed
+from holdfast._core.waiting import Acquisition
 from holdfast._transport.clock import clock
 from holdfast._transport.greenlets import new_poll
 from holdfast._transport.pipeline import Pipeline
 from holdfast._transport.threads import Node
 
 if TYPE_CHECKING:
-    from holdfast._core.hold import Hold
+    from holdfast._core.record import LeaseRecord
     from holdfast._drivers.threads import ThreadDriver
 
 __all__ = ["end", "run_out"]
@@ -100,7 +100,7 @@ def _begun_below() -> list[ThreadDriver]:
 
 
 def _end(drivers: list[ThreadDriver]) -> None:
-    releases: list[tuple[ThreadDriver, Hold]] = []
+    releases: list[tuple[ThreadDriver, LeaseRecord]] = []
     for driver in drivers:
         driver.wake_all()
         releases += [(driver, hold) for hold in driver.lose_all("closed")]
@@ -117,7 +117,7 @@ def _end(drivers: list[ThreadDriver]) -> None:
             for protocol in interrupted:
                 errands.resume(driver, protocol)
             for token, asker in list(driver.asking.items()):
-                errands.add(driver, asker.give_back() if isinstance(asker, Turn) else asker._give_back(token))
+                errands.add(driver, asker.give_back() if isinstance(asker, Acquisition) else asker._give_back(token))
         for driver, hold in releases:
             errands.add(driver, hold.release())
     except BaseException:
@@ -202,7 +202,7 @@ class _Errands:
         self._asleep: list[tuple[float, int, _Errand, int]] = []
         self._numbers = 0
         self._lines: dict[Node, Pipeline] = {}
-        self._dead: dict[Node, Trouble] = {}
+        self._dead: dict[Node, RequestFailed] = {}
         self._broke: set[Node] = set()
         self._until = 0.0
 
@@ -221,7 +221,13 @@ class _Errands:
         errand = _Errand(driver, protocol)
         self._running.add(errand)
         waits = getattr(protocol, "cr_suspended", False)
-        self._new.append((errand, None, Trouble("broken", "given up", "", sent=True, passing=True) if waits else None))
+        self._new.append(
+            (
+                errand,
+                None,
+                RequestFailed("broken", "given up", "", maybe_executed=True, transient=True) if waits else None,
+            )
+        )
 
     def leave(self, interrupted: bool) -> None:
         """Drive none of them any further; those that were spawned are kept when that is because of an exception."""
@@ -276,7 +282,7 @@ class _Errands:
                 self._broke.add(node)  # what else lies idle there is most likely as old
             elif line.owes and now - line.heard_at > _SILENCE_S:
                 said = f"no answer within {_SILENCE_S:g} s"
-                self._dead[node] = Trouble("silent", said, node.name, sent=True, passing=False)
+                self._dead[node] = RequestFailed("silent", said, node.name, maybe_executed=True, transient=False)
                 del self._lines[node]
                 self._answered(line.end(self._dead[node]))
         while self._asleep and self._asleep[0][0] <= now:
@@ -291,16 +297,22 @@ class _Errands:
     def _answer(self, errand: _Errand, waits: int, index: int, call: Call, answer: Any) -> None:
         if errand.waits != waits or errand not in self._running:
             return
-        if isinstance(answer, Trouble):  # an exception of its own for each, since they gather tracebacks
-            answer = Trouble(answer.kind, answer.said, answer.node, sent=answer.sent, passing=answer.passing)
-        if isinstance(answer, Trouble) and answer.kind in ("MOVED", "ASK"):
+        if isinstance(answer, RequestFailed):  # an exception of its own for each, since they gather tracebacks
+            answer = RequestFailed(
+                answer.kind,
+                answer.message,
+                answer.node,
+                maybe_executed=answer.maybe_executed,
+                transient=answer.transient,
+            )
+        if isinstance(answer, RequestFailed) and answer.kind in ("MOVED", "ASK"):
             elsewhere = errand.driver.topology.redirect(self._node_of(errand, call), answer)
             if elsewhere is not None and not elsewhere[1]:
                 self._ask(errand, index, call, elsewhere[0])
                 return
         if errand.many is None:
             self._new.append(
-                (errand, None, answer) if isinstance(answer, Trouble) else (errand, answer, None),
+                (errand, None, answer) if isinstance(answer, RequestFailed) else (errand, answer, None),
             )
             return
         errand.answers[index] = answer
@@ -333,7 +345,7 @@ class _Errands:
                     errand.many = effect
                     errand.answers = [None] * len(effect.calls)
                     errand.missing = len(effect.calls)
-                    self._sleep(errand, effect.patience_s)
+                    self._sleep(errand, effect.request_timeout_s)
                     for index, call in enumerate(effect.calls):
                         self._ask(errand, index, call)
                     return
@@ -343,13 +355,15 @@ class _Errands:
                 elif isinstance(effect, (Call, Command, Unlisten)):
                     try:
                         if not isinstance(effect, Unlisten):
-                            effect.patience_s = max(0.05, min(effect.patience_s, self._until - clock(), _SILENCE_S))
+                            effect.request_timeout_s = max(
+                                0.05, min(effect.request_timeout_s, self._until - clock(), _SILENCE_S)
+                            )
                         value = errand.driver._perform[type(effect)](effect, None)
-                    except Trouble as trouble:
-                        error = trouble
+                    except RequestFailed as failure:
+                        error = failure
                 else:
-                    error = Trouble("closed", "the client is closed", "", sent=False, passing=False)
-        except (StopIteration, Trouble):
+                    error = RequestFailed("closed", "the client is closed", "", maybe_executed=False, transient=False)
+        except (StopIteration, RequestFailed):
             pass
         except Exception:
             from holdfast._drivers.teller import report
@@ -373,8 +387,8 @@ class _Errands:
                 self._answer(errand, errand.waits, index, call, node.call(call))
                 return
             line = self._line(node)
-        except Trouble as trouble:
-            self._answer(errand, errand.waits, index, call, trouble)
+        except RequestFailed as failure:
+            self._answer(errand, errand.waits, index, call, failure)
         else:
             line.submit((errand, errand.waits, index), call)
 
@@ -390,9 +404,9 @@ class _Errands:
             left_s = self._until - clock()
             try:
                 wire = node.connect(max(0.05, min(_SILENCE_S / 2, left_s / 2)), last=True)
-            except Trouble as trouble:
-                self._dead[node] = trouble
-                trouble.passing = False
+            except RequestFailed as failure:
+                self._dead[node] = failure
+                failure.transient = False
                 raise
         line = self._lines[node] = Pipeline(node, wire, clock())
         return line

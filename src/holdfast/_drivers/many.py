@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from holdfast._core.effects import Answer, Call, CallMany
-from holdfast._core.trouble import Trouble
+from holdfast._core.failure import RequestFailed
 from holdfast._drivers.teller import CANNOT_START
 from holdfast._lua import SCRIPTS, Script
 from holdfast._transport.asked import Asked
@@ -103,7 +103,7 @@ class _Group:
         self.waker = waker
         self.over = False
         #: (place of the call, connection or trouble)
-        self.connected: deque[tuple[int, Wire | Trouble]] = deque()
+        self.connected: deque[tuple[int, Wire | RequestFailed]] = deque()
 
     def is_over(self) -> bool:
         """Whether the call has ended."""
@@ -168,11 +168,11 @@ class Dialler:
             group, index = job
             if group.is_over():
                 continue
-            result: Wire | Trouble
+            result: Wire | RequestFailed
             try:
                 result = self._node.connect(DIAL_PATIENCE_S)
-            except Trouble as trouble:
-                result = trouble
+            except RequestFailed as failure:
+                result = failure
             if isinstance(result, Wire) and group.is_over():
                 self._node.put(result)
                 continue
@@ -212,7 +212,7 @@ def ask_all(
     waker: _Waker | None = None
     group: _Group | None = None
     begun_at = clock()
-    until = begun_at + many.patience_s
+    until = begun_at + many.request_timeout_s
     satisfied = False
     requests: list[tuple[Script, bytes]] = []
     before: Call | None = None
@@ -233,13 +233,13 @@ def ask_all(
         node = nodes[index]
         script, packed = requests[index]
         try:
-            if wire.patience_s:
+            if wire.request_timeout_s:
                 wire.patience(0.0)
             wire.sendall(packed)
         except OSError as error:
             wire.close()
             node.drop_idle()
-            answers[index] = Trouble("broken", str(error), node.name, sent=True, passing=True)
+            answers[index] = RequestFailed("broken", str(error), node.name, maybe_executed=True, transient=True)
             return
         fd = wire.sock.fileno()
         under_way[fd] = Asked(index, script, packed, node, wire, many.late, at)
@@ -258,7 +258,7 @@ def ask_all(
                 group = _Group(waker)
             if node.owed >= OWED_MAX or not dialler_of(node).dial(group, index):
                 said = "it owes too many answers already, or no thread could be started to connect to it"
-                answers[index] = Trouble("refused", said, node.name, sent=False, passing=True)
+                answers[index] = RequestFailed("refused", said, node.name, maybe_executed=False, transient=True)
             else:
                 dialling.add(index)
         if cancelled is not None:
@@ -308,7 +308,9 @@ def ask_all(
                 if isinstance(result, Wire):
                     nodes[index].put(result)
         for index in dialling:
-            answers[index] = Trouble("refused", "no connection in time", nodes[index].name, sent=False, passing=True)
+            answers[index] = RequestFailed(
+                "refused", "no connection in time", nodes[index].name, maybe_executed=False, transient=True
+            )
         if under_way:
             late_until = clock() + LATE_PATIENCE_S
             for asked in under_way.values():

@@ -42,10 +42,10 @@ from holdfast._core.effects import (
     Unlisten,
     Wake,
 )
-from holdfast._core.hold import Hold, LeaseState, Schedule
+from holdfast._core.failure import RequestFailed
+from holdfast._core.record import LeaseRecord, LeaseState, Schedule
 from holdfast._core.replies import wake_of
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.trouble import Trouble
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.ending import end as end_clients
 from holdfast._drivers.ending import run_out
@@ -56,7 +56,7 @@ from holdfast._transport.asked import Asked
 from holdfast._transport.clock import clock
 from holdfast._transport.greenlets import refuse_half_patched, who_patched
 from holdfast._transport.inherited import let_go, ours
-from holdfast._transport.pack import Ask, pack_command
+from holdfast._transport.pack import PreparedRequest, pack_command
 from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node, Wire
 from holdfast._transport.waits import Flag, Mailbox, Pulse, snapshot
@@ -141,7 +141,7 @@ class ThreadDriver:
         self.closed = False
         self._right_to_close: dict[str, int] = {}  # taken by who closes
         #: What the server may still hold for us, and what was spawned and taken over, until `close` has seen to it.
-        self.unreleased: dict[Hold, None] = {}
+        self.unreleased: dict[LeaseRecord, None] = {}
         self.undone: dict[int, Protocol[None]] = {}
         #: Set when `close` has done all it does; and the thread in which it does.
         self.ended = Flag()
@@ -164,9 +164,9 @@ class ThreadDriver:
         self._inbox_locks: dict[Node, Any] = {}
         self._inbox_of: dict[Node, Wire] = {}
         self._sessions: dict[str, Wire] = {}
-        self._dropped: collections.deque[Hold] = collections.deque()
-        self._to_give_back: collections.deque[Hold] = collections.deque()
-        self._abandoned: list[Hold] = []
+        self._dropped: collections.deque[LeaseRecord] = collections.deque()
+        self._to_give_back: collections.deque[LeaseRecord] = collections.deque()
+        self._abandoned: list[LeaseRecord] = []
         self._abandoned_bound = _ABANDONED_MIN
         self._agent = _Agent(self)
         self._chores = _Chores(self)
@@ -227,8 +227,8 @@ class ThreadDriver:
             while True:
                 try:
                     result = self._perform[type(effect)](effect, None)
-                except Trouble as trouble:
-                    effect = protocol.throw(trouble)
+                except RequestFailed as failure:
+                    effect = protocol.throw(failure)
                 else:
                     effect = protocol.send(result)
         except BaseException:
@@ -246,10 +246,10 @@ class ThreadDriver:
                         raise Cancelled
                     kind = type(effect)
                     result = clock() if kind is Now else perform[kind](effect, cancel)
-                except Trouble as trouble:
+                except RequestFailed as failure:
                     if isinstance(effect, (Call, Command)):
-                        trouble.request = effect
-                    effect = protocol.throw(self._final(trouble) if self.closed else trouble)
+                        failure.request = effect
+                    effect = protocol.throw(self._final(failure) if self.closed else failure)
                 except BaseException as interruption:
                     # Whatever ends us is the protocol's to clean up after, and nothing interrupts that.
                     cancel = None
@@ -259,9 +259,9 @@ class ThreadDriver:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
-    def ask(self, ask: Ask, token: str, patience_s: float) -> Any:
+    def ask(self, ask: PreparedRequest, token: str, request_timeout_s: float) -> Any:
         """Send a first request, not where slots move. All but plain success is for its protocol: see `resume`."""
-        return self.topology.node_for(ask.key, None).call_packed(ask.packed(token), patience_s, ask.script)
+        return self.topology.node_for(ask.key, None).call_packed(ask.packed(token), request_timeout_s, ask.script)
 
     def resume(self, protocol: Protocol[R], asked_at: float, reply: Any, error: BaseException | None) -> R:
         """Run a protocol whose first request was made already, at `asked_at`, and ended so."""
@@ -270,7 +270,7 @@ class ThreadDriver:
             while type(effect) is Now:
                 effect = protocol.send(asked_at)
             if type(effect) is Call:
-                if isinstance(error, Trouble):
+                if isinstance(error, RequestFailed):
                     error.request = effect
                     self._in_trouble(self.topology.node_for(effect.keys[0], effect.node), error)
                     error = self._final(error) if self.closed else error
@@ -287,20 +287,20 @@ class ThreadDriver:
 
     def _call(self, call: Call, cancel: Cancel | None) -> Any:
         node = self.topology.node_for(call.keys[0], call.node)
-        until = clock() + call.patience_s
+        until = clock() + call.request_timeout_s
         try:
             if cancel is None:
                 return node.call(call)
             return self._abortable(lambda on_wire: node.call(call, on_wire), cancel)
-        except Trouble as trouble:
-            return self._elsewhere(node, trouble, partial(_call_at, call, until))
+        except RequestFailed as failure:
+            return self._elsewhere(node, failure, partial(_call_at, call, until))
 
-    def _elsewhere(self, node: Node, trouble: Trouble, ask: Callable[[Node, bool], Any]) -> Any:
+    def _elsewhere(self, node: Node, failure: RequestFailed, ask: Callable[[Node, bool], Any]) -> Any:
         """Follow MOVED and ASK; any other trouble is noted, and raised."""
         for _ in range(_REDIRECTS_MAX):  # a slot can move while we follow it, but not for ever
-            if trouble.kind not in ("MOVED", "ASK"):
+            if failure.kind not in ("MOVED", "ASK"):
                 break
-            elsewhere = self.topology.redirect(node, trouble)
+            elsewhere = self.topology.redirect(node, failure)
             if elsewhere is None:
                 break
             node, asking = elsewhere
@@ -308,14 +308,14 @@ class ThreadDriver:
                 self._ask_all_waiters()  # their inbox is at the node that has owned the slot
             try:
                 return ask(node, asking)
-            except Trouble as again:
-                trouble = again
-        self._in_trouble(node, trouble)
-        raise trouble
+            except RequestFailed as again:
+                failure = again
+        self._in_trouble(node, failure)
+        raise failure
 
-    def _in_trouble(self, node: Node, trouble: Trouble) -> None:
-        self.topology.troubled(node, trouble)
-        if self._fails_over and trouble.kind in _GONE and node in self._inbox_of:
+    def _in_trouble(self, node: Node, failure: RequestFailed) -> None:
+        self.topology.troubled(node, failure)
+        if self._fails_over and failure.kind in _GONE and node in self._inbox_of:
             self._agent.drop(node)  # it may be connected to what was the master
 
     def _abortable(self, act: Callable[[Callable[[Wire | None], None]], Any], cancel: Cancel) -> Any:
@@ -338,7 +338,7 @@ class ThreadDriver:
         cancel._watch(abort)
         try:
             return act(on_wire)
-        except Trouble:
+        except RequestFailed:
             if cancel.is_set():
                 raise Cancelled from None
             raise
@@ -347,24 +347,24 @@ class ThreadDriver:
 
     def _command(self, command: Command, cancel: Cancel | None) -> Any:
         node = self.topology.node_for(command.key, command.node)
-        until = clock() + command.patience_s
+        until = clock() + command.request_timeout_s
         try:
             if command.session is None:
                 return node.command(command)
             return self._command_in_session(node, command)
-        except Trouble as trouble:
+        except RequestFailed as failure:
             if command.session is not None:
-                if trouble.kind == "MOVED":
-                    self.topology.redirect(node, trouble)  # the session has to begin anew, at the right node
-                self._in_trouble(node, trouble)
+                if failure.kind == "MOVED":
+                    self.topology.redirect(node, failure)  # the session has to begin anew, at the right node
+                self._in_trouble(node, failure)
                 raise
-            return self._elsewhere(node, trouble, partial(_command_at, command, until))
+            return self._elsewhere(node, failure, partial(_command_at, command, until))
 
     def _command_in_session(self, node: Node, command: Command) -> Any:
         """One connection for all commands of a session; EXEC, DISCARD, UNWATCH and trouble end it."""
         session = command.session
         assert session is not None
-        wire = self._sessions.pop(session, None) or node.take(command.patience_s)
+        wire = self._sessions.pop(session, None) or node.take(command.request_timeout_s)
         reply = node.command_on(wire, command)  # closes the wire on trouble
         if str(command.args[0]).upper() in ("EXEC", "DISCARD", "UNWATCH"):
             node.put(wire)
@@ -386,20 +386,20 @@ class ThreadDriver:
             for call in many.calls:
                 try:
                     answers.append(self._call(call, cancel))
-                except Trouble as trouble:
-                    answers.append(trouble)
+                except RequestFailed as failure:
+                    answers.append(failure)
             return answers
-        until = clock() + many.patience_s
+        until = clock() + many.request_timeout_s
         answers = self._call_members(many, nodes, cancel)
         for index, answer in enumerate(answers):
-            if isinstance(answer, Trouble):
+            if isinstance(answer, RequestFailed):
                 try:
                     call = many.calls[index]
                     answers[index] = self._elsewhere(
                         nodes[index], answer, partial(_call_at, call, max(until, clock() + _REDIRECT_LEAST_S))
                     )
-                except Trouble as trouble:
-                    answers[index] = trouble
+                except RequestFailed as failure:
+                    answers[index] = failure
         return answers
 
     def _call_members(self, many: CallMany, nodes: Sequence[Node], cancel: Cancel | None) -> list[Answer]:
@@ -437,10 +437,10 @@ class ThreadDriver:
         elif self.closed:
             raise self._final()
 
-    def _final(self, trouble: Trouble | None = None) -> Trouble:
+    def _final(self, failure: RequestFailed | None = None) -> RequestFailed:
         """The client is closed: nothing is tried again, and waiting ends."""
-        sent = trouble is not None and trouble.sent
-        return Trouble("closed", "the client is closed", "", sent=sent, passing=False)
+        sent = failure is not None and failure.maybe_executed
+        return RequestFailed("closed", "the client is closed", "", maybe_executed=sent, transient=False)
 
     def _spawn(self, spawn: Spawn, cancel: Cancel | None) -> None:
         self._chores.add(spawn.protocol)
@@ -455,9 +455,9 @@ class ThreadDriver:
         node = self.topology.node_for(listen.key, listen.node)
         if node not in self._inbox_of:
             try:
-                self._open_inbox(node, listen.patience_s)
-            except Trouble as trouble:
-                self.topology.troubled(node, trouble)
+                self._open_inbox(node, listen.request_timeout_s)
+            except RequestFailed as failure:
+                self.topology.troubled(node, failure)
                 raise
         else:
             self._agent.check(node)
@@ -490,16 +490,16 @@ class ThreadDriver:
         """Whether the inbox at the key's node is open, so that a first request may queue."""
         return bool(self._inbox_of) and self.topology.node_for(key, None) in self._inbox_of
 
-    def _open_inbox(self, node: Node, patience_s: float) -> None:
-        until = clock() + patience_s
+    def _open_inbox(self, node: Node, request_timeout_s: float) -> None:
+        until = clock() + request_timeout_s
         lock = self._inbox_locks.setdefault(node, threading.RLock())
-        if not lock.acquire(timeout=patience_s):  # the others wait for the one subscription
-            raise Trouble("silent", "no subscription in time", node.name, sent=False, passing=True)
+        if not lock.acquire(timeout=request_timeout_s):  # the others wait for the one subscription
+            raise RequestFailed("silent", "no subscription in time", node.name, maybe_executed=False, transient=True)
         try:
             if node in self._inbox_of:
                 return
             if self.closed:
-                raise Trouble("closed", "the client is closed", node.name, sent=False, passing=False)
+                raise RequestFailed("closed", "the client is closed", node.name, maybe_executed=False, transient=False)
             wire = node.subscribe(self.channel, max(0.05, until - clock()))
             if self._inbox_of.setdefault(node, wire) is wire:
                 self._agent.watch(node, wire)
@@ -528,7 +528,7 @@ class ThreadDriver:
 
     # ------------------------------------------------------------------ holds
 
-    def watch(self, hold: Hold) -> None:
+    def watch(self, hold: LeaseRecord) -> None:
         """Renew it and look after its deadline, until `unwatch`.
 
         Raises `ClientClosed` when the client was closed meanwhile, `CannotStartThread` when nobody can look after it;
@@ -541,22 +541,22 @@ class ThreadDriver:
             self._agent.no_later_than(at)
         except BaseException:
             self.schedule.remove(hold)
-            if hold.released():
+            if hold.mark_released():
                 self.spawn_release(hold)
             raise
 
-    def unwatch(self, hold: Hold) -> None:
+    def unwatch(self, hold: LeaseRecord) -> None:
         """It was released."""
         self.schedule.remove(hold)
 
-    def drop(self, hold: Hold) -> None:
+    def drop(self, hold: LeaseRecord) -> None:
         """Its lease was garbage-collected: renew it no more. No more than a note, since a collection may come anywhere.
 
         The agent reads the notes before it renews anything.
         """
         self._dropped.append(hold)
 
-    def give_back(self, hold: Hold) -> None:
+    def give_back(self, hold: LeaseRecord) -> None:
         """Its lease never reached anybody, or its block ended without a release. As `drop`, but it is released soon."""
         self._to_give_back.append(hold)
         self._agent.poke()
@@ -570,7 +570,7 @@ class ThreadDriver:
             except IndexError:
                 break
             self.schedule.remove(hold)
-            if hold.released() or hold.half_released():
+            if hold.mark_released() or hold.half_released():
                 self.spawn_release(hold)
         dropped = self._dropped
         while dropped:
@@ -582,7 +582,7 @@ class ThreadDriver:
             self._abandoned.append(hold)
         if len(self._abandoned) > self._abandoned_bound:
             now = clock()
-            self._abandoned = [hold for hold in self._abandoned if not hold.over(now)]
+            self._abandoned = [hold for hold in self._abandoned if not hold.check_expired(now)]
             self._abandoned_bound = max(_ABANDONED_MIN, 2 * len(self._abandoned))
 
     def look_no_later_than(self, at: float) -> None:
@@ -593,14 +593,14 @@ class ThreadDriver:
         """Run it in the background."""
         self._chores.add(protocol)
 
-    def spawn_release(self, hold: Hold) -> None:
+    def spawn_release(self, hold: LeaseRecord) -> None:
         """Release in the background what nobody wants any more; trouble is left to the ttl."""
         self._chores.add(_ignoring_trouble(hold.release()))
 
-    def renew(self, holds: Sequence[Hold]) -> None:
+    def renew(self, holds: Sequence[LeaseRecord]) -> None:
         """Start renewing what is due; does not wait."""
         now = clock()
-        by_place: dict[object, list[tuple[Hold, int, Protocol[int], Effect[Any]]]] = {}
+        by_place: dict[object, list[tuple[LeaseRecord, int, Protocol[int], Effect[Any]]]] = {}
         for hold in holds:
             if not hold.alive:
                 continue  # released just now
@@ -637,39 +637,41 @@ class ThreadDriver:
             return servers
         return hash(servers) % 8
 
-    def renew_batch(self, node: Node, jobs: list[tuple[Hold, int, Protocol[int], Effect[Any]]]) -> None:
+    def renew_batch(self, node: Node, jobs: list[tuple[LeaseRecord, int, Protocol[int], Effect[Any]]]) -> None:
         """Renew in one pipeline; in a renewer's thread."""
         sent_at = clock()
         plain = [job for job in jobs if isinstance(job[3], Call)]
         calls = [job[3] for job in plain if isinstance(job[3], Call)]
         if calls:
-            patience_s = min(call.patience_s for call in calls)
-            answers = node.call_all(calls, patience_s)
+            request_timeout_s = min(call.request_timeout_s for call in calls)
+            answers = node.call_all(calls, request_timeout_s)
             for (hold, ttl_ms, protocol, effect), answer in zip(plain, answers, strict=True):
-                if isinstance(answer, Trouble):
+                if isinstance(answer, RequestFailed):
                     assert isinstance(effect, Call)
                     try:
-                        answer = self._elsewhere(node, answer, partial(_call_at, effect, sent_at + effect.patience_s))
-                    except Trouble as trouble:
-                        answer = trouble
+                        answer = self._elsewhere(
+                            node, answer, partial(_call_at, effect, sent_at + effect.request_timeout_s)
+                        )
+                    except RequestFailed as failure:
+                        answer = failure
                 self._answer(hold, ttl_ms, protocol, answer, sent_at)
         for hold, ttl_ms, protocol, effect in jobs:
             if isinstance(effect, Call):
                 continue
             try:
                 reply = self._perform[type(effect)](effect, None)
-            except Trouble as trouble:
-                reply = trouble
+            except RequestFailed as failure:
+                reply = failure
             self._answer(hold, ttl_ms, protocol, reply, sent_at)
 
-    def _answer(self, hold: Hold, ttl_ms: int, protocol: Protocol[int], answer: Any, sent_at: float) -> None:
+    def _answer(self, hold: LeaseRecord, ttl_ms: int, protocol: Protocol[int], answer: Any, sent_at: float) -> None:
         """Drive a renewal on with its first answer, and note what came of it."""
         try:
-            effect = protocol.throw(answer) if isinstance(answer, Trouble) else protocol.send(answer)
+            effect = protocol.throw(answer) if isinstance(answer, RequestFailed) else protocol.send(answer)
             held = self._drive(protocol, effect, None)
         except StopIteration as end:
             held = end.value
-        except Trouble:
+        except RequestFailed:
             with self.lock:
                 self.schedule.failed(hold, clock(), self._random.random(), sent_at)
                 at = hold.next_at
@@ -683,7 +685,7 @@ class ThreadDriver:
         elif held and hold.state is LeaseState.LOST and hold.reason != "closed":
             self.spawn_release(hold)  # extended, but too late to be trusted
 
-    def renewals_failed(self, jobs: Sequence[tuple[Hold, int, Protocol[int], Effect[Any]]]) -> None:
+    def renewals_failed(self, jobs: Sequence[tuple[LeaseRecord, int, Protocol[int], Effect[Any]]]) -> None:
         """Something else than trouble ended them: tried again, like after trouble."""
         for hold, _, protocol, _ in jobs:
             abandon(protocol)
@@ -714,9 +716,9 @@ class ThreadDriver:
 
     # ------------------------------------------------------------------ ends
 
-    def settle(self, patience_s: float) -> bool:
+    def settle(self, request_timeout_s: float) -> bool:
         """Wait until all spawned protocols have ended; False when they have not in time."""
-        return self._chores.settle(patience_s)
+        return self._chores.settle(request_timeout_s)
 
     def close(self) -> None:
         """End what waits, tell those who hold, release what they held, end the background. Twice is once."""
@@ -753,12 +755,12 @@ class ThreadDriver:
         self._over.set()
         self._ask_all_waiters()
 
-    def lose_all(self, reason: str) -> list[Hold]:
+    def lose_all(self, reason: str) -> list[LeaseRecord]:
         """What is held is lost, and told so; returns what the server may still hold for us."""
         self.sweep()
         now = clock()
         for hold in (*self.schedule, *self._abandoned):
-            if not hold.over(now):
+            if not hold.check_expired(now):
                 self.unreleased[hold] = None
                 hold.lose(reason)
         self.schedule = Schedule(self.settings)
@@ -881,7 +883,7 @@ def _call_at(call: Call, until: float, node: Node, asking: bool) -> Any:
 async def _ignoring_trouble(protocol: Protocol[Any]) -> None:
     try:
         await protocol
-    except Trouble:
+    except RequestFailed:
         pass  # the ttl ends it
 
 
@@ -1036,7 +1038,7 @@ class _Agent(_Background):
         self._waker = waker  # whoever had nobody to poke before has left its news, which the first turn looks at
         try:
             while not self._stopping:
-                self._turn(selector, waker[0])
+                self._acquisition(selector, waker[0])
         finally:
             selector.close()
             for end in waker:
@@ -1052,7 +1054,7 @@ class _Agent(_Background):
             driver.renew(due)
         time.sleep(_BLIND_S)
 
-    def _turn(self, selector: selectors.BaseSelector, waker: socket.socket) -> None:
+    def _acquisition(self, selector: selectors.BaseSelector, waker: socket.socket) -> None:
         driver = self.driver
         driver.sweep()
         starved = driver.starved()
@@ -1120,11 +1122,11 @@ class _Agent(_Background):
         try:
             answer = asked.read()
         except ValueError:  # closed under us
-            answer = Trouble("broken", "closed", asked.node.name, sent=True, passing=True)
+            answer = RequestFailed("broken", "closed", asked.node.name, maybe_executed=True, transient=True)
         if answer is None:
             return
         self._disowned(selector, asked, sock)
-        if not isinstance(answer, Trouble):
+        if not isinstance(answer, RequestFailed):
             if clock() - asked.sent_at < GRACE_S:
                 asked.node.slow = False
             if asked.late is not None:
@@ -1186,9 +1188,9 @@ class _Renewer(_Background):
     def __init__(self, driver: ThreadDriver, node: Node) -> None:
         super().__init__(driver)
         self._node = node
-        self._jobs: Mailbox[list[tuple[Hold, int, Protocol[int], Effect[Any]]] | None] = Mailbox()
+        self._jobs: Mailbox[list[tuple[LeaseRecord, int, Protocol[int], Effect[Any]]] | None] = Mailbox()
 
-    def add(self, jobs: list[tuple[Hold, int, Protocol[int], Effect[Any]]]) -> None:
+    def add(self, jobs: list[tuple[LeaseRecord, int, Protocol[int], Effect[Any]]]) -> None:
         """Renew these soon."""
         self.start()
         self._jobs.put(jobs)
@@ -1225,7 +1227,7 @@ class _Chores(_Background):
         self._root = self if root is None else root
         self._over = False
         self._lanes: dict[object, _Chores] = {}
-        self._turn = 0
+        self._acquisition = 0
         self._inbox: Mailbox[tuple[Protocol[None], Effect[Any] | None] | None] = Mailbox()
         self._unfinished: dict[int, Protocol[None]] = {}
         self._settled = Pulse()
@@ -1260,9 +1262,9 @@ class _Chores(_Background):
                 return True
         return False
 
-    def settle(self, patience_s: float) -> bool:
+    def settle(self, request_timeout_s: float) -> bool:
         """Wait until nothing is left."""
-        return self._settled.wait(lambda: not self._unfinished, patience_s)
+        return self._settled.wait(lambda: not self._unfinished, request_timeout_s)
 
     def everybody(self) -> list[_Chores]:
         """It, and its lanes."""
@@ -1327,8 +1329,8 @@ class _Chores(_Background):
         elif isinstance(effect, Command):
             place = self.driver._owner_of(effect.key, effect.node)
         else:  # for several servers: they are asked at once, and a few of these may wait at a time
-            root._turn += 1
-            place = root._turn % _LANES_FOR_MANY
+            root._acquisition += 1
+            place = root._acquisition % _LANES_FOR_MANY
         lane = root._lanes.get(place)
         if lane is None:
             if len(root._lanes) >= _LANES_MAX:
@@ -1366,10 +1368,10 @@ class _Chores(_Background):
                     return
                 try:
                     result = driver._perform[type(effect)](effect, None)
-                except Exception as trouble:
-                    error = trouble
+                except Exception as failure:
+                    error = failure
                 effect = None
-        except (StopIteration, Trouble):
+        except (StopIteration, RequestFailed):
             pass
         except Exception:
             report()

@@ -27,15 +27,15 @@ from typing import Any, Literal, Self, TypeVar
 from holdfast._core.describe import introduce, look_up
 from holdfast._core.effects import Protocol
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
-from holdfast._core.hold import Hold, LeaseState
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, inbox_prefix, lock_keys
 from holdfast._core.plain import PLAIN, Scripts
+from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._core.replicas import NotAcked, Replicas
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tokens import make_token
-from holdfast._core.trouble import Trouble
 from holdfast._core.validity import deadline
-from holdfast._core.waiting import Busy, Grant, Turn
+from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._drivers.aio import AioDriver, closers
 from holdfast._drivers.last_words import at_end
 from holdfast._faces.aio_makers import Makers
@@ -55,7 +55,7 @@ from holdfast._faces.options import (
 from holdfast._faces.places import client_of_url, members_of, quorum_of, settings_for
 from holdfast._faces.topologies import asyncio_topology
 from holdfast._transport.clock import clock
-from holdfast._transport.pack import Ask
+from holdfast._transport.pack import PreparedRequest
 from holdfast.errors import (
     AcquireTimeout,
     AlreadyHeld,
@@ -129,7 +129,7 @@ class _Body:
 
     __slots__ = ("_cancelled", "_cancelling", "_driver", "_open", "task")
 
-    def __init__(self, task: asyncio.Task[Any], driver: AioDriver, hold: Hold) -> None:
+    def __init__(self, task: asyncio.Task[Any], driver: AioDriver, hold: LeaseRecord) -> None:
         self.task = task
         self._driver = driver
         driver.bodies[self] = hold
@@ -202,12 +202,12 @@ class Lease:
         self,
         client: Client,
         driver: AioDriver,
-        hold: Hold,
+        hold: LeaseRecord,
         owners: tuple[tuple[str, int], ...],
         task: asyncio.Task[Any] | None,
         where: CodeType | None = None,
         offset: int = 0,
-        release_ask: Ask | None = None,
+        release_ask: PreparedRequest | None = None,
     ) -> None:
         self._client = client
         self._driver = driver
@@ -240,14 +240,14 @@ class Lease:
     @property
     def state(self) -> LeaseState:
         """HELD, SUSPECT (a renewal failed, validity lasts), LOST or RELEASED."""
-        self._hold.over(clock())
+        self._hold.check_expired(clock())
         return self._hold.state
 
     def remaining(self) -> float:
         """Seconds for which it may still be trusted without another renewal; 0.0 after its end."""
         hold = self._hold
         now = clock()
-        return 0.0 if hold.over(now) else hold.deadline - now
+        return 0.0 if hold.check_expired(now) else hold.deadline - now
 
     @property
     def lost(self) -> Loss:
@@ -275,7 +275,7 @@ class Lease:
     def ensure_held(self) -> None:
         """Raise `LeaseLost` (or `LeaseReleased`) unless the lease may still be trusted. Sends nothing."""
         hold = self._hold
-        if hold.over(clock()):
+        if hold.check_expired(clock()):
             raise self._ended("ensure_held()")
 
     async def extend(self, ttl: Duration) -> None:
@@ -304,7 +304,7 @@ class Lease:
         hold = self._hold
         client = self._client
         driver = self._driver
-        if hold.over(clock()):
+        if hold.check_expired(clock()):
             client._unwatch(self)
             return False
         if self._entries > 1:
@@ -320,13 +320,13 @@ class Lease:
             else:
                 # By hand; all but an answer is the protocol's.
                 try:
-                    reply = await driver.ask(ask, hold.token, ask.patience_s)
+                    reply = await driver.ask(ask, hold.token, ask.request_timeout_s)
                 except BaseException as error:
                     held = await driver.resume(hold.release(), 0.0, None, error)
                 else:
                     held = reply > 0 if -1 < reply < 3 else await driver.resume(hold.release(), 0.0, reply, None)
-        except Trouble as trouble:
-            raise client._public(trouble) from None
+        except RequestFailed as failure:
+            raise client._public(failure) from None
         except BaseException as error:
             if hold.state is _RELEASED and not isinstance(error, asyncio.CancelledError):
                 driver.start(hold.release())  # it may never have begun
@@ -451,7 +451,7 @@ class Lease:
             pass  # half-made
 
 
-def _tell(hold: Hold, listener: Callable[[str], None]) -> None:
+def _tell(hold: LeaseRecord, listener: Callable[[str], None]) -> None:
     """Let it be told of a loss, too."""
     earlier = hold.on_loss
     if earlier is None:
@@ -485,7 +485,7 @@ class Leasable:
         self._owned_as: tuple[str, ...] = (f"{self._kind}:{name}",)
         self._entered: Entered[asyncio.Task[Any] | None, Lease] = Entered(has_ended)
         #: The first requests of acquire and release, ready but for the token; () where there are none.
-        self._asks: tuple[Ask, Ask] | tuple[()] | None = None
+        self._asks: tuple[PreparedRequest, PreparedRequest] | tuple[()] | None = None
 
     # What a kind of lock has to say.
 
@@ -493,7 +493,7 @@ class Leasable:
         """The protocol that acquires."""
         raise NotImplementedError
 
-    def _make_hold(self, token: str, grant: Grant) -> Hold:
+    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         """What the lease stands on."""
         raise NotImplementedError
 
@@ -505,7 +505,7 @@ class Leasable:
         """The protocol that acquires, for a token with which its first request was sent."""
         raise NotImplementedError
 
-    def _prepare(self) -> tuple[Ask, Ask] | tuple[()]:
+    def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
         self._asks = ()
         return ()
 
@@ -557,7 +557,7 @@ class Leasable:
                 return lease
         token = f"{driver.client_id}:{self._mark if mark is None else mark}{me}:{next(client._sequence)}"
         got: Grant | Busy | None = None
-        hold: Hold | None = None
+        hold: LeaseRecord | None = None
         reply: Any = None
         asks = self._asks
         if asks is None:
@@ -568,12 +568,12 @@ class Leasable:
             if asks and driver.smooth(asks[0].key):
                 # The first request by hand; all but a grant in time is the protocol's.
                 ask, release_ask = asks
-                patience_s = ask.patience_s
+                request_timeout_s = ask.request_timeout_s
                 if timeout_s is not None:
-                    patience_s = max(0.25, min(patience_s, timeout_s or driver.settings.brief_s))
+                    request_timeout_s = max(0.25, min(request_timeout_s, timeout_s or driver.settings.short_retry_s))
                 asked_at = clock()
                 try:
-                    reply = await driver.ask(ask, token, patience_s)
+                    reply = await driver.ask(ask, token, request_timeout_s)
                 except BaseException as error:
                     got = await driver.resume(self._resumed(token, timeout_s), asked_at, None, error)
                 else:
@@ -587,7 +587,7 @@ class Leasable:
             if type(got) is Grant:
                 if driver.closed:
                     raise ClientClosed()  # and it is given back below
-                hold = self._make_hold(token, got)
+                hold = self._make_record(token, got)
                 if got.stray or got.more is PLAIN:
                     release_ask = None  # it is not the usual one
                 lease = self._lease_class(client, driver, hold, owners, task, code, offset, release_ask)
@@ -599,11 +599,11 @@ class Leasable:
                     client._introduce(driver, got.sent_at)
                 asking.pop(token, None)  # not in a `finally`: an exception there would find nobody to give it back
                 return lease
-        except Trouble as trouble:
+        except RequestFailed as failure:
             asking.pop(token, None)
-            if isinstance(trouble, NotAcked):
-                trouble.name, trouble.label = self._name, self._label
-            raise client._public(trouble) from None
+            if isinstance(failure, NotAcked):
+                failure.name, failure.label = self._name, self._label
+            raise client._public(failure) from None
         except BaseException as error:
             # Somewhere before the caller got it: nobody else would give it back. (Where it was cancelled while it
             # waited for an answer, the protocol has seen to that.)
@@ -696,15 +696,15 @@ class Lock(Leasable):
         listening = exclusive.listens and self._client._driver.listening(self._keys.lock)
         return exclusive.acquire(token, self._ttl_ms, timeout_s, listening)
 
-    def _prepare(self) -> tuple[Ask, Ask] | tuple[()]:
+    def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
         calls = self._exclusive.first_calls(self._ttl_ms)
-        self._asks = asks = () if calls is None else (Ask(calls[0]), Ask(calls[1]))
+        self._asks = asks = () if calls is None else (PreparedRequest(calls[0]), PreparedRequest(calls[1]))
         return asks
 
     def _resumed(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
         return self._exclusive.acquire(token, self._ttl_ms, timeout_s, False)
 
-    def _make_hold(self, token: str, grant: Grant) -> Hold:
+    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         return self._exclusive.hold(token, grant, self._ttl_ms, self._renew, self._max_hold_ms)
 
     def _give_back(self, token: str) -> Protocol[None]:
@@ -849,7 +849,7 @@ class Client(Makers):
         been released as often. Without it a second acquire by the holder raises `AlreadyHeld`.
         `sync_replicas`: a lease counts only when this many replicas have acknowledged it, and so do its renewals;
         "all": every replica that the master has, which is what no failover to one of them undoes. Too few: it is given
-        back, and `ReplicasMissing` raised. Costs a round trip between the servers.
+        back, and `InsufficientReplicas` raised. Costs a round trip between the servers.
 
         Sends nothing. Raises `ConfigurationError` for what is not allowed.
         """
@@ -913,7 +913,11 @@ class Client(Makers):
         """The lease that this task holds of it, if any."""
         held = self._owners.get(owner)
         lease = held() if held is not None else None
-        if lease is None or (lease._task is not None and lease._task() is not task) or lease._hold.over(clock()):
+        if (
+            lease is None
+            or (lease._task is not None and lease._task() is not task)
+            or lease._hold.check_expired(clock())
+        ):
             return None
         return lease
 
@@ -966,33 +970,33 @@ class Client(Makers):
         self._here = driver
         return driver
 
-    async def _run(self, protocol: Protocol[R], turn: Turn | None = None) -> R:
-        """`turn`: what is waited for, so that its place can be given back if the client ends first."""
+    async def _run(self, protocol: Protocol[R], acquisition: Acquisition | None = None) -> R:
+        """`acquisition`: what is waited for, so that its place can be given back if the client ends first."""
         try:
             driver = self._driver
         except BaseException:
             protocol.close()
             raise
         try:
-            if turn is not None:
-                driver.asking[turn.token] = turn
+            if acquisition is not None:
+                driver.asking[acquisition.token] = acquisition
             return await driver.run(protocol)
-        except Trouble as trouble:
-            raise self._public(trouble) from None
+        except RequestFailed as failure:
+            raise self._public(failure) from None
         finally:
-            if turn is not None:
-                driver.asking.pop(turn.token, None)
+            if acquisition is not None:
+                driver.asking.pop(acquisition.token, None)
 
-    def _public(self, trouble: Trouble) -> BaseException:
-        if trouble.kind == "closed" and self._closed:
+    def _public(self, failure: RequestFailed) -> BaseException:
+        if failure.kind == "closed" and self._closed:
             here = self._drivers[0] if len(self._drivers) == 1 else None
             return asyncio.CancelledError() if here is not None and here.exiting else ClientClosed()
-        return trouble.public()
+        return failure.public()
 
     async def _extend(self, lease: Lease, ttl_ms: int) -> None:
         hold = lease._hold
         driver = lease._driver
-        if hold.over(clock()):
+        if hold.check_expired(clock()):
             raise lease._ended("extend()")
         asked_at = clock()
         order = driver.extending(hold, ttl_ms, asked_at)

@@ -15,12 +15,12 @@ from typing import Any, Literal, TypeVar, cast
 
 from holdfast._core import barrier, condition, gate, multilock, optimistic, rwlock, semaphore
 from holdfast._core.effects import Protocol, Reply
-from holdfast._core.hold import Hold
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.optimistic import Value
+from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import Sync
-from holdfast._core.trouble import Trouble
-from holdfast._core.waiting import Busy, Grant, Turn, wait_for
+from holdfast._core.waiting import Acquisition, Busy, Grant, wait_for
 from holdfast._faces.aio import Client, Leasable, Lease, Lock, has_ended, task_here
 from holdfast._faces.decorated import check_function, check_result
 from holdfast._faces.entered import Entered, Leads
@@ -30,7 +30,7 @@ from holdfast._faces.options import PERMITS_MAX, Duration, check_count, check_na
 from holdfast._transport.clock import clock
 from holdfast.errors import (
     AcquireTimeout,
-    BrokenBarrier,
+    BrokenBarrierError,
     ClientClosed,
     ConfigurationError,
     HoldfastError,
@@ -66,7 +66,7 @@ def _task_id() -> str:
 
 
 class _TurnLeasable(Leasable):
-    """What is acquired through a `Turn`."""
+    """What is acquired through a `Acquisition`."""
 
     def __init__(
         self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None, sync: Sync
@@ -74,20 +74,20 @@ class _TurnLeasable(Leasable):
         super().__init__(client, name, ttl_ms, renew, max_hold_ms)
         self._sync = sync
 
-    def _turn(self, token: str) -> Turn:
+    def _acquisition(self, token: str) -> Acquisition:
         raise NotImplementedError
 
     def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
-        turn = self._turn(token)
-        return wait_for(turn, timeout_s, listening=self._client._driver.listening(turn.key))
+        acquisition = self._acquisition(token)
+        return wait_for(acquisition, timeout_s, listening=self._client._driver.listening(acquisition.key))
 
-    def _make_hold(self, token: str, grant: Grant) -> Hold:
-        hold = self._turn(token).hold(self._name, grant, self._renew, self._max_hold_ms)
+    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
+        hold = self._acquisition(token).hold(self._name, grant, self._renew, self._max_hold_ms)
         hold.label = self._label
         return hold
 
     def _give_back(self, token: str) -> Protocol[None]:
-        return self._turn(token).give_back()
+        return self._acquisition(token).give_back()
 
 
 # ---------------------------------------------------------------------- readers and writers
@@ -107,7 +107,7 @@ class ReadLease(Lease):
         ended.
         """
         hold = self._hold
-        if hold.over(clock()):
+        if hold.check_expired(clock()):
             raise self._ended("upgrade()")
         assert isinstance(hold, rwlock.RWHold)
         side = _Upgrade(self._client, hold)
@@ -135,12 +135,12 @@ class WriteLease(Lease):
             await self.release()
             return beneath
         hold, client = self._hold, self._client
-        if hold.over(clock()):
+        if hold.check_expired(clock()):
             raise self._ended("downgrade()")
         assert isinstance(hold, rwlock.RWHold)
         driver = self._driver
         try:
-            hold.released()
+            hold.mark_released()
             client._unwatch(self)
             side = _Downgrade(client, hold)
             return await side._acquire(None, sys._getframe(1))  # type: ignore[return-value]
@@ -162,11 +162,11 @@ class _Side(_TurnLeasable):
         super().__init__(client, name, ttl_ms, renew, max_hold_ms, sync)
         self._keys = lock_keys(client.namespace, name)
 
-    def _turn(self, token: str) -> rwlock.RWTurn:
+    def _acquisition(self, token: str) -> rwlock.RWTurn:
         return rwlock.RWTurn(self._keys, token, self._ttl_ms, self._client._settings, self._sync)
 
-    def _make_hold(self, token: str, grant: Grant) -> Hold:
-        hold = self._turn(token).hold(self._name, grant, self._renew, self._max_hold_ms, self._until)
+    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
+        hold = self._acquisition(token).hold(self._name, grant, self._renew, self._max_hold_ms, self._until)
         hold.label = self._label
         return hold
 
@@ -221,8 +221,8 @@ class _Upgrade(WriteLock):
         self._reader = reader.token
         self._until = reader.max_until
 
-    def _turn(self, token: str) -> rwlock.RWTurn:
-        return super()._turn(rwlock.upgrade_token(self._reader, int(token.rpartition(":")[2])))
+    def _acquisition(self, token: str) -> rwlock.RWTurn:
+        return super()._acquisition(rwlock.upgrade_token(self._reader, int(token.rpartition(":")[2])))
 
 
 class _Downgrade(ReadLock):
@@ -234,9 +234,9 @@ class _Downgrade(ReadLock):
         self._until = writer.max_until
 
     async def _ask(self, token: str, timeout_s: float | None) -> Grant | Busy:
-        writer = self._turn(self._writer.token)
+        writer = self._acquisition(self._writer.token)
         writer.stray = self._writer.stray
-        grant = await rwlock.downgrade(writer, self._turn(token))
+        grant = await rwlock.downgrade(writer, self._acquisition(token))
         if grant is None:
             raise LeaseLost(self._name, "taken", "write lock")
         return grant
@@ -289,7 +289,7 @@ class RWLock:
         return (await self._inspect())[3]
 
     async def _inspect(self) -> tuple[str, int, int, int, int]:
-        return await self._client._run(rwlock.inspect(self._keys, self._client._settings.patience_s))
+        return await self._client._run(rwlock.inspect(self._keys, self._client._settings.request_timeout_s))
 
     def __repr__(self) -> str:
         return f"<RWLock {self._name!r}: ttl {self._options[0] / 1000:g} s>"
@@ -328,7 +328,7 @@ class Semaphore(_TurnLeasable):
         self._declared = declared
         self._keys = semaphore.semaphore_keys(lock_keys(client.namespace, name))
 
-    def _turn(self, token: str) -> semaphore.SemaphoreTurn:
+    def _acquisition(self, token: str) -> semaphore.SemaphoreTurn:
         return semaphore.SemaphoreTurn(
             self._keys, token, self._ttl_ms, self._declared, self._client._settings, self._sync
         )
@@ -336,7 +336,7 @@ class Semaphore(_TurnLeasable):
     async def acquire(self, timeout: Duration | None = None, *, permits: int = 1) -> Lease:
         """Wait for the turn, and take so many permits, under one lease. Otherwise as `Lock.acquire`.
 
-        Raises `TooManyPermits` when there are not so many at all, `DeclaredDifferently` when another client declared
+        Raises `TooManyPermits` when there are not so many at all, `DeclarationMismatch` when another client declared
         another number.
         """
         mark = f"{check_count('permits', permits, 1, PERMITS_MAX)}."
@@ -359,7 +359,7 @@ class Semaphore(_TurnLeasable):
         client = self._client
         limit = check_count("permits", permits, 1, PERMITS_MAX)
         settings = client._settings
-        before = await client._run(semaphore.resize(self._keys, limit, settings.patience_s, settings))
+        before = await client._run(semaphore.resize(self._keys, limit, settings.request_timeout_s, settings))
         if self._declared:
             self._declared = limit
         return before
@@ -378,7 +378,7 @@ class Semaphore(_TurnLeasable):
         return (await self._inspect())[3]
 
     async def _inspect(self) -> tuple[int, int, int, int, int, int]:
-        return await self._client._run(semaphore.inspect(self._keys, self._client._settings.patience_s))
+        return await self._client._run(semaphore.inspect(self._keys, self._client._settings.request_timeout_s))
 
     def __repr__(self) -> str:
         return f"<Semaphore {self._name!r}: {self._declared or 'as stored'} permits, ttl {self.ttl:g} s>"
@@ -414,14 +414,14 @@ class MultiLock(_TurnLeasable):
         client = self._client  # not its driver, which may have ended: what was asked for is still to be given back
         return multilock.turns_for(self._all_keys, not client._moves, token, self._ttl_ms, client._settings, self._sync)
 
-    def _turn(self, token: str) -> Turn:
+    def _acquisition(self, token: str) -> Acquisition:
         return self._turns(token)[0]
 
     def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
         turns = self._turns(token)
         return multilock.acquire(turns, timeout_s, listening=self._client._driver.listening(turns[0].key))
 
-    def _make_hold(self, token: str, grant: Grant) -> Hold:
+    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         hold = multilock.hold(self._turns(token), self._name, grant, self._renew, self._max_hold_ms)
         hold.label = self._label
         return hold
@@ -477,7 +477,7 @@ class Condition:
         lease = held() if held is not None and task is not None else None
         if lease is None or lease._task is None or lease._task() is not task:
             raise NotHeld(lock.name, operation)
-        if lease._hold.over(clock()):
+        if lease._hold.check_expired(clock()):
             raise lease._ended(operation)
         return lease
 
@@ -494,25 +494,25 @@ class Condition:
         client = lock._client
         driver = client._driver
         token = client._new_token(_task_id())
-        turn = condition.ConditionTurn(
+        acquisition = condition.ConditionTurn(
             lock._keys, self._key, hold.token, token, hold.ttl_ms, driver.settings, lock._exclusive.sync, hold.stray
         )
-        again: Hold | None = None
+        again: LeaseRecord | None = None
         try:
-            hold.released()
+            hold.mark_released()
             driver.unwatch(hold)
-            protocol = wait_for(turn, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)
-            got = await client._run(protocol, turn)
+            protocol = wait_for(acquisition, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)
+            got = await client._run(protocol, acquisition)
             assert isinstance(got, Grant)
             if driver.closed:
                 raise ClientClosed()  # and it is given back below
-            again = lock._make_hold(token, got)
+            again = lock._make_record(token, got)
             again.on_loss = hold.on_loss
             for body in lease._bodies or ():
                 driver.bodies[body] = again
             driver.watch(again)
             lease._hold = again
-            return turn.notified
+            return acquisition.notified
         except NotHeld:
             client._disown(lease)
             hold.state = type(hold.state).LOST
@@ -523,10 +523,10 @@ class Condition:
         except BaseException:
             client._disown(lease)
             if again is not None and again.alive:
-                again.released()
+                again.mark_released()
                 driver.unwatch(again)
             driver.start(hold.release())  # it may never have begun
-            driver.start(turn.give_back())
+            driver.start(acquisition.give_back())
             raise
 
     async def wait_for(self, predicate: Callable[[], Awaitable[R] | R], timeout: Duration | None = None) -> R:
@@ -598,9 +598,9 @@ class _Gate:
         timeout_s = timeout_of(timeout)
         client = self._client
         token = client._new_token(_task_id())
-        turn = gate.GateTurn(self._kind, self._keys, token, self._declared, self._keep_ms, client._settings)
-        protocol = wait_for(turn, timeout_s, listening=client._driver.listening(turn.key))
-        return isinstance(await client._run(protocol, turn), Grant)
+        acquisition = gate.GateTurn(self._kind, self._keys, token, self._declared, self._keep_ms, client._settings)
+        protocol = wait_for(acquisition, timeout_s, listening=client._driver.listening(acquisition.key))
+        return isinstance(await client._run(protocol, acquisition), Grant)
 
     async def _move(self, what: str | int) -> int:
         client = self._client
@@ -683,23 +683,23 @@ class Barrier:
         """Arrive, and wait for the others, `timeout` seconds at most; returns which one in the order of arrival this
         was.
 
-        Raises `BrokenBarrier` when the time of any party was over, or it was broken or reset while waiting.
+        Raises `BrokenBarrierError` when the time of any party was over, or it was broken or reset while waiting.
         """
         timeout_s = timeout_of(timeout)
         client = self._client
         token = client._new_token(_task_id())
-        turn = barrier.BarrierTurn(self._keys, token, self._parties, self._keep_ms, client._settings)
-        got = await client._run(wait_for(turn, timeout_s, listening=True), turn)
+        acquisition = barrier.BarrierTurn(self._keys, token, self._parties, self._keep_ms, client._settings)
+        got = await client._run(wait_for(acquisition, timeout_s, listening=True), acquisition)
         if not isinstance(got, Grant):
-            raise BrokenBarrier(self._name)
+            raise BrokenBarrierError(self._name)
         return got.fence
 
     async def abort(self) -> None:
-        """Break it: all who wait, and who come, get `BrokenBarrier` until it is reset."""
+        """Break it: all who wait, and who come, get `BrokenBarrierError` until it is reset."""
         await self._move("abort")
 
     async def reset(self) -> None:
-        """Make it usable again; who waits gets `BrokenBarrier`."""
+        """Make it usable again; who waits gets `BrokenBarrierError`."""
         await self._move("reset")
 
     async def n_waiting(self) -> int:
@@ -726,7 +726,7 @@ class Barrier:
 
 
 def _is_over(lease: Lease) -> bool:
-    return lease._hold.over(clock())
+    return lease._hold.check_expired(clock())
 
 
 class _Leadership(Lock):
@@ -746,8 +746,8 @@ class _Leadership(Lock):
         self._keys = self._keys.part("leader")  # apart from the lock of that name
         self._exclusive = client._exclusive(self._keys, sync_replicas)
 
-    def _make_hold(self, token: str, grant: Grant) -> Hold:
-        hold = super()._make_hold(token, grant)
+    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
+        hold = super()._make_record(token, grant)
         hold.label = self._label
         return hold
 
@@ -794,7 +794,7 @@ class Election:
     def is_leader(self) -> bool:
         """Whether `lease` is held, as far as is known now. Sends nothing."""
         lease = self.lease
-        return lease is not None and not lease._hold.over(clock())
+        return lease is not None and not lease._hold.check_expired(clock())
 
     async def campaign(self, timeout: Duration | None = None) -> Lease:
         """Wait to be elected, `timeout` seconds at most; returns the lease. Errors as `Lock.acquire`."""
@@ -816,7 +816,7 @@ class Election:
         if lease is not None:
             try:
                 self._leads.forget(lease)
-                if not lease._hold.over(clock()):
+                if not lease._hold.check_expired(clock()):
                     await lease.release()
             except BaseException:
                 lease._abandon()  # where it had not begun to release
@@ -930,19 +930,21 @@ class Transaction:
         self._keys = keys
         self._queued: list[tuple[Value, ...]] = []
         #: What ended its connection, and with that the attempt, even if the function goes on.
-        self._ended: Trouble | None = None
+        self._ended: RequestFailed | None = None
 
     async def execute(self, *command: Value) -> Reply:
         """Carry out a command now, as `execute("HGET", key, field)`: int, bytes, None, or a list of these."""
-        patience_s = self._client._settings.patience_s
+        request_timeout_s = self._client._settings.request_timeout_s
         try:
             return await self._client._driver.run(
-                optimistic.read(self._session, self._keys[0], _checked(command), patience_s)
+                optimistic.read(self._session, self._keys[0], _checked(command), request_timeout_s)
             )
-        except Trouble as trouble:
-            trouble.sent = trouble.sent and trouble.kind != "broken"  # a write would be asked for by `queue`
-            self._ended = trouble
-            raise self._client._public(trouble) from trouble
+        except RequestFailed as failure:
+            failure.maybe_executed = (
+                failure.maybe_executed and failure.kind != "broken"
+            )  # a write would be asked for by `queue`
+            self._ended = failure
+            raise self._client._public(failure) from failure
 
     async def get(self, key: str) -> bytes | None:
         """The value of a key."""
@@ -992,7 +994,7 @@ class Optimistic:
         """
         client = self._client
         driver = client._driver
-        patience_s = driver.settings.patience_s
+        request_timeout_s = driver.settings.request_timeout_s
         key = self._keys[0]
         again = True
         for attempt in range(self._attempts):
@@ -1000,21 +1002,21 @@ class Optimistic:
             transaction = Transaction(client, session, self._keys)
             try:
                 try:
-                    await driver.run(optimistic.watch(session, self._keys, patience_s))
+                    await driver.run(optimistic.watch(session, self._keys, request_timeout_s))
                     result = await _awaited("function", function, function(transaction))
                     if transaction._ended is not None:
                         raise transaction._ended
                 except BaseException as error:
-                    await driver.run(optimistic.leave(session, key, patience_s))
+                    await driver.run(optimistic.leave(session, key, request_timeout_s))
                     if transaction._ended is not None and error.__cause__ is transaction._ended:
                         raise transaction._ended from None
                     raise
-                done = await driver.run(optimistic.finish(session, key, transaction._queued, patience_s))
-            except Trouble as trouble:
-                if again and optimistic.may_begin_anew(trouble):
+                done = await driver.run(optimistic.finish(session, key, transaction._queued, request_timeout_s))
+            except RequestFailed as failure:
+                if again and optimistic.may_begin_anew(failure):
                     again = False
                     continue
-                raise client._public(trouble) from None
+                raise client._public(failure) from None
             if done is not optimistic.CONFLICT:
                 return result
             await client._run(optimistic.pause(attempt))
@@ -1052,10 +1054,10 @@ async def fenced_set(
 ) -> None:
     """See `holdfast.fencing.guarded_set`."""
     seen_key = f"{lock_keys(None, check_name(key, 'key')).base}:fenced"
-    patience_s = client._settings.patience_s
+    request_timeout_s = client._settings.request_timeout_s
     seen = await client._run(
         optimistic.fenced_set(
-            key, seen_key, fencing_token, check_value("value", value), ttl_ms, remember_ms, patience_s
+            key, seen_key, fencing_token, check_value("value", value), ttl_ms, remember_ms, request_timeout_s
         )
     )
     if seen is not None:

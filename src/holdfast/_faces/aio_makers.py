@@ -122,7 +122,7 @@ class Makers:
                 ...
 
         All clients declare the same `permits`, or None to take what is there; another number raises
-        `DeclaredDifferently` when it is used. `resize` changes it for all. Not related to the lock of that name. The
+        `DeclarationMismatch` when it is used. `resize` changes it for all. Not related to the lock of that name. The
         other options are those of `lock`.
         """
         self._not_over_quorum("a semaphore")

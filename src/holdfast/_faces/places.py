@@ -30,10 +30,10 @@ _SENTINEL_PATIENCE_S = 1.0
 class Members:
     """Independent servers that form a quorum, each by a redis-py client."""
 
-    def __init__(self, clients: Sequence[Any], restart_delay_ms: int | None, patience_s: float | None) -> None:
+    def __init__(self, clients: Sequence[Any], restart_delay_ms: int | None, request_timeout_s: float | None) -> None:
         self.clients = tuple(clients)
         self.restart_delay_ms = restart_delay_ms
-        self.patience_s = patience_s
+        self.request_timeout_s = request_timeout_s
 
 
 class Seeds:
@@ -126,7 +126,7 @@ def quorum_of(place: Any, nodes: Sequence[Any], settings: Settings) -> Quorum | 
     """What a client over a quorum knows of it; None for any other place."""
     if not isinstance(place, Members):
         return None
-    return Quorum([node.name for node in nodes], place.restart_delay_ms, place.patience_s, settings)
+    return Quorum([node.name for node in nodes], place.restart_delay_ms, place.request_timeout_s, settings)
 
 
 def _zero_or(duration: Duration, argument: str) -> int:

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from holdfast._core.describe import introduce, look_up
 from holdfast._core.effects import Protocol
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
-from holdfast._core.hold import Hold, LeaseState
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, inbox_prefix, lock_keys
 from holdfast._core.plain import PLAIN, Scripts
+from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._core.replicas import NotAcked, Replicas
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tokens import make_token
-from holdfast._core.trouble import Trouble
 from holdfast._core.validity import deadline
 from holdfast._core.waiting import Busy, Grant
 from holdfast._drivers.cancel import Cancel
@@ -55,7 +55,7 @@ from holdfast._faces.places import client_of_url, members_of, quorum_of, setting
 from holdfast._faces.threads_makers import Makers
 from holdfast._faces.topologies import threads_topology
 from holdfast._transport.clock import clock
-from holdfast._transport.pack import Ask
+from holdfast._transport.pack import PreparedRequest
 from holdfast._transport.plain import address_of_url
 from holdfast._transport.waits import Flag
 from holdfast.errors import (
@@ -166,11 +166,11 @@ class Lease:
     def __init__(
         self,
         client: Client,
-        hold: Hold,
+        hold: LeaseRecord,
         owners: tuple[tuple[str, int], ...],
         where: CodeType,
         offset: int,
-        release_ask: Ask | None = None,
+        release_ask: PreparedRequest | None = None,
     ) -> None:
         self._client = client
         self._hold = hold
@@ -201,14 +201,14 @@ class Lease:
     @property
     def state(self) -> LeaseState:
         """HELD, SUSPECT (a renewal failed, validity lasts), LOST or RELEASED."""
-        self._hold.over(clock())
+        self._hold.check_expired(clock())
         return self._hold.state
 
     def remaining(self) -> float:
         """Seconds for which it may still be trusted without another renewal; 0.0 after its end."""
         hold = self._hold
         now = clock()
-        return 0.0 if hold.over(now) else hold.deadline - now
+        return 0.0 if hold.check_expired(now) else hold.deadline - now
 
     @property
     def lost(self) -> Loss:
@@ -237,7 +237,7 @@ class Lease:
     def ensure_held(self) -> None:
         """Raise `LeaseLost` (or `LeaseReleased`) unless the lease may still be trusted. Sends nothing."""
         hold = self._hold
-        if hold.over(clock()):
+        if hold.check_expired(clock()):
             raise self._ended("ensure_held()")
 
     def extend(self, ttl: Duration) -> None:
@@ -265,7 +265,7 @@ class Lease:
         hold = self._hold
         client = self._client
         driver = client._driver
-        if hold.over(clock()):
+        if hold.check_expired(clock()):
             client._unwatch(self)
             return False
         if self._entries:
@@ -276,13 +276,13 @@ class Lease:
                 pass  # a signal handler or another thread has left the last one
         ask = self._release_ask
         try:
-            if not hold.released():
+            if not hold.mark_released():
                 return False
             driver.schedule.remove(hold)
             client._disown(self)
             held = driver.run(hold.release()) if ask is None else self._release_by_hand(ask)
-        except Trouble as trouble:
-            raise client._public(trouble) from None
+        except RequestFailed as failure:
+            raise client._public(failure) from None
         except BaseException:
             if hold.half_released():
                 driver.spawn_release(hold)  # it may never have begun
@@ -294,11 +294,11 @@ class Lease:
                 self._loss._fire("taken")
         return held
 
-    def _release_by_hand(self, ask: Ask) -> bool:
+    def _release_by_hand(self, ask: PreparedRequest) -> bool:
         """The first request without its protocol; all but an answer is the protocol's."""
         hold, driver = self._hold, self._client._driver
         try:
-            reply = driver.ask(ask, hold.token, ask.patience_s)
+            reply = driver.ask(ask, hold.token, ask.request_timeout_s)
         except BaseException as error:
             return driver.resume(hold.release(), 0.0, None, error)
         return reply > 0 if -1 < reply < 3 else driver.resume(hold.release(), 0.0, reply, None)
@@ -439,7 +439,7 @@ class Leasable:
         self._max_hold_ms = max_hold_ms
         self._entered: Entered[int, Lease] = Entered(has_ended)
         #: The first requests of acquire and release, ready but for the token; () where there are none.
-        self._asks: tuple[Ask, Ask] | tuple[()] | None = None
+        self._asks: tuple[PreparedRequest, PreparedRequest] | tuple[()] | None = None
         #: So many acquires are not worth a try at success in one step: it was contended of late.
         self._rough = 0
 
@@ -449,7 +449,7 @@ class Leasable:
         """The protocol that acquires."""
         raise NotImplementedError
 
-    def _make_hold(self, token: str, grant: Grant) -> Hold:
+    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         """What the lease stands on."""
         raise NotImplementedError
 
@@ -461,7 +461,7 @@ class Leasable:
         """The protocol that acquires, for a token with which its first request was sent."""
         raise NotImplementedError
 
-    def _prepare(self) -> tuple[Ask, Ask] | tuple[()]:
+    def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
         self._asks = ()
         return ()
 
@@ -508,7 +508,7 @@ class Leasable:
         owners = ((owned_as[0], thread),) if len(owned_as) == 1 else tuple([(kind, thread) for kind in owned_as])
         for owner in owners:
             held = client._owners.get(owner)
-            if held is not None and (lease := held()) is not None and not lease._hold.over(clock()):
+            if held is not None and (lease := held()) is not None and not lease._hold.check_expired(clock()):
                 if not self._reentrant or lease._hold.label == "read lock":  # others read, too
                     raise AlreadyHeld(lease.name, lease._hold.label, self._label)
                 if lease._entries is None:
@@ -522,7 +522,7 @@ class Leasable:
         if asks is None:
             asks = self._prepare()
         got: Grant | Busy
-        hold: Hold | None = None
+        hold: LeaseRecord | None = None
         release_ask = asks[1] if asks else None
         asking = driver.asking
         try:
@@ -530,12 +530,12 @@ class Leasable:
             if asks and not self._rough and cancel is None:
                 # The first request by hand; all but a grant in time is the protocol's.
                 ask = asks[0]
-                patience_s = ask.patience_s
+                request_timeout_s = ask.request_timeout_s
                 if timeout_s is not None:
-                    patience_s = max(0.25, min(patience_s, timeout_s or driver.settings.brief_s))
+                    request_timeout_s = max(0.25, min(request_timeout_s, timeout_s or driver.settings.short_retry_s))
                 asked_at = clock()
                 try:
-                    reply = driver.ask(ask, token, patience_s)
+                    reply = driver.ask(ask, token, request_timeout_s)
                 except BaseException as error:
                     got = driver.resume(self._resumed(token, timeout_s), asked_at, None, error)
                 else:
@@ -549,22 +549,22 @@ class Leasable:
                     self._rough -= 1
                 got = driver.run(self._ask(token, timeout_s), cancel)
             if type(got) is Grant:
-                hold = self._make_hold(token, got)
+                hold = self._make_record(token, got)
                 if got.stray or got.more is PLAIN:
                     release_ask = None  # it is not the usual one
                 if got.sent_at >= client._introduce_at:
                     client._introduce(got.sent_at)
                 # No variable here has the lease, which a kept traceback would keep.
                 return self._granted(hold, owners, code, offset, release_ask)
-        except Trouble as trouble:
-            if isinstance(trouble, NotAcked):
-                trouble.name, trouble.label = self._name, self._label
-            raise client._public(trouble) from None
+        except RequestFailed as failure:
+            if isinstance(failure, NotAcked):
+                failure.name, failure.label = self._name, self._label
+            raise client._public(failure) from None
         except Cancelled:
             raise AcquireCancelled(self._name, self._label) from None
         except BaseException as error:
             # Somewhere before the caller got it: nobody else would give it back.
-            if hold is not None and hold.released():
+            if hold is not None and hold.mark_released():
                 driver.unwatch(hold)
                 for owner in owners:
                     client._owners.pop(owner, None)
@@ -579,7 +579,12 @@ class Leasable:
         raise AcquireTimeout(self._name, got.waited_s, got.holder, kind=self._label)
 
     def _granted(
-        self, hold: Hold, owners: tuple[tuple[str, int], ...], code: CodeType, offset: int, release_ask: Ask | None
+        self,
+        hold: LeaseRecord,
+        owners: tuple[tuple[str, int], ...],
+        code: CodeType,
+        offset: int,
+        release_ask: PreparedRequest | None,
     ) -> Lease:
         client = self._client
         lease = self._lease_class(client, hold, owners, code, offset, release_ask)
@@ -666,15 +671,15 @@ class Lock(Leasable):
         listening = exclusive.listens and self._client._driver.listening(self._keys.lock)
         return exclusive.acquire(token, self._ttl_ms, timeout_s, listening)
 
-    def _prepare(self) -> tuple[Ask, Ask] | tuple[()]:
+    def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
         calls = self._exclusive.first_calls(self._ttl_ms) if self._client._driver.can_ask else None
-        self._asks = asks = () if calls is None else (Ask(calls[0]), Ask(calls[1]))
+        self._asks = asks = () if calls is None else (PreparedRequest(calls[0]), PreparedRequest(calls[1]))
         return asks
 
     def _resumed(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
         return self._exclusive.acquire(token, self._ttl_ms, timeout_s, False)
 
-    def _make_hold(self, token: str, grant: Grant) -> Hold:
+    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         return self._exclusive.hold(token, grant, self._ttl_ms, self._renew, self._max_hold_ms)
 
     def _give_back(self, token: str) -> Protocol[None]:
@@ -813,7 +818,7 @@ class Client(Makers):
         been released as often. Without it a second acquire by the holder raises `AlreadyHeld`.
         `sync_replicas`: a lease counts only when this many replicas have acknowledged it, and so do its renewals;
         "all": every replica that the master has, which is what no failover to one of them undoes. Too few: it is given
-        back, and `ReplicasMissing` raised. Costs a round trip between the servers.
+        back, and `InsufficientReplicas` raised. Costs a round trip between the servers.
 
         Sends nothing. Raises `ConfigurationError` for what is not allowed.
         """
@@ -889,18 +894,18 @@ class Client(Makers):
             raise self._driver.closed_error()
         try:
             return self._driver.run(protocol)
-        except Trouble as trouble:
-            raise self._public(trouble) from None
+        except RequestFailed as failure:
+            raise self._public(failure) from None
 
-    def _public(self, trouble: Trouble) -> BaseException:
-        if trouble.kind == "closed" and self._driver.closed:
+    def _public(self, failure: RequestFailed) -> BaseException:
+        if failure.kind == "closed" and self._driver.closed:
             return self._driver.closed_error()
-        return trouble.public()
+        return failure.public()
 
     def _extend(self, lease: Lease, ttl_ms: int) -> None:
         hold = lease._hold
         driver = self._driver
-        if hold.over(clock()):
+        if hold.check_expired(clock()):
             raise lease._ended("extend()")
         with driver.lock:
             asked_at = clock()

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from holdfast._core import barrier, condition, gate, multilock, optimistic, rwlock, semaphore
 from holdfast._core.effects import Protocol, Reply
-from holdfast._core.hold import Hold
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.optimistic import Value
+from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import Sync
-from holdfast._core.trouble import Trouble
-from holdfast._core.waiting import Busy, Grant, Turn, patience_for, wait_for
+from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for, wait_for
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.identity import has_ended
 from holdfast._drivers.threads import Cancelled
@@ -29,12 +29,12 @@ from holdfast._faces.naming import check_template, namer
 from holdfast._faces.options import PERMITS_MAX, Duration, check_count, check_name, check_value, timeout_of, ttl_ms_of
 from holdfast._faces.threads import Client, Leasable, Lease, Lock
 from holdfast._transport.clock import clock
-from holdfast._transport.pack import Ask
+from holdfast._transport.pack import PreparedRequest
 from holdfast._transport.waits import Flag
 from holdfast.errors import (
     AcquireCancelled,
     AcquireTimeout,
-    BrokenBarrier,
+    BrokenBarrierError,
     ConfigurationError,
     HoldfastError,
     LeaseLost,
@@ -67,36 +67,38 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _run(client: Client, name: str, turn: Turn, protocol: Protocol[R], cancel: Any = None, kind: str = "lock") -> R:
+def _run(
+    client: Client, name: str, acquisition: Acquisition, protocol: Protocol[R], cancel: Any = None, kind: str = "lock"
+) -> R:
     """Run the waiting for a turn, with errors as a face has them."""
     if cancel is not None and not isinstance(cancel, Cancel):
         protocol.close()
         raise ConfigurationError("cancel", cancel, "a holdfast.Cancel, or None")
     driver = client._driver
     try:
-        driver.asking[turn.token] = turn
+        driver.asking[acquisition.token] = acquisition
         return driver.run(protocol, cancel)
-    except Trouble as trouble:
-        raise client._public(trouble) from None
+    except RequestFailed as failure:
+        raise client._public(failure) from None
     except Cancelled:
         raise AcquireCancelled(name, kind) from None
     finally:
-        driver.asking.pop(turn.token, None)
+        driver.asking.pop(acquisition.token, None)
 
 
-def _wait(client: Client, name: str, turn: Turn, protocol: Protocol[R], cancel: Any, kind: str) -> R:
+def _wait(client: Client, name: str, acquisition: Acquisition, protocol: Protocol[R], cancel: Any, kind: str) -> R:
     """As `_run`; what interrupts it leaves nobody in the queue."""
     try:
-        return _run(client, name, turn, protocol, cancel, kind)
+        return _run(client, name, acquisition, protocol, cancel, kind)
     except HoldfastError:
         raise  # the protocol has seen to it
     except BaseException:
-        client._driver.spawn(turn.give_back())
+        client._driver.spawn(acquisition.give_back())
         raise
 
 
 class _TurnLeasable(Leasable):
-    """What is acquired through a `Turn`."""
+    """What is acquired through a `Acquisition`."""
 
     def __init__(
         self, client: Client, name: str, ttl_ms: int, renew: bool, max_hold_ms: int | None, sync: Sync
@@ -104,32 +106,35 @@ class _TurnLeasable(Leasable):
         super().__init__(client, name, ttl_ms, renew, max_hold_ms)
         self._sync = sync
 
-    def _turn(self, token: str) -> Turn:
+    def _acquisition(self, token: str) -> Acquisition:
         raise NotImplementedError
 
     def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
-        turn = self._turn(token)
-        return wait_for(turn, timeout_s, listening=self._client._driver.listening(turn.key))
+        acquisition = self._acquisition(token)
+        return wait_for(acquisition, timeout_s, listening=self._client._driver.listening(acquisition.key))
 
-    def _prepare(self) -> tuple[Ask, Ask] | tuple[()]:
+    def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
         driver = self._client._driver
         if not driver.can_ask or self._sync is not None:
             return super()._prepare()
-        turn = self._turn("")
-        patience_s = patience_for(self._ttl_ms, driver.settings)
-        self._asks = asks = Ask(turn.ask(False, 0, patience_s)), Ask(turn.undo(0, patience_s))
+        acquisition = self._acquisition("")
+        request_timeout_s = request_timeout_for(self._ttl_ms, driver.settings)
+        self._asks = asks = (
+            PreparedRequest(acquisition.ask(False, 0, request_timeout_s)),
+            PreparedRequest(acquisition.undo(0, request_timeout_s)),
+        )
         return asks
 
     def _resumed(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
-        return wait_for(self._turn(token), timeout_s)
+        return wait_for(self._acquisition(token), timeout_s)
 
-    def _make_hold(self, token: str, grant: Grant) -> Hold:
-        hold = self._turn(token).hold(self._name, grant, self._renew, self._max_hold_ms)
+    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
+        hold = self._acquisition(token).hold(self._name, grant, self._renew, self._max_hold_ms)
         hold.label = self._label
         return hold
 
     def _give_back(self, token: str) -> Protocol[None]:
-        return self._turn(token).give_back()
+        return self._acquisition(token).give_back()
 
 
 # ---------------------------------------------------------------------- readers and writers
@@ -149,7 +154,7 @@ class ReadLease(Lease):
         ended.
         """
         hold = self._hold
-        if hold.over(clock()):
+        if hold.check_expired(clock()):
             raise self._ended("upgrade()")
         assert isinstance(hold, rwlock.RWHold)
         side = _Upgrade(self._client, hold, self)
@@ -174,11 +179,11 @@ class WriteLease(Lease):
             self.release()
             return beneath
         hold, client = self._hold, self._client
-        if hold.over(clock()):
+        if hold.check_expired(clock()):
             raise self._ended("downgrade()")
         assert isinstance(hold, rwlock.RWHold)
         try:
-            if not hold.released():
+            if not hold.mark_released():
                 raise self._ended("downgrade()")
             client._driver.schedule.remove(hold)
             client._disown(self)
@@ -201,11 +206,11 @@ class _Side(_TurnLeasable):
         super().__init__(client, name, ttl_ms, renew, max_hold_ms, sync)
         self._keys = lock_keys(client.namespace, name)
 
-    def _turn(self, token: str) -> rwlock.RWTurn:
+    def _acquisition(self, token: str) -> rwlock.RWTurn:
         return rwlock.RWTurn(self._keys, token, self._ttl_ms, self._client._driver.settings, self._sync)
 
-    def _make_hold(self, token: str, grant: Grant) -> Hold:
-        hold = self._turn(token).hold(self._name, grant, self._renew, self._max_hold_ms, self._until)
+    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
+        hold = self._acquisition(token).hold(self._name, grant, self._renew, self._max_hold_ms, self._until)
         hold.label = self._label
         return hold
 
@@ -264,8 +269,8 @@ class _Upgrade(WriteLock):
         self._reader = reader.token
         self._until = reader.max_until
 
-    def _turn(self, token: str) -> rwlock.RWTurn:
-        return super()._turn(rwlock.upgrade_token(self._reader, int(token.rpartition(":")[2])))
+    def _acquisition(self, token: str) -> rwlock.RWTurn:
+        return super()._acquisition(rwlock.upgrade_token(self._reader, int(token.rpartition(":")[2])))
 
     def _granted(self, *details: Any) -> Lease:
         lease = super()._granted(*details)
@@ -284,9 +289,9 @@ class _Downgrade(ReadLock):
         self._until = writer.max_until
 
     async def _ask(self, token: str, timeout_s: float | None) -> Grant | Busy:
-        writer = self._turn(self._writer.token)
+        writer = self._acquisition(self._writer.token)
         writer.stray = self._writer.stray
-        grant = await rwlock.downgrade(writer, self._turn(token))
+        grant = await rwlock.downgrade(writer, self._acquisition(token))
         if grant is None:
             raise LeaseLost(self._name, "taken", "write lock")
         return grant
@@ -339,7 +344,7 @@ class RWLock:
         return self._inspect()[3]
 
     def _inspect(self) -> tuple[str, int, int, int, int]:
-        return self._client._run(rwlock.inspect(self._keys, self._client._driver.settings.patience_s))
+        return self._client._run(rwlock.inspect(self._keys, self._client._driver.settings.request_timeout_s))
 
     def __repr__(self) -> str:
         return f"<RWLock {self._name!r}: ttl {self._options[0] / 1000:g} s>"
@@ -378,7 +383,7 @@ class Semaphore(_TurnLeasable):
         self._declared = declared
         self._keys = semaphore.semaphore_keys(lock_keys(client.namespace, name))
 
-    def _turn(self, token: str) -> semaphore.SemaphoreTurn:
+    def _acquisition(self, token: str) -> semaphore.SemaphoreTurn:
         return semaphore.SemaphoreTurn(
             self._keys, token, self._ttl_ms, self._declared, self._client._driver.settings, self._sync
         )
@@ -386,7 +391,7 @@ class Semaphore(_TurnLeasable):
     def acquire(self, timeout: Duration | None = None, cancel: Cancel | None = None, *, permits: int = 1) -> Lease:
         """Wait for the turn, and take so many permits, under one lease. Otherwise as `Lock.acquire`.
 
-        Raises `TooManyPermits` when there are not so many at all, `DeclaredDifferently` when another client declared
+        Raises `TooManyPermits` when there are not so many at all, `DeclarationMismatch` when another client declared
         another number.
         """
         mark = f"{check_count('permits', permits, 1, PERMITS_MAX)}."
@@ -409,7 +414,7 @@ class Semaphore(_TurnLeasable):
         client = self._client
         limit = check_count("permits", permits, 1, PERMITS_MAX)
         settings = client._driver.settings
-        before = client._run(semaphore.resize(self._keys, limit, settings.patience_s, settings))
+        before = client._run(semaphore.resize(self._keys, limit, settings.request_timeout_s, settings))
         if self._declared:
             self._declared = limit
         return before
@@ -428,7 +433,7 @@ class Semaphore(_TurnLeasable):
         return self._inspect()[3]
 
     def _inspect(self) -> tuple[int, int, int, int, int, int]:
-        return self._client._run(semaphore.inspect(self._keys, self._client._driver.settings.patience_s))
+        return self._client._run(semaphore.inspect(self._keys, self._client._driver.settings.request_timeout_s))
 
     def __repr__(self) -> str:
         return f"<Semaphore {self._name!r}: {self._declared or 'as stored'} permits, ttl {self.ttl:g} s>"
@@ -465,21 +470,21 @@ class MultiLock(_TurnLeasable):
         together = not getattr(driver.topology, "moves", True)
         return multilock.turns_for(self._all_keys, together, token, self._ttl_ms, driver.settings, self._sync)
 
-    def _turn(self, token: str) -> Turn:
+    def _acquisition(self, token: str) -> Acquisition:
         return self._turns(token)[0]
 
     def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
         turns = self._turns(token)
         return multilock.acquire(turns, timeout_s, listening=self._client._driver.listening(turns[0].key))
 
-    def _prepare(self) -> tuple[Ask, Ask] | tuple[()]:
+    def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
         # Slot by slot it is not one request.
         return super()._prepare() if len(self._turns("")) == 1 else Leasable._prepare(self)
 
     def _resumed(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
         return multilock.acquire(self._turns(token), timeout_s)
 
-    def _make_hold(self, token: str, grant: Grant) -> Hold:
+    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         hold = multilock.hold(self._turns(token), self._name, grant, self._renew, self._max_hold_ms)
         hold.label = self._label
         return hold
@@ -552,7 +557,7 @@ class Condition:
         lease = held() if held is not None else None
         if lease is None:
             raise NotHeld(lock.name, operation)
-        if lease._hold.over(clock()):
+        if lease._hold.check_expired(clock()):
             raise lease._ended(operation)
         return lease
 
@@ -569,24 +574,24 @@ class Condition:
         client = lock._client
         driver = client._driver
         token = client._new_token(str(client._driver.here.number))
-        turn = condition.ConditionTurn(
+        acquisition = condition.ConditionTurn(
             lock._keys, self._key, hold.token, token, hold.ttl_ms, driver.settings, lock._exclusive.sync, hold.stray
         )
-        again: Hold | None = None
+        again: LeaseRecord | None = None
         try:
-            if not hold.released():
+            if not hold.mark_released():
                 raise lease._ended("wait()")
             driver.schedule.remove(hold)
-            protocol = wait_for(turn, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)
-            got = _run(client, lock.name, turn, protocol, cancel)
+            protocol = wait_for(acquisition, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)
+            got = _run(client, lock.name, acquisition, protocol, cancel)
             assert isinstance(got, Grant)
-            again = lock._make_hold(token, got)
+            again = lock._make_record(token, got)
             again.on_loss = hold.on_loss
             lease._hold = again
             if hold.on_loss is not None:
                 again.on_loss = hold.on_loss  # `lost` was asked for just now
             driver.watch(again)
-            return turn.notified
+            return acquisition.notified
         except NotHeld:
             client._disown(lease)
             hold.state = type(hold.state).LOST
@@ -598,11 +603,11 @@ class Condition:
             if not hold.half_released() and again is None:
                 raise  # it had not begun: the lease is held as before
             client._disown(lease)
-            if again is not None and again.released():
+            if again is not None and again.mark_released():
                 driver.unwatch(again)
                 driver.spawn_release(again)
             driver.spawn_release(hold)  # it may never have begun
-            driver.spawn(turn.give_back())
+            driver.spawn(acquisition.give_back())
             raise
 
     def wait_for(self, predicate: Callable[[], R], timeout: Duration | None = None, cancel: Cancel | None = None) -> R:
@@ -673,9 +678,11 @@ class _Gate:
         timeout_s = timeout_of(timeout)
         client = self._client
         token = client._new_token(str(client._driver.here.number))
-        turn = gate.GateTurn(self._kind, self._keys, token, self._declared, self._keep_ms, client._driver.settings)
-        protocol = wait_for(turn, timeout_s, listening=client._driver.listening(turn.key))
-        return isinstance(_wait(client, self._name, turn, protocol, cancel, self._kind), Grant)
+        acquisition = gate.GateTurn(
+            self._kind, self._keys, token, self._declared, self._keep_ms, client._driver.settings
+        )
+        protocol = wait_for(acquisition, timeout_s, listening=client._driver.listening(acquisition.key))
+        return isinstance(_wait(client, self._name, acquisition, protocol, cancel, self._kind), Grant)
 
     def _move(self, what: str | int) -> int:
         client = self._client
@@ -758,23 +765,25 @@ class Barrier:
         """Arrive, and wait for the others, `timeout` seconds at most; returns which one in the order of arrival this
         was.
 
-        Raises `BrokenBarrier` when the time of any party was over, or it was broken or reset while waiting.
+        Raises `BrokenBarrierError` when the time of any party was over, or it was broken or reset while waiting.
         """
         timeout_s = timeout_of(timeout)
         client = self._client
         token = client._new_token(str(client._driver.here.number))
-        turn = barrier.BarrierTurn(self._keys, token, self._parties, self._keep_ms, client._driver.settings)
-        got = _wait(client, self._name, turn, wait_for(turn, timeout_s, listening=True), cancel, "barrier")
+        acquisition = barrier.BarrierTurn(self._keys, token, self._parties, self._keep_ms, client._driver.settings)
+        got = _wait(
+            client, self._name, acquisition, wait_for(acquisition, timeout_s, listening=True), cancel, "barrier"
+        )
         if not isinstance(got, Grant):
-            raise BrokenBarrier(self._name)
+            raise BrokenBarrierError(self._name)
         return got.fence
 
     def abort(self) -> None:
-        """Break it: all who wait, and who come, get `BrokenBarrier` until it is reset."""
+        """Break it: all who wait, and who come, get `BrokenBarrierError` until it is reset."""
         self._move("abort")
 
     def reset(self) -> None:
-        """Make it usable again; who waits gets `BrokenBarrier`."""
+        """Make it usable again; who waits gets `BrokenBarrierError`."""
         self._move("reset")
 
     def n_waiting(self) -> int:
@@ -801,7 +810,7 @@ class Barrier:
 
 
 def _is_over(lease: Lease) -> bool:
-    return lease._hold.over(clock())
+    return lease._hold.check_expired(clock())
 
 
 class _Leadership(Lock):
@@ -821,8 +830,8 @@ class _Leadership(Lock):
         self._keys = self._keys.part("leader")  # apart from the lock of that name
         self._exclusive = client._exclusive(self._keys, sync_replicas)
 
-    def _make_hold(self, token: str, grant: Grant) -> Hold:
-        hold = super()._make_hold(token, grant)
+    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
+        hold = super()._make_record(token, grant)
         hold.label = self._label
         return hold
 
@@ -869,7 +878,7 @@ class Election:
     def is_leader(self) -> bool:
         """Whether `lease` is held, as far as is known now. Sends nothing."""
         lease = self.lease
-        return lease is not None and not lease._hold.over(clock())
+        return lease is not None and not lease._hold.check_expired(clock())
 
     def campaign(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> Lease:
         """Wait to be elected, `timeout` seconds at most; returns the lease. Errors as `Lock.acquire`."""
@@ -890,7 +899,7 @@ class Election:
         if lease is not None:
             try:
                 self._leads.forget(lease)
-                if not lease._hold.over(clock()):
+                if not lease._hold.check_expired(clock()):
                     lease.release()
             except BaseException:
                 lease._abandon()  # nobody else has it any more
@@ -1018,19 +1027,21 @@ class Transaction:
         self._keys = keys
         self._queued: list[tuple[Value, ...]] = []
         #: What ended its connection, and with that the attempt, even if the function goes on.
-        self._ended: Trouble | None = None
+        self._ended: RequestFailed | None = None
 
     def execute(self, *command: Value) -> Reply:
         """Carry out a command now, as `execute("HGET", key, field)`: int, bytes, None, or a list of these."""
-        patience_s = self._client._driver.settings.patience_s
+        request_timeout_s = self._client._driver.settings.request_timeout_s
         try:
             return self._client._driver.run(
-                optimistic.read(self._session, self._keys[0], _checked(command), patience_s)
+                optimistic.read(self._session, self._keys[0], _checked(command), request_timeout_s)
             )
-        except Trouble as trouble:
-            trouble.sent = trouble.sent and trouble.kind != "broken"  # a write would be asked for by `queue`
-            self._ended = trouble
-            raise self._client._public(trouble) from trouble
+        except RequestFailed as failure:
+            failure.maybe_executed = (
+                failure.maybe_executed and failure.kind != "broken"
+            )  # a write would be asked for by `queue`
+            self._ended = failure
+            raise self._client._public(failure) from failure
 
     def get(self, key: str) -> bytes | None:
         """The value of a key."""
@@ -1080,7 +1091,7 @@ class Optimistic:
         """
         client = self._client
         driver = client._driver
-        patience_s = driver.settings.patience_s
+        request_timeout_s = driver.settings.request_timeout_s
         key = self._keys[0]
         again = True
         for attempt in range(self._attempts):
@@ -1088,22 +1099,22 @@ class Optimistic:
             transaction = Transaction(client, session, self._keys)
             try:
                 try:
-                    driver.run(optimistic.watch(session, self._keys, patience_s))
+                    driver.run(optimistic.watch(session, self._keys, request_timeout_s))
                     result = function(transaction)
                     check_result(function, result, asynchronous=False, later=_LATER)
                     if transaction._ended is not None:
                         raise transaction._ended
                 except BaseException as error:
-                    driver.run(optimistic.leave(session, key, patience_s))
+                    driver.run(optimistic.leave(session, key, request_timeout_s))
                     if transaction._ended is not None and error.__cause__ is transaction._ended:
                         raise transaction._ended from None
                     raise
-                done = driver.run(optimistic.finish(session, key, transaction._queued, patience_s))
-            except Trouble as trouble:
-                if again and optimistic.may_begin_anew(trouble):
+                done = driver.run(optimistic.finish(session, key, transaction._queued, request_timeout_s))
+            except RequestFailed as failure:
+                if again and optimistic.may_begin_anew(failure):
                     again = False
                     continue
-                raise client._public(trouble) from None
+                raise client._public(failure) from None
             if done is not optimistic.CONFLICT:
                 return result
             client._run(optimistic.pause(attempt))
@@ -1141,10 +1152,10 @@ def fenced_set(
 ) -> None:
     """See `holdfast.fencing.guarded_set`."""
     seen_key = f"{lock_keys(None, check_name(key, 'key')).base}:fenced"
-    patience_s = client._driver.settings.patience_s
+    request_timeout_s = client._driver.settings.request_timeout_s
     seen = client._run(
         optimistic.fenced_set(
-            key, seen_key, fencing_token, check_value("value", value), ttl_ms, remember_ms, patience_s
+            key, seen_key, fencing_token, check_value("value", value), ttl_ms, remember_ms, request_timeout_s
         )
     )
     if seen is not None:

@@ -22,7 +22,7 @@ except ImportError:
 __all__ = ["PARTS", "SCRIPTS", "Script", "load"]
 
 #: Files that are only ever included.
-PARTS = frozenset({"bury", "fence", "holder", "moment", "order", "permits", "queue", "readers", "waiters"})
+PARTS = frozenset({"tombstone", "fence", "holder", "moment", "order", "permits", "queue", "readers", "waiters"})
 
 _INCLUDE = re.compile(r"^-- #include (\w+)\n", re.MULTILINE)
 

@@ -1,8 +1,8 @@
 -- Look at a barrier, break it, or make it usable again.
 -- KEYS    1 state (hash: generation, parties, broken)  2 arrived  3 gone
--- ARGV    1 "look", "abort" or "reset"  2 parties  3 keep_ms  4 prefix of inboxes  5 bury_ms of those who wait
+-- ARGV    1 "look", "abort" or "reset"  2 parties  3 keep_ms  4 prefix of inboxes  5 tombstone_ms of those who wait
 -- Returns {1, generation, parties waiting, broken}, or {-3, parties stored}
--- #include bury
+-- #include tombstone
 local state, arrived, gone = KEYS[1], KEYS[2], KEYS[3]
 local kept = redis.call('HMGET', state, 'generation', 'parties', 'broken')
 if kept[2] and kept[2] ~= ARGV[2] then

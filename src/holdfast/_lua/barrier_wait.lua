@@ -2,7 +2,7 @@
 -- KEYS    1 state (hash: generation, parties, broken)  2 arrived  3 released parties of late  4 gone
 -- ARGV    1 token  2 "wait"; "break": its time is over, break the barrier; "leave": go away from it
 --         3 1 + generation at arrival as an earlier reply gave it, or 0  4 parties  5 keep_ms  6 prefix of inboxes
---         7 ms after which a party looks for itself  8 bury_ms of who leaves or finds it broken
+--         7 ms after which a party looks for itself  8 tombstone_ms of who leaves or finds it broken
 -- Returns {1, index of this party, generation}          all have arrived (also to a repeat)
 --         {0, ms, "", place, 1 + generation}            others are missing
 --         {-1}                                          this party left before, or was told that it is broken
@@ -19,11 +19,11 @@ local mark = redis.call('ZSCORE', released, token)
 if mark then
   return {1, tonumber(mark) % 1000, generation}
 end
--- #include bury
+-- #include tombstone
 -- #include waiters
 if ARGV[2] == 'leave' then
   redis.call('ZREM', arrived, token)
-  bury(gone, token, ARGV[8])
+  tombstone(gone, token, ARGV[8])
   return {0, 0, '', -1, 0}
 end
 if redis.call('ZRANK', gone, token) then
@@ -35,7 +35,7 @@ end
 local here = redis.call('ZSCORE', arrived, token)
 if kept[3] == '1' or (ARGV[3] ~= '0' and tonumber(ARGV[3]) ~= generation + 1) then
   redis.call('ZREM', arrived, token)
-  bury(gone, token, ARGV[8])
+  tombstone(gone, token, ARGV[8])
   return {-2}
 end
 if ARGV[2] == 'break' then

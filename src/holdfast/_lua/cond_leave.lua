@@ -1,17 +1,17 @@
 -- Give up waiting on a condition, wherever it has led: the condition's waiters, the lock's queue, or the lock.
 -- KEYS    1 lock  2 fence  3 queue  4 gone  5 condition's waiters
--- ARGV    1 token of the waiting  2 fence_ms  3 claim_ms  4 prefix of inboxes  5 bury_ms
+-- ARGV    1 token of the waiting  2 fence_ms  3 claim_ms  4 prefix of inboxes  5 tombstone_ms
 --         6 1: a notification that had come is passed on to the next waiter
 -- Returns 2 held the lock, 1 was waiting, 0 was not there
 --         3 was there, -1 was not; a queue is not gone through: ask again
 -- #include fence
 -- #include waiters
 -- #include queue
--- #include bury
+-- #include tombstone
 local lock, queue, gone, waiters = KEYS[1], KEYS[3], KEYS[4], KEYS[5]
-local token, bury_ms = ARGV[1], tonumber(ARGV[5])
+local token, tombstone_ms = ARGV[1], tonumber(ARGV[5])
 local result = redis.call('ZREM', waiters, token)
-if bury_ms > 0 then
+if tombstone_ms > 0 then
   local holds = redis.call('GET', lock) == token
   local notified = holds or redis.call('ZSCORE', queue, token)
   if notified then
@@ -41,7 +41,7 @@ if holder == token or not holder then
     result = result > 0 and 3 or -1
   end
 end
-if bury_ms > 0 then
-  bury(gone, token, bury_ms)
+if tombstone_ms > 0 then
+  tombstone(gone, token, tombstone_ms)
 end
 return result

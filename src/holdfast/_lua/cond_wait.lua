@@ -3,7 +3,7 @@
 -- ARGV    1 token of the waiting  2 ttl_ms  3 "wait", or "leave": the time is over, queue for the lock
 --         4 arrival_us as an earlier reply gave it, or 0: this begins  5 fence_ms  6 claim_ms  7 prefix of inboxes
 --         8 token of the holder that begins to wait  9 ms after which a waiter looks for itself
---         10 bury_ms: > 0 refuses that holder's token for so long (a delayed acquire of it may follow)
+--         10 tombstone_ms: > 0 refuses that holder's token for so long (a delayed acquire of it may follow)
 -- Returns {1, fencing token, notified}                                  the lock is held again, by the waiting token
 --         {0, ms until a look is worth it (-1: for ever), holder, place, arrival_us, notified}
 --         {0, 0, "", place, arrival_us, …}       a queue is not gone through: ask again at once
@@ -13,7 +13,7 @@
 -- #include holder
 -- #include waiters
 -- #include queue
--- #include bury
+-- #include tombstone
 local lock, fence_key, queue, gone, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, ttl_ms, arrival, fence_ms = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5]
 local time = redis.call('TIME')
@@ -49,7 +49,7 @@ elseif arrival == 0 and not redis.call('ZSCORE', queue, token) then
   redis.call('PEXPIRE', waiters, tonumber(ARGV[9]) + 60000)
   if tonumber(ARGV[10] or 0) > 0 then
     redis.call('ZREM', queue, ARGV[8])
-    bury(gone, ARGV[8], ARGV[10])
+    tombstone(gone, ARGV[8], ARGV[10])
   end
   trim(waiters, ARGV[7], redis.call('ZRANK', waiters, token), 4)
   local passed = pass_on(lock, fence_key, queue, ARGV[6], fence_ms, ARGV[7])

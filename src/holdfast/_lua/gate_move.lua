@@ -3,7 +3,7 @@
 -- ARGV    1 token of this deed  2 how many fewer are missing, or "open", "shut", "look"  3 keep_ms
 --         4 declared count (an event's is 1)  5 prefix of inboxes  6 how long to remember the deed, ms
 -- Returns {1, still missing}, with a 1 behind it when more are to be told: ask again; or {-2, declared count stored}
--- #include bury
+-- #include tombstone
 local state, waiters, gone = KEYS[1], KEYS[2], KEYS[3]
 local missing, declared = string.match(redis.call('GET', state) or '', '^(%d+) (%d+)$')
 if declared and declared ~= ARGV[4] then
@@ -24,7 +24,7 @@ else
 end
 redis.call('SET', state, string.format('%.0f %s', after, ARGV[4]), 'PX', ARGV[3])
 if after ~= before then
-  bury(gone, ARGV[1], ARGV[6])
+  tombstone(gone, ARGV[1], ARGV[6])
 end
 if after == 0 then
   local first = redis.call('ZRANGE', waiters, 0, 249)

@@ -1,18 +1,18 @@
 -- Wait for a gate to open: an event to be set, a latch to come to 0.
 -- KEYS    1 state: "<still missing> <declared>"  2 waiters  3 gone
 -- ARGV    1 token  2 "try", "wait" or "leave"  3 keep_ms  4 declared count (an event's is 1)
---         5 ms after which a waiter looks for itself  6 bury_ms of "leave"  7 prefix of inboxes
+--         5 ms after which a waiter looks for itself  6 tombstone_ms of "leave"  7 prefix of inboxes
 -- Returns {1, 0}                                open
 --         {0, ms, "", place (-1: not queued), arrival_us}   not yet
 --         {-1}                                  this token left before
 --         {-2, declared count stored}           declared otherwise
 local state, waiters, gone = KEYS[1], KEYS[2], KEYS[3]
 local token = ARGV[1]
--- #include bury
+-- #include tombstone
 -- #include waiters
 if ARGV[2] == 'leave' then
   redis.call('ZREM', waiters, token)
-  bury(gone, token, ARGV[6])
+  tombstone(gone, token, ARGV[6])
   return {0, 0, '', -1, 0}
 end
 local missing, declared = string.match(redis.call('GET', state) or '', '^(%d+) (%d+)$')

@@ -1,12 +1,12 @@
 -- Release several locks and hand each to the head of its queue; also leaves the queues, and gives back.
 -- KEYS    for each lock: lock, fence, queue, gone
 -- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
---         5 bury_ms: > 0 leaves the queues too, and refuses this token for so long (a delayed acquire may follow)
+--         5 tombstone_ms: > 0 leaves the queues too, and refuses this token for so long (a delayed acquire may follow)
 -- Returns 1 all were held, 0 not all; 3 and -1 the same, but queues are not gone through: ask again
-local token, bury_ms = ARGV[1], tonumber(ARGV[5])
+local token, tombstone_ms = ARGV[1], tonumber(ARGV[5])
 
 -- All are held and nobody waits: first, since it is the most frequent case and should cost least.
-if bury_ms == 0 then
+if tombstone_ms == 0 then
   local locks, queues, mine = {}, {}, true
   for at = 1, #KEYS, 4 do
     locks[#locks + 1] = KEYS[at]
@@ -23,11 +23,11 @@ end
 -- #include waiters
 looks_left = 128 -- so many names take their time as well
 -- #include queue
--- #include bury
+-- #include tombstone
 local result, done = 1, true
 for at = 1, #KEYS, 4 do
   local lock, queue, gone = KEYS[at], KEYS[at + 2], KEYS[at + 3]
-  if bury_ms > 0 then
+  if tombstone_ms > 0 then
     redis.call('ZREM', queue, token)
   end
   local holder = redis.call('GET', lock)
@@ -37,8 +37,8 @@ for at = 1, #KEYS, 4 do
   if holder == token or not holder then
     done = pass_on(lock, KEYS[at + 1], queue, ARGV[3], ARGV[2], ARGV[4]) >= 0 and done
   end
-  if bury_ms > 0 then
-    bury(gone, token, bury_ms)
+  if tombstone_ms > 0 then
+    tombstone(gone, token, tombstone_ms)
   end
 end
 if not done then

@@ -1,17 +1,17 @@
 -- Release a lock and hand it to the head of its queue; also leaves the queue, and gives back what may be held.
 -- KEYS    1 lock  2 fence  3 queue  4 gone
 -- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
---         5 bury_ms: > 0 leaves the queue too, and refuses this token for so long (a delayed acquire may follow)
+--         5 tombstone_ms: > 0 leaves the queue too, and refuses this token for so long (a delayed acquire may follow)
 -- Returns 2 released and handed over, 1 released, 0 was not the holder
 --         3 released, -1 was not the holder; the lock is free, and its queue is not gone through: ask again
 local lock, queue, gone = KEYS[1], KEYS[3], KEYS[4]
 local token = ARGV[1]
-local bury_ms = tonumber(ARGV[5])
+local tombstone_ms = tonumber(ARGV[5])
 local holder = redis.call('GET', lock)
 local mine = holder == token
 
 -- Nobody waits: first, since it is the most frequent case and should cost least.
-if mine and bury_ms == 0 and redis.call('EXISTS', queue) == 0 then
+if mine and tombstone_ms == 0 and redis.call('EXISTS', queue) == 0 then
   redis.call('DEL', lock)
   return 1
 end
@@ -19,8 +19,8 @@ end
 -- #include fence
 -- #include waiters
 -- #include queue
--- #include bury
-if bury_ms > 0 then
+-- #include tombstone
+if tombstone_ms > 0 then
   redis.call('ZREM', queue, token)
 end
 local result = mine and 1 or 0
@@ -32,7 +32,7 @@ if mine or not holder then
     result = 1 + passed
   end
 end
-if bury_ms > 0 then
-  bury(gone, token, bury_ms)
+if tombstone_ms > 0 then
+  tombstone(gone, token, tombstone_ms)
 end
 return result

@@ -1,14 +1,14 @@
 -- Turn a writer into a reader, and let in the readers that are next.
 -- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers  6 upgraded
 -- ARGV    1 token of the writer  2 token of the reader  3 ttl_ms  4 fence_ms  5 claim_ms  6 prefix of inboxes
---         7 bury_ms: > 0 refuses the writer's token for so long (a delayed acquire may follow)
+--         7 tombstone_ms: > 0 refuses the writer's token for so long (a delayed acquire may follow)
 -- Returns {1, fencing token} now a reader (also to a repeat), {0} not the writer
 -- #include fence
 -- #include moment
 -- #include holder
 -- #include waiters
 -- #include readers
--- #include bury
+-- #include tombstone
 local writer, reader, ttl_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local holder = current()
 if redis.call('ZRANK', gone, reader) or holder ~= writer and not reads(reader, holder) then
@@ -26,7 +26,7 @@ if not holder or holder == writer or holder == SHARED then
 end
 if tonumber(ARGV[7] or 0) > 0 then
   redis.call('ZREM', queue, writer)
-  bury(gone, writer, ARGV[7])
+  tombstone(gone, writer, ARGV[7])
 end
 advance(nil, 0, tonumber(ARGV[5]), ARGV[4], ARGV[6])
 return {1, fence}

@@ -1,7 +1,7 @@
 -- Release a reader, writer or upgrade and let in who is next; also leaves the queue, and gives back what may be held.
 -- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers  6 upgraded
 -- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
---         5 bury_ms: > 0 leaves the queue too, and refuses this token for so long (a delayed acquire may follow)
+--         5 tombstone_ms: > 0 leaves the queue too, and refuses this token for so long (a delayed acquire may follow)
 -- Returns 2 released and others let in, 1 released, 0 was not a holder
 --         3 released, -1 was not a holder; the queue is not gone through: ask again
 -- #include moment
@@ -24,13 +24,13 @@ end
 -- #include holder
 -- #include waiters
 -- #include readers
--- #include bury
-local token, bury_ms = ARGV[1], tonumber(ARGV[5])
+-- #include tombstone
+local token, tombstone_ms = ARGV[1], tonumber(ARGV[5])
 local holder = current()
 local result = reads(token, holder) and 1 or 0
 purge()
 redis.call('ZREM', readers, token)
-if bury_ms > 0 then
+if tombstone_ms > 0 then
   redis.call('ZREM', queue, token)
 end
 if holder == token then
@@ -49,7 +49,7 @@ if not holder or holder == SHARED then
     result = 2
   end
 end
-if bury_ms > 0 then
-  bury(gone, token, bury_ms)
+if tombstone_ms > 0 then
+  tombstone(gone, token, tombstone_ms)
 end
 return result

@@ -1,7 +1,7 @@
 -- Give permits back and let in who is next; also leaves the queue, and gives back what may be held.
 -- KEYS    1 limit  2 fence  3 queue  4 gone  5 holders
 -- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
---         5 bury_ms: > 0 leaves the queue too, and refuses this token for so long (a delayed acquire may follow)
+--         5 tombstone_ms: > 0 leaves the queue too, and refuses this token for so long (a delayed acquire may follow)
 -- Returns 2 released and others let in, 1 released, 0 was not a holder
 --         3 released, -1 was not a holder; the queue is not gone through: ask again
 -- #include moment
@@ -20,15 +20,15 @@ end
 -- #include fence
 -- #include waiters
 -- #include permits
--- #include bury
-local token, bury_ms = ARGV[1], tonumber(ARGV[5])
+-- #include tombstone
+local token, tombstone_ms = ARGV[1], tonumber(ARGV[5])
 local result = is_held(token) and 1 or 0
 local limit, declared = stored_limit()
 local late = purge()
 if redis.call('ZREM', holders, token) == 1 then
   extra = extra - weight_of(token) + 1
 end
-if bury_ms > 0 then
+if tombstone_ms > 0 then
   redis.call('ZREM', queue, token)
 end
 if limit then
@@ -43,7 +43,7 @@ if limit then
     result = result > 0 and 3 or -1
   end
 end
-if bury_ms > 0 then
-  bury(gone, token, bury_ms)
+if tombstone_ms > 0 then
+  tombstone(gone, token, tombstone_ms)
 end
 return result

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast._core.hold import Hold
-from holdfast._core.trouble import Trouble
+from holdfast._core.failure import RequestFailed
+from holdfast._core.record import LeaseRecord
 from holdfast._core.validity import DRIFT
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Primitive:
     def start(self, process: Process) -> None:
         """Start the workers of a process; called for each that begins."""
 
-    def executed(self, node: Node, request: Request, value: Any, error: Trouble | None) -> None:
+    def executed(self, node: Node, request: Request, value: Any, error: RequestFailed | None) -> None:
         """A server has carried a request out; `node.server.touched` holds the keys that it changed."""
 
     def crashed(self, process: Process) -> None:
@@ -64,7 +64,7 @@ class Belief:
 
     __slots__ = ("hold", "kind", "process", "token")
 
-    def __init__(self, process: Process, hold: Hold, kind: str) -> None:
+    def __init__(self, process: Process, hold: LeaseRecord, kind: str) -> None:
         self.process = process
         self.hold = hold
         self.kind = kind
@@ -127,7 +127,7 @@ class Ledger:
             self.idle_since = self.world.now
         self.ended[key] = self.world.now
 
-    def granted(self, process: Process, hold: Hold, kind: str = "exclusive", *, ordered: bool = True) -> Belief:
+    def granted(self, process: Process, hold: LeaseRecord, kind: str = "exclusive", *, ordered: bool = True) -> Belief:
         """The caller has its lease. `ordered`: fencing tokens must rise from grant to grant."""
         world = self.world
         world.grants += 1
@@ -180,7 +180,7 @@ class Ledger:
         they may know of an earlier holder only, whose ttl was longer."""
         low_s, high_s = self.world.options.ttl_s
         by_ttl_s = high_s * (1 + 2 * DRIFT) - low_s
-        by_place_s = high_s * 2 * DRIFT + self._looks_s() + self.world.options.brief_s()
+        by_place_s = high_s * 2 * DRIFT + self._looks_s() + self.world.options.short_retry_s()
         longest_s = max(min(by_ttl_s, by_place_s), self.looks_after_s)
         return longest_s + self.world.settings.recheck_late_s * 1.5
 
@@ -197,7 +197,7 @@ class Ledger:
         after as many claim windows as there were before them in the queue.
         """
         world = self.world
-        if world.now - self.ended.get(token, -1e9) < world.options.brief_s():
+        if world.now - self.ended.get(token, -1e9) < world.options.short_retry_s():
             return  # the word of it is under way
         if world.options.mode == "calm":
             world.fail("idle", f"{self.name} was handed to {token.decode()}, who does not wait, and nothing was wrong")
@@ -229,7 +229,7 @@ class Ledger:
         gap = world.now - begins
         settled = world.calm_since + (0.0 if options.mode == "calm" else options.waiting_s())
         redirected = world.redirected_at >= begins
-        allowed = options.brief_s(redirected=redirected) if begins > settled else options.waiting_s()
+        allowed = options.short_retry_s(redirected=redirected) if begins > settled else options.waiting_s()
         if gap > allowed:
             world.fail("idle", f"{self.name} lay idle for {gap:.3f} s ({allowed:.3f} s allowed) with a waiter there")
 

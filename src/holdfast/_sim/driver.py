@@ -30,10 +30,10 @@ from holdfast._core.effects import (
     Unlisten,
     Wake,
 )
-from holdfast._core.hold import Hold, LeaseState, Schedule
+from holdfast._core.failure import RequestFailed
+from holdfast._core.record import LeaseRecord, LeaseState, Schedule
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import make_token
-from holdfast._core.trouble import Trouble
 
 if TYPE_CHECKING:
     from holdfast._sim.network import Inbox, Node
@@ -197,9 +197,9 @@ class Process:
             except Cancelled:
                 self._ended(task)
                 return
-            except Trouble as trouble:
+            except RequestFailed as failure:
                 self._ended(task)
-                world.fail("unhandled", f"{task.label} of {self.name} let {trouble!r} out")
+                world.fail("unhandled", f"{task.label} of {self.name} let {failure!r} out")
                 return
             world.effects += 1
             kind = type(effect)
@@ -267,27 +267,29 @@ class Process:
         ticket = task.ticket
         node = self._node(effect.node, effect.keys[0])
 
-        def answer(value: Any, error: Trouble | None) -> None:
+        def answer(value: Any, error: RequestFailed | None) -> None:
             if error is not None:
                 self._heard_trouble(node, error)
             self.resume(task, ticket, value, error)
 
         self.world.network.request(self, node, effect, answer)
-        patience_s = effect.patience_s if effect.sync is None else effect.patience_s + effect.sync[1] / 1000
-        self.later(patience_s, self._silent, task, ticket, node)
+        request_timeout_s = (
+            effect.request_timeout_s if effect.sync is None else effect.request_timeout_s + effect.sync[1] / 1000
+        )
+        self.later(request_timeout_s, self._silent, task, ticket, node)
 
     def _command(self, task: Task, effect: Command) -> None:
         ticket = task.ticket
         node = self._node(effect.node, effect.key or "")
 
-        def answer(value: Any, error: Trouble | None) -> None:
+        def answer(value: Any, error: RequestFailed | None) -> None:
             if error is not None:
                 self._heard_trouble(node, error)
                 self.dropped.add(effect.session)
             self.resume(task, ticket, value, error)
 
         self.world.network.request(self, node, effect, answer)
-        self.later(effect.patience_s, self._session_silent, task, ticket, node, effect.session)
+        self.later(effect.request_timeout_s, self._session_silent, task, ticket, node, effect.session)
 
     def _session_silent(self, task: Task, ticket: int, node: Node, session: str | None) -> None:
         if task.ticket == ticket:
@@ -296,13 +298,13 @@ class Process:
 
     def _silent(self, task: Task, ticket: int, node: Node) -> None:
         if task.ticket == ticket and task.waiting:
-            error = Trouble("silent", "no answer in time", node.name, sent=True, passing=True)
+            error = RequestFailed("silent", "no answer in time", node.name, maybe_executed=True, transient=True)
             self._heard_trouble(node, error)
             self.resume(task, ticket, None, error)
 
-    def _heard_trouble(self, node: Node, trouble: Trouble) -> None:
+    def _heard_trouble(self, node: Node, failure: RequestFailed) -> None:
         """Ask who is master now, as a Sentinel client does when it connects anew."""
-        if node is self.master and trouble.kind in ("refused", "broken", "silent", "READONLY"):
+        if node is self.master and failure.kind in ("refused", "broken", "silent", "READONLY"):
             if self.master is not self.world.master:
                 self.world.redirected_at = self.world.now
             self.master = self.world.master
@@ -311,7 +313,7 @@ class Process:
         ticket = task.ticket
         answers: list[Answer] = [None] * len(effect.calls)
 
-        def answered(index: int, value: Any, error: Trouble | None) -> None:
+        def answered(index: int, value: Any, error: RequestFailed | None) -> None:
             if not self.alive:
                 return
             if task.ticket != ticket or not task.waiting:
@@ -331,7 +333,7 @@ class Process:
                 call,
                 lambda value, error, index=index: answered(index, value, error),  # type: ignore[misc]
             )
-        self.later(effect.patience_s, self._many_over, task, ticket, answers)
+        self.later(effect.request_timeout_s, self._many_over, task, ticket, answers)
 
     def _many_over(self, task: Task, ticket: int, answers: list[Answer]) -> None:
         self.resume(task, ticket, list(answers))
@@ -345,13 +347,13 @@ class Process:
             self.later(0.0, self.resume, task, ticket, None)
             return
 
-        def answer(value: Any, error: Trouble | None) -> None:
+        def answer(value: Any, error: RequestFailed | None) -> None:
             if error is not None:
                 self._heard_trouble(node, error)
             self.resume(task, ticket, value, error)
 
         self.world.network.subscribe(self, node, answer)
-        self.later(effect.patience_s, self._silent, task, ticket, node)
+        self.later(effect.request_timeout_s, self._silent, task, ticket, node)
 
     def listening(self, node: int | None, key: str) -> bool:
         """Whether the inbox there is open already."""
@@ -409,11 +411,11 @@ class Process:
 
     # -- the agent --------------------------------------------------------------------------------
 
-    def watch(self, hold: Hold) -> None:
+    def watch(self, hold: LeaseRecord) -> None:
         """Renew it from now on, and report its loss."""
         self._arm(self.schedule.add(hold, self.world.rng.random()))
 
-    def unwatch(self, hold: Hold) -> None:
+    def unwatch(self, hold: LeaseRecord) -> None:
         self.schedule.remove(hold)
 
     def _arm(self, at: float | None) -> None:
@@ -433,7 +435,7 @@ class Process:
             self.spawn(self._renew(hold), f"renew {hold.name}", background=True)
         self._arm(self.schedule.next_at())
 
-    async def _renew(self, hold: Hold) -> None:
+    async def _renew(self, hold: LeaseRecord) -> None:
         sent_at = await Now()
         ttl_ms = hold.renewal_ttl_ms(sent_at)
         if hold.renewal is None or ttl_ms is None or not hold.alive:
@@ -441,7 +443,7 @@ class Process:
             return
         try:
             held = await hold.renew(ttl_ms)
-        except Trouble:
+        except RequestFailed:
             now = await Now()
             self.schedule.failed(hold, now, await Random(), sent_at)
         else:
@@ -451,14 +453,14 @@ class Process:
                 # The answer came after the end: what it extended is ours on the server, and nobody's here.
                 try:
                     await hold.release()
-                except Trouble:
+                except RequestFailed:
                     pass  # its ttl ends it
         self._arm(self.schedule.next_at())
 
-    async def extend(self, hold: Hold, ttl_ms: int) -> None:
-        """As `Lease.extend`. Raises `Trouble`."""
+    async def extend(self, hold: LeaseRecord, ttl_ms: int) -> None:
+        """As `Lease.extend`. Raises `RequestFailed`."""
         asked_at = await Now()
-        if hold.over(asked_at):
+        if hold.check_expired(asked_at):
             return
         order, at = self.schedule.extending(hold, ttl_ms, asked_at)
         self._arm(at)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast._core.effects import Call, Command
-from holdfast._core.trouble import Trouble, refusal
+from holdfast._core.failure import RequestFailed, refusal
 from holdfast._sim.server import OK, QUEUED, Refused, Server, copied
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ EPOCH_US = 1_700_000_000_000_000
 #: No delay of the network is longer, s; requests that are late beyond that are a fault of their own.
 SLOWEST_S = 15.0
 
-AnswerTo = Callable[[Any, Trouble | None], None]
+AnswerTo = Callable[[Any, RequestFailed | None], None]
 
 
 class Request:
@@ -183,11 +183,11 @@ class Node:
         world.steps += 1
         call = request.call
         value: Any = None
-        error: Trouble | None = None
+        error: RequestFailed | None = None
         if self.loading:
             error = refusal("LOADING server is loading the dataset in memory", self.name)
         elif type(call) is Command and call.session is not None and self._unknown(call):
-            error = Trouble("broken", "connection reset", self.name, sent=True, passing=True)
+            error = RequestFailed("broken", "connection reset", self.name, maybe_executed=True, transient=True)
         elif self.master is not None:
             error = refusal("READONLY You can't write against a read only replica.", self.name)
         else:
@@ -200,9 +200,9 @@ class Node:
                 else:
                     value = server.command(*call.args)
             except Refused as refused:
-                error = refusal(refused.said, self.name)
-                if refused.said.startswith("ERR"):
-                    world.fail("server error", f"{shown(call)}: {refused.said}")
+                error = refusal(refused.message, self.name)
+                if refused.message.startswith("ERR"):
+                    world.fail("server error", f"{shown(call)}: {refused.message}")
             if world.trace is not None:
                 world.note(self.name, f"{shown(call)} of {request.process.name} -> {error or value!r}")
             if server.touched:
@@ -347,7 +347,7 @@ class Network:
         """Send a request on its way."""
         world = self.world
         if not node.up:
-            error = Trouble("refused", "connection refused", node.name, sent=False, passing=True)
+            error = RequestFailed("refused", "connection refused", node.name, maybe_executed=False, transient=True)
             world.after(self.delay(), answer, None, error)
             return
         if self.cut(process, node):
@@ -378,7 +378,7 @@ class Network:
                 elif kind == "late reply":
                     request.reply_late_s = noise.late_s(world.rng)
                 else:  # reset
-                    error = Trouble("broken", "connection reset", node.name, sent=True, passing=True)
+                    error = RequestFailed("broken", "connection reset", node.name, maybe_executed=True, transient=True)
                     world.after(self.delay(), answer, None, error)
                     if world.rng.random() < 0.5:
                         return
@@ -390,7 +390,7 @@ class Network:
             delay = at - world.now
         world.after(delay, node.receive, request)
 
-    def reply(self, node: Node, request: Request, value: Any, error: Trouble | None) -> None:
+    def reply(self, node: Node, request: Request, value: Any, error: RequestFailed | None) -> None:
         if request.answer is _nobody or request.lose_reply or self.cut(request.process, node):
             return
         self.world.after(self.delay() + request.reply_late_s, request.answer, value, error)
@@ -401,7 +401,7 @@ class Network:
         """Open an inbox (in place of a broken one)."""
         world = self.world
         if not node.up:
-            error = Trouble("refused", "connection refused", node.name, sent=False, passing=True)
+            error = RequestFailed("refused", "connection refused", node.name, maybe_executed=False, transient=True)
             world.after(self.delay(), answer, None, error)
             return
         if self.cut(process, node):
@@ -428,7 +428,7 @@ class Network:
     def _confirmed(self, inbox: Inbox, answer: AnswerTo) -> None:
         node, process = inbox.node, inbox.process
         if inbox not in node.subscribers.get(f"{self.world.inboxes}{process.id}".encode(), {}):
-            answer(None, Trouble("broken", "connection reset", node.name, sent=True, passing=True))
+            answer(None, RequestFailed("broken", "connection reset", node.name, maybe_executed=True, transient=True))
             return
         old = process.inboxes.get(node.number)
         process.inboxes[node.number] = inbox
@@ -481,5 +481,5 @@ class Network:
         world.after(at - world.now, replica.apply, master.generation, batch, change)
 
 
-def _nobody(value: Any, error: Trouble | None) -> None:
+def _nobody(value: Any, error: RequestFailed | None) -> None:
     """Nobody waits for this answer."""

@@ -311,7 +311,7 @@ class Options:
         slow_s = min(5000 * self.latency_s, 15.0) if "slow" in self.rates else 0.0
         return slow_s + self.late_s + self.ttl_s[1] + claims + patience + 3.0
 
-    def brief_s(self, *, redirected: bool = True) -> float:
+    def short_retry_s(self, *, redirected: bool = True) -> float:
         """How long a few messages take, when nothing is wrong; `redirected`: and somebody may ask a former master."""
         # With replicas: a WAIT or two; and who asks a former master is told so, and pauses before it asks the new one.
         replicated_s = 6 * self.lag_s + 0.15 * redirected if self.replicas else 0.0

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from holdfast._core import redlock
 from holdfast._core.effects import Call, CallMany, Effect, Protocol
 from holdfast._core.exclusive import OverQuorum
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.redlock import Quorum
-from holdfast._core.trouble import Trouble
 from holdfast._sim.driver import Process
 from holdfast._sim.network import Node, Request
 from holdfast._sim.sessions import Sessions, Thing
@@ -111,7 +111,7 @@ class QuorumLock(Sessions[_Lock]):
         self.quorums[process] = self._quorum(names, delay_ms, None, process.settings)
         super().start(process)
 
-    def executed(self, node: Node, request: Request, value: Any, error: Trouble | None) -> None:
+    def executed(self, node: Node, request: Request, value: Any, error: RequestFailed | None) -> None:
         call = request.call
         if type(call) is Call and error is None and call.script == "renew":
             self.by_key[call.keys[0]].ledger.look_at(str(call.args[0]).encode())

@@ -42,7 +42,7 @@ class Refused(Exception):
 
     def __init__(self, said: str) -> None:
         super().__init__(said)
-        self.said = said
+        self.message = said
 
 
 class ZSet:
@@ -1019,7 +1019,7 @@ class _Engine:
         try:
             reply = found(*map(word, keys), *map(word, args))
         except Refused as refused:
-            raise Refused(refused.said) from None
+            raise Refused(refused.message) from None
         except lupa.LuaError as error:
             raise Refused(f"ERR Error running script: {_said(error)}") from None
         if type(reply) is not tuple:
@@ -1104,7 +1104,7 @@ class _Engine:
         try:
             return self._call(name, *args)
         except Refused as refused:
-            return self._error(refused.said.encode())
+            return self._error(refused.message.encode())
 
 
 def _said(error: Exception) -> str:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast._core.effects import Call, Now, Protocol, Sleep, Spawn
-from holdfast._core.hold import Hold, LeaseState
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
-from holdfast._core.trouble import Trouble
+from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._core.waiting import Busy, Grant
 from holdfast._sim.check import Belief, Ledger, Primitive
 from holdfast._sim.driver import Cancelled
@@ -87,7 +87,7 @@ class Sessions(Primitive, Generic[T]):
     #: What its locks and leases are called in public: for `plays`.
     public, public_lease = "", "Lease"
     #: Errors with which an acquisition may end.
-    refusals: tuple[type[Exception], ...] = (Trouble,)
+    refusals: tuple[type[Exception], ...] = (RequestFailed,)
     #: Whether processes do different things in small worlds, so that none can stand for another.
     differ = False
     #: Whether small worlds can be made of it: a session comes to an end whatever becomes of the others, and there is
@@ -201,7 +201,7 @@ class Sessions(Primitive, Generic[T]):
     def refused(self, token: str, error: Exception) -> None:
         """An acquisition ended with this error."""
 
-    async def live(self, process: Process, hold: Hold, parts: Sequence[tuple[T, Belief]]) -> None:
+    async def live(self, process: Process, hold: LeaseRecord, parts: Sequence[tuple[T, Belief]]) -> None:
         """Work under a lease and release it, whatever happens."""
         cancelled = False
         try:
@@ -212,7 +212,7 @@ class Sessions(Primitive, Generic[T]):
         if cancelled:
             raise Cancelled
 
-    async def hold_on(self, process: Process, hold: Hold) -> None:
+    async def hold_on(self, process: Process, hold: LeaseRecord) -> None:
         """Work while the lease lasts; some extend it now and then."""
         rng, options = self.world.rng, self.world.options
         now = await Now()
@@ -222,7 +222,7 @@ class Sessions(Primitive, Generic[T]):
         while now < until:
             if options.careless:
                 hold.deadline = now + 1e6
-            if hold.over(now):
+            if hold.check_expired(now):
                 return
             pause_s = min(until - now, max(0.01, hold.deadline - now))
             if extends and rng.random() < 0.5:
@@ -234,7 +234,7 @@ class Sessions(Primitive, Generic[T]):
                 await Sleep(pause_s)
             now = await Now()
 
-    async def extend(self, process: Process, hold: Hold) -> None:
+    async def extend(self, process: Process, hold: LeaseRecord) -> None:
         """To more or to less than it was."""
         self.plays(f"{self.lease_of(hold)}.extend")
         self.world.counted["extended"] += 1
@@ -242,15 +242,15 @@ class Sessions(Primitive, Generic[T]):
         self.world.after(0.001, self.replan, hold)
         try:
             await process.extend(hold, ttl_ms)
-        except Trouble:
+        except RequestFailed:
             self.world.counted["extension without an answer"] += 1
         self.replan(hold)
 
-    def lease_of(self, hold: Hold) -> str:
+    def lease_of(self, hold: LeaseRecord) -> str:
         """What its lease is called in public."""
         return self.public_lease
 
-    def replan(self, hold: Hold) -> None:
+    def replan(self, hold: LeaseRecord) -> None:
         """Look at its new deadline, too."""
         for thing in self.things:
             thing.ledger.replan(hold.token.encode())
@@ -268,15 +268,17 @@ class Sessions(Primitive, Generic[T]):
             if until != node.until(node.server.now_ms + ttl_ms):
                 self.world.fail("not as asked for", f"{belief} was extended to {ttl_ms} ms, and lasts until {until}")
 
-    async def end(self, process: Process, hold: Hold, parts: Sequence[tuple[T, Belief]], cancelled: bool) -> None:
+    async def end(
+        self, process: Process, hold: LeaseRecord, parts: Sequence[tuple[T, Belief]], cancelled: bool
+    ) -> None:
         """Release it, as the faces do it."""
         world = self.world
-        hold.over(process.local())
+        hold.check_expired(process.local())
         process.unwatch(hold)
         for thing, belief in parts:
             self.gone(thing, belief)
             thing.ledger.ended[belief.token] = world.now
-        if not hold.released():
+        if not hold.mark_released():
             world.counted[f"lost: {hold.reason}"] += 1
         elif cancelled:
             await Spawn(quietly(hold))
@@ -286,7 +288,7 @@ class Sessions(Primitive, Generic[T]):
                 if not await hold.release():
                     hold.state = LeaseState.LOST
                     world.counted["lost: at release"] += 1
-            except Trouble:
+            except RequestFailed:
                 pass  # it is repeated in the background
 
     def gone(self, thing: T, belief: Belief) -> None:
@@ -300,7 +302,7 @@ class Sessions(Primitive, Generic[T]):
         for thing in things:
             thing.ledger.leaves(process, token)
             if world.phase != "chaos" and world.now > world.calm_since + world.options.waiting_s():
-                world.after(world.options.brief_s(), self.no_traces, thing, token.encode())
+                world.after(world.options.short_retry_s(), self.no_traces, thing, token.encode())
 
     def no_traces(self, thing: T, token: bytes) -> None:
         if token in thing.held() or token in thing.queued():
@@ -332,9 +334,9 @@ class Sessions(Primitive, Generic[T]):
                     self.world.fail("orphan", f"{token.decode()} is queued for {thing.ledger.name} when all is over")
 
 
-async def quietly(hold: Hold) -> None:
+async def quietly(hold: LeaseRecord) -> None:
     """Release it in the background."""
     try:
         await hold.release()
-    except Trouble:
+    except RequestFailed:
         pass

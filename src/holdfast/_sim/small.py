@@ -28,7 +28,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from holdfast._core.effects import Call, Command
-from holdfast._core.trouble import Trouble
+from holdfast._core.failure import RequestFailed
 from holdfast._sim.check import Belief, Ledger, Primitive
 from holdfast._sim.driver import Cancelled, Process, Task
 from holdfast._sim.network import AnswerTo, Inbox, Network, Node, Request, shown
@@ -169,7 +169,7 @@ class _Network(Network):
         label = f"{process.name}#{seat.requests} {shown(call)}"
         world.send(_Message("request", label, process, None, node.receive, request, asker=answer))
 
-    def reply(self, node: Node, request: Request, value: Any, error: Trouble | None) -> None:
+    def reply(self, node: Node, request: Request, value: Any, error: RequestFailed | None) -> None:
         assert isinstance(request, _Request)
         label = f"to {request.process.name}#{request.number}: {error or value!r}"
         process, answer = request.process, request.answer
@@ -523,7 +523,7 @@ class SmallWorld(World):
     def _notice(self, message: _Message) -> None:
         """Its asker learns that the connection is no more."""
         if message.asker is not None and message.whose.alive:
-            error = Trouble("broken", "connection reset", "s0", sent=True, passing=True)
+            error = RequestFailed("broken", "connection reset", "s0", maybe_executed=True, transient=True)
             self.send(
                 _Message("notice", f"of {message.label}", message.whose, message.whose, message.asker, None, error)
             )

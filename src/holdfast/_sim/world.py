@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import inbox_prefix
 from holdfast._core.multilock import slot_of
 from holdfast._core.settings import Settings
-from holdfast._core.trouble import Trouble
 from holdfast._sim.driver import Process
 from holdfast._sim.faults import Nemesis, Noise
 from holdfast._sim.network import Network, Node, Request
@@ -194,7 +194,7 @@ class World:
             if self.trace is not None:
                 self.note("!!", f"{kind}: {text}")
 
-    def executed(self, node: Node, request: Request, value: Any, error: Trouble | None) -> None:
+    def executed(self, node: Node, request: Request, value: Any, error: RequestFailed | None) -> None:
         for primitive in self.primitives:
             primitive.executed(node, request, value, error)
 

@@ -25,8 +25,8 @@ import hiredis
 from redis.backoff import NoBackoff
 
 from holdfast._core.effects import Reply
+from holdfast._core.failure import RequestFailed, refusal
 from holdfast._core.replies import FITS, MAYBE, Fits, expected_of, is_confirmation, nonsense, promises_too_much
-from holdfast._core.trouble import Trouble, refusal
 from holdfast._lua import Script
 from holdfast._transport.pack import pack_command, spelled_out
 from holdfast._transport.refusals import connecting_trouble
@@ -34,7 +34,7 @@ from holdfast._transport.refusals import connecting_trouble
 __all__ = ["Inbox", "Link", "Server", "SingleTopology", "server_of_client", "spelled_out"]
 
 #: A connection attempt, handshake and discovery included, is given up after this, s.
-CONNECT_PATIENCE_S = 5.0
+CONNECT_TIMEOUT_S = 5.0
 #: A connection that owes replies and says nothing gets no new requests after this, s: they may do better on a new one.
 SILENCE_S = 1.0
 #: One that was not heard of for so long is looked at before it is used, s: the event loop may have been held up, and
@@ -64,20 +64,20 @@ _Request: TypeAlias = "tuple[asyncio.Future[Any], float, bytes, Script | None, F
 
 
 async def _connect(make: Callable[[], Any], node: str) -> Any:
-    """A connection of the client library, handshake done. Raises `Trouble`."""
+    """A connection of the client library, handshake done. Raises `RequestFailed`."""
     connection: Any = None
     try:
         connection = make()
         # Nothing is repeated behind our back; and nobody would listen to notices of maintenance.
         connection.retry = type(connection.retry)(NoBackoff(), 0)
         connection.maint_notifications_config = None
-        async with asyncio.timeout(CONNECT_PATIENCE_S):
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await connection.connect()
         connection._writer.transport.is_closing  # noqa: B018 (what is no connection of redis-py has none)
     except TimeoutError as error:
         _drop(connection)
-        said = str(error) or f"no connection within {CONNECT_PATIENCE_S:.3g} s"
-        raise Trouble("refused", said, node, sent=False, passing=True) from error
+        said = str(error) or f"no connection within {CONNECT_TIMEOUT_S:.3g} s"
+        raise RequestFailed("refused", said, node, maybe_executed=False, transient=True) from error
     except Exception as error:
         _drop(connection)
         raise connecting_trouble(error, node) from error
@@ -93,9 +93,9 @@ def _drop(connection: Any) -> None:
         connection._writer = connection._reader = None
 
 
-def _fail(future: asyncio.Future[Any], trouble: Trouble) -> None:
+def _fail(future: asyncio.Future[Any], failure: RequestFailed) -> None:
     """End a request. Nobody may be waiting for it any more (a cancelled task), and then nobody misses the trouble."""
-    future.set_exception(trouble)
+    future.set_exception(failure)
     future.exception()  # looked at: asyncio logs what was not
 
 
@@ -140,12 +140,12 @@ class Link(asyncio.Protocol):
     # ------------------------------------------------------------------ requests
 
     def submit(
-        self, packed: bytes, patience_s: float, script: Script | None = None, fits: Fits | None = None
+        self, packed: bytes, request_timeout_s: float, script: Script | None = None, fits: Fits | None = None
     ) -> asyncio.Future[Any]:
-        """Send it; the future ends with the reply, or with `Trouble`. `fits`: a script's are known."""
+        """Send it; the future ends with the reply, or with `RequestFailed`. `fits`: a script's are known."""
         future: asyncio.Future[Any] = self._create_future()
         now = monotonic()
-        deadline = now + patience_s
+        deadline = now + request_timeout_s
         pending = self._pending
         if script is not None:
             fits = FITS[script.name]
@@ -232,10 +232,10 @@ class Link(asyncio.Protocol):
 
     def _nonsense(self, future: asyncio.Future[Any] | None, said: str, expected: str) -> None:
         """No further reply on this connection can be trusted to be for its request."""
-        trouble = nonsense(said, expected, self.server.name)
+        failure = nonsense(said, expected, self.server.name)
         if future is not None and not future.done():
-            _fail(future, trouble)
-        self._end(f"another answer on this connection made no sense: {trouble.said}")
+            _fail(future, failure)
+        self._end(f"another answer on this connection made no sense: {failure.message}")
 
     def _refused(self, reply: Any, request: _Request) -> None:
         future, deadline, packed, script, fits = request
@@ -244,11 +244,11 @@ class Link(asyncio.Protocol):
             if not future.done():
                 self._load(script, future, deadline, packed, fits)
             return
-        trouble = refusal(said, self.server.name)
-        if trouble.kind in _MISPLACED:
+        failure = refusal(said, self.server.name)
+        if failure.kind in _MISPLACED:
             self.retire()
         if not future.done():
-            _fail(future, trouble)
+            _fail(future, failure)
 
     def _load(
         self, script: Script, future: asyncio.Future[Any], deadline: float, packed: bytes, fits: Fits | None
@@ -298,21 +298,25 @@ class Link(asyncio.Protocol):
         if connected and expired and (self._midway or now - self._heard_at >= SILENCE_S):
             self.retire()
 
-    def _silent(self, connected: bool) -> Trouble:
+    def _silent(self, connected: bool) -> RequestFailed:
         if connected:
-            return Trouble("silent", "no answer in time", self.server.name, sent=True, passing=True)
-        return Trouble("refused", "no connection in time", self.server.name, sent=False, passing=True)
+            return RequestFailed("silent", "no answer in time", self.server.name, maybe_executed=True, transient=True)
+        return RequestFailed("refused", "no connection in time", self.server.name, maybe_executed=False, transient=True)
 
     # ------------------------------------------------------------------ beginning and end
 
     async def _open(self) -> None:
         try:
             connection = await _connect(self.server.make, self.server.name)
-        except Trouble as trouble:
-            self._fail(trouble)
+        except RequestFailed as failure:
+            self._fail(failure)
             return
         except BaseException:
-            self._fail(Trouble("closed", "the client was closed", self.server.name, sent=False, passing=False))
+            self._fail(
+                RequestFailed(
+                    "closed", "the client was closed", self.server.name, maybe_executed=False, transient=False
+                )
+            )
             raise
         finally:
             self._opening = None
@@ -321,7 +325,11 @@ class Link(asyncio.Protocol):
             return
         transport, self._kept, ahead = _take_over(connection, self)
         if transport.is_closing():
-            self._fail(Trouble("broken", "the connection was closed", self.server.name, sent=False, passing=True))
+            self._fail(
+                RequestFailed(
+                    "broken", "the connection was closed", self.server.name, maybe_executed=False, transient=True
+                )
+            )
             self._kept = None
             return
         # Those whose asker has gone meanwhile need not be sent at all.
@@ -333,7 +341,7 @@ class Link(asyncio.Protocol):
         if ahead:
             self.data_received(ahead)
 
-    def _fail(self, trouble: Trouble, unsent: int | None = None) -> None:
+    def _fail(self, failure: RequestFailed, unsent: int | None = None) -> None:
         """End everything that is pending: the last `unsent` requests (None: all) have certainly not left."""
         self.ended = True
         self.server.forget_link(self)
@@ -341,18 +349,20 @@ class Link(asyncio.Protocol):
             self._alarm.cancel()
             self._alarm = None
         pending, self._pending = self._pending, deque()
-        self._fail_some(trouble, pending, 0 if unsent is None else len(pending) - unsent)
+        self._fail_some(failure, pending, 0 if unsent is None else len(pending) - unsent)
 
-    def _fail_some(self, trouble: Trouble, pending: deque[Any], sent: int) -> None:
+    def _fail_some(self, failure: RequestFailed, pending: deque[Any], sent: int) -> None:
         """The first `sent` of these may have been done. Where there are many, others have their turn between."""
         for _ in range(min(len(pending), _FAILED_A_TURN)):
             future = pending.popleft()[0]
             if not future.done():
-                again = Trouble(trouble.kind, trouble.said, trouble.node, sent=sent > 0, passing=trouble.passing)
+                again = RequestFailed(
+                    failure.kind, failure.message, failure.node, maybe_executed=sent > 0, transient=failure.transient
+                )
                 _fail(future, again)
             sent -= 1
         if pending:
-            self._loop.call_soon(self._fail_some, trouble, pending, sent)
+            self._loop.call_soon(self._fail_some, failure, pending, sent)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended: what was written may have been done."""
@@ -360,7 +370,7 @@ class Link(asyncio.Protocol):
         self._transport = self._kept = None
         if not self.ended:
             said = str(exc) if exc is not None and str(exc) else "the connection was closed"
-            self._fail(Trouble("broken", said, self.server.name, sent=True, passing=True), unsent)
+            self._fail(RequestFailed("broken", said, self.server.name, maybe_executed=True, transient=True), unsent)
 
     def _end(self, said: str) -> None:
         if self._transport is not None:
@@ -474,7 +484,7 @@ class Inbox(asyncio.Protocol):
         self.open = False
 
     async def subscribe(self) -> None:
-        """Connect, and wait for the confirmation. Raises `Trouble`."""
+        """Connect, and wait for the confirmation. Raises `RequestFailed`."""
         connection = await _connect(self._server.make, self._server.name)
         self._transport, self._kept, ahead = _take_over(connection, self)
         if self._transport.is_closing():
@@ -488,7 +498,9 @@ class Inbox(asyncio.Protocol):
                 await self._confirmed
         except TimeoutError:
             self.abort()
-            raise Trouble("silent", "no answer to SUBSCRIBE", self._server.name, sent=False, passing=True) from None
+            raise RequestFailed(
+                "silent", "no answer to SUBSCRIBE", self._server.name, maybe_executed=False, transient=True
+            ) from None
         except BaseException:
             self.abort()
             raise
@@ -534,7 +546,9 @@ class Inbox(asyncio.Protocol):
             self._asked = None
         if not self._confirmed.done():
             said = str(exc) if exc is not None and str(exc) else "the connection was closed"
-            self._confirmed.set_exception(Trouble("broken", said, self._server.name, sent=False, passing=True))
+            self._confirmed.set_exception(
+                RequestFailed("broken", said, self._server.name, maybe_executed=False, transient=True)
+            )
             self._confirmed.exception()  # retrieved: nobody may be waiting any more
         if was_open:
             self._on_broken(self)
@@ -572,15 +586,15 @@ class Server:
         self._idle: list[Link] = []
 
     def submit(
-        self, packed: bytes, patience_s: float, script: Script | None = None, fits: Fits | None = None
+        self, packed: bytes, request_timeout_s: float, script: Script | None = None, fits: Fits | None = None
     ) -> asyncio.Future[Any]:
-        """Send it on the connection that everybody shares. Raises `Trouble` when closed."""
+        """Send it on the connection that everybody shares. Raises `RequestFailed` when closed."""
         link = self._link
         if link is None or link.is_unread():
             if link is not None:
                 link.retire()
             link = self._link = self._new_link()
-        return link.submit(packed, patience_s, script, fits)
+        return link.submit(packed, request_timeout_s, script, fits)
 
     def session(self, name: str) -> Link:
         """The connection of that session alone."""
@@ -590,7 +604,7 @@ class Server:
         elif not link.usable:
             # What the session has watched or begun went with it: another connection would know nothing of that.
             del self._in_session[name]
-            raise Trouble("broken", "the connection was closed", self.name, sent=False, passing=True)
+            raise RequestFailed("broken", "the connection was closed", self.name, maybe_executed=False, transient=True)
         return link
 
     def lasting_session(self, name: str) -> Link:
@@ -620,7 +634,7 @@ class Server:
 
     def _new_link(self) -> Link:
         if self.closed:
-            raise Trouble("closed", "the client is closed", self.name, sent=False, passing=False)
+            raise RequestFailed("closed", "the client is closed", self.name, maybe_executed=False, transient=False)
         self._all = {link for link in self._all if not link.gone}
         link = Link(self, asyncio.get_running_loop())
         self._all.add(link)
@@ -710,9 +724,9 @@ class SingleTopology:
     def nodes(self) -> Sequence[Server]:
         return (self._server,)
 
-    def redirect(self, node: Server, trouble: Trouble) -> tuple[Server, bool] | None:
+    def redirect(self, node: Server, failure: RequestFailed) -> tuple[Server, bool] | None:
         return None
 
-    def troubled(self, node: Server, trouble: Trouble) -> None:
-        if self.fails_over and trouble.kind in ("silent", "READONLY", "MASTERDOWN"):
+    def troubled(self, node: Server, failure: RequestFailed) -> None:
+        if self.fails_over and failure.kind in ("silent", "READONLY", "MASTERDOWN"):
             node.retire_link()  # the next connection asks the Sentinels

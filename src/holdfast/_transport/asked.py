@@ -8,8 +8,8 @@ from typing import Any
 import hiredis
 
 from holdfast._core.effects import Answer, Protocol
+from holdfast._core.failure import RequestFailed
 from holdfast._core.replies import FITS, Fits, expected_of, nonsense
-from holdfast._core.trouble import Trouble
 from holdfast._lua import Script
 from holdfast._transport.pack import spelled_out
 from holdfast._transport.threads import Node, Wire
@@ -66,10 +66,10 @@ class Asked:
         except OSError as error:
             wire.close()
             self.node.drop_idle()
-            return Trouble("broken", str(error), self.node.name, sent=True, passing=True)
+            return RequestFailed("broken", str(error), self.node.name, maybe_executed=True, transient=True)
         return None
 
-    def _nonsense(self, said: str, fits: Fits | None) -> Trouble:
+    def _nonsense(self, said: str, fits: Fits | None) -> RequestFailed:
         self.wire.close()
         self.node.drop_idle()
         return nonsense(said, expected_of(fits), self.node.name)

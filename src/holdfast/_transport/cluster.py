@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from holdfast._core.effects import Command
-from holdfast._core.trouble import Trouble
+from holdfast._core.failure import RequestFailed
 from holdfast._transport.aio import Server
 from holdfast._transport.clock import clock
 from holdfast._transport.pack import pack_command
@@ -70,9 +70,9 @@ def slot_of(key: str) -> int:
     return slot
 
 
-def _is_single(trouble: Trouble) -> bool:
+def _is_single(failure: RequestFailed) -> bool:
     """Whether a server that was asked for the table says that it is no node of a Cluster."""
-    return "cluster support disabled" in trouble.said
+    return "cluster support disabled" in failure.message
 
 
 def _refuse() -> Any:
@@ -128,9 +128,9 @@ class ClusterTopology(Generic[N]):
         """What says of a node that it is none, whatever it is asked."""
         raise NotImplementedError
 
-    def _said(self, node: N, trouble: Trouble) -> None:
+    def _said(self, node: N, failure: RequestFailed) -> None:
         """It did not tell the table."""
-        if _is_single(trouble) and node not in self._singles:
+        if _is_single(failure) and node not in self._singles:
             self._singles.append(node)
 
     def _candidates(self) -> list[N]:
@@ -148,9 +148,9 @@ class ClusterTopology(Generic[N]):
     def nodes(self) -> Sequence[N]:
         return tuple(self._known.values())
 
-    def redirect(self, node: N, trouble: Trouble) -> tuple[N, bool] | None:
+    def redirect(self, node: N, failure: RequestFailed) -> tuple[N, bool] | None:
         """Where MOVED and ASK lead."""
-        words = trouble.said.split(" ")
+        words = failure.message.split(" ")
         if len(words) < 3 or not _is_below(words[1], SLOTS):
             return None
         host, _, port = words[2].rpartition(":")
@@ -159,17 +159,17 @@ class ClusterTopology(Generic[N]):
         if host in ("", "?"):  # it does not know its own address: the one at which we reached it
             host = next((known[0] for known, other in self._known.items() if other is node), "localhost")
         target = self._node_at(host.strip("[]"), int(port))
-        if trouble.kind == "ASK":
+        if failure.kind == "ASK":
             return target, True
         self._owners[int(words[1])] = target
         self._outdated()
         return target, False
 
-    def troubled(self, node: N, trouble: Trouble) -> None:
+    def troubled(self, node: N, failure: RequestFailed) -> None:
         """A request ended so: the table may be out of date."""
-        if trouble.kind in _HARMLESS:
+        if failure.kind in _HARMLESS:
             return
-        if trouble.kind in ("refused", "silent", "broken"):
+        if failure.kind in ("refused", "silent", "broken"):
             if node not in self._suspects:
                 self._suspects.append(node)
             self._any += 1
@@ -285,8 +285,8 @@ class ThreadsCluster(ClusterTopology[Node]):
             try:
                 if self._learn(node, node.command(Command(("CLUSTER", "SLOTS"), REFRESH_PATIENCE_S))):
                     told.set()
-            except Trouble as trouble:
-                self._said(node, trouble)
+            except RequestFailed as failure:
+                self._said(node, failure)
             finally:
                 left.pop()
                 if not left:
@@ -337,7 +337,7 @@ class AioCluster(ClusterTopology[Server]):
             while asked and (left_s := until - clock()) > 0:
                 if await self._told(asked, left_s):
                     return
-        except Trouble:
+        except RequestFailed:
             return  # the client is closed
         finally:
             for future in asked:
@@ -346,15 +346,15 @@ class AioCluster(ClusterTopology[Server]):
     def _refusing(self, node: Server) -> Server:
         return Server(node.name, _refuse)
 
-    async def _told(self, asked: dict[asyncio.Future[Any], Server], patience_s: float) -> bool:
+    async def _told(self, asked: dict[asyncio.Future[Any], Server], request_timeout_s: float) -> bool:
         """Whether one of them has told who owns what."""
-        done, _ = await asyncio.wait(asked, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(asked, timeout=request_timeout_s, return_when=asyncio.FIRST_COMPLETED)
         for future in done:
             server = asked.pop(future)
             error = future.exception()
             if error is None and self._learn(server, future.result()):
                 return True
-            if isinstance(error, Trouble):
+            if isinstance(error, RequestFailed):
                 self._said(server, error)
         return False
 

@@ -30,7 +30,7 @@ class Attempts(Generic[T]):
         self._close = close
         self._late: dict[int, threading.Thread] = {}
 
-    def make(self, make: Callable[[], T], patience_s: float) -> T | None:
+    def make(self, make: Callable[[], T], request_timeout_s: float) -> T | None:
         """What `make()` returns, or None when that takes longer. Raises what it raises."""
         if len(self._late) >= LATE_MAX:
             for ident, other in list(self._late.items()):
@@ -38,7 +38,7 @@ class Attempts(Generic[T]):
                     self._late.pop(ident, None)
             if len(self._late) >= LATE_MAX:
                 return None
-        until = clock() + patience_s
+        until = clock() + request_timeout_s
         came: Mailbox[tuple[T | None, BaseException | None]] = Mailbox()
 
         def run() -> None:

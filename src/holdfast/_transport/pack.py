@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from holdfast._core.effects import Call
 from holdfast._lua import SCRIPTS, Script
 
-__all__ = ["Ask", "pack_around", "pack_command", "pack_script", "pack_sync", "spelled_out"]
+__all__ = ["PreparedRequest", "pack_around", "pack_command", "pack_script", "pack_sync", "spelled_out"]
 
 #: What stands before and behind the token (the first argument) in a script's call: all else repeats, since locks are
 #: taken again and again. Cleared when full.
@@ -69,15 +69,15 @@ def spelled_out(packed: bytes, script: Script) -> bytes:
     return b"%b$4\r\nEVAL\r\n$%d\r\n%b\r\n%b" % (count, len(text), text, rest)
 
 
-class Ask:
+class PreparedRequest:
     """A protocol's first request, ready but for its token, so that where it succeeds no protocol has to be started."""
 
-    __slots__ = ("before", "behind", "call", "key", "patience_s", "script")
+    __slots__ = ("before", "behind", "call", "key", "request_timeout_s", "script")
 
     def __init__(self, call: Call) -> None:
         self.call = call
         self.key = call.keys[0]
-        self.patience_s = call.patience_s
+        self.request_timeout_s = call.request_timeout_s
         self.script = SCRIPTS[call.script]
         self.before, self.behind = pack_around(self.script, call.keys, call.args)
 

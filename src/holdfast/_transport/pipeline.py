@@ -14,8 +14,8 @@ from typing import Any
 import hiredis
 
 from holdfast._core.effects import Call
+from holdfast._core.failure import RequestFailed
 from holdfast._core.replies import FITS, expected_of, nonsense
-from holdfast._core.trouble import Trouble
 from holdfast._lua import SCRIPTS
 from holdfast._transport.clock import clock
 from holdfast._transport.pack import pack_command, pack_script
@@ -75,7 +75,7 @@ class Pipeline:
         self._out.append(pack_command(("EVAL", SCRIPTS[call.script].text, str(len(call.keys)), *call.keys, *call.args)))
 
     def move(self, now: float) -> list[tuple[Hashable, Call, Any]]:
-        """Send and read what can be without waiting; answers are replies, or `Trouble`."""
+        """Send and read what can be without waiting; answers are replies, or `RequestFailed`."""
         answers: list[tuple[Hashable, Call, Any]] = []
         try:
             self._send()
@@ -92,12 +92,14 @@ class Pipeline:
                         continue
                     reply = self.node.refused(reply)
                 elif not FITS[call.script](reply):
-                    trouble = nonsense(repr(reply), expected_of(FITS[call.script]), self.node.name)
-                    return [*answers, (key, call, trouble), *self.end(trouble)]
+                    failure = nonsense(repr(reply), expected_of(FITS[call.script]), self.node.name)
+                    return [*answers, (key, call, failure), *self.end(failure)]
                 answers.append((key, call, reply))
             self._send()
         except (OSError, ValueError) as error:
-            answers += self.end(Trouble("broken", str(error), self.node.name, sent=True, passing=True))
+            answers += self.end(
+                RequestFailed("broken", str(error), self.node.name, maybe_executed=True, transient=True)
+            )
         return answers
 
     def _send(self) -> None:
@@ -119,13 +121,13 @@ class Pipeline:
                 raise
             self._part = self._part[sent:]
 
-    def end(self, trouble: Trouble) -> list[tuple[Hashable, Call, Any]]:
+    def end(self, failure: RequestFailed) -> list[tuple[Hashable, Call, Any]]:
         """Close the connection; what it owes is answered with this trouble."""
         self.wire.close()
         owed, self._owed = self._owed, deque()
         self._out.clear()
         self._part = memoryview(b"")
-        return [(key, call, trouble) for key, call, _ in owed]
+        return [(key, call, failure) for key, call, _ in owed]
 
     def put_back(self) -> None:
         """Nothing is owed: others may have the connection; else it is closed."""

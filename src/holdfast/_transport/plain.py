@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import hiredis
 
-from holdfast._core.trouble import Trouble, refusal
+from holdfast._core.failure import RequestFailed, refusal
 from holdfast._transport.clock import clock
 from holdfast._transport.inherited import ours
 from holdfast._transport.pack import pack_command
@@ -61,11 +61,11 @@ class Connection:
         self.socket_timeout: float | None = None
 
     def connect(self) -> None:
-        """Connect and introduce ourselves. Raises `Trouble`; then nothing of the caller's was sent."""
+        """Connect and introduce ourselves. Raises `RequestFailed`; then nothing of the caller's was sent."""
         try:
             self._sock = self._dial()
             self._introduce(self._sock)
-        except Trouble:
+        except RequestFailed:
             self.disconnect()
             raise
         except TimeoutError:
@@ -148,14 +148,14 @@ class Connection:
     def _refused(self, said: str, sounding: bool) -> None:
         if "without any password" in said:
             said = f"NOAUTH {said}"
-        trouble = refusal(said, self._address.name)
-        if sounding and trouble.kind not in ("MAXCLIENTS", "NOAUTH"):
+        failure = refusal(said, self._address.name)
+        if sounding and failure.kind not in ("MAXCLIENTS", "NOAUTH"):
             return  # PING is not what we came for: the next request says what is wrong, if it matters
-        trouble.sent = False
-        raise trouble
+        failure.maybe_executed = False
+        raise failure
 
-    def _trouble(self, because: str) -> Trouble:
-        return Trouble("refused", because, self._address.name, sent=False, passing=True)
+    def _trouble(self, because: str) -> RequestFailed:
+        return RequestFailed("refused", because, self._address.name, maybe_executed=False, transient=True)
 
     def disconnect(self) -> None:
         """End it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from holdfast._core.trouble import Trouble
+from holdfast._core.failure import RequestFailed
 
 __all__ = ["Topology"]
 
@@ -25,8 +25,8 @@ class Topology(Protocol[N]):
     def nodes(self) -> Sequence[N]:
         """All nodes that are known now."""
 
-    def redirect(self, node: N, trouble: Trouble) -> tuple[N, bool] | None:
+    def redirect(self, node: N, failure: RequestFailed) -> tuple[N, bool] | None:
         """Where to go after MOVED (node, False) or ASK (node, True: say ASKING first); None: nowhere else."""
 
-    def troubled(self, node: N, trouble: Trouble) -> None:
+    def troubled(self, node: N, failure: RequestFailed) -> None:
         """A request to the node ended so: what is known of the topology may be out of date."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from holdfast._core.trouble import Trouble
+from holdfast._core.failure import RequestFailed
 
 __all__ = ["QuorumTopology"]
 
@@ -28,8 +28,8 @@ class QuorumTopology(Generic[N]):
     def nodes(self) -> Sequence[N]:
         return self._members
 
-    def redirect(self, node: N, trouble: Trouble) -> tuple[N, bool] | None:
+    def redirect(self, node: N, failure: RequestFailed) -> tuple[N, bool] | None:
         return None
 
-    def troubled(self, node: N, trouble: Trouble) -> None:
+    def troubled(self, node: N, failure: RequestFailed) -> None:
         pass

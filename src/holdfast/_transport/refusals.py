@@ -1,10 +1,10 @@
-"""What a client library's exception, raised while connecting, says as `Trouble`."""
+"""What a client library's exception, raised while connecting, says as `RequestFailed`."""
 
 from __future__ import annotations
 
 from redis import exceptions
 
-from holdfast._core.trouble import Trouble, refusal
+from holdfast._core.failure import RequestFailed, refusal
 
 __all__ = ["UnfitServer", "connecting_trouble"]
 
@@ -25,11 +25,11 @@ _WORDS: tuple[tuple[str, str], ...] = (
 )
 
 
-def connecting_trouble(error: BaseException, node: str) -> Trouble:
+def connecting_trouble(error: BaseException, node: str) -> RequestFailed:
     """Nothing of ours was sent: the connection did not come about."""
     said = str(error) or type(error).__name__
     if isinstance(error, UnfitServer):
-        return Trouble("unfit", said, node, sent=False, passing=False)
+        return RequestFailed("unfit", said, node, maybe_executed=False, transient=False)
     for name, word in _WORDS:
         kind = getattr(exceptions, name, None)
         if kind is not None and isinstance(error, kind):
@@ -42,13 +42,13 @@ def connecting_trouble(error: BaseException, node: str) -> Trouble:
         known = word in ("NOAUTH", "WRONGPASS")
         return _unsent(refusal(said if known else f"{'NOAUTH' if needs else 'WRONGPASS'} {said}", node))
     if "max number of clients" in said:
-        return Trouble("MAXCLIENTS", said, node, sent=False, passing=True)
+        return RequestFailed("MAXCLIENTS", said, node, maybe_executed=False, transient=True)
     if isinstance(error, exceptions.ResponseError):
         return _unsent(refusal(said, node))
     if not isinstance(error, (exceptions.RedisError, OSError, EOFError)):
         # An option of the URL that no connection has, a stand-in that is no client, …: it will be the same again.
-        return Trouble("unfit", f"{type(error).__name__}: {error}", node, sent=False, passing=False)
-    return Trouble("refused", said, node, sent=False, passing=not _is_distrust(error))
+        return RequestFailed("unfit", f"{type(error).__name__}: {error}", node, maybe_executed=False, transient=False)
+    return RequestFailed("refused", said, node, maybe_executed=False, transient=not _is_distrust(error))
 
 
 def _is_distrust(error: BaseException | None) -> bool:
@@ -62,6 +62,6 @@ def _is_distrust(error: BaseException | None) -> bool:
     return False
 
 
-def _unsent(trouble: Trouble) -> Trouble:
-    trouble.sent = False
-    return trouble
+def _unsent(failure: RequestFailed) -> RequestFailed:
+    failure.maybe_executed = False
+    return failure

@@ -21,6 +21,7 @@ from typing import Any
 import hiredis
 
 from holdfast._core.effects import Call, Command, Reply
+from holdfast._core.failure import RequestFailed, refusal
 from holdfast._core.replies import (
     COUNT,
     DONE,
@@ -32,7 +33,6 @@ from holdfast._core.replies import (
     nonsense,
     promises_too_much,
 )
-from holdfast._core.trouble import Trouble, refusal
 from holdfast._lua import SCRIPTS, Script
 from holdfast._transport.clock import clock
 from holdfast._transport.dial import Attempts
@@ -69,7 +69,7 @@ class Wire:
         "_recv",
         "aborted",
         "has_more",
-        "patience_s",
+        "request_timeout_s",
         "sock",
         "stirs",
         "until",
@@ -98,7 +98,7 @@ class Wire:
         #: What the system is written to without asking it before; -1 where that would not do.
         self._fd = self.sock.fileno() if self._is_plain else -1
         #: What `patience` was told last.
-        self.patience_s = -1.0
+        self.request_timeout_s = -1.0
         #: When what is under way has to have ended, on our clock.
         self.until = 0.0
         #: When its last reply had come, on our clock.
@@ -109,21 +109,21 @@ class Wire:
 
         Python keeps it over signals. The system does not: SO_RCVTIMEO begins anew after each of them.
         """
-        if seconds != self.patience_s:
+        if seconds != self.request_timeout_s:
             self.sock.settimeout(seconds)
-            self.patience_s = seconds
+            self.request_timeout_s = seconds
 
-    def begin(self, patience_s: float) -> None:
+    def begin(self, request_timeout_s: float) -> None:
         """What is sent and read from now on has to be done in time, all together."""
-        self.until = clock() + patience_s
-        self.patience(patience_s)
+        self.until = clock() + request_timeout_s
+        self.patience(request_timeout_s)
 
     def _limit(self) -> None:
         """Not the first wait since `begin`: no longer than what is left."""
         left_s = self.until - clock()
         if left_s <= 0:
             raise TimeoutError("the time is over")
-        if self.patience_s - left_s > _NEGLIGIBLE_S:
+        if self.request_timeout_s - left_s > _NEGLIGIBLE_S:
             self.patience(left_s)
 
     def sendall(self, packed: bytes) -> None:
@@ -134,13 +134,13 @@ class Wire:
             try:
                 sent = os.write(self._fd, packed)
             except BlockingIOError:
-                if not self.patience_s:
+                if not self.request_timeout_s:
                     raise
             if sent == len(packed):
                 return
         rest = memoryview(packed)[sent:]
         while rest:
-            if self.patience_s:
+            if self.request_timeout_s:
                 self._limit()
             rest = rest[self.sock.send(rest) :]
 
@@ -294,21 +294,21 @@ class Node:
         self.owed = 0
         self.slow = False
 
-    def connect(self, patience_s: float, last: bool = False) -> Wire:
-        """A new connection. Raises `Trouble`. `last`: also when closed, for what has to be undone after the end."""
+    def connect(self, request_timeout_s: float, last: bool = False) -> Wire:
+        """A new connection. Raises `RequestFailed`. `last`: also when closed, for what is undone after the end."""
         if self.closed and not last:
-            raise Trouble("closed", "the client is closed", self.name, sent=False, passing=False)
+            raise RequestFailed("closed", "the client is closed", self.name, maybe_executed=False, transient=False)
         self.connected = True
         if self.is_ours:
-            return self._connected(patience_s)
-        wire = self._attempts.make(lambda: self._connected(patience_s), patience_s)
+            return self._connected(request_timeout_s)
+        wire = self._attempts.make(lambda: self._connected(request_timeout_s), request_timeout_s)
         if wire is None:
-            said = f"no connection within {patience_s:.3g} s"
-            raise Trouble("refused", said, self.name, sent=False, passing=True)
+            said = f"no connection within {request_timeout_s:.3g} s"
+            raise RequestFailed("refused", said, self.name, maybe_executed=False, transient=True)
         return wire
 
-    def _connected(self, patience_s: float) -> Wire:
-        until = clock() + patience_s
+    def _connected(self, request_timeout_s: float) -> Wire:
+        until = clock() + request_timeout_s
         connection = None
         try:
             connection = self._make()
@@ -320,10 +320,10 @@ class Node:
             for limit in ("socket_connect_timeout", "socket_timeout"):
                 if hasattr(connection, limit):
                     given = getattr(connection, limit)
-                    setattr(connection, limit, patience_s if given is None else min(given, patience_s))
+                    setattr(connection, limit, request_timeout_s if given is None else min(given, request_timeout_s))
             connection.connect()
             return Wire(connection, self._wires)
-        except Trouble:
+        except RequestFailed:
             raise  # a connection of our own says what is wrong
         except Exception as error:
             if connection is not None:
@@ -332,29 +332,29 @@ class Node:
             try:
                 from holdfast._transport.refusals import connecting_trouble
             except OSError:  # no descriptor is left to import it with, which is what is wrong
-                raise Trouble("refused", str(error), self.name, sent=False, passing=True) from error
+                raise RequestFailed("refused", str(error), self.name, maybe_executed=False, transient=True) from error
             raise connecting_trouble(error, self.name) from error
         except BaseException:
             if connection is not None:
                 connection.disconnect()
             raise
 
-    def take(self, patience_s: float) -> Wire:
+    def take(self, request_timeout_s: float) -> Wire:
         """An idle connection, or a new one."""
-        return self.idle() or self.connect(patience_s)
+        return self.idle() or self.connect(request_timeout_s)
 
-    def _take_by(self, until: float, patience_s: float) -> tuple[Wire, float]:
+    def _take_by(self, until: float, request_timeout_s: float) -> tuple[Wire, float]:
         """A connection, and the time that is left."""
         wire = self.idle()
-        return self._connect_by(until, patience_s) if wire is None else (wire, patience_s)
+        return self._connect_by(until, request_timeout_s) if wire is None else (wire, request_timeout_s)
 
-    def _connect_by(self, until: float, patience_s: float) -> tuple[Wire, float]:
-        wire = self.connect(patience_s)
+    def _connect_by(self, until: float, request_timeout_s: float) -> tuple[Wire, float]:
+        wire = self.connect(request_timeout_s)
         left_s = until - clock()
         if left_s < _LEAST_S:
             self.put(wire)
-            said = f"no connection within {patience_s:.3g} s"
-            raise Trouble("refused", said, self.name, sent=False, passing=True)
+            said = f"no connection within {request_timeout_s:.3g} s"
+            raise RequestFailed("refused", said, self.name, maybe_executed=False, transient=True)
         return wire, left_s
 
     def idle(self) -> Wire | None:
@@ -410,38 +410,38 @@ class Node:
         if call.sync is not None or asking:
             return self._call_with(call, script, packed, on_wire, asking)
         if on_wire is not None:
-            reply = self._exchange(packed, (FITS[script.name],), call.patience_s, on_wire, script)[0]
+            reply = self._exchange(packed, (FITS[script.name],), call.request_timeout_s, on_wire, script)[0]
             if type(reply) is hiredis.ReplyError:
                 raise self.refused(reply)
             return reply
-        return self.call_packed(packed, call.patience_s, script)
+        return self.call_packed(packed, call.request_timeout_s, script)
 
-    def call_packed(self, packed: bytes, patience_s: float, script: Script) -> Reply:
+    def call_packed(self, packed: bytes, request_timeout_s: float, script: Script) -> Reply:
         """Run a script whose request is ready: the most frequent case, in the fewest steps."""
         idle = self._idle
         now = clock()
-        until = now + patience_s
+        until = now + request_timeout_s
         try:
             wire = idle.pop()
         except IndexError:
-            wire, patience_s = self._connect_by(until, patience_s)
+            wire, request_timeout_s = self._connect_by(until, request_timeout_s)
         else:
             if now - wire.used_at > _UNSEEN_S and wire.stirs(0):
                 idle.append(wire)
-                wire, patience_s = self._take_by(until, patience_s)
+                wire, request_timeout_s = self._take_by(until, request_timeout_s)
         try:
             wire.until = until
-            if wire.patience_s != patience_s:
-                wire.patience(patience_s)
+            if wire.request_timeout_s != request_timeout_s:
+                wire.patience(request_timeout_s)
             wire.sendall(packed)
             reply = wire.read_first()
             if reply is False or type(reply) is _Push:
                 reply = wire.read()
         except BaseException as error:
-            trouble = self._failed(wire, error, patience_s)
-            if trouble is None:
+            failure = self._failed(wire, error, request_timeout_s)
+            if failure is None:
                 raise
-            raise trouble from error
+            raise failure from error
         refused = None
         fits = FITS[script.name]
         if wire.has_more() or not fits(reply):
@@ -458,7 +458,7 @@ class Node:
         return reply
 
     def _checked(self, wire: Wire, replies: Sequence[Reply], fits: Sequence[Fits | None]) -> Reply | None:
-        """The first error among the replies. Raises `Trouble`, the connection closed, when they make no sense."""
+        """The first error among the replies. Raises `RequestFailed`, the connection closed, when they make no sense."""
         refused = None
         for reply, fit in zip(replies, fits, strict=True):
             if type(reply) is hiredis.ReplyError:
@@ -473,21 +473,21 @@ class Node:
             raise self._nonsense(wire, "more than one reply", expected_of(None))
         return refused
 
-    def _nonsense(self, wire: Wire, said: str, expected: str) -> Trouble:
+    def _nonsense(self, wire: Wire, said: str, expected: str) -> RequestFailed:
         wire.close()
         self.drop_idle()  # they lead to the same place
         return nonsense(said, expected, self.name)
 
-    def _failed(self, wire: Wire, error: BaseException, patience_s: float) -> Trouble | None:
+    def _failed(self, wire: Wire, error: BaseException, request_timeout_s: float) -> RequestFailed | None:
         """Closes the connection. The trouble that it was, or None for what is not the server's."""
         wire.close()
         if isinstance(error, (TimeoutError, BlockingIOError)):
             self.drop_idle()  # if the network is gone they are as dead, and each would cost as long
-            said = f"no answer within {patience_s:.3g} s"
-            return Trouble("silent", said, self.name, sent=True, passing=True)
+            said = f"no answer within {request_timeout_s:.3g} s"
+            return RequestFailed("silent", said, self.name, maybe_executed=True, transient=True)
         if isinstance(error, OSError):
             self.drop_idle()  # the others were most likely closed with it
-            return Trouble("broken", str(error), self.name, sent=True, passing=True)
+            return RequestFailed("broken", str(error), self.name, maybe_executed=True, transient=True)
         if isinstance(error, Exception):  # of the parser, which runs out of memory for some
             self.drop_idle()
             return nonsense(f"{type(error).__name__}: {error}", expected_of(None), self.name)
@@ -503,20 +503,20 @@ class Node:
     ) -> Reply:
         """With ASKING before it or WAIT behind it."""
         fits = [FITS[script.name], *_fits_of_tail(call)]
-        patience_s = call.patience_s
+        request_timeout_s = call.request_timeout_s
         if asking:
             packed = _ASKING + packed
             fits.insert(0, DONE)
         if call.sync is not None:
             packed += b"".join(pack_sync(call.sync))
-            patience_s += call.sync[1] / 1000
-        replies = self._exchange(packed, fits, patience_s, on_wire, script)
+            request_timeout_s += call.sync[1] / 1000
+        replies = self._exchange(packed, fits, request_timeout_s, on_wire, script)
         if asking:
             replies = replies[1:]
         for reply in replies:
             if type(reply) is hiredis.ReplyError:
                 refused = self.refused(reply)
-                refused.sent = refused.sent or reply is not replies[0]
+                refused.maybe_executed = refused.maybe_executed or reply is not replies[0]
                 raise refused
         return replies[0] if call.sync is None else tuple(replies)
 
@@ -528,26 +528,26 @@ class Node:
         if asking:
             packed = _ASKING + packed
         fits = (DONE, command.fits) if asking else (command.fits,)
-        reply = self._exchange(packed, fits, command.patience_s, on_wire, None)[-1]
+        reply = self._exchange(packed, fits, command.request_timeout_s, on_wire, None)[-1]
         if isinstance(reply, hiredis.ReplyError):
             raise self.refused(reply)
         return reply
 
     def command_on(self, wire: Wire, command: Command) -> Reply:
         """Run a plain command on a connection that the caller took; it is closed when anything goes wrong."""
-        reply = self._exchange_on(wire, pack_command(command.args), (command.fits,), command.patience_s, None)[0]
+        reply = self._exchange_on(wire, pack_command(command.args), (command.fits,), command.request_timeout_s, None)[0]
         if isinstance(reply, hiredis.ReplyError):
             wire.close()
             raise self.refused(reply)
         return reply
 
-    def call_all(self, calls: Sequence[Call], patience_s: float) -> list[Reply | Trouble]:
-        """Run many scripts in one pipeline. What could not be asked or answered is a `Trouble` in its place."""
+    def call_all(self, calls: Sequence[Call], request_timeout_s: float) -> list[Reply | RequestFailed]:
+        """Run many scripts in one pipeline. What could not be asked or answered is a `RequestFailed` in its place."""
         tails = [_tail(call) for call in calls]
         packed = [pack_script(SCRIPTS[call.script], call.keys, call.args) for call in calls]
-        patience_s += sum(call.sync[1] / 1000 for call in calls if call.sync is not None)
-        until = clock() + patience_s
-        answers: list[Reply | Trouble] = [None] * len(calls)
+        request_timeout_s += sum(call.sync[1] / 1000 for call in calls if call.sync is not None)
+        until = clock() + request_timeout_s
+        answers: list[Reply | RequestFailed] = [None] * len(calls)
         left = [*range(len(calls))]
         for turn in range(3):
             said: set[str] = set()
@@ -562,9 +562,9 @@ class Node:
                 fits += (FITS[script.name], *_fits_of_tail(calls[at]))
             try:
                 replies = iter(self._exchange(b"".join(request), fits, max(_LEAST_S, until - clock()), None, None))
-            except Trouble as trouble:
+            except RequestFailed as failure:
                 for at in left:
-                    answers[at] = trouble
+                    answers[at] = failure
                 break
             again: list[int] = []
             for at in left:
@@ -582,18 +582,18 @@ class Node:
         self,
         packed: bytes,
         fits: Sequence[Fits | None],
-        patience_s: float,
+        request_timeout_s: float,
         on_wire: Callable[[Wire | None], None] | None,
         script: Script | None,
     ) -> list[Reply]:
         """Send, and read a reply for each of `fits`, on a connection from the stack."""
-        wire, patience_s = self._take_by(clock() + patience_s, patience_s)
+        wire, request_timeout_s = self._take_by(clock() + request_timeout_s, request_timeout_s)
         if on_wire is None:
-            replies = self._exchange_on(wire, packed, fits, patience_s, script)
+            replies = self._exchange_on(wire, packed, fits, request_timeout_s, script)
         else:
             on_wire(wire)
             try:
-                replies = self._exchange_on(wire, packed, fits, patience_s, script)
+                replies = self._exchange_on(wire, packed, fits, request_timeout_s, script)
             finally:
                 on_wire(None)
             if wire.aborted:  # after its reply had come: nobody else must get it
@@ -603,11 +603,11 @@ class Node:
         return replies
 
     def _exchange_on(
-        self, wire: Wire, packed: bytes, fits: Sequence[Fits | None], patience_s: float, script: Script | None
+        self, wire: Wire, packed: bytes, fits: Sequence[Fits | None], request_timeout_s: float, script: Script | None
     ) -> list[Reply]:
         """The same on a given connection, which is closed when anything goes wrong."""
         try:
-            wire.begin(patience_s)
+            wire.begin(request_timeout_s)
             wire.sendall(packed)
             replies = [wire.read() for _ in fits]
             if script is not None and any(
@@ -616,36 +616,38 @@ class Node:
                 wire.sendall(spelled_out(packed, script))
                 replies = [wire.read() for _ in fits]
         except BaseException as error:
-            trouble = self._failed(wire, error, patience_s)
-            if trouble is None:
+            failure = self._failed(wire, error, request_timeout_s)
+            if failure is None:
                 raise
-            raise trouble from error
+            raise failure from error
         self._checked(wire, replies, fits)
         return replies
 
-    def refused(self, reply: Any) -> Trouble:
+    def refused(self, reply: Any) -> RequestFailed:
         """The trouble behind a server's error."""
-        trouble = refusal(str(reply), self.name)
-        if trouble.kind in _MISPLACED:
+        failure = refusal(str(reply), self.name)
+        if failure.kind in _MISPLACED:
             self.drop_idle()
-        return trouble
+        return failure
 
-    def subscribe(self, channel: str, patience_s: float) -> Wire:
+    def subscribe(self, channel: str, request_timeout_s: float) -> Wire:
         """A connection that is subscribed to `channel`, confirmed."""
-        wire, patience_s = self._connect_by(clock() + patience_s, patience_s)
+        wire, request_timeout_s = self._connect_by(clock() + request_timeout_s, request_timeout_s)
         try:
-            wire.begin(patience_s)
+            wire.begin(request_timeout_s)
             wire.sendall(pack_command(("SUBSCRIBE", channel)))
             reply = wire.read_any()
             if type(reply) is not hiredis.ReplyError and not is_confirmation(reply, channel):
                 raise self._nonsense(wire, repr(reply), "a confirmation of SUBSCRIBE")
         except (TimeoutError, BlockingIOError):
             wire.close()
-            raise Trouble("silent", "no answer to SUBSCRIBE", self.name, sent=False, passing=True) from None
+            raise RequestFailed(
+                "silent", "no answer to SUBSCRIBE", self.name, maybe_executed=False, transient=True
+            ) from None
         except OSError as error:
             wire.close()
-            raise Trouble("broken", str(error), self.name, sent=False, passing=True) from error
-        except Trouble:
+            raise RequestFailed("broken", str(error), self.name, maybe_executed=False, transient=True) from error
+        except RequestFailed:
             raise
         except Exception as error:  # of the parser
             raise self._nonsense(wire, str(error), "a confirmation of SUBSCRIBE") from error
@@ -707,9 +709,9 @@ class SingleTopology:
     def nodes(self) -> Sequence[Node]:
         return (self._node,)
 
-    def redirect(self, node: Node, trouble: Trouble) -> tuple[Node, bool] | None:
+    def redirect(self, node: Node, failure: RequestFailed) -> tuple[Node, bool] | None:
         return None
 
-    def troubled(self, node: Node, trouble: Trouble) -> None:
-        if self.fails_over and trouble.kind in ("silent", "broken", "READONLY", "MASTERDOWN"):
+    def troubled(self, node: Node, failure: RequestFailed) -> None:
+        if self.fails_over and failure.kind in ("silent", "broken", "READONLY", "MASTERDOWN"):
             node.drop_idle()  # the next connection asks the Sentinels

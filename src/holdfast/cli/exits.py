@@ -66,7 +66,7 @@ def status_of(error: BaseException) -> int:
     """The exit status for an error of the library."""
     from holdfast import errors
 
-    if isinstance(error, (UsageError, errors.ConfigurationError, errors.DeclaredDifferently, errors.TooManyPermits)):
+    if isinstance(error, (UsageError, errors.ConfigurationError, errors.DeclarationMismatch, errors.TooManyPermits)):
         return USAGE
     if isinstance(error, (errors.AcquireTimeout, errors.AcquireCancelled, errors.AlreadyHeld)):
         return NOT_ACQUIRED

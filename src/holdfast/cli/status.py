@@ -67,7 +67,7 @@ def _look(options: argparse.Namespace) -> dict[str, Any]:
         except holdfast.ConfigurationError:
             pass  # a quorum offers neither
         except holdfast.ServerError as error:
-            if "eval" not in error.said.lower():
+            if "eval" not in error.message.lower():
                 raise
             # Nor does a server without scripts; who has them was not seen by this user.
     if holder is not None and not found["sharers"]:

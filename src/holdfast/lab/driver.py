@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import hiredis
 
 from holdfast._core.effects import Command, Effect, Now, Random, Sleep
-from holdfast._core.trouble import Trouble, refusal
+from holdfast._core.failure import RequestFailed, refusal
 
 __all__ = ["Address", "BlockingDriver"]
 
@@ -24,14 +24,14 @@ R = TypeVar("R")
 
 
 class _Connection:
-    def __init__(self, address: Address, patience_s: float) -> None:
-        self.socket = socket.create_connection(address, timeout=patience_s)
+    def __init__(self, address: Address, request_timeout_s: float) -> None:
+        self.socket = socket.create_connection(address, timeout=request_timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.reader = hiredis.Reader()
 
-    def ask(self, args: Sequence[Any], patience_s: float) -> Any:
-        deadline = time.monotonic() + patience_s
-        self.socket.settimeout(patience_s)
+    def ask(self, args: Sequence[Any], request_timeout_s: float) -> Any:
+        deadline = time.monotonic() + request_timeout_s
+        self.socket.settimeout(request_timeout_s)
         self.socket.sendall(hiredis.pack_command(tuple(args)))
         while True:
             reply = self.reader.gets()
@@ -111,18 +111,18 @@ class BlockingDriver:
         connection = self._connections.pop(where, None)
         if connection is None:
             try:
-                connection = _Connection(self._addresses[node], effect.patience_s)
+                connection = _Connection(self._addresses[node], effect.request_timeout_s)
             except OSError as error:
-                raise Trouble("refused", str(error), name, sent=False, passing=True) from error
+                raise RequestFailed("refused", str(error), name, maybe_executed=False, transient=True) from error
         try:
-            reply = connection.ask(effect.args, effect.patience_s)
+            reply = connection.ask(effect.args, effect.request_timeout_s)
         except TimeoutError as error:
             connection.close()
-            said = f"no answer to {effect.args[0]!s} within {effect.patience_s:g} s"
-            raise Trouble("silent", said, name, sent=True, passing=True) from error
+            said = f"no answer to {effect.args[0]!s} within {effect.request_timeout_s:g} s"
+            raise RequestFailed("silent", said, name, maybe_executed=True, transient=True) from error
         except OSError as error:
             connection.close()
-            raise Trouble("broken", str(error), name, sent=True, passing=True) from error
+            raise RequestFailed("broken", str(error), name, maybe_executed=True, transient=True) from error
         except BaseException:
             connection.close()
             raise

@@ -129,7 +129,7 @@ class Actor:
         self.phase = "warm-up"
         await self.do("warm up", name=_WARM_NAME)
         for _ in range(_WARM_AGAIN):
-            if not (self.broken or "").startswith("Trouble: no answer"):
+            if not (self.broken or "").startswith("RequestFailed: no answer"):
                 break
             self.broken = None
             await self.do("warm up", name=_WARM_NAME)

@@ -7,14 +7,14 @@ from typing import Any
 from holdfast._core import barrier
 from holdfast._core.barrier import BarrierTurn
 from holdfast._core.effects import Call
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
-from holdfast._core.trouble import Trouble
 from holdfast._core.waiting import wait_for
 from holdfast._sim.driver import Process
 from holdfast._sim.network import Node, Request
 from holdfast._sim.sessions import Sessions, Thing
 from holdfast._sim.world import World
-from holdfast.errors import BrokenBarrier, DeclaredDifferently
+from holdfast.errors import BrokenBarrierError, DeclarationMismatch
 
 __all__ = ["PRIMITIVE"]
 
@@ -66,7 +66,7 @@ class Barriers(Sessions[_Barrier]):
     name = "barrier"
     fits_small_worlds = False  # whoever waits needs others
     worker = "party"
-    refusals = (Trouble, BrokenBarrier, DeclaredDifferently)
+    refusals = (RequestFailed, BrokenBarrierError, DeclarationMismatch)
 
     def __init__(self, world: World) -> None:
         options = world.options
@@ -127,15 +127,15 @@ class Barriers(Sessions[_Barrier]):
         self.plays(f"Barrier.{what}")
         try:
             await barrier.move(thing.keys, what, thing.parties, _KEEP_MS, process.settings)
-        except Trouble:
+        except RequestFailed:
             pass
 
     def refused(self, token: str, error: Exception) -> None:
         world = self.world
-        if isinstance(error, Trouble):
+        if isinstance(error, RequestFailed):
             return
         thing, began = self.began[token]
-        if not isinstance(error, BrokenBarrier):
+        if not isinstance(error, BrokenBarrierError):
             world.fail("refused", f"{token}: {error}")
         elif began <= thing.lost_at or world.options.replicas:
             return
@@ -154,13 +154,13 @@ class Barriers(Sessions[_Barrier]):
         settled = world.calm_since + (0.0 if options.mode == "calm" else options.waiting_s())
         late = world.now - max(since, world.calm_since)
         looks_s = options.waiting_s() + world.settings.signal_recheck_ms / 1000
-        allowed = options.brief_s() if since > settled else looks_s
+        allowed = options.short_retry_s() if since > settled else looks_s
         if late > allowed:
             world.fail("idle", f"{what} {late:.3f} s after it was so")
 
     # -- invariants on the server -----------------------------------------------------------------
 
-    def executed(self, node: Node, request: Request, value: Any, error: Trouble | None) -> None:
+    def executed(self, node: Node, request: Request, value: Any, error: RequestFailed | None) -> None:
         call = request.call
         thing = self.by_key.get(call.keys[0]) if type(call) is Call else None
         if thing is None or node is not thing.node or error is not None:

@@ -7,8 +7,8 @@ from typing import Any
 from holdfast._core import condition
 from holdfast._core.condition import ConditionTurn, condition_key
 from holdfast._core.effects import Call, Spawn
-from holdfast._core.hold import Hold
-from holdfast._core.trouble import Trouble
+from holdfast._core.failure import RequestFailed
+from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import wait_for
 from holdfast._sim.check import Belief
 from holdfast._sim.driver import Cancelled, Process
@@ -41,7 +41,7 @@ class Condition(Locks):
     """Workload and invariants: those of the lock hold on."""
 
     name = "condition"
-    refusals = (Trouble, NotHeld)
+    refusals = (RequestFailed, NotHeld)
 
     def __init__(self, world: World) -> None:
         super().__init__(world, [Lock(world, f"c{number}") for number in range(world.options.locks)])
@@ -68,7 +68,7 @@ class Condition(Locks):
         try:
             for _ in range(rng.choice((1, 1, 2, 3))):
                 await self.hold_on(process, hold)
-                if hold.over(process.local()):
+                if hold.check_expired(process.local()):
                     break
                 r = rng.random()
                 if r < 0.5 and self.world.phase != "drain":
@@ -88,8 +88,8 @@ class Condition(Locks):
             raise Cancelled
 
     async def wait(
-        self, process: Process, lock: Lock, hold: Hold, belief: Belief
-    ) -> tuple[Hold, list[tuple[Lock, Belief]]] | None:
+        self, process: Process, lock: Lock, hold: LeaseRecord, belief: Belief
+    ) -> tuple[LeaseRecord, list[tuple[Lock, Belief]]] | None:
         """Wait as the faces do: the lease before, and the one after."""
         world, rng = self.world, self.world.rng
         token, ttl_ms = process.token(), hold.ttl_ms
@@ -104,7 +104,7 @@ class Condition(Locks):
             hold.stray,
         )
         timeout_s = None if rng.random() < world.options.patient else 0.001 + rng.random() * 4 * world.options.work_s
-        hold.released()
+        hold.mark_released()
         process.unwatch(hold)
         self.gone(lock, belief)
         lock.ledger.ended[belief.token] = world.now
@@ -125,14 +125,14 @@ class Condition(Locks):
         again = self.hold_of(process, lock, token, ttl_ms, got)
         return again, self.believe(process, [lock], again)
 
-    async def notify(self, process: Process, lock: Lock, hold: Hold, count: int) -> None:
+    async def notify(self, process: Process, lock: Lock, hold: LeaseRecord, count: int) -> None:
         """Let so many on to the lock's queue."""
         self.plays("Condition.notify_all" if count == _ALL else "Condition.notify")
         number = int(process.token().rpartition(":")[2])
         key = self.waiters[lock].key_name
         try:
             moved = await condition.notify(lock.keys, key, hold.token, number, count, hold.ttl_ms, process.settings)
-        except Trouble:
+        except RequestFailed:
             return
         if moved < 0:
             hold.lose("taken")
@@ -168,7 +168,7 @@ class Condition(Locks):
     def lets_go(self, call: Call) -> bytes | None:
         return str(call.args[7]).encode() if call.script == "cond_wait" else None
 
-    def executed(self, node: Node, request: Request, value: Any, error: Trouble | None) -> None:
+    def executed(self, node: Node, request: Request, value: Any, error: RequestFailed | None) -> None:
         call = request.call
         lock = self.by_key.get(call.keys[0]) if type(call) is Call and call.script.startswith("cond_") else None
         if lock is not None and node is lock.node:

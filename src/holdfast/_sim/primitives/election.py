@@ -6,9 +6,9 @@ from typing import Any
 
 from holdfast._core import mutex
 from holdfast._core.effects import Call, Sleep
-from holdfast._core.hold import Hold
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
-from holdfast._core.trouble import Trouble
+from holdfast._core.record import LeaseRecord
 from holdfast._faces.entered import Leads
 from holdfast._sim.check import Belief
 from holdfast._sim.driver import Cancelled, Process, Task
@@ -32,7 +32,7 @@ class Election(Locks):
         leads = [lock_keys("holdfast", f"el{number}").part("leader") for number in range(world.options.locks)]
         super().__init__(world, [Lock(world, keys.name, keys) for keys in leads])
         #: One election object for each process and name, which all its candidates share.
-        self.shared: dict[tuple[Process, Lock], Leads[Task, Hold]] = {}
+        self.shared: dict[tuple[Process, Lock], Leads[Task, LeaseRecord]] = {}
 
     # -- workload ---------------------------------------------------------------------------------
 
@@ -52,7 +52,7 @@ class Election(Locks):
             if taken[0].reason is None or self.world.phase == "drain":
                 return
 
-    async def lead(self, process: Process, thing: Lock, hold: Hold, parts: list[tuple[Lock, Belief]]) -> None:
+    async def lead(self, process: Process, thing: Lock, hold: LeaseRecord, parts: list[tuple[Lock, Belief]]) -> None:
         """Lead by the one object that all candidates of this process share, and resign what it says is ours."""
         leads, me = self.leads_of(process, thing), process.running
         assert me is not None
@@ -71,11 +71,13 @@ class Election(Locks):
         if cancelled:
             raise Cancelled
 
-    def leads_of(self, process: Process, thing: Lock) -> Leads[Task, Hold]:
+    def leads_of(self, process: Process, thing: Lock) -> Leads[Task, LeaseRecord]:
         """The leads of an election object."""
         leads = self.shared.get((process, thing))
         if leads is None:
-            leads = self.shared[process, thing] = Leads(lambda task: task.done, lambda hold: hold.over(process.local()))
+            leads = self.shared[process, thing] = Leads(
+                lambda task: task.done, lambda hold: hold.check_expired(process.local())
+            )
         return leads
 
     async def observe(self, process: Process) -> None:
@@ -87,8 +89,8 @@ class Election(Locks):
                 await Sleep(rng.random() * 2 * _POLL_S)
                 lead = rng.choice(self.things)
                 self.plays("Election.leader", "Election.observe")
-                leader, _, fence, _ = await mutex.inspect(lead.keys, process.settings.patience_s)
-            except (Cancelled, Trouble):
+                leader, _, fence, _ = await mutex.inspect(lead.keys, process.settings.request_timeout_s)
+            except (Cancelled, RequestFailed):
                 continue
             if not leader:
                 continue
@@ -98,7 +100,7 @@ class Election(Locks):
 
     # -- invariants on the server -----------------------------------------------------------------
 
-    def executed(self, node: Node, request: Request, value: Any, error: Trouble | None) -> None:
+    def executed(self, node: Node, request: Request, value: Any, error: RequestFailed | None) -> None:
         super().executed(node, request, value, error)
         call = request.call
         if type(call) is not Call or call.script != "inspect" or error is not None:

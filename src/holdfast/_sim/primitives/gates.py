@@ -6,15 +6,15 @@ from typing import Any
 
 from holdfast._core import gate
 from holdfast._core.effects import Call, Protocol
+from holdfast._core.failure import RequestFailed
 from holdfast._core.gate import GateTurn
 from holdfast._core.keys import lock_keys
-from holdfast._core.trouble import Trouble
 from holdfast._core.waiting import Busy, Grant, wait_for
 from holdfast._sim.driver import Process
 from holdfast._sim.network import Node, Request
 from holdfast._sim.sessions import Sessions, Thing
 from holdfast._sim.world import World
-from holdfast.errors import DeclaredDifferently
+from holdfast.errors import DeclarationMismatch
 
 __all__ = ["PRIMITIVE"]
 
@@ -64,7 +64,7 @@ class Gates(Sessions[_Gate]):
 
     name = "gates"
     fits_small_worlds = False  # whoever waits needs others
-    refusals = (Trouble, DeclaredDifferently)
+    refusals = (RequestFailed, DeclarationMismatch)
 
     def __init__(self, world: World) -> None:
         events = [_Gate(world, "event", f"e{number}", 1) for number in range(world.options.locks)]
@@ -112,7 +112,7 @@ class Gates(Sessions[_Gate]):
             self.plays("CountDownLatch.remaining" if what == "look" else "CountDownLatch.count_down")
         try:
             await gate.move(thing.kind, thing.keys, process.token(), what, thing.declared, _KEEP_MS, process.settings)
-        except Trouble:
+        except RequestFailed:
             pass
 
     async def wait(self, process: Process, thing: _Gate) -> None:
@@ -140,7 +140,7 @@ class Gates(Sessions[_Gate]):
         world, options = self.world, self.world.options
         if isinstance(got, Busy) and thing.opened_at is not None and not options.replicas:
             open_s = world.now - max(thing.opened_at, began)
-            calm = options.mode == "calm" and open_s > options.brief_s()
+            calm = options.mode == "calm" and open_s > options.short_retry_s()
             if thing.opened_at < began or calm:
                 world.fail("kept out", f"{thing.keys.lock} was open for {open_s:.3f} s, and time was up for a waiter")
         return got
@@ -156,18 +156,20 @@ class Gates(Sessions[_Gate]):
         since = max(thing.opened_at, began)
         late = world.now - max(since, world.calm_since)
         allowed = (
-            options.brief_s() if since > settled else options.waiting_s() + world.settings.signal_recheck_ms / 1000
+            options.short_retry_s()
+            if since > settled
+            else options.waiting_s() + world.settings.signal_recheck_ms / 1000
         )
         if late > allowed:
             world.fail("idle", f"{token} stood before {thing.keys.lock} for {late:.3f} s, and it was open")
 
     def refused(self, token: str, error: Exception) -> None:
-        if not isinstance(error, Trouble):
+        if not isinstance(error, RequestFailed):
             self.world.fail("refused", f"{token}: {error}")
 
     # -- invariants on the server -----------------------------------------------------------------
 
-    def executed(self, node: Node, request: Request, value: Any, error: Trouble | None) -> None:
+    def executed(self, node: Node, request: Request, value: Any, error: RequestFailed | None) -> None:
         call = request.call
         thing = self.by_key.get(call.keys[0]) if type(call) is Call else None
         if thing is None or node is not thing.node:

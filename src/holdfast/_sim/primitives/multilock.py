@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast._core import multilock
 from holdfast._core.effects import Call
-from holdfast._core.trouble import Trouble
+from holdfast._core.failure import RequestFailed
 from holdfast._sim.driver import Process
 from holdfast._sim.network import Node, Request
 from holdfast._sim.primitives.mutex import Lock, Locks
@@ -24,7 +24,7 @@ class MultiLock(Locks):
     """Workload and invariants of several locks under one lease."""
 
     name = "multilock"
-    refusals = (Trouble, LeaseLost)
+    refusals = (RequestFailed, LeaseLost)
 
     def __init__(self, world: World) -> None:
         super().__init__(world, [Lock(world, f"ml{number}") for number in range(_LOCKS)])
@@ -60,7 +60,7 @@ class MultiLock(Locks):
 
     # -- invariants on the server -----------------------------------------------------------------
 
-    def executed(self, node: Node, request: Request, value: Any, error: Trouble | None) -> None:
+    def executed(self, node: Node, request: Request, value: Any, error: RequestFailed | None) -> None:
         call = request.call
         tries = type(call) is Call and call.script == "multi_acquire" and call.args[2] == "try"
         held_before = self.held_by(call, node) if tries else 0

@@ -7,10 +7,10 @@ from typing import Any
 
 from holdfast._core.effects import Call
 from holdfast._core.exclusive import OneServer
-from holdfast._core.hold import Hold
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, lock_keys
-from holdfast._core.trouble import Trouble
-from holdfast._core.waiting import Grant, patience_for
+from holdfast._core.record import LeaseRecord
+from holdfast._core.waiting import Grant, request_timeout_for
 from holdfast._sim.check import Belief
 from holdfast._sim.driver import Process
 from holdfast._sim.network import Node, Request
@@ -66,7 +66,7 @@ class Locks(Sessions[Lock]):
         if taken is not None:
             await self.live(process, *taken)
 
-    async def take(self, process: Process, lock: Lock) -> tuple[Hold, list[tuple[Lock, Belief]]] | None:
+    async def take(self, process: Process, lock: Lock) -> tuple[LeaseRecord, list[tuple[Lock, Belief]]] | None:
         """One acquisition, done as the faces do it."""
         options = self.world.options
         ttl_ms, timeout_s = self.ttl_ms(), self.timeout_s()
@@ -80,14 +80,14 @@ class Locks(Sessions[Lock]):
         hold = self.hold_of(process, lock, token, ttl_ms, got)
         return hold, self.believe(process, [lock], hold)
 
-    def hold_of(self, process: Process, lock: Lock, token: str, ttl_ms: int, got: Grant) -> Hold:
+    def hold_of(self, process: Process, lock: Lock, token: str, ttl_ms: int, got: Grant) -> LeaseRecord:
         """What a lease on one lock stands on."""
         rng = self.world.rng
         renew, max_hold_ms = rng.random() < 0.8, int(ttl_ms * 1.5) if rng.random() < 0.1 else None
         exclusive = OneServer(lock.keys, process.settings, self.world.options.sync)
         return exclusive.hold(token, got, ttl_ms, renew, max_hold_ms)
 
-    def believe(self, process: Process, locks: list[Lock], hold: Hold) -> list[tuple[Lock, Belief]]:
+    def believe(self, process: Process, locks: list[Lock], hold: LeaseRecord) -> list[tuple[Lock, Belief]]:
         """The caller has its lease on all of them."""
         free_since = max(lock.ledger.held_until() for lock in locks)
         parts = []
@@ -103,7 +103,7 @@ class Locks(Sessions[Lock]):
 
     # -- invariants on the server -----------------------------------------------------------------
 
-    def executed(self, node: Node, request: Request, value: Any, error: Trouble | None) -> None:
+    def executed(self, node: Node, request: Request, value: Any, error: RequestFailed | None) -> None:
         call = request.call
         if type(call) is Call:
             for key in call.keys[::4] if call.script.startswith("multi_") else call.keys[:1]:
@@ -111,7 +111,9 @@ class Locks(Sessions[Lock]):
                 if lock is not None:
                     self.changed(node, lock, request, call, value, error)
 
-    def changed(self, node: Node, lock: Lock, request: Request, call: Call, value: Any, error: Trouble | None) -> None:
+    def changed(
+        self, node: Node, lock: Lock, request: Request, call: Call, value: Any, error: RequestFailed | None
+    ) -> None:
         """A script has been run that may have changed the lock."""
         world = self.world
         server = node.server
@@ -153,7 +155,7 @@ class Locks(Sessions[Lock]):
             elif until > before[1]:
                 ended = lock.ledger.ended.get(token)
                 # (A renewal whose connection broke is repeated once, perhaps when the release has begun.)
-                repeated_s = patience_for(int(call.args[1]), world.settings) if script in _RENEWING else 0.0
+                repeated_s = request_timeout_for(int(call.args[1]), world.settings) if script in _RENEWING else 0.0
                 if script in _RENEWING and ended is not None and request.sent_at > ended + repeated_s:
                     world.fail("orphan", f"{token.decode()} was renewed after its end")
             lock.holders[node.number] = token, until
@@ -163,7 +165,7 @@ class Locks(Sessions[Lock]):
                 self.lasts(node, lock, call, value)
         if script in _GIVING_BACK and error is None and node is lock.node:
             if not server.out_of_memory:
-                lock.released[asker] = now_ms + world.settings.bury_ms
+                lock.released[asker] = now_ms + world.settings.tombstone_ms
             if call.args[4]:
                 lock.leave_queue(asker)
                 if not server.out_of_memory:

@@ -7,8 +7,8 @@ from typing import Any
 
 from holdfast._core import optimistic
 from holdfast._core.effects import Call, Command, Sleep
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
-from holdfast._core.trouble import Trouble
 from holdfast._sim.driver import Process
 from holdfast._sim.network import Node, Request
 from holdfast._sim.sessions import Sessions, Thing
@@ -73,16 +73,16 @@ class Optimistic(Sessions[_Values]):
                     await self.transact(process, thing)
                 else:
                     await self.guard(process, thing)
-        except Trouble as trouble:
-            self.world.counted["Trouble"] += 1
+        except RequestFailed as failure:
+            self.world.counted["RequestFailed"] += 1
             if self.world.trace is not None:
-                self.world.note(process.name, repr(trouble))
+                self.world.note(process.name, repr(failure))
 
     async def compare(self, process: Process, thing: _Values) -> None:
         """One update by comparing."""
         self.plays("Client.compare_and_set")
-        key, patience_s, token = thing.keys.lock, process.settings.patience_s, process.token()
-        old = await Command(("GET", key), patience_s, key)
+        key, request_timeout_s, token = thing.keys.lock, process.settings.request_timeout_s, process.token()
+        old = await Command(("GET", key), request_timeout_s, key)
         keeps = old is not None and self.world.rng.random() < 0.3
         done = await optimistic.compare_and_set(
             key, old, _next(old, token), -1 if keeps else _KEEP_MS, lambda told: self.knows, process.settings
@@ -93,21 +93,21 @@ class Optimistic(Sessions[_Values]):
         """One update as `Optimistic.run` does it."""
         self.plays("Optimistic.run", "Transaction.get", "Transaction.execute", "Transaction.set", "Transaction.queue")
         rng = self.world.rng
-        key, patience_s = thing.keys.lock, process.settings.patience_s
+        key, request_timeout_s = thing.keys.lock, process.settings.request_timeout_s
         for attempt in range(_ATTEMPTS):
             session = process.token()
             writes = rng.random() < 0.9
             try:
                 try:
-                    await optimistic.watch(session, [key], patience_s)
-                    old = await optimistic.read(session, key, ("GET", key), patience_s)
+                    await optimistic.watch(session, [key], request_timeout_s)
+                    old = await optimistic.read(session, key, ("GET", key), request_timeout_s)
                     if rng.random() < 0.05:
                         raise _Failed
                 except BaseException:
-                    await optimistic.leave(session, key, patience_s)
+                    await optimistic.leave(session, key, request_timeout_s)
                     raise
                 commands = [("SET", key, _next(old, session), "PX", _KEEP_MS)] if writes else []
-                done = await optimistic.finish(session, key, commands, patience_s)
+                done = await optimistic.finish(session, key, commands, request_timeout_s)
             except _Failed:
                 self.looks_away(process, thing, session)
                 return
@@ -128,7 +128,7 @@ class Optimistic(Sessions[_Values]):
             await Sleep(rng.random() * self.world.options.work_s)
         value = f"{fence} {process.token()}"
         newer = await optimistic.fenced_set(
-            thing.guarded, thing.seen, fence, value, _KEEP_MS, _KEEP_MS, process.settings.patience_s
+            thing.guarded, thing.seen, fence, value, _KEEP_MS, _KEEP_MS, process.settings.request_timeout_s
         )
         if newer is None:
             self.world.grants += 1
@@ -152,7 +152,7 @@ class Optimistic(Sessions[_Values]):
 
     # -- invariants on the server -----------------------------------------------------------------
 
-    def executed(self, node: Node, request: Request, value: Any, error: Trouble | None) -> None:
+    def executed(self, node: Node, request: Request, value: Any, error: RequestFailed | None) -> None:
         call = request.call
         key = call.keys[0] if type(call) is Call else call.key or "" if type(call) is Command else ""
         if type(call) is Call and call.script == "fenced_set":

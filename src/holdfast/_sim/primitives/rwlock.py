@@ -6,10 +6,10 @@ from typing import Any
 
 from holdfast._core import rwlock
 from holdfast._core.effects import Call, Protocol
-from holdfast._core.hold import Hold
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
+from holdfast._core.record import LeaseRecord
 from holdfast._core.rwlock import READER, WRITER, RWTurn, upgrade_token
-from holdfast._core.trouble import Trouble
 from holdfast._core.waiting import Busy, Grant, wait_for
 from holdfast._sim.check import Belief
 from holdfast._sim.driver import Cancelled, Process
@@ -78,7 +78,7 @@ class SharedLock(Sessions[_Shared]):
     name = "rwlock"
     differ = True
     worker = "reader or writer"
-    refusals = (Trouble, UpgradeRefused, LeaseLost)
+    refusals = (RequestFailed, UpgradeRefused, LeaseLost)
 
     def __init__(self, world: World) -> None:
         super().__init__(world, [_Shared(world, f"rw{number}") for number in range(world.options.locks)])
@@ -117,7 +117,7 @@ class SharedLock(Sessions[_Shared]):
         if not belief.kind.startswith("read"):
             lock.writer_fence = max(lock.writer_fence, fence)
 
-    def lease_of(self, hold: Hold) -> str:
+    def lease_of(self, hold: LeaseRecord) -> str:
         return "ReadLease" if f":{READER}" in hold.token else "WriteLease"
 
     async def session(self, process: Process, thing: _Shared) -> None:
@@ -169,7 +169,7 @@ class SharedLock(Sessions[_Shared]):
         token = f"{client}:{READER}{owner}:{number}"
         hold = writer.hold
         process.unwatch(hold)
-        if not hold.released():
+        if not hold.mark_released():
             return writer
         lock.ledger.released(writer)
         lock.ledger.ended[writer.token] = self.world.now
@@ -180,7 +180,7 @@ class SharedLock(Sessions[_Shared]):
 
     # -- invariants on the server -----------------------------------------------------------------
 
-    def executed(self, node: Node, request: Request, value: Any, error: Trouble | None) -> None:
+    def executed(self, node: Node, request: Request, value: Any, error: RequestFailed | None) -> None:
         call = request.call
         if type(call) is not Call or error is not None:
             return

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast._core.effects import Call
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.semaphore import SemaphoreTurn, resize, semaphore_keys
-from holdfast._core.trouble import Trouble
 from holdfast._core.waiting import wait_for
 from holdfast._sim.driver import Process
 from holdfast._sim.network import Node, Request
 from holdfast._sim.sessions import Sessions, Thing
 from holdfast._sim.world import World
-from holdfast.errors import DeclaredDifferently, TooManyPermits
+from holdfast.errors import DeclarationMismatch, TooManyPermits
 
 __all__ = ["PRIMITIVE"]
 
@@ -56,7 +56,7 @@ class Semaphore(Sessions[_Permits]):
     name = "semaphore"
     public = "Semaphore"
     worker = "user"
-    refusals = (Trouble, TooManyPermits, DeclaredDifferently)
+    refusals = (RequestFailed, TooManyPermits, DeclarationMismatch)
 
     def __init__(self, world: World) -> None:
         super().__init__(world, [_Permits(world, f"s{number}") for number in range(world.options.locks)])
@@ -70,8 +70,10 @@ class Semaphore(Sessions[_Permits]):
         if self.resizes and rng.random() < 0.1:
             self.plays("Semaphore.resize")
             try:
-                await resize(thing.keys, rng.randint(_LEAST, _MOST), process.settings.patience_s, process.settings)
-            except Trouble:
+                await resize(
+                    thing.keys, rng.randint(_LEAST, _MOST), process.settings.request_timeout_s, process.settings
+                )
+            except RequestFailed:
                 pass
             return
         ttl_ms, timeout_s = self.ttl_ms(), self.timeout_s()
@@ -90,7 +92,7 @@ class Semaphore(Sessions[_Permits]):
         await self.live(process, hold, [(thing, belief)])
 
     def refused(self, token: str, error: Exception) -> None:
-        if not self.resizes and not isinstance(error, Trouble):
+        if not self.resizes and not isinstance(error, RequestFailed):
             self.world.fail("refused", f"{token}: {error}")
 
     def look_at_beliefs(self, permits: _Permits) -> None:
@@ -105,7 +107,7 @@ class Semaphore(Sessions[_Permits]):
 
     # -- invariants on the server -----------------------------------------------------------------
 
-    def executed(self, node: Node, request: Request, value: Any, error: Trouble | None) -> None:
+    def executed(self, node: Node, request: Request, value: Any, error: RequestFailed | None) -> None:
         call = request.call
         if type(call) is not Call or error is not None:
             return

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from holdfast._core.effects import Command, Now, Random, Reply, Sleep
-from holdfast._core.trouble import Trouble
+from holdfast._core.failure import RequestFailed
 
-__all__ = ["PATIENCE_S", "RETRY_PAUSE_S", "Interrupted", "Scheme", "Trouble", "command", "fresh_token", "text"]
+__all__ = ["PATIENCE_S", "RETRY_PAUSE_S", "Interrupted", "RequestFailed", "Scheme", "command", "fresh_token", "text"]
 
 #: How long a client waits for an answer, s. The articles' client libraries wait 2 s.
 PATIENCE_S = 1.0

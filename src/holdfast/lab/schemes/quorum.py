@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast._core.effects import Command, Now, Random, Sleep
-from holdfast.lab.schemes.base import RETRY_PAUSE_S, Scheme, Trouble, fresh_token
+from holdfast.lab.schemes.base import RETRY_PAUSE_S, RequestFailed, Scheme, fresh_token
 from holdfast.lab.schemes.tokens import COMPARE_AND_DELETE
 
 __all__ = ["Redlock", "RedlockNaive"]
@@ -39,7 +39,7 @@ class RedlockNaive(Scheme):
             args = ("SET", self.key, self.token, "NX", "PX", self.ttl_ms)
             try:
                 got += await Command(args, self._PATIENCE_S, key=self.key, node=node) is not None
-            except Trouble:
+            except RequestFailed:
                 pass  # a server that refuses connections is skipped
         if got >= self.majority:
             return True
@@ -50,7 +50,7 @@ class RedlockNaive(Scheme):
         for node in range(self.SERVERS):
             try:
                 await Command(("DEL", self.key), self._PATIENCE_S, key=self.key, node=node)
-            except Trouble:
+            except RequestFailed:
                 pass
 
 
@@ -81,7 +81,7 @@ class Redlock(Scheme):
         return self.SERVERS // 2 + 1
 
     @property
-    def patience_s(self) -> float:
+    def request_timeout_s(self) -> float:
         """Per server; far below the ttl."""
         return min(max(self.ttl_ms / 20_000, 0.05), 0.25)
 
@@ -92,8 +92,8 @@ class Redlock(Scheme):
         for node in range(self.SERVERS):
             args = ("SET", self.key, self.token, "NX", "PX", self.ttl_ms)
             try:
-                got += await Command(args, self.patience_s, key=self.key, node=node) is not None
-            except Trouble:
+                got += await Command(args, self.request_timeout_s, key=self.key, node=node) is not None
+            except RequestFailed:
                 pass  # down, or too slow: the next one
         elapsed_ms = (await Now() - began) * 1000
         self.validity_ms = self.ttl_ms - elapsed_ms - (self.ttl_ms * self._DRIFT + self._DRIFT_MS)
@@ -109,6 +109,6 @@ class Redlock(Scheme):
         for node in range(self.SERVERS):
             args = ("EVAL", COMPARE_AND_DELETE, 1, self.key, self.token)
             try:
-                await Command(args, self.patience_s, key=self.key, node=node)
-            except Trouble:
+                await Command(args, self.request_timeout_s, key=self.key, node=node)
+            except RequestFailed:
                 pass

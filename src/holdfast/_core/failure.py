@@ -1,7 +1,7 @@
 """What can go wrong between a protocol and a server, as one exception with two questions answered.
 
-`sent`: may the server have carried the request out? False only where that is certain to be not so.
-`passing`: does this go by itself (LOADING, a broken connection, a failover), so that asking again makes sense?
+`maybe_executed`: may the server have carried the request out? False only where that is certain to be not so.
+`transient`: does this go by itself (LOADING, a broken connection, a failover), so that asking again makes sense?
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.errors import (
     ServerUnreachable,
 )
 
-__all__ = ["Trouble", "refusal"]
+__all__ = ["RequestFailed", "refusal"]
 
 #: Error words that pass by themselves, and the reason for which they do.
 _PASSING = frozenset(
@@ -99,7 +99,7 @@ def _way_out(kind: str, request: Any) -> str | None:
     return f"something else is stored under {where}: delete it, or use another name or namespace"
 
 
-class Trouble(Exception):
+class RequestFailed(Exception):
     """A request that did not end in a reply. `kind` is the server's error word, or one of ours in lower case.
 
     Ours: "refused" (no connection), "silent" (no answer in time), "broken" (the connection ended), "nonsense" (an
@@ -107,58 +107,65 @@ class Trouble(Exception):
     the server), "closed".
     """
 
-    def __init__(self, kind: str, said: str, node: str, *, sent: bool, passing: bool) -> None:
-        super().__init__(said)
+    def __init__(self, kind: str, message: str, node: str, *, maybe_executed: bool, transient: bool) -> None:
+        super().__init__(message)
         self.kind = kind
-        self.said = said
+        self.message = message
         self.node = node
-        self.sent = sent
-        self.passing = passing
+        self.maybe_executed = maybe_executed
+        self.transient = transient
         #: The request (an effect) that ended so, where it is known.
         self.request: Any = None
 
     @property
     def unsettled(self) -> bool:
         """Whether a give-back that ended so has to be sent again: it may not have been carried out, and can be."""
-        return self.passing or self.kind == "nonsense"
+        return self.transient or self.kind == "nonsense"
 
     def public(self) -> HoldfastError:
         """The error to raise at a face."""
         about = _about(self.request)
         if self.kind == "unfit":
-            return ConfigurationError("redis_client", self.node, f"a client, or a URL, that can connect: {self.said}")
+            return ConfigurationError(
+                "redis_client", self.node, f"a client, or a URL, that can connect: {self.message}"
+            )
         if self.kind == "refused":
-            return ServerUnreachable(self.node, self.said, about)
+            return ServerUnreachable(self.node, self.message, about)
         if self.kind in ("silent", "broken", "closed"):
-            if not self.sent:
-                return ServerUnreachable(self.node, self.said, about)
-            return OutcomeUnknown(self.node, self.said, about)
-        if self.kind == "NOPERM" and _DENIED_INSIDE.search(self.said):
-            return ServerError(self.node, self.kind, self.said, _RIGHTS, about)
-        if self.kind == "NOPERM" and ("eval" in self.said.lower() or "script" in self.said.lower()):
-            return ScriptRefused(self.node, self.kind, self.said, _WAY_OUT["NOPERM"], about)
-        return ServerError(self.node, self.kind, self.said, _way_out(self.kind, self.request), about)
+            if not self.maybe_executed:
+                return ServerUnreachable(self.node, self.message, about)
+            return OutcomeUnknown(self.node, self.message, about)
+        if self.kind == "NOPERM" and _DENIED_INSIDE.search(self.message):
+            return ServerError(self.node, self.kind, self.message, _RIGHTS, about)
+        if self.kind == "NOPERM" and ("eval" in self.message.lower() or "script" in self.message.lower()):
+            return ScriptRefused(self.node, self.kind, self.message, _WAY_OUT["NOPERM"], about)
+        return ServerError(self.node, self.kind, self.message, _way_out(self.kind, self.request), about)
 
     def __repr__(self) -> str:
-        return f"Trouble({self.kind!r}, {self.said!r}, {self.node!r}, sent={self.sent}, passing={self.passing})"
+        return (
+            f"RequestFailed({self.kind!r}, {self.message!r}, {self.node!r}, "
+            f"maybe_executed={self.maybe_executed}, transient={self.transient})"
+        )
 
 
-def refusal(said: str, node: str) -> Trouble:
+def refusal(message: str, node: str) -> RequestFailed:
     """The trouble behind a server's error reply.
 
     A refused request changed nothing: our scripts check and refuse before their first write, and the words that
     can come out of a running script (OOM, READONLY) come from its first write. UNBLOCKED and a script killed
     half-way are the exceptions.
     """
-    kind = said.split(" ", 1)[0]
-    if kind == "ERR" and "max number of clients" in said:
-        return Trouble("MAXCLIENTS", said, node, sent=False, passing=True)
-    if _DENIED_INSIDE.search(said):
-        return Trouble("NOPERM", said, node, sent=True, passing=False)  # commands before it may have been carried out
-    if kind == "ERR" and ("Error running script" in said or "user_script" in said):
-        # Redis 6.2 wraps what a command inside the script said: "ERR Error running script …: @user_script:… -OOM …"
+    kind = message.split(" ", 1)[0]
+    if kind == "ERR" and "max number of clients" in message:
+        return RequestFailed("MAXCLIENTS", message, node, maybe_executed=False, transient=True)
+    if _DENIED_INSIDE.search(message):
+        return RequestFailed(
+            "NOPERM", message, node, maybe_executed=True, transient=False
+        )  # commands before it may have been carried out
+    if kind == "ERR" and ("Error running script" in message or "user_script" in message):
+        # Redis 6.2 wraps what a command inside the script message: "ERR Error running script …: @user_script:… -OOM …"
         for word in ("OOM", "READONLY", "NOPERM", "MISCONF", "NOREPLICAS", "WRONGTYPE"):
-            if f"-{word}" in said or f" {word} " in said:
-                return Trouble(word, said, node, sent=True, passing=word in _PASSING)
-    sent = kind in ("UNBLOCKED", "UNKILLABLE") or "killed" in said.lower()
-    return Trouble(kind, said, node, sent=sent, passing=kind in _PASSING)
+            if f"-{word}" in message or f" {word} " in message:
+                return RequestFailed(word, message, node, maybe_executed=True, transient=word in _PASSING)
+    sent = kind in ("UNBLOCKED", "UNKILLABLE") or "killed" in message.lower()
+    return RequestFailed(kind, message, node, maybe_executed=sent, transient=kind in _PASSING)

@@ -1,10 +1,10 @@
 -- Part: refuse tokens from now on, since delayed requests of them may follow. Each stands in a sorted set with the ms at
 -- which it may be forgotten; every call takes out what is over of the oldest few. Beyond so many, the oldest go early.
-local function bury_all(gone, tokens, bury_ms)
+local function bury_all(gone, tokens, tombstone_ms)
   local time = redis.call('TIME')
   local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
   local full = redis.call('ZCARD', gone) >= 100000
-  local keep_ms = math.max(redis.call('PTTL', gone), tonumber(bury_ms))
+  local keep_ms = math.max(redis.call('PTTL', gone), tonumber(tombstone_ms))
   local oldest = redis.call('ZPOPMIN', gone, 2 + 2 * #tokens)
   local kept = {}
   for at = 1, #oldest, 2 do
@@ -14,7 +14,7 @@ local function bury_all(gone, tokens, bury_ms)
     end
   end
   for _, token in ipairs(tokens) do
-    kept[#kept + 1] = string.format('%.0f', now_ms + bury_ms)
+    kept[#kept + 1] = string.format('%.0f', now_ms + tombstone_ms)
     kept[#kept + 1] = token
   end
   -- ZADD answers with a number, or with a table when memory is refused: then nothing is buried.
@@ -23,6 +23,6 @@ local function bury_all(gone, tokens, bury_ms)
   end
 end
 
-local function bury(gone, token, bury_ms)
-  bury_all(gone, {token}, bury_ms)
+local function tombstone(gone, token, tombstone_ms)
+  bury_all(gone, {token}, tombstone_ms)
 end

@@ -4,7 +4,7 @@ Laws: a lost hold never comes back; a loss is known at the local deadline at the
 hangs; an answer counts from before its question was sent; a renewal that is answered after the deadline is late and
 changes nothing.
 
-Theory: HELD → SUSPECT (a renewal failed, validity lasts) → HELD or LOST; RELEASED from either. `Hold` keeps
+Theory: HELD → SUSPECT (a renewal failed, validity lasts) → HELD or LOST; RELEASED from either. `LeaseRecord` keeps
 one lease's facts, `Schedule` the next moment at which a hold needs attention: its renewal, or its deadline. Both know
 no clock: whoever owns them says what time it is. Most holds are released long before anything is due: a new
 one is only noted, and planned (which is a heap's work) when it has outlived the first part of its ttl. The heap is
@@ -28,7 +28,7 @@ from holdfast._core.effects import Protocol
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.validity import deadline as deadline_of
 
-__all__ = ["RENEWAL", "Hold", "LeaseState", "Order", "Schedule"]
+__all__ = ["RENEWAL", "LeaseRecord", "LeaseState", "Order", "Schedule"]
 
 
 class LeaseState(enum.Enum):
@@ -57,11 +57,11 @@ class Order(NamedTuple):
     outdates: bool = False
     asks_ms: int = 0
 
-    def mark_ms(self, ttl_ms: int, bury_ms: int) -> int:
+    def mark_ms(self, ttl_ms: int, tombstone_ms: int) -> int:
         """As scripts want it: -1 only lengthens, 0 sets, more outdates for so long."""
         if not self.sets:
             return -1
-        return max(ttl_ms, bury_ms) if self.outdates else 0
+        return max(ttl_ms, tombstone_ms) if self.outdates else 0
 
 
 _NO_TTL_MS = 1 << 62
@@ -77,7 +77,7 @@ _HELD = LeaseState.HELD
 _SUSPECT = LeaseState.SUSPECT
 
 
-class Hold:
+class LeaseRecord:
     """One held lease as the core sees it.
 
     `extension(ttl_ms)` makes the protocol that renews it, `extension(ttl_ms, order)` the one that extends it: 0
@@ -171,7 +171,7 @@ class Hold:
         """Neither lost nor released, as far as is known."""
         return self.state is _HELD or self.state is _SUSPECT
 
-    def over(self, now: float) -> bool:
+    def check_expired(self, now: float) -> bool:
         """Whether its time is over; marks the loss if so."""
         alive = self.state is _HELD or self.state is _SUSPECT
         if alive and now < self.deadline:
@@ -189,7 +189,7 @@ class Hold:
             if self.on_loss is not None:
                 self.on_loss(reason)
 
-    def released(self) -> bool:
+    def mark_released(self) -> bool:
         """Its owner gives it back; False when it had ended before."""
         if not self.alive or not self._end():
             return False
@@ -253,7 +253,7 @@ class Hold:
         self.most_ms = max(self.most_ms, ttl_ms)
         return Order(self.extensions, True, outdates, ttl_ms)
 
-    def shortened(self, ttl_ms: int, asked_at: float, asks_ms: int | None = None) -> bool:
+    def shorten(self, ttl_ms: int, asked_at: float, asks_ms: int | None = None) -> bool:
         """Whether it is going to be asked to end earlier: that counts at once, since the answer may get lost."""
         until = deadline_of(asked_at, ttl_ms if asks_ms is None else asks_ms)
         if ttl_ms >= self.ttl_ms and until >= self.deadline:
@@ -270,7 +270,7 @@ class Hold:
         more than what was asked for since. None takes back what another one has said: no request that can still be
         carried out leaves less on the server than what is trusted.
         """
-        if self.over(now):
+        if self.check_expired(now):
             return False
         if order.sets and order.number == self.extensions:
             self.ttl_ms = ttl_ms
@@ -283,7 +283,7 @@ class Hold:
             self.limited = ttl_ms < self.ttl_ms and self.max_until is not None
         self.renew_from = max(self.renew_from, sent_at)
         self._become(_HELD)
-        return not self.over(now)
+        return not self.check_expired(now)
 
     def suspect(self) -> None:
         """A renewal failed."""
@@ -299,27 +299,27 @@ class Schedule:
     __slots__ = ("_heap", "_live", "_new", "_plan_at", "_plan_s_per_ms", "_planned", "_sequence", "_settings")
 
     def __init__(self, settings: Settings = DEFAULT) -> None:
-        self._heap: list[tuple[float, int, Hold]] = []
-        self._live: dict[int, Hold] = {}
-        self._new: dict[int, Hold] = {}  # their `next_at` is a random number, for their first plan
+        self._heap: list[tuple[float, int, LeaseRecord]] = []
+        self._live: dict[int, LeaseRecord] = {}
+        self._new: dict[int, LeaseRecord] = {}  # their `next_at` is a random number, for their first plan
         self._plan_at: list[float] = []  # when the new ones have to be planned: a heap of which the first counts
         # Well before any renewal can be due.
         self._plan_s_per_ms = settings.renew_fraction * (1 - settings.renew_jitter) / 2000
-        self._planned: deque[tuple[float, int, Hold]] = deque()  # not in the heap yet
+        self._planned: deque[tuple[float, int, LeaseRecord]] = deque()  # not in the heap yet
         self._sequence = itertools.count(1)
         self._settings = settings
 
     def __len__(self) -> int:
         return len(self._live) + len(self._new)
 
-    def __iter__(self) -> Iterator[Hold]:
+    def __iter__(self) -> Iterator[LeaseRecord]:
         while True:
             try:
                 return iter([*self._new.values(), *self._live.values()])
             except RuntimeError:
                 pass  # another thread has added one, or removed it
 
-    def add(self, hold: Hold, jitter: float) -> float:
+    def add(self, hold: LeaseRecord, jitter: float) -> float:
         """Watch a hold; returns when it needs attention first. `jitter` is a random number in [0, 1)."""
         self._new[id(hold)] = hold
         hold.next_at = jitter
@@ -349,7 +349,7 @@ class Schedule:
             else:
                 self._live.pop(key, None)  # released while it was in neither
 
-    def remove(self, hold: Hold) -> None:
+    def remove(self, hold: LeaseRecord) -> None:
         """Watch it no more."""
         key = id(hold)
         if self._new.pop(key, None) is None:
@@ -376,14 +376,14 @@ class Schedule:
             heapq.heappop(heap)
         return plan_at
 
-    def due(self, now: float) -> list[Hold]:
+    def due(self, now: float) -> list[LeaseRecord]:
         """Holds to renew now. Those whose time is over are lost on the way, and not watched any more."""
-        to_renew: list[Hold] = []
+        to_renew: list[LeaseRecord] = []
         if self._plan_at and self._plan_at[0] <= now:
             self._plan_new()
         while self.next_at() is not None and self._heap and self._heap[0][0] <= now:
             hold = heapq.heappop(self._heap)[2]
-            if hold.over(now):
+            if hold.check_expired(now):
                 self.remove(hold)
             elif hold.asked or hold.renewal is None or hold.renewal_ttl_ms(now) is None:
                 self._plan(hold, hold.deadline)
@@ -393,7 +393,7 @@ class Schedule:
                 self._plan(hold, hold.deadline)
         return to_renew
 
-    def answered(self, hold: Hold, held: int, ttl_ms: int, sent_at: float, now: float, jitter: float) -> bool:
+    def answered(self, hold: LeaseRecord, held: int, ttl_ms: int, sent_at: float, now: float, jitter: float) -> bool:
         """A renewal was answered; False when the hold has ended (late, or taken)."""
         hold.asked = False
         if id(hold) not in self._live:
@@ -408,7 +408,7 @@ class Schedule:
         self.remove(hold)
         return False
 
-    def failed(self, hold: Hold, now: float, jitter: float, sent_at: float | None = None) -> None:
+    def failed(self, hold: LeaseRecord, now: float, jitter: float, sent_at: float | None = None) -> None:
         """A renewal was not answered, or refused: suspect, and tried again while validity lasts.
 
         Unless what was sent after it (at `sent_at`) has been answered.
@@ -416,7 +416,7 @@ class Schedule:
         hold.asked = False
         if id(hold) not in self._live:
             return
-        if hold.over(now):
+        if hold.check_expired(now):
             self.remove(hold)
             return
         if sent_at is not None and hold.renew_from > sent_at:
@@ -425,20 +425,20 @@ class Schedule:
         hold.suspect()
         self._plan(hold, now + hold.ttl_ms / 1000 * self._settings.renew_again_fraction * (0.5 + jitter))
 
-    def shortened(self, hold: Hold) -> float:
+    def shorten(self, hold: LeaseRecord) -> float:
         """Its deadline has come nearer, and it is not to be renewed for that."""
         if self._new.pop(id(hold), None) is not None:
             self._live[id(hold)] = hold
             hold.next_at = hold.deadline
         return self._plan(hold, hold.next_at)
 
-    def extending(self, hold: Hold, ttl_ms: int, asked_at: float) -> tuple[Order, float | None]:
+    def extending(self, hold: LeaseRecord, ttl_ms: int, asked_at: float) -> tuple[Order, float | None]:
         """It is going to be extended: with this order; and when it needs attention, if that is earlier now."""
         order = hold.extending(ttl_ms, asked_at)
-        return order, self.shortened(hold) if hold.shortened(ttl_ms, asked_at, order.asks_ms) else None
+        return order, self.shorten(hold) if hold.shorten(ttl_ms, asked_at, order.asks_ms) else None
 
     def extended(
-        self, hold: Hold, order: Order, held: int, ttl_ms: int, asked_at: float, now: float, jitter: float
+        self, hold: LeaseRecord, order: Order, held: int, ttl_ms: int, asked_at: float, now: float, jitter: float
     ) -> float | None:
         """An extension was answered: when it needs attention next; None when the hold has ended (late, or taken)."""
         if held and hold.extended(ttl_ms, asked_at, now, order):
@@ -448,19 +448,19 @@ class Schedule:
         self.remove(hold)
         return None
 
-    def replan(self, hold: Hold, jitter: float) -> float:
+    def replan(self, hold: LeaseRecord, jitter: float) -> float:
         """Its deadline changed from outside (an extension)."""
         if self._new.pop(id(hold), None) is not None:
             self._live[id(hold)] = hold
         return self._plan(hold, self._renew_at(hold, jitter))
 
-    def _renew_at(self, hold: Hold, jitter: float) -> float:
+    def _renew_at(self, hold: LeaseRecord, jitter: float) -> float:
         if hold.renewal is None:
             return hold.deadline
         wait_s = hold.ttl_ms / 1000 * self._settings.renew_fraction
         return hold.renew_from + wait_s * (1 - self._settings.renew_jitter * jitter)
 
-    def _plan(self, hold: Hold, at: float) -> float:
+    def _plan(self, hold: LeaseRecord, at: float) -> float:
         hold.next_at = min(at, hold.deadline)
         at = hold.next_at
         self._planned.append((at, next(self._sequence), hold))
