@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-SOURCES := $(wildcard src tests bench rig examples) $(if $(wildcard models/*.py),models)
+SOURCES := $(wildcard src sim tests bench rig examples) $(if $(wildcard models/*.py),models)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test test-thorough check format demo bench sim model mutants lock clean torture
@@ -57,10 +57,10 @@ bench: $(READY) ## measure against the others, side by side
 	@$(BIN)/python -m bench $(BENCH_ARGS)
 
 sim: $(READY) ## the simulation (SEEDS=A:B, MINUTES=1, JOBS=2, MODE=ordinary), a small world in every order, then what must break
-	$(BIN)/python -m holdfast._sim run --jobs $(JOBS) --mode $(or $(MODE),ordinary) \
+	$(BIN)/python -m sim run --jobs $(JOBS) --mode $(or $(MODE),ordinary) \
 	    $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES))
-	$(BIN)/python -m holdfast._sim explore --faults lost,reset,crash,cancel
-	$(BIN)/python -m holdfast._sim modes
+	$(BIN)/python -m sim explore --faults lost,reset,crash,cancel
+	$(BIN)/python -m sim modes
 
 model: $(READY) ## the formal models, each assumption removed in turn (spin and gcc; spin is installed where apt-get is)
 	@command -v spin >/dev/null || { apt-get update -qq && apt-get install -y -qq spin; } </dev/null

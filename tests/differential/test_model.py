@@ -16,8 +16,8 @@ import pytest
 import redis
 
 from holdfast._lua import SCRIPTS
-from holdfast._sim.server import Refused, Server, ZSet
 from holdfast.embedded import Server as RealServer
+from sim.server import Refused, Server, ZSet
 from tests.differential.calls import CLIENTS, FENCE_MS, GENERATORS, HIGH_FENCE, World, inbox
 from tests.support.servers import unique
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from holdfast._core.effects import Command, Effect, Now, Random, Sleep
-from holdfast._sim.server import Refused, Server
 from holdfast.lab import schemes
 from holdfast.lab.history import History
 from holdfast.lab.verdicts import judge
+from sim.server import Refused, Server
 
 TTL_MS = 1000
 

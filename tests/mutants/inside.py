@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import PurePath
 
 from holdfast._lua import PARTS, SCRIPTS, Script
-from holdfast._sim.server import forget_scripts
+from sim.server import forget_scripts
 from tests.mutants.table import Mutant
 
 __all__ = ["changed"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from holdfast._sim import run
+from sim import run
 
 __all__: list[str] = []
 

@@ -14,8 +14,8 @@ from types import ModuleType
 
 import holdfast
 from holdfast import fencing
-from holdfast._sim.primitives import found
-from holdfast._sim.run import run_seed
+from sim.primitives import found
+from sim.run import run_seed
 
 #: Seeds of a primitive, at most, until all of it was played that any of them plays.
 SEEDS = range(6)

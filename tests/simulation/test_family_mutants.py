@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from holdfast._sim import run
-from holdfast._sim.primitives import found
+from sim import run
+from sim.primitives import found
 from tests.mutants.inside import changed
 from tests.mutants.table import FAMILY, MUTANTS, Mutant
 

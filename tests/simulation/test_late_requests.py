@@ -29,7 +29,7 @@ from holdfast._core.redlock import Quorum
 from holdfast._core.rwlock import READER, WRITER, RWTurn, upgrade_token
 from holdfast._core.semaphore import SemaphoreTurn, semaphore_keys
 from holdfast._core.waiting import Acquisition, Busy, Grant, wait_for
-from holdfast._sim.server import Server
+from sim.server import Server
 from tests.support.late import OTHER_ID, Late, World
 
 TTL_MS, LONGER_MS, SHORTER_MS, BETWEEN_MS = 30_000, 120_000, 20_000, 60_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast._sim import run
+from sim import run
 
 #: What must break without its protection is in test_worlds.py, as for every mode.
 SEEDS = range(3)

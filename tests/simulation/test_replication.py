@@ -6,9 +6,9 @@ import heapq
 
 import pytest
 
-from holdfast._sim.network import Node
-from holdfast._sim.options import Options
-from holdfast._sim.world import World
+from sim.network import Node
+from sim.options import Options
+from sim.world import World
 
 
 def written(node: Node, value: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast._core.keys import lock_keys
-from holdfast._sim.server import Server
+from sim.server import Server
 
 KEYS = lock_keys("holdfast", "a")
 A, B, C = (f"{number:024x}:1:1" for number in (1, 2, 3))

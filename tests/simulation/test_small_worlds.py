@@ -10,9 +10,9 @@ import pytest
 
 from holdfast._core import waiting
 from holdfast._lua import SCRIPTS, Script, load
-from holdfast._sim.__main__ import main
-from holdfast._sim.explore import FAULTS, Bound, choosable, explore, read, replay, written
-from holdfast._sim.server import forget_scripts
+from sim.__main__ import main
+from sim.explore import FAULTS, Bound, choosable, explore, read, replay, written
+from sim.server import forget_scripts
 from tests.mutants.table import MUTANTS, PACKAGE
 
 #: Bounds, and at least how many states they must come to: fewer would mean that something is no choice any more.
@@ -85,7 +85,7 @@ def test_a_bug_is_found_by_going_through_small_worlds(changed: str, capsys: pyte
     assert again == violation
     assert sum(line.split()[1] == "choice" for line in trace) == len(choices)
     # The command that is printed shows the same.
-    command = explored.text().splitlines()[-1].removeprefix("again: python -m holdfast._sim ").split()
+    command = explored.text().splitlines()[-1].removeprefix("again: python -m sim ").split()
     assert main(command) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"violation: {violation}"
 

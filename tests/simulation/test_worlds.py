@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast._sim import run
-from holdfast._sim.options import MODES, Options
-from holdfast._sim.primitives import found
-from holdfast._sim.world import World
+from sim import run
+from sim.options import MODES, Options
+from sim.primitives import found
+from sim.world import World
 
 #: Seeds of every primitive in the ordinary mode, and in the two without violations to be shown.
 ORDINARY = range(12)
@@ -100,7 +100,7 @@ def test_a_failing_seed_says_how_to_see_it_again() -> None:
     else:
         raise AssertionError("none was shortened")
     command = said.splitlines()[-1]
-    assert command.startswith(f"again: python -m holdfast._sim replay {seed} --mode restart-empty --without ")
+    assert command.startswith(f"again: python -m sim replay {seed} --mode restart-empty --without ")
     without = frozenset(command.split("--without ")[1].split()[0].replace("-", " ").split(","))
     again = run.report(seed, "restart-empty", without=without, names=["mutex"], shrink=False)
     assert again.splitlines()[-2] == said.splitlines()[-2]

@@ -33,7 +33,7 @@ from holdfast._core.effects import (
 from holdfast._core.failure import RequestFailed, refusal
 from holdfast._core.record import LeaseRecord, LeaseState, Schedule
 from holdfast._core.settings import DEFAULT
-from holdfast._sim.server import Refused, Server, copied
+from sim.server import Refused, Server, copied
 
 __all__ = ["MY_ID", "OTHER_ID", "Late", "Request", "World"]
 

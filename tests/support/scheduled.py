@@ -34,8 +34,8 @@ import hiredis
 
 from holdfast._core.failure import RequestFailed, refusal
 from holdfast._lua import SCRIPTS
-from holdfast._sim.server import Refused, Server
 from holdfast._transport.threads import SingleTopology
+from sim.server import Refused, Server
 
 __all__ = ["Deadlock", "Node", "World"]
 

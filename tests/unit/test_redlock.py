@@ -25,8 +25,8 @@ from holdfast._core.redlock import Quorum
 from holdfast._core.settings import DEFAULT
 from holdfast._core.validity import DRIFT, MARGIN_S
 from holdfast._core.waiting import Busy, Grant
-from holdfast._sim.server import Refused, Server
 from holdfast.errors import ConfigurationError
+from sim.server import Refused, Server
 from tests.support.steps import drive
 
 KEYS = lock_keys("holdfast", "a")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._sim.options import MODES
 from holdfast.lab.faults import FAULTS
 from holdfast.lab.handles import ENTRIES
+from sim.options import MODES
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "docs" / "topologies.md", ROOT / "docs" / "topologies.zh-CN.md"]

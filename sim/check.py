@@ -18,9 +18,9 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.validity import DRIFT
 
 if TYPE_CHECKING:
-    from holdfast._sim.driver import Process
-    from holdfast._sim.network import Node, Request
-    from holdfast._sim.world import World
+    from sim.driver import Process
+    from sim.network import Node, Request
+    from sim.world import World
 
 __all__ = ["Belief", "Ledger", "Primitive"]
 

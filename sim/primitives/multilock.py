@@ -8,11 +8,11 @@ from typing import Any
 from holdfast._core import multilock
 from holdfast._core.effects import Call
 from holdfast._core.failure import RequestFailed
-from holdfast._sim.driver import Process
-from holdfast._sim.network import Node, Request
-from holdfast._sim.primitives.mutex import Lock, Locks
-from holdfast._sim.world import World
 from holdfast.errors import LeaseLost
+from sim.driver import Process
+from sim.network import Node, Request
+from sim.primitives.mutex import Lock, Locks
+from sim.world import World
 
 __all__ = ["PRIMITIVE"]
 

@@ -11,12 +11,12 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.record import LeaseRecord
 from holdfast._core.rwlock import READER, WRITER, RWTurn, upgrade_token
 from holdfast._core.waiting import Busy, Grant, wait_for
-from holdfast._sim.check import Belief
-from holdfast._sim.driver import Cancelled, Process
-from holdfast._sim.network import Node, Request
-from holdfast._sim.sessions import Sessions, Thing
-from holdfast._sim.world import World
 from holdfast.errors import LeaseLost, UpgradeRefused
+from sim.check import Belief
+from sim.driver import Cancelled, Process
+from sim.network import Node, Request
+from sim.sessions import Sessions, Thing
+from sim.world import World
 
 __all__ = ["PRIMITIVE"]
 

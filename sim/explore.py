@@ -34,9 +34,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from holdfast._sim.primitives import found
-from holdfast._sim.small import FAULTS, SmallWorld
-from holdfast._sim.world import Violation
+from sim.primitives import found
+from sim.small import FAULTS, SmallWorld
+from sim.world import Violation
 
 __all__ = ["FAULTS", "Bound", "Explored", "choosable", "explore", "read", "replay", "written"]
 
@@ -103,7 +103,7 @@ class Explored:
             choices, violation = self.broken
             lines += [
                 f"violation: {violation}",
-                f"again: python -m holdfast._sim explore {bound.options()} --choices {written(choices)}",
+                f"again: python -m sim explore {bound.options()} --choices {written(choices)}",
             ]
         return "\n".join(lines)
 

@@ -10,13 +10,13 @@ from holdfast._core.effects import Call, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import wait_for
-from holdfast._sim.check import Belief
-from holdfast._sim.driver import Cancelled, Process
-from holdfast._sim.network import Node, Request
-from holdfast._sim.primitives.mutex import Lock, Locks
-from holdfast._sim.sessions import quietly
-from holdfast._sim.world import World
 from holdfast.errors import NotHeld
+from sim.check import Belief
+from sim.driver import Cancelled, Process
+from sim.network import Node, Request
+from sim.primitives.mutex import Lock, Locks
+from sim.sessions import quietly
+from sim.world import World
 
 __all__ = ["PRIMITIVE"]
 

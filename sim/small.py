@@ -29,13 +29,13 @@ from typing import Any, TypeVar
 
 from holdfast._core.effects import Call, Command
 from holdfast._core.failure import RequestFailed
-from holdfast._sim.check import Belief, Ledger, Primitive
-from holdfast._sim.driver import Cancelled, Process, Task
-from holdfast._sim.network import AnswerTo, Inbox, Network, Node, Request, shown
-from holdfast._sim.options import Options
-from holdfast._sim.server import ZSet
-from holdfast._sim.sessions import Sessions, Thing
-from holdfast._sim.world import World
+from sim.check import Belief, Ledger, Primitive
+from sim.driver import Cancelled, Process, Task
+from sim.network import AnswerTo, Inbox, Network, Node, Request, shown
+from sim.options import Options
+from sim.server import ZSet
+from sim.sessions import Sessions, Thing
+from sim.world import World
 
 __all__ = ["FAULTS", "Move", "SmallWorld"]
 

@@ -9,10 +9,10 @@ from holdfast._core import optimistic
 from holdfast._core.effects import Call, Command, Sleep
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
-from holdfast._sim.driver import Process
-from holdfast._sim.network import Node, Request
-from holdfast._sim.sessions import Sessions, Thing
-from holdfast._sim.world import World
+from sim.driver import Process
+from sim.network import Node, Request
+from sim.sessions import Sessions, Thing
+from sim.world import World
 
 __all__ = ["PRIMITIVE"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from holdfast._sim.network import Node
+from sim.network import Node
 
 if TYPE_CHECKING:
-    from holdfast._sim.driver import Process
-    from holdfast._sim.options import Options
-    from holdfast._sim.world import World
+    from sim.driver import Process
+    from sim.options import Options
+    from sim.world import World
 
 __all__ = ["Nemesis", "Noise"]
 

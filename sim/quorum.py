@@ -14,10 +14,10 @@ from holdfast._core.exclusive import OverQuorum
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.redlock import Quorum
-from holdfast._sim.driver import Process
-from holdfast._sim.network import Node, Request
-from holdfast._sim.sessions import Sessions, Thing
-from holdfast._sim.world import World
+from sim.driver import Process
+from sim.network import Node, Request
+from sim.sessions import Sessions, Thing
+from sim.world import World
 
 __all__ = ["QuorumLock"]
 

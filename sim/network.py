@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast._core.effects import Call, Command
 from holdfast._core.failure import RequestFailed, refusal
-from holdfast._sim.server import OK, QUEUED, Refused, Server, copied
+from sim.server import OK, QUEUED, Refused, Server, copied
 
 if TYPE_CHECKING:
-    from holdfast._sim.driver import Process
-    from holdfast._sim.world import World
+    from sim.driver import Process
+    from sim.world import World
 
 __all__ = ["SLOWEST_S", "Inbox", "Network", "Node", "Request"]
 

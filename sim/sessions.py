@@ -17,13 +17,13 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._core.waiting import Busy, Grant
-from holdfast._sim.check import Belief, Ledger, Primitive
-from holdfast._sim.driver import Cancelled
+from sim.check import Belief, Ledger, Primitive
+from sim.driver import Cancelled
 
 if TYPE_CHECKING:
-    from holdfast._sim.driver import Process
-    from holdfast._sim.network import Node
-    from holdfast._sim.world import World
+    from sim.driver import Process
+    from sim.network import Node
+    from sim.world import World
 
 __all__ = ["Sessions", "Thing", "quietly"]
 

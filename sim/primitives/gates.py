@@ -10,11 +10,11 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.gate import GateTurn
 from holdfast._core.keys import lock_keys
 from holdfast._core.waiting import Busy, Grant, wait_for
-from holdfast._sim.driver import Process
-from holdfast._sim.network import Node, Request
-from holdfast._sim.sessions import Sessions, Thing
-from holdfast._sim.world import World
 from holdfast.errors import DeclarationMismatch
+from sim.driver import Process
+from sim.network import Node, Request
+from sim.sessions import Sessions, Thing
+from sim.world import World
 
 __all__ = ["PRIMITIVE"]
 

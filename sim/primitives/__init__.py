@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast._sim.check import Primitive
-    from holdfast._sim.world import World
+    from sim.check import Primitive
+    from sim.world import World
 
 __all__ = ["found"]
 

@@ -22,13 +22,13 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import inbox_prefix
 from holdfast._core.multilock import slot_of
 from holdfast._core.settings import Settings
-from holdfast._sim.driver import Process
-from holdfast._sim.faults import Nemesis, Noise
-from holdfast._sim.network import Network, Node, Request
-from holdfast._sim.options import Options
+from sim.driver import Process
+from sim.faults import Nemesis, Noise
+from sim.network import Network, Node, Request
+from sim.options import Options
 
 if TYPE_CHECKING:
-    from holdfast._sim.check import Primitive
+    from sim.check import Primitive
 
 __all__ = ["Violation", "World"]
 

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast._sim.check import Primitive
-from holdfast._sim.options import MODES, Options
-from holdfast._sim.primitives import found
-from holdfast._sim.quorum import QuorumLock
-from holdfast._sim.world import Result, Violation, World
+from sim.check import Primitive
+from sim.options import MODES, Options
+from sim.primitives import found
+from sim.quorum import QuorumLock
+from sim.world import Result, Violation, World
 
 __all__ = ["Tally", "commit", "report", "run_modes", "run_seed", "run_seeds", "world_of"]
 
@@ -263,7 +263,7 @@ def report(
                 without, world, violation = without | {kind}, fewer, seen
     trace = world.trace or []
     shown = trace if whole else shortened(trace)
-    command = f"python -m holdfast._sim replay {seed} --mode {mode}"
+    command = f"python -m sim replay {seed} --mode {mode}"
     if protected:
         command += " --protected"
     if without:
@@ -290,4 +290,4 @@ def shortened(trace: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit("python -m holdfast._sim")
+    sys.exit("python -m sim")

@@ -36,8 +36,8 @@ from holdfast._core.settings import Settings
 from holdfast._core.tokens import make_token
 
 if TYPE_CHECKING:
-    from holdfast._sim.network import Inbox, Node
-    from holdfast._sim.world import World
+    from sim.network import Inbox, Node
+    from sim.world import World
 
 __all__ = ["Cancelled", "Process", "Task", "abandon"]
 

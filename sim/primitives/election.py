@@ -10,11 +10,11 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.record import LeaseRecord
 from holdfast._faces.entered import Leads
-from holdfast._sim.check import Belief
-from holdfast._sim.driver import Cancelled, Process, Task
-from holdfast._sim.network import Node, Request
-from holdfast._sim.primitives.mutex import Lock, Locks
-from holdfast._sim.world import World
+from sim.check import Belief
+from sim.driver import Cancelled, Process, Task
+from sim.network import Node, Request
+from sim.primitives.mutex import Lock, Locks
+from sim.world import World
 
 __all__ = ["PRIMITIVE"]
 

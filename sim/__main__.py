@@ -1,4 +1,4 @@
-"""`python -m holdfast._sim`: run seeds, replay one, see every mode break as demanded, explore small worlds."""
+"""`python -m sim`: run seeds, replay one, see every mode break as demanded, explore small worlds."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 import sys
 from pathlib import Path
 
-from holdfast._sim import run
-from holdfast._sim.explore import FAULTS, Bound, choosable, explore, read, replay
-from holdfast._sim.options import MODES
-from holdfast._sim.primitives import found
+from sim import run
+from sim.explore import FAULTS, Bound, choosable, explore, read, replay
+from sim.options import MODES
+from sim.primitives import found
 
 __all__ = ["main"]
 
@@ -51,7 +51,7 @@ def _choices(text: str) -> list[int]:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; returns the exit status: 1 when something did not hold."""
-    parser = argparse.ArgumentParser(prog="python -m holdfast._sim", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m sim", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
 
     many = commands.add_parser("run", help="many seeds")

@@ -11,11 +11,11 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Grant, request_timeout_for
-from holdfast._sim.check import Belief
-from holdfast._sim.driver import Process
-from holdfast._sim.network import Node, Request
-from holdfast._sim.sessions import Sessions, Thing
-from holdfast._sim.world import World
+from sim.check import Belief
+from sim.driver import Process
+from sim.network import Node, Request
+from sim.sessions import Sessions, Thing
+from sim.world import World
 
 __all__ = ["PRIMITIVE", "Lock", "Locks"]
 
