@@ -331,7 +331,7 @@ class Node:
             # Imported here: it knows the errors of redis-py, which takes longer to import than all else together.
             try:
                 from holdfast._transport.refusals import connecting_trouble
-            except OSError:  # no descriptor is left to import it with, which is what is wrong
+            except (OSError, ImportError):  # no descriptor is left to import it with, here or in another thread
                 raise RequestFailed("refused", str(error), self.name, maybe_executed=False, transient=True) from error
             raise connecting_trouble(error, self.name) from error
         except BaseException:
