@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import gc
+import os
 import threading
 import time
 import warnings
@@ -16,6 +18,7 @@ import pytest
 import holdfast
 import holdfast.asyncio
 from holdfast import embedded
+from holdfast._drivers import threads
 from tests.support import servers
 from tests.support.faces import FACES, Face, eventually
 
@@ -84,6 +87,61 @@ def test_a_client_is_collected_while_its_own_lock_is_held(server: embedded.Serve
         released.set()
         holder.join()
     eventually(lambda: driver.closed, "it is closed in the background")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("refused", ["the thread that starts it", "the thread that closes"])
+def test_a_dropped_client_is_closed_though_no_thread_could_be_started_at_first(
+    server: embedded.Server, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """As in a container with a limit of processes, which others use up for a moment."""
+    before = ours()
+    client = holdfast.connect(server.url)
+    lease = client.lock(servers.unique()).acquire()
+    driver = client._driver
+    tried = threading.Event()
+
+    def refuse(*_: object, **__: object) -> None:
+        tried.set()
+        raise RuntimeError("can't start new thread")
+
+    cycle: list[Any] = [client, lease]
+    cycle.append(cycle)
+    with monkeypatch.context() as patched:
+        if refused == "the thread that starts it":
+            patched.setattr(_thread, "start_new_thread", refuse)
+        else:
+            starts = "_start_joinable_thread" if hasattr(threading, "_start_joinable_thread") else "_start_new_thread"
+            patched.setattr(threading, starts, refuse)
+        del client, lease, cycle
+        gc.collect()
+        assert tried.wait(30)
+    eventually(driver.ended.is_set, "it is closed")
+    eventually(lambda: not ours() - before, "its threads end")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork with threads, which is what this is about
+def test_clients_dropped_in_a_child_are_closed_though_the_parent_was_closing_its_own(server: embedded.Server) -> None:
+    """Those who close have their places, and are not in the child."""
+    places = threads._closers[:]
+    threads._closers.clear()  # as if all were at it
+    try:
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                client = holdfast.connect(server.url)
+                client.lock(servers.unique()).acquire().release()
+                driver = client._driver
+                del client
+                gc.collect()
+                status = 0 if driver.ended.wait_s(20) else 2
+            finally:
+                os._exit(status)
+    finally:
+        threads._closers[:] = places
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_dropping_many_leases_is_linear_and_delays_no_renewal(server: embedded.Server) -> None:

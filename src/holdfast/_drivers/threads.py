@@ -76,6 +76,8 @@ INBOX_PATIENCE_S = 5.0
 _START_AGAIN_S = 0.1
 #: So many drivers are closed at a time, when their clients were dropped.
 _CLOSERS_MAX = 8
+#: A closer that cannot be started is tried so often before its place is given up to whoever comes next.
+_CLOSER_TRIES = 20
 #: How often MOVED and ASK are followed for one request.
 _REDIRECTS_MAX = 5
 #: A redirected request has at least this time, s.
@@ -702,7 +704,8 @@ class ThreadDriver:
 
     def starved(self) -> bool:
         """Whether something waits for a thread that could not be started."""
-        return self._chores.starved() or self.teller.starved()
+        left = len(_left) > 0 and not _close_left()
+        return self._chores.starved() or self.teller.starved() or left
 
     def agent_ended(self) -> None:
         """Nobody keeps the times: what is held counts as lost at once, since nobody would tell of its end."""
@@ -799,6 +802,7 @@ class ThreadDriver:
         """Wait for its threads, but not longer than that."""
         for one in (self._agent, *self._chores.everybody(), *self._renewers.values()):
             one.join(until)
+        self._agent.disown()
         for wire in (*self._inbox_of.values(), *self._sessions.values()):
             wire.close()
         self._inbox_of.clear()
@@ -830,14 +834,22 @@ def close_later(driver: ThreadDriver) -> None:
     Takes no lock, and waits for nothing, not even for the thread to begin.
     """
     _left.append(driver)
+    if not _close_left():
+        driver._agent.poke()  # it tries again
+
+
+def _close_left() -> bool:
+    """Have a thread close those that were left; False when none can be started now."""
     try:
         _closers.pop()
     except IndexError:
-        return  # those that are at it look again
+        return True  # those that are at it look again
     try:
         _thread.start_new_thread(_start_closer, ())
-    except RuntimeError:
-        _closers.append(None)  # no more threads: the next one takes it along, or the end of the process
+    except CANNOT_START:
+        _closers.append(None)  # agents try again; else the next one takes it along, or the end of the process
+        return False
+    return True
 
 
 def left_open() -> list[ThreadDriver]:
@@ -853,10 +865,13 @@ def left_open() -> list[ThreadDriver]:
 
 def _start_closer() -> None:
     # `Thread.start` takes locks and waits, which is nothing for a finalizer.
-    try:
-        threading.Thread(target=_close_some, name="holdfast-closer", daemon=True).start()
-    except RuntimeError:
-        _closers.append(None)
+    for _ in range(_CLOSER_TRIES):
+        try:
+            threading.Thread(target=_close_some, name="holdfast-closer", daemon=True).start()
+            return
+        except CANNOT_START:
+            time.sleep(_START_AGAIN_S)
+    _closers.append(None)  # as above; this thread is perhaps the one too many
 
 
 def _close_some() -> None:
@@ -992,8 +1007,17 @@ class _Agent(_Background):
             one.node.owed += 1
         self._new_owed.extend(asked)
         if self.thread is None:
-            self.start()
+            try:
+                self.start()
+            except CannotStartThread:
+                pass  # read by the one that is started next; what was asked was answered well enough
         self.poke()
+
+    def disown(self) -> None:
+        """Close what still owes something, when no thread was there to read it."""
+        if self.thread is None:
+            while self._new_owed:
+                self._new_owed.pop().wire.close()
 
     def poke(self) -> None:
         """Let it look again now."""
@@ -1385,6 +1409,8 @@ def _new_client_id() -> str:
 def _after_fork_in_child() -> None:
     for driver in tuple(_drivers):
         driver.after_fork(_new_client_id())
+    _left.clear()  # nothing of theirs is open here, and those who were closing them are not here
+    _closers[:] = [None] * _CLOSERS_MAX
     let_go()
 
 
