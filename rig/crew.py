@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis
 
+from rig.deeds import OWN_TTL_S
 from rig.exits import EXITS, GRACEFUL, MARK, STATUS
 from rig.hazards import FAULTS
 from rig.history import now_ns
@@ -38,8 +39,11 @@ T = TypeVar("T")
 
 #: A life does its deeds for so long, s; then it looks for leaks, and ends.
 _LIFE_S = (2.0, 4.0)
-#: Beyond that it may take so long for closing, settling, ending, s.
-_END_S = 90.0
+#: Beyond that it may take so long for closing, settling, ending, s: what hangs is found in the life itself, by its own
+#: time, which is slower on a busy machine.
+_END_S = 300.0
+#: Beyond its own timeout an operation may take a few requests, and turns of others, s.
+_BOUND_S = 12.0
 #: The locks of a life that ended gracefully are free after this, s.
 _FREE_S = 5.0
 #: A look at those is not judged when a server or a wire was in trouble within so many seconds of it.
@@ -79,13 +83,23 @@ def _cards(rng: random.Random, all_of_them: Sequence[T]) -> Iterator[T]:
         yield from rng.sample(all_of_them, len(all_of_them))
 
 
-class Crew:
-    """The lives of one run. `places`: how many at once."""
+_TRACEBACK = r"Traceback \(most recent call last\):\n(?:[ +|].*\n)+"
+_THEN = (
+    r"(?:During handling of the above exception, another exception occurred"
+    r"|The above exception was the direct cause of the following exception):"
+)
 
-    def __init__(self, run: Run, seed: int, places: int, seconds: float, troubled: Callable[[int, int], bool]) -> None:
+
+class Crew:
+    """The lives of one run. `places`: how many at once; servers and wires are left in peace for `calm_s`."""
+
+    def __init__(
+        self, run: Run, seed: int, places: int, seconds: float, calm_s: float, troubled: Callable[[int, int], bool]
+    ) -> None:
         self._run = run
         self._random = random.Random(f"crew-{seed}")
         self._until = time.monotonic() + seconds
+        self._calm_until = time.monotonic() + calm_s
         self._seconds = seconds
         self._troubled = troubled
         self._count = itertools.count(1)
@@ -155,6 +169,7 @@ class Crew:
             "faults": faults,
             "exit": way,
             "seconds": seconds,
+            "bound_s": self._bound_s(seconds),
             "long": long,
             "loops": 3,
             "url": self._urls[place],
@@ -190,6 +205,13 @@ class Crew:
         as_told = not found and status != HUNG
         found += self._judge_locks(name, way if as_told else "SIGKILL", begin_ns)
         self.wrong += [f"life {name} ({described}): {each}" for each in found]
+
+    def _bound_s(self, seconds: float) -> float:
+        """What an operation of a life may last beyond its own timeout: see `rig.watch` for whose seconds these are."""
+        if time.monotonic() + seconds + _BOUND_S < self._calm_until:
+            return _BOUND_S
+        # A release that a server did not hear of leaves a lock for its ttl.
+        return OWN_TTL_S + _BOUND_S
 
     def _follow(self, process: subprocess.Popen[bytes], stops: bool, rng: random.Random, seconds: float) -> int | None:
         """Its exit status; None when it had to be killed."""
@@ -270,9 +292,8 @@ def judge_end(status: int | None, way: str, text: str, *, unstarted: bool = Fals
     if way == "an exception":
         text = re.sub(rf"Traceback \(most recent call last\):\n(?:[ +|].*\n)+.*{MARK}\n?", "", text)
     if way == "SIGINT":
-        text = re.sub(r"(?:During handling of the above exception, another exception occurred:\n)", "", text)
-        text = re.sub(r"Traceback \(most recent call last\):\n(?:[ +|].*\n)+KeyboardInterrupt\n?", "", text)
-        text = re.sub(r"Traceback \(most recent call last\):\n(?:[ +|].*\n)+asyncio.*CancelledError.*\n?", "", text)
+        # With what was being handled when it came.
+        text = re.sub(rf"(?:{_TRACEBACK}(?:.+\n)+\n{_THEN}\n\n)*{_TRACEBACK}KeyboardInterrupt\n?", "", text)
     if complaint := _COMPLAINTS.search(text):
         begin = text.rfind("\n", 0, complaint.start()) + 1
         last = [line for line in text.splitlines() if re.match(r"\w[\w.]*(Error|Warning|Exception)\b", line)]

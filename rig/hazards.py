@@ -84,6 +84,12 @@ class Hazards:
             time.sleep(0.1)  # a look at the limits that is under way in the watch's thread ends
         self._free(*self._limits)
 
+    def lift(self) -> None:
+        """The limits, from any thread."""
+        self._ended = True
+        self._threads_fail = False
+        self._free(*self._limits)
+
     # ---- signals ----
 
     def _arm(self) -> None:

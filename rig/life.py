@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rig.deeds import Deeds, Shared, driven
+from rig.deeds import OWN_TTL_S, Deeds, Shared, driven
 from rig.hazards import Hazards, Interrupted, excused
 from rig.history import Log
 from rig.resource import Writer
@@ -75,7 +75,7 @@ class Life:
         self._writers: dict[int, Writer] = {}
         self._told: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self._told_s = 0.0
-        self.watch = Watch(self.broken)
+        self.watch = Watch(self._hung)
         self.watch.each(self._tell)
         extra = {"outlived": "outlived", "close": "close_one", "fork": "fork", "handler": "spare"}
         self.extra_deeds = frozenset(deed for fault, deed in extra.items() if fault in self.faults)
@@ -114,6 +114,30 @@ class Life:
         """A promise was."""
         self.log.write("broken", f"({', '.join(sorted(self.faults)) or 'no faults'}) {what}"[:6000])
 
+    def _hung(self, what: str, stacks: str) -> None:
+        """In the watch's thread, just before the end of the process."""
+        found: list[str] = []
+        if self.blocking:
+            asking = threading.Thread(target=self._who_holds, args=(found,), daemon=True)
+            with contextlib.suppress(RuntimeError):
+                asking.start()
+                asking.join(10)
+        self.broken("\n".join([what, *found, stacks]))
+
+    def _who_holds(self, found: list[str]) -> None:
+        """Whom the blocks of this life wait for."""
+        if self.hazards is not None:
+            self.hazards.lift()
+        client = self.connect()
+        ours = [shared.client._driver.client_id[:8] for shared in self.clients]
+        found.append(f"  clients: {', '.join(ours)}")
+        for number in range(3):
+            lock = client.lock(f"own-{self.name}-{number}", ttl=OWN_TTL_S)
+            try:
+                found.append(f"  {lock.name}: {lock.waiters()} wait, held by {lock.holder()}")
+            except self.errors as error:
+                found.append(f"  {lock.name}: {error}")
+
     def crashed(self, error: BaseException) -> None:
         """Something that no operation may raise."""
         text = "".join(traceback.format_exception(error))
@@ -147,9 +171,9 @@ class Life:
         for thread in threads:
             thread.start()
         hazards.begin()
-        until_s = self.watch.now_s + self.config["seconds"]
-        sampled_s = self.watch.now_s
-        while self.watch.now_s < until_s:
+        until = time.monotonic() + self.config["seconds"]
+        sampled_at = time.monotonic()
+        while time.monotonic() < until:
             self.armed = False
             self.watch.end(0)
             try:
@@ -159,8 +183,8 @@ class Life:
             except Exception as error:
                 self.crashed(error)
                 break
-            if self.watch.now_s - sampled_s > 1.0 and self.config["long"]:
-                sampled_s = self.watch.now_s
+            if time.monotonic() - sampled_at > 1.0 and self.config["long"]:
+                sampled_at = time.monotonic()
                 growth.sample()
         self.armed = False
         hazards.end()
@@ -228,8 +252,8 @@ class Life:
         hazards = self.hazards = Hazards(self, self.faults)
         tasks = [asyncio.create_task(self._awork(Deeds(self, number))) for number in range(self.config["loops"])]
         hazards.begin()
-        until_s = self.watch.now_s + self.config["seconds"]
-        while self.watch.now_s < until_s and not all(task.done() for task in tasks):
+        until = time.monotonic() + self.config["seconds"]
+        while time.monotonic() < until and not all(task.done() for task in tasks):
             await asyncio.sleep(1.0 if self.config["long"] else 0.1)
             if self.config["long"]:
                 growth.sample()

@@ -185,7 +185,6 @@ class Run:
         ttl_s: float,
         verbose: bool,
         src: Path | None,
-        calm: bool,
     ) -> None:
         self.seed = seed
         self.library = library
@@ -228,9 +227,6 @@ class Run:
             "resource": str(resource.path),
             "options": stage.options,
             "over_quorum": stage.name == "quorum",
-            # Beyond its own timeout an operation may take a few requests; where servers are hurt, as long as it puts up
-            # with that.
-            "bound_s": 12.0 if calm else 50.0,
         }
 
     def life_config(self) -> dict[str, Any]:
@@ -340,19 +336,19 @@ def torture(
             ttl_s=ttl_s,
             verbose=verbose,
             src=src,
-            calm=faults == "process",
         )
         opened.callback(run.close)
         run.start()
         nemesis = Nemesis(run, seed, workers_only=faults == "process")
+        # With both kinds, servers and wires are left in peace at first: a lock that is left then is a process's fault.
+        calm_s = _CALM_PART * seconds if faults == "all" else 0.0
         crew = None
         if faults != "network":
-            crew = Crew(run, seed, 4 if faults == "process" else 2, seconds, nemesis.troubled)
+            places, peace_s = (4, float("inf")) if faults == "process" else (2, calm_s)
+            crew = Crew(run, seed, places, seconds, peace_s, nemesis.troubled)
             opened.callback(crew.join)
             opened.callback(crew.kill)
             crew.start()
-        # With both kinds, servers and wires are left in peace at first: a lock that is left then is a process's fault.
-        calm_s = _CALM_PART * seconds if faults == "all" else 0.0
         reign = threading.Thread(target=_reign, args=(nemesis, run, calm_s), name="nemesis")
         opened.callback(run.stopping.set)
         reign.start()

@@ -14,8 +14,9 @@ __all__ = ["HUNG", "Watch", "stacks"]
 #: Exit status of a process in which something hung.
 HUNG = 97
 _TICK_S = 0.05
-#: What a look lasts longer than this, the process was stopped: that is not held against what waits, s.
-_STOPPED_S = 0.3
+#: What a look lasts longer than this, the process was stopped, or the machine was busy: that is not held against what
+#: waits, s.
+_STOPPED_S = 0.1
 
 
 def stacks(first: int | None = None) -> str:
@@ -38,12 +39,12 @@ def stacks(first: int | None = None) -> str:
 class Watch:
     """A thread that knows what is under way. What lasts longer than its bound ends the process, with all stacks."""
 
-    def __init__(self, hung: Callable[[str], None]) -> None:
+    def __init__(self, hung: Callable[[str, str], None]) -> None:
         self._hung = hung
         self._places: dict[object, tuple[str, int, float]] = {}
         self._each: list[Callable[[float], None]] = []
         self._stopping = False
-        #: Seconds of this process, without those in which it was stopped.
+        #: Seconds of this process, without those in which it did not run though it had something to do.
         self.now_s = 0.0
         self._thread = threading.Thread(target=self._main, name="rig-watch", daemon=True)
         self._thread.start()
@@ -76,5 +77,5 @@ class Watch:
                 function(self.now_s)
             for what, ident, until_s in tuple(self._places.values()):
                 if self.now_s > until_s:
-                    self._hung(f"{what} hangs\n{stacks(ident)}")
+                    self._hung(f"{what} hangs", stacks(ident))
                     os._exit(HUNG)
