@@ -30,7 +30,7 @@ from rig.hazards import Hazards, Interrupted, excused
 from rig.history import Log
 from rig.resource import Writer
 from rig.watch import Watch
-from tests.support import leaks
+from testbed import leaks
 
 __all__ = ["Life"]
 

@@ -352,7 +352,7 @@ def _shown(test: Shown) -> str:
 
 def _rights() -> list[str]:
     """LOCK_COMMANDS of the test, in lines."""
-    text = (ROOT / "tests" / "live" / "test_faults_server.py").read_text(encoding="utf-8")
+    text = (ROOT / "tests" / "faults" / "test_server.py").read_text(encoding="utf-8")
     for node in ast.parse(text).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LOCK_COMMANDS":
             words = str(ast.literal_eval(node.value)).split()

@@ -13,9 +13,9 @@ import redis
 
 from holdfast import embedded
 from holdfast.lab.servers import Clock
-from tests.support import leaks, servers
-from tests.support.proxy import Proxy
-from tests.support.topologies import Cluster, Quorum, WithSentinel
+from testbed import leaks, servers
+from testbed.proxy import Proxy
+from testbed.topologies import Cluster, Quorum, WithSentinel
 
 __all__ = ["STAGES", "Stage"]
 

@@ -1,4 +1,4 @@
-"""Servers for all tests.
+"""Servers, clients and wires for all tests.
 
 Each test process starts one server of a kind when a test first asks for it, and shares it from then on: such
 tests use names of their own (``unique_name``) and flush nothing. A test that hurts its server asks for
@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -18,8 +21,11 @@ import pytest
 import redis
 
 from holdfast import embedded
-from tests.support import leaks, servers
-from tests.support.servers import KINDS, Kind
+from testbed import leaks, servers
+from testbed.proxy import Proxy
+from testbed.servers import KINDS, Kind
+from tests.support.faces import FACES, Face, warm
+from tests.support.scripts import Scripts
 
 # Who was started in the background by a shell, or by nohup, inherits that some signals are ignored, and would pass that
 # on to the programs under test. These shall begin with the default, as from a terminal.
@@ -109,3 +115,88 @@ def nothing_left(valkey_server: embedded.Server, unique_name: str) -> Iterator[N
 def unique_name(request: pytest.FixtureRequest) -> str:
     """A lock name of the test's own, readable in MONITOR."""
     return servers.unique(re.sub(r"[^a-zA-Z0-9_]+", "-", request.node.name).strip("-"))
+
+
+# ---------------------------------------------------------------- clients
+
+
+@pytest.fixture(params=sorted(FACES))
+def face(request: pytest.FixtureRequest) -> Iterator[Face]:
+    """Threads, then asyncio."""
+    face = FACES[request.param]()
+    yield face
+    face.close()
+
+
+@pytest.fixture
+def wire(valkey_server: embedded.Server) -> Iterator[Proxy]:
+    """A wire to the shared Valkey."""
+    with Proxy(valkey_server.host, valkey_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def near(face: Face, wire: Proxy) -> Any:
+    """A client on that wire, connected, with the lock's scripts known to the server."""
+    locks = face.connect(wire.url)
+    warm(locks)
+    return locks
+
+
+@pytest.fixture
+def far(face: Face, valkey_server: embedded.Server) -> Any:
+    """Another client of that server, with nothing in its way."""
+    return face.connect(valkey_server.url)
+
+
+@pytest.fixture
+def look(valkey_server: embedded.Server) -> Iterator[Any]:
+    """redis-py, to look at the shared Valkey."""
+    client = redis.Redis.from_url(valkey_server.url, decode_responses=True)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def look_bytes(valkey_server: embedded.Server) -> Iterator[Any]:
+    """The same, with values as they are."""
+    client = redis.Redis.from_url(valkey_server.url)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def looking_at() -> Iterator[Callable[[embedded.Server], Any]]:
+    """redis-py for a private server."""
+    made = []
+
+    def make(server: embedded.Server) -> Any:
+        client = redis.Redis.from_url(server.url, decode_responses=True)
+        made.append(client)
+        return client
+
+    yield make
+    for client in made:
+        client.close()
+
+
+@pytest.fixture
+def scripts(valkey_server: embedded.Server) -> Iterator[Scripts]:
+    """The scripts on the shared Valkey, one by one."""
+    scripts = Scripts(valkey_server.url)
+    yield scripts
+    scripts.close()
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(key, certificate) of "localhost", signed by itself."""
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("no openssl on PATH to make a certificate with")
+    folder = tmp_path_factory.mktemp("tls")
+    key, certificate = folder / "key.pem", folder / "cert.pem"
+    command = [program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    return key, certificate

@@ -19,7 +19,7 @@ import holdfast
 from bench.peers import CHECKED_DELETE, TTL_MS, Pair, connect, packed, timed, unique
 from bench.run import Run, median, ratio, rounds
 from bench.tables import Table, Target, number
-from tests.support import topologies
+from testbed import topologies
 
 __all__ = ["cluster", "quorum", "sync"]
 

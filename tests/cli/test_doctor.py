@@ -13,8 +13,8 @@ import redis
 from holdfast import embedded, errors
 from holdfast.cli.doctor import Finding, examine, examine_all
 from holdfast.cli.survey import Facts, Survey
+from testbed.topologies import NEVER_DOWN_MS, Cluster, Quorum, WithSentinel
 from tests.support.commands import holdfast, wait_for
-from tests.support.topologies import NEVER_DOWN_MS, Cluster, Quorum, WithSentinel
 
 HEALTHY: dict[str, Any] = {
     "role": "master",

@@ -9,15 +9,7 @@ import pytest
 import redis
 
 from holdfast import embedded
-from tests.support.faces import FACES, Face
-
-
-@pytest.fixture(params=sorted(FACES))
-def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    """Threads, then asyncio."""
-    face = FACES[request.param]()
-    yield face
-    face.close()
+from tests.support.faces import Face
 
 
 @pytest.fixture

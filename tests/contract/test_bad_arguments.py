@@ -16,7 +16,8 @@ import redis.asyncio
 
 import holdfast
 from holdfast import embedded, fencing
-from tests.support.faces import AsyncioFace, Face, eventually
+from testbed.waiting import eventually
+from tests.support.faces import AsyncioFace, Face
 
 
 @pytest.fixture

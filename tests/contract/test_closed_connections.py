@@ -12,9 +12,9 @@ import redis
 
 import holdfast
 from holdfast import embedded
+from testbed.servers import free_port, unique
 from tests.support.faces import AsyncioFace, Face
 from tests.support.operations import OPERATIONS, Scene
-from tests.support.servers import free_port, unique
 
 
 @pytest.fixture

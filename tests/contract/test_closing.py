@@ -12,7 +12,8 @@ import pytest
 import redis
 
 import holdfast
-from tests.support.faces import PATIENCE_S, AsyncioFace, Face, eventually, function_for
+from testbed.waiting import PATIENCE_S, eventually
+from tests.support.faces import AsyncioFace, Face, function_for
 
 
 def _condition(locks: Any, lock: Any) -> Any:

@@ -13,8 +13,8 @@ import redis
 
 import holdfast
 from holdfast import embedded
+from testbed.servers import free_port, unique
 from tests.support.faces import Face
-from tests.support.servers import free_port, unique
 
 #: Far less than the 30 s for which an outage is put up with, s.
 AT_ONCE_S = 5.0

@@ -10,7 +10,8 @@ import pytest
 import redis
 
 from holdfast import embedded
-from tests.support.faces import Face, eventually
+from testbed.waiting import eventually
+from tests.support.faces import Face
 from tests.support.standin import LikeRedis84
 
 

@@ -8,7 +8,8 @@ import pytest
 
 import holdfast
 from holdfast._core.settings import Settings
-from tests.support.faces import Face, eventually, function_for
+from testbed.waiting import eventually
+from tests.support.faces import Face, function_for
 
 # ---------------------------------------------------------------- latch
 

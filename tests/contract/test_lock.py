@@ -13,7 +13,8 @@ import pytest
 
 import holdfast
 from holdfast import embedded
-from tests.support.faces import Face, eventually
+from testbed.waiting import eventually
+from tests.support.faces import Face
 
 
 def key(name: str) -> str:

@@ -12,7 +12,8 @@ import pytest
 
 import holdfast
 from holdfast import embedded
-from tests.support.faces import AsyncioFace, Face, eventually
+from testbed.waiting import eventually
+from tests.support.faces import AsyncioFace, Face
 
 
 @pytest.fixture

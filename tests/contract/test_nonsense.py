@@ -9,10 +9,11 @@ import pytest
 
 import holdfast
 from holdfast import embedded
-from tests.support.faces import Face, eventually
+from testbed.servers import unique
+from testbed.waiting import eventually
+from tests.support.faces import Face
 from tests.support.liar import KINDS, Liar
 from tests.support.operations import OPERATIONS, Operation, Scene
-from tests.support.servers import unique
 
 BY_WHAT = {operation.what: operation for operation in OPERATIONS}
 

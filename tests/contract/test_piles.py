@@ -13,7 +13,8 @@ import pytest
 import redis
 
 import holdfast
-from tests.support.faces import Face, eventually
+from testbed.waiting import eventually
+from tests.support.faces import Face
 from tests.support.keys import fence_of, key_of, queue_of
 
 #: More than any single call looks at.

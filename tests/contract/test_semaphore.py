@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.support.faces import Face, eventually
+from testbed.waiting import eventually
+from tests.support.faces import Face
 
 
 def key(name: str, part: str = "") -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ import pytest
 import holdfast
 import holdfast.asyncio
 from holdfast import embedded
-from tests.support.faces import Face, ThreadsFace, eventually
+from testbed.waiting import eventually
+from tests.support.faces import Face, ThreadsFace
 
 
 @pytest.fixture
@@ -225,5 +228,30 @@ def test_one_lease_entered_by_two_tasks(valkey_server: embedded.Server, unique_n
             with pytest.raises(holdfast.LeaseLost):
                 await asyncio.create_task(ends())
             assert await asyncio.wait_for(tasks[0], 10) == "told"
+
+    asyncio.run(main())
+
+
+def test_an_exit_stack_closed_in_another_thread(valkey_server: embedded.Server, unique_name: str) -> None:
+    with holdfast.connect(valkey_server.url) as locks:
+        lock = locks.lock(unique_name)
+        stack = ExitStack()
+        entering = threading.Thread(target=lambda: stack.enter_context(lock))
+        entering.start()
+        entering.join()
+        assert lock.locked()
+        stack.close()
+        assert not lock.locked()
+
+
+def test_an_exit_stack_closed_in_another_task(valkey_server: embedded.Server, unique_name: str) -> None:
+    async def main() -> None:
+        async with holdfast.asyncio.connect(valkey_server.url) as locks:
+            lock = locks.lock(unique_name)
+            stack = AsyncExitStack()
+            await asyncio.create_task(stack.enter_async_context(lock))
+            assert await lock.locked()
+            await stack.aclose()
+            assert not await lock.locked()
 
     asyncio.run(main())

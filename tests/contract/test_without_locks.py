@@ -9,7 +9,8 @@ import pytest
 
 import holdfast
 from holdfast import fencing
-from tests.support.faces import Face, eventually, function_for
+from testbed.waiting import eventually
+from tests.support.faces import Face, function_for
 
 
 def unwrap(value: Any) -> Any:

@@ -18,8 +18,8 @@ import redis
 from holdfast._lua import SCRIPTS
 from holdfast.embedded import Server as RealServer
 from sim.server import Refused, Server, ZSet
+from testbed.servers import unique
 from tests.differential.calls import CLIENTS, FENCE_MS, GENERATORS, HIGH_FENCE, World, inbox
-from tests.support.servers import unique
 
 #: For each kind of server. Three kinds: more than 20,000 calls.
 ROUNDS = 60

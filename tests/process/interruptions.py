@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import redis
 
 import holdfast
+from testbed.servers import unique
 from tests.support.bytecodes import Place
-from tests.support.servers import unique
 
 __all__ = ["OPERATIONS", "Bench", "Interrupted", "Operation", "Place", "block_ends", "excused", "name_for"]
 

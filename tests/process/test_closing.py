@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,17 +17,10 @@ import redis
 import holdfast
 import holdfast.asyncio
 from holdfast import embedded
-from tests.support.faces import FACES, PATIENCE_S, Face, eventually
+from testbed.waiting import PATIENCE_S, eventually
 
 #: What the end of a client may take with a server that hangs, on a busy machine, s; it is about two.
 END_S = 8.0
-
-
-@pytest.fixture(params=sorted(FACES))
-def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    face = FACES[request.param]()
-    yield face
-    face.close()
 
 
 _MANY = {

@@ -17,8 +17,8 @@ import pytest
 
 import holdfast
 from holdfast import embedded
-from tests.support import servers
-from tests.support.faces import FACES, Face
+from testbed import servers
+from tests.support.faces import Face
 
 #: What a timeout of 1 s may take on a busy machine, s; the defects took 8 s and more, or did not end.
 ENOUGH_S = 5.0
@@ -83,13 +83,6 @@ class Dripping:
 def server() -> Iterator[embedded.Server]:
     with servers.start() as one:
         yield one
-
-
-@pytest.fixture(params=sorted(FACES))
-def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    face = FACES[request.param]()
-    yield face
-    face.close()
 
 
 def took(call: Callable[[], Any]) -> float:

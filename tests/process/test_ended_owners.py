@@ -15,7 +15,7 @@ import holdfast
 import holdfast.asyncio
 from holdfast import embedded
 from holdfast._faces import aio, aio_family
-from tests.support.faces import eventually
+from testbed.waiting import eventually
 
 #: As a rule the next thread has the number of the one that has ended; never in so many attempts would be strange.
 ATTEMPTS = 200

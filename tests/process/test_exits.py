@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from holdfast import embedded
-from tests.support.faces import eventually
+from testbed.waiting import eventually
 
 #: An exit takes far less on an idle machine, and the patience of `close()` at most where a server hangs.
 EXIT_S = 20.0

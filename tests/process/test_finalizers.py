@@ -19,8 +19,9 @@ import holdfast
 import holdfast.asyncio
 from holdfast import embedded
 from holdfast._drivers import threads
-from tests.support import servers
-from tests.support.faces import FACES, Face, eventually
+from testbed import servers
+from testbed.waiting import eventually
+from tests.support.faces import Face
 
 #: Leases that are dropped at once; each cost the square of them.
 MANY = 20_000
@@ -30,13 +31,6 @@ MANY = 20_000
 def server() -> Iterator[embedded.Server]:
     with servers.start() as one:
         yield one
-
-
-@pytest.fixture(params=sorted(FACES))
-def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    face = FACES[request.param]()
-    yield face
-    face.close()
 
 
 def is_lost(lease: Any) -> bool:

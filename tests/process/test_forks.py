@@ -18,8 +18,8 @@ import pytest
 import holdfast
 import holdfast.asyncio
 from holdfast import embedded
-from tests.support.faces import eventually
-from tests.support.servers import unique
+from testbed.servers import unique
+from testbed.waiting import eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 

@@ -19,9 +19,9 @@ import redis
 
 import holdfast
 from holdfast import embedded
-from tests.support import servers
+from testbed import servers
+from testbed.waiting import eventually
 from tests.support.bytecodes import Place, at_bytecode, bytecodes_of, places_once
-from tests.support.faces import eventually
 
 #: A handler that closes the client in the middle of a connect leaves that socket to the collector.
 pytestmark = [

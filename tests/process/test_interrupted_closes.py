@@ -12,9 +12,9 @@ import redis
 
 import holdfast
 from holdfast import embedded
-from tests.support import servers
+from testbed import servers
+from testbed.waiting import eventually
 from tests.support.bytecodes import at_bytecode, bytecodes_of, places_once
-from tests.support.faces import eventually
 
 #: A coroutine, or a connection, that was made at the very bytecode before is nobody's, and goes by itself.
 pytestmark = [

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast import embedded
-from tests.support import servers
+from testbed import servers
 
 PROGRAM = textwrap.dedent(
     """

@@ -23,7 +23,7 @@ SEEDS = range(6)
 _FACT = "a fact of the object: sends nothing"
 _MAKES = "makes an object: sends nothing"
 _LOOKS = "looks only; what looks is played as Election.leader, and compared with real servers in tests/differential"
-_TOLD = "tells in this process what Lease.ensure_held sees; the drivers tell it: tests/contract, tests/live"
+_TOLD = "tells in this process what Lease.ensure_held sees; the drivers tell it: tests/contract, tests/process"
 _MIXED = "a loop or a decorator around what is played"
 
 NOT_PLAYED: dict[str, str] = {

@@ -10,28 +10,15 @@ import asyncio
 import importlib
 import inspect
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from testbed.servers import unique
+from testbed.waiting import PATIENCE_S
 from tests.support.steps import arun_steps, run_steps
 
-__all__ = ["FACES", "Actor", "AsyncioFace", "Face", "ThreadsFace", "close_brought", "eventually", "function_for"]
-
-#: Whatever a test waits for comes much sooner on an idle machine; on a busy one it may take its time.
-PATIENCE_S = 30.0
-
-
-def eventually(condition: Callable[[], Any], what: str = "", request_timeout_s: float = PATIENCE_S) -> Any:
-    """The first true value of `condition()`; fails after `request_timeout_s`."""
-    until = time.monotonic() + request_timeout_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < until, f"did not happen within {request_timeout_s} s: {what or condition}"
-        time.sleep(0.005)
+__all__ = ["FACES", "Actor", "AsyncioFace", "Face", "ThreadsFace", "close_brought", "function_for", "warm"]
 
 
 class Actor:
@@ -263,6 +250,13 @@ class _Blocking:
         except BaseException as raised:
             if raised is not error:
                 raise
+
+
+def warm(locks: Any) -> None:
+    """Have the scripts of a lock's life loaded."""
+    lease = locks.lock(unique("warm")).acquire()
+    lease.extend(30)
+    lease.release()
 
 
 def close_brought(face: Face, client: Any) -> None:

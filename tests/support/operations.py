@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from holdfast import fencing
+from testbed.servers import unique
 from tests.support.faces import Actor, Face, function_for
-from tests.support.servers import unique
 
 __all__ = ["OPERATIONS", "Operation", "Scene"]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from holdfast._lua import SCRIPTS
-from tests.support.servers import unique
+from testbed.servers import unique
 
 __all__ = [
     "BURY_MS",

@@ -7,22 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.faces import FACES, Face, eventually
-from tests.support.topologies import NEVER_DOWN_MS, Cluster, Quorum, Replicated, Topology, WithSentinel
+from testbed.topologies import NEVER_DOWN_MS, Cluster, Quorum, Replicated, Topology, WithSentinel
+from testbed.waiting import eventually
+from tests.support.faces import Face
 
 MAKERS: dict[str, Callable[[], Topology]] = {
     "quorum": Quorum,
     "sentinel": lambda: WithSentinel(down_after_ms=NEVER_DOWN_MS),
     "cluster": lambda: Cluster(node_timeout_ms=30_000),
 }
-
-
-@pytest.fixture(params=sorted(FACES))
-def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    """Threads, then asyncio."""
-    face = FACES[request.param]()
-    yield face
-    face.close()
 
 
 @pytest.fixture(scope="session")

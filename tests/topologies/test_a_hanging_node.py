@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.support.faces import Face, eventually
-from tests.support.servers import unique
-from tests.support.topologies import Cluster
+from testbed.servers import unique
+from testbed.topologies import Cluster
+from testbed.waiting import eventually
+from tests.support.faces import Face
 
 #: Far less than what a dozen requests to a server that hangs take one after the other, s.
 SOON_S = 8.0

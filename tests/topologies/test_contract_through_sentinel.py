@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from testbed.topologies import WithSentinel
+from testbed.waiting import eventually
 from tests.contract import test_lock as contract
-from tests.support.faces import Face, close_brought, eventually
-from tests.support.topologies import WithSentinel
+from tests.support.faces import Face, close_brought
 from tests.topologies.borrowing import borrowed
 
 #: They bring a client, or a wrong password, in a URL for one server; a client is brought below.

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.support.faces import Face, eventually
-from tests.support.topologies import Cluster, Replicated, WithSentinel, plain
+from testbed.topologies import Cluster, Replicated, WithSentinel, plain
+from testbed.waiting import eventually
+from tests.support.faces import Face
 
 #: Everything that a failover takes on a busy machine, s.
 FAILOVER_S = 90

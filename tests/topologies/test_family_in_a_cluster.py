@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from testbed.topologies import Cluster
 from tests.support.faces import Face
-from tests.support.topologies import Cluster
 from tests.topologies.test_failover import move_slot
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.support.faces import Face, close_brought, eventually
-from tests.support.topologies import Quorum, address, plain
+from testbed.topologies import Quorum, address, plain
+from testbed.waiting import eventually
+from tests.support.faces import Face, close_brought
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.support.faces import Face, eventually
-from tests.support.proxy import Proxy
-from tests.support.topologies import Quorum, address
+from testbed.proxy import Proxy
+from testbed.topologies import Quorum, address
+from testbed.waiting import eventually
+from tests.support.faces import Face
 
 
 @pytest.fixture(scope="module")

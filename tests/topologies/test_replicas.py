@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.support.faces import Face, eventually
-from tests.support.topologies import Replicated, plain
+from testbed.topologies import Replicated, plain
+from testbed.waiting import eventually
+from tests.support.faces import Face
 
 
 def key(name: str) -> str:

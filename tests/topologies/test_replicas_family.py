@@ -9,8 +9,9 @@ import pytest
 
 import holdfast
 from holdfast._core.settings import Settings
-from tests.support.faces import Face, close_brought, eventually
-from tests.support.topologies import Replicated, plain
+from testbed.topologies import Replicated, plain
+from testbed.waiting import eventually
+from tests.support.faces import Face, close_brought
 
 
 def key(name: str, part: str = "") -> str:

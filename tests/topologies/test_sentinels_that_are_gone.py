@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from testbed.topologies import Topology, WithSentinel
 from tests.support.faces import Face
-from tests.support.topologies import Topology, WithSentinel
 
 
 class Rude:

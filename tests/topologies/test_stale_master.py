@@ -8,8 +8,9 @@ import pytest
 
 import holdfast
 from holdfast import embedded
-from tests.support.faces import Face, eventually
-from tests.support.topologies import WithSentinel, plain
+from testbed.topologies import WithSentinel, plain
+from testbed.waiting import eventually
+from tests.support.faces import Face
 
 #: Everything that a failover takes on a busy machine, s.
 FAILOVER_S = 90

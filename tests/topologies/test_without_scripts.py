@@ -10,11 +10,12 @@ import pytest
 
 import holdfast
 from holdfast import embedded, errors
-from tests.support import servers
-from tests.support.faces import Face, eventually
-from tests.support.servers import KINDS, Kind
+from testbed import servers
+from testbed.servers import KINDS, Kind
+from testbed.topologies import plain
+from testbed.waiting import eventually
+from tests.support.faces import Face
 from tests.support.standin import LikeRedis84
-from tests.support.topologies import plain
 
 
 @pytest.fixture(scope="module")

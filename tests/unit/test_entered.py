@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from contextlib import AsyncExitStack, ExitStack
-
 import pytest
 
-import holdfast
-import holdfast.asyncio
-from holdfast import embedded
 from holdfast._faces.entered import Entered
 
 
@@ -47,28 +40,3 @@ def test_in_doubt_nothing_is_released(ended: tuple[str, ...]) -> None:
     with pytest.raises(RuntimeError, match="which lease"):
         blocks.pop("c")
     assert [blocks.pop("b"), blocks.pop("a")] == [2, 1]
-
-
-def test_an_exit_stack_closed_in_another_thread(valkey_server: embedded.Server, unique_name: str) -> None:
-    with holdfast.connect(valkey_server.url) as locks:
-        lock = locks.lock(unique_name)
-        stack = ExitStack()
-        entering = threading.Thread(target=lambda: stack.enter_context(lock))
-        entering.start()
-        entering.join()
-        assert lock.locked()
-        stack.close()
-        assert not lock.locked()
-
-
-def test_an_exit_stack_closed_in_another_task(valkey_server: embedded.Server, unique_name: str) -> None:
-    async def main() -> None:
-        async with holdfast.asyncio.connect(valkey_server.url) as locks:
-            lock = locks.lock(unique_name)
-            stack = AsyncExitStack()
-            await asyncio.create_task(stack.enter_async_context(lock))
-            assert await lock.locked()
-            await stack.aclose()
-            assert not await lock.locked()
-
-    asyncio.run(main())

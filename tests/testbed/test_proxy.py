@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 
-from tests.support.proxy import Proxy
+from testbed.proxy import Proxy
 
 
 def echo(listener: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""Single cases of killed holders and waiters of the family, on a real server. All of them: test_family_killed.py."""
+"""Single cases of killed holders and waiters of the family, on a real server. All of them: test_killed.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import redis
 
 import holdfast
 from holdfast import embedded
-from tests.support.faces import eventually
+from testbed.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

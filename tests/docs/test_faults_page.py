@@ -6,7 +6,7 @@ import re
 
 from rig.rows import ALSO, ELSEWHERE, PAGE, ROWS, shown_by_row
 
-OWN = ("tests/live/test_faults_network.py", "tests/live/test_faults_server.py", "tests/live/test_faults_machine.py")
+OWN = ("tests/faults/test_network.py", "tests/faults/test_server.py", "tests/faults/test_machine.py")
 
 
 def test_every_row_has_a_test_or_a_reason() -> None:
@@ -35,7 +35,7 @@ def test_the_page_is_current() -> None:
 
 
 def test_rights_are_those_of_the_test() -> None:
-    from tests.live.test_faults_server import LOCK_COMMANDS
+    from tests.faults.test_server import LOCK_COMMANDS
 
     text = PAGE.read_text(encoding="utf-8")
     assert all(word in text for word in LOCK_COMMANDS.split())

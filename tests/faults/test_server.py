@@ -20,11 +20,11 @@ import holdfast
 from holdfast import embedded
 from holdfast._core.keys import lock_keys
 from holdfast.errors import ScriptRefused
-from tests.live.conftest import warm
-from tests.support import servers
-from tests.support.faces import Face, eventually
+from testbed import servers
+from testbed.servers import KINDS, Kind
+from testbed.waiting import eventually
+from tests.support.faces import Face, warm
 from tests.support.keys import fence_of, key_of, queue_of
-from tests.support.servers import KINDS, Kind
 
 LONG_S = 600
 

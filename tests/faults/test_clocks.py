@@ -11,7 +11,8 @@ import pytest
 
 import holdfast
 from holdfast import embedded
-from tests.support.faces import Face, eventually
+from testbed.waiting import eventually
+from tests.support.faces import Face
 from tests.support.family_worker import FamilyWorker
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.faces import eventually
+from testbed.waiting import eventually
 
 
 def rig(*args: str) -> subprocess.Popen[str]:

@@ -17,8 +17,8 @@ from redis import cluster
 from redis import sentinel as sentinels
 
 from holdfast import embedded
-from tests.support import servers
-from tests.support.faces import eventually
+from testbed import servers
+from testbed.waiting import eventually
 
 __all__ = ["Cluster", "Quorum", "Replicated", "Topology", "WithSentinel", "plain"]
 

@@ -15,17 +15,21 @@ import re
 import shutil
 import socket
 import subprocess
+import unittest
 from pathlib import Path
 from typing import Any, Literal
 
-import pytest
-
 from holdfast import embedded
 
-__all__ = ["KINDS", "Kind", "executable", "free_port", "start", "unique"]
+__all__ = ["KINDS", "Kind", "Missing", "executable", "free_port", "start", "unique"]
 
 Kind = Literal["valkey", "redis62", "redis70"]
 KINDS: tuple[Kind, ...] = ("valkey", "redis62", "redis70")
+
+
+class Missing(unittest.SkipTest):
+    """This machine has no such server; the message says what would bring one."""
+
 
 _numbers = itertools.count(1)
 
@@ -59,14 +63,14 @@ def executable(kind: Kind) -> Path | str:
 
 
 def start(kind: Kind = "valkey", **options: Any) -> embedded.Server:
-    """A running server of that kind; the test is skipped where the machine has none.
+    """A running server of that kind. Raises `Missing` where the machine has none: a test is skipped by it.
 
     Options are those of :func:`holdfast.embedded.server`: ``port``, ``password``, ``config`` … It listens on TCP
     without a password, unless they say otherwise: tests put wires between it and its clients.
     """
     program = executable(kind)
     if isinstance(program, str):
-        pytest.skip(program)
+        raise Missing(program)
     return embedded.server(executable=program, **{"port": 0, "password": "", **options})
 
 

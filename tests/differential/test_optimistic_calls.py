@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 import holdfast
 from holdfast import fencing
+from testbed.servers import unique
 from tests.support.faces import Actor, Face, function_for
 from tests.support.scripts import run_machine
-from tests.support.servers import unique
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast import embedded
-from tests.support.faces import Face, eventually
+from testbed.waiting import eventually
+from tests.support.faces import Face
 from tests.support.family_worker import HELD, FamilyWorker
 
 pytestmark = pytest.mark.usefixtures("nothing_left")

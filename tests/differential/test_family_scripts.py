@@ -1,6 +1,6 @@
 """The scripts of elections, several locks, conditions, gates and barriers on a real server, against simple models.
 
-As in test_family_models.py: hypothesis makes up who asks for what in which order, who is dead, and whose time is over;
+As in test_shared_scripts.py: hypothesis makes up who asks for what in which order, who is dead, and whose time is over;
 after every step the server holds what the model says, and has told whom the model says.
 """
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from holdfast._core.keys import lock_keys
+from testbed.servers import unique
 from tests.support.scripts import (
     BURY_MS,
     CLAIM_MS,
@@ -26,7 +27,6 @@ from tests.support.scripts import (
     run_machine,
     trim,
 )
-from tests.support.servers import unique
 
 RECHECK_MS = 300_000
 

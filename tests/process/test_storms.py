@@ -15,7 +15,7 @@ import holdfast
 import holdfast.asyncio
 from holdfast import embedded
 from holdfast._transport.threads import Node
-from tests.support.faces import eventually
+from testbed.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

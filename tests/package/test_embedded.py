@@ -17,7 +17,7 @@ import redis
 
 from holdfast import embedded
 from holdfast.errors import ConfigurationError, HoldfastError
-from tests.support.servers import Kind
+from testbed.servers import Kind
 
 Factory = Callable[..., embedded.Server]
 PATIENCE_S = 30.0

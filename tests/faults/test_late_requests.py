@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.support.faces import eventually
+from testbed.proxy import Proxy, Rule
+from testbed.waiting import eventually
 from tests.support.keys import key_of
-from tests.support.proxy import Proxy, Rule
 
 #: As long as asked for with `extend`: longer than any test takes.
 LONG_S = 600

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from holdfast._core.keys import lock_keys
+from testbed.servers import unique
 from tests.support.scripts import (
     BURY_MS,
     CLAIM_MS,
@@ -26,7 +27,6 @@ from tests.support.scripts import (
     run_machine,
     trim,
 )
-from tests.support.servers import unique
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

@@ -15,9 +15,10 @@ import holdfast
 from holdfast import embedded
 from holdfast._core.tokens import client_of
 from holdfast._lua import SCRIPTS
-from tests.support.faces import AsyncioFace, Face, eventually
+from testbed.proxy import Deed, Proxy
+from testbed.waiting import eventually
+from tests.support.faces import AsyncioFace, Face
 from tests.support.keys import fence_of, key_of, queue_of
-from tests.support.proxy import Deed, Proxy
 
 #: Longer than any test may take: what is gone before it was given back, and did not expire.
 LONG_S = 600

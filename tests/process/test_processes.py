@@ -15,7 +15,7 @@ import redis
 
 import holdfast
 from holdfast import embedded
-from tests.support.faces import eventually
+from testbed.waiting import eventually
 from tests.support.worker import workers
 
 pytestmark = pytest.mark.usefixtures("nothing_left")

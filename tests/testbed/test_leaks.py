@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import holdfast
-from tests.support import leaks
+from testbed import leaks
 
 
 def test_a_thread_a_descriptor_and_an_object_are_found() -> None:

@@ -17,18 +17,12 @@ import holdfast
 from holdfast import embedded
 from holdfast._transport import clock as clock_module
 from holdfast.lab.servers import Clock
-from tests.support.faces import AsyncioFace, Face, eventually
+from testbed.waiting import eventually
+from tests.support.faces import Face
 from tests.support.keys import fence_of, key_of, queue_of
 from tests.support.worker import workers
 
 LONG_S = 600
-
-
-def driver_of(client: Any, face: Face) -> Any:
-    """The driver behind a client of either face."""
-    if not isinstance(face, AsyncioFace):
-        return client._driver
-    return face.call(lambda: client._target._driver_here())
 
 
 # ---------------------------------------------------------------- the process
