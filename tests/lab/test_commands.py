@@ -72,7 +72,7 @@ def test_run_tells_and_its_status_says_safe_or_not(capsys: pytest.CaptureFixture
     assert "ENTERS" in said and "✓ safe" in said
     assert command_line.main(["run", "setnx-timestamp-inverted", "none", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert found["verdict"] == "excluded badly" and found["safe"] is False
+    assert found["verdict"] == "exclusion violated" and found["safe"] is False
     assert found["runs"][0]["history"]["events"]
 
 
@@ -123,10 +123,10 @@ def test_locks_of_users() -> None:
     cells = torture("redis_py", "none", "long-section", "late-release")
     assert [cells[fault].verdict for fault in ("none", "long-section", "late-release")] == [
         "safe",
-        "excluded badly",
+        "exclusion violated",
         "safe",
     ]
-    assert torture("careless", "none")["none"].verdict == "excluded badly"
+    assert torture("careless", "none")["none"].verdict == "exclusion violated"
     broken = torture("broken", "none")["none"]
     assert broken.verdict == runs.NOT_RUN and "no such luck" in broken.not_run
 
@@ -147,7 +147,7 @@ def test_torture_prints_the_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     lines = out.getvalue().splitlines()
     assert lines[0] == f"{MINE}:redis_py"
     assert "none" in lines[1] and "✓  safe" in lines[1]
-    assert "pause-holding" in lines[2] and "excluded badly" in lines[2]
+    assert "pause-holding" in lines[2] and "exclusion violated" in lines[2]
     assert "STOPPED" in out.getvalue()
     assert "pause-holding" in (tmp_path / "row.html").read_text()
 

@@ -72,7 +72,7 @@ def test_a_story_folds_repetition_and_marks_violations() -> None:
     folded = [text for row in story.rows for text in row.cells.values() if "×" in text]
     assert folded == ["34× SET KEY 1 NX →"]
     notes = [row.note for row in story.rows if row.note]
-    assert [kind for kind, _ in notes] == ["fault", "excluded badly"]
+    assert [kind for kind, _ in notes] == ["fault", "exclusion violated"]
     together = [row.states for row in story.rows if row.states.get("A") == row.states.get("B") == "inside"]
     assert together, "both bars are drawn as inside"
 
@@ -82,8 +82,8 @@ def test_a_timeline_fits_its_width(width: int) -> None:
     text = cell_text(played("setnx", "failover", overlap=True), width)
     rows = [line for line in text.splitlines() if re.match(r" +\d+\.\d  [│┆█▒✝]", line)]
     assert rows and max(map(len, rows)) <= width
-    assert "✗✗ EXCLUDED BADLY: A and B were both inside from 50 ms to 70 ms" in text
-    assert text.splitlines()[-1].startswith("✗✗ excluded badly")
+    assert "✗✗ EXCLUSION VIOLATED: A and B were both inside from 50 ms to 70 ms" in text
+    assert text.splitlines()[-1].startswith("✗✗ exclusion violated")
 
 
 @pytest.mark.skipif(chromium() is None, reason="no chromium on this machine (Debian: apt-get install chromium)")
@@ -99,7 +99,7 @@ def test_in_a_browser(tmp_path: Path) -> None:
         browser.until("document.readyState === 'complete' && document.querySelectorAll('td button').length > 0")
         assert browser.evaluate("document.querySelectorAll('td button').length") == len(cells)
         labels = browser.evaluate("[...document.querySelectorAll('td button')].map(b => b.ariaLabel)")
-        assert "setnx under failover: excluded badly" in labels
+        assert "setnx under failover: exclusion violated" in labels
         # A sign and a word in every cell: nothing hangs on colour.
         assert browser.evaluate(
             "[...document.querySelectorAll('td button')].every(b => b.querySelector('.mark').textContent.trim()"
@@ -109,9 +109,9 @@ def test_in_a_browser(tmp_path: Path) -> None:
         browser.evaluate("document.querySelector('[data-cell=\"setnx failover\"]').click()")
         browser.until("document.getElementById('play').open")
         title = "document.getElementById('title').textContent"
-        assert browser.evaluate(title) == "setnx under failover: excluded badly"
+        assert browser.evaluate(title) == "setnx under failover: exclusion violated"
         drawn = browser.evaluate("document.querySelector('#picture svg[role=img]').textContent")
-        assert "ENTERS" in drawn and "EXCLUDED BADLY" in drawn and "<b>something</b>" in drawn
+        assert "ENTERS" in drawn and "EXCLUSION VIOLATED" in drawn and "<b>something</b>" in drawn
         # The keyboard: out, to the next cell, in, on to the one after, out.
         browser.press("Escape")
         browser.until("!document.getElementById('play').open")

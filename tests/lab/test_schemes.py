@@ -80,21 +80,21 @@ def test_clients_clocks() -> None:
     check(cells, "setnx-timestamp none", "safe")
     check(cells, "set-nx-token client-clocks", "safe")
     for name in ("setnx-timestamp client-clocks", "setnx-timestamp-inverted none"):
-        assert "excluded badly" in cells[name].kinds, said(cells[name])
+        assert "exclusion violated" in cells[name].kinds, said(cells[name])
 
 
 def test_the_canonical_lock_has_its_limits() -> None:
     cells = play(set_nx_token="failover long-section pause-holding server-restarted crash-holding")
     for fault in ("failover", "long-section", "pause-holding", "server-restarted"):
         cell = cells[f"set-nx-token {fault}"]
-        assert cell.verdict == "excluded badly" and "lost update" in cell.kinds, said(cell)
+        assert cell.verdict == "exclusion violated" and "lost update" in cell.kinds, said(cell)
     check(cells, "set-nx-token crash-holding", "safe")
 
 
 @pytest.mark.skipif(no_compiler() is not None, reason=str(no_compiler()))
 def test_a_server_s_clock_that_jumps() -> None:
     cells = play(set_nx_token="server-clock", setnx_timestamp="server-clock", setnx="server-clock")
-    assert cells["set-nx-token server-clock"].verdict == "excluded badly"
+    assert cells["set-nx-token server-clock"].verdict == "exclusion violated"
     check(cells, "setnx server-clock", "safe")  # nothing there expires
     check(cells, "setnx-timestamp server-clock", "safe")  # nor asks the server for the time
 
@@ -107,13 +107,13 @@ def test_redlock() -> None:
     healed = next(during.of("healed")).at_ns
     assert any(event.at_ns < healed for event in during.of("acquired")), "safe, but was it available?"
     check(cells, "redlock three-stopped", "unavailable")
-    assert cells["redlock one-restarted"].verdict == "excluded badly", said(cells["redlock one-restarted"])
+    assert cells["redlock one-restarted"].verdict == "exclusion violated", said(cells["redlock one-restarted"])
 
 
 def test_the_naive_redlock_deletes_the_locks_of_others() -> None:
     cells = play(redlock_naive="none")
     naive = cells["redlock-naive none"]
-    assert "foreign release" in naive.kinds and naive.verdict == "excluded badly", said(naive)
+    assert "foreign release" in naive.kinds and naive.verdict == "exclusion violated", said(naive)
 
 
 def test_watch_never_loses_an_update() -> None:
@@ -146,7 +146,7 @@ def test_holdfast_is_safe_or_says_lost_before_anybody_else_enters(part: int) -> 
 
 def test_holdfast_with_more_than_one_server() -> None:
     cells = play(holdfast_synced="failover", holdfast_quorum="none one-restarted two-stopped")
-    check(cells, "holdfast-synced failover", "unavailable")  # and not: excluded badly
+    check(cells, "holdfast-synced failover", "unavailable")  # and not: exclusion violated
     for fault in ("none", "one-restarted", "two-stopped"):
         check(cells, f"holdfast-quorum {fault}", "safe")
 
@@ -158,5 +158,5 @@ def test_libraries() -> None:
     for name in [name.replace("_", "-") for name in present]:
         check(cells, f"{name} none", "safe")
         check(cells, f"{name} crash-holding", "safe")
-        assert cells[f"{name} long-section"].verdict == "excluded badly"
+        assert cells[f"{name} long-section"].verdict == "exclusion violated"
     check(cells, "object none", "safe")

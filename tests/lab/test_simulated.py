@@ -120,18 +120,18 @@ def test_every_rung_excludes_while_all_goes_well(kind: type[schemes.Scheme]) -> 
     "kind", [schemes.SetnxTimestampInverted, schemes.RedlockNaive], ids=lambda kind: str(kind.NAME)
 )
 def test_two_do_not_even_then(kind: type[schemes.Scheme]) -> None:
-    assert {"excluded badly", "foreign release"} <= found(kind, 20, longest_s=0.2)
+    assert {"exclusion violated", "foreign release"} <= found(kind, 20, longest_s=0.2)
 
 
 def test_sections_longer_than_the_ttl() -> None:
-    assert {"excluded badly", "foreign release"} <= found(schemes.SetNxEx, 20, longest_s=3)
-    assert "excluded badly" in (token := found(schemes.SetNxToken, 20, longest_s=3))
+    assert {"exclusion violated", "foreign release"} <= found(schemes.SetNxEx, 20, longest_s=3)
+    assert "exclusion violated" in (token := found(schemes.SetNxToken, 20, longest_s=3))
     assert "foreign release" not in token
     assert found(schemes.Setnx, 20, longest_s=3) == {"safe"}
 
 
 def test_clocks_apart() -> None:
-    assert "excluded badly" in found(schemes.SetnxTimestamp, 20, longest_s=0.2, skew_s=5)
+    assert "exclusion violated" in found(schemes.SetnxTimestamp, 20, longest_s=0.2, skew_s=5)
     assert found(schemes.SetNxToken, 20, longest_s=0.2, skew_s=5) == {"safe"}
 
 

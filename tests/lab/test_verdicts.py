@@ -65,23 +65,23 @@ def test_the_same_client_twice_is_no_overlap() -> None:
     assert kinds(history(*turn("A", 10, 20), *turn("A", 30, 40))) == ["safe"]
 
 
-# ---- excluded badly ----
+# ---- exclusion violated ----
 
 
 def test_two_inside_at_once() -> None:
     found = judge(history(*turn("A", 10, 30), *turn("B", 20, 40)))
-    assert found[0].kind == "excluded badly"
+    assert found[0].kind == "exclusion violated"
     assert found[0].who == ("A", "B")
     assert "from 12 ms to 22 ms" in found[0].sentence  # counted from the first event, at 8 ms
 
 
 def test_order_of_the_lines_does_not_matter_the_stamps_do() -> None:
     lines = [*turn("A", 10, 30), *turn("B", 20, 40)]
-    assert kinds(history(*reversed(lines))) == ["excluded badly"]
+    assert kinds(history(*reversed(lines))) == ["exclusion violated"]
 
 
 def test_one_who_never_left_is_inside_to_the_end() -> None:
-    assert kinds(history((1, "A", "entered"), *turn("B", 50, 60))) == ["excluded badly"]
+    assert kinds(history((1, "A", "entered"), *turn("B", 50, 60))) == ["exclusion violated"]
 
 
 def test_the_dead_are_not_inside() -> None:
@@ -96,7 +96,7 @@ def test_the_stopped_are_inside() -> None:
         (70, "A", "continued"),
         (71, "A", "left"),
     )
-    assert kinds(bad) == ["excluded badly"]
+    assert kinds(bad) == ["exclusion violated"]
 
 
 def lost(since: int, noticed: int, *acts: Line) -> History:
@@ -115,11 +115,11 @@ def test_who_relied_on_its_lease_only_until_before_the_other_came_is_outside() -
 
 
 def test_but_not_if_it_acted_later_than_it_says() -> None:
-    assert kinds(lost(40, 70, (55, "A", "read", {"value": 0}))) == ["excluded badly"]
+    assert kinds(lost(40, 70, (55, "A", "read", {"value": 0}))) == ["exclusion violated"]
 
 
 def test_nor_if_it_noticed_too_late() -> None:
-    assert kinds(lost(55, 70)) == ["excluded badly"]
+    assert kinds(lost(55, 70)) == ["exclusion violated"]
 
 
 def test_a_loss_cannot_be_dated_after_it_was_noticed() -> None:
@@ -327,8 +327,8 @@ def test_a_momentary_fault_makes_nothing_unavailable() -> None:
 
 def test_the_worst_comes_first() -> None:
     bad = history(*turn("A", 10, 30, 0), *turn("B", 20, 40, 0))
-    assert kinds(bad) == ["excluded badly", "lost update"]
-    assert worst(judge(bad)) == "excluded badly"
+    assert kinds(bad) == ["exclusion violated", "lost update"]
+    assert worst(judge(bad)) == "exclusion violated"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -106,7 +106,7 @@ def _lock_changed(stage: Stage, request: Request) -> bool:
 
 
 async def _outcome(stage: Stage, actor: Actor, kinds: Sequence[str], before: int) -> None:
-    """Wait until one more of these events is there, or the actor seems to hang for ever."""
+    """Wait until one more of these events is there, or the actor seems to hang forever."""
     with contextlib.suppress(TimeoutError):
         await stage.until(
             lambda: len(actor.events(*kinds)) > before or not actor.alive,

@@ -21,7 +21,7 @@ a client's lane
 a server's lane
     ``command``   reached it (``client``, ``phase``, ``text``, ``reply``, ``answered_ns``, ``fate``)
     ``key``       a key changed (``key``, ``was``, ``now``, ``ttl_ms``, ``by``: client, ``expiry``, ``lab``)
-    ``left over`` what lies there at the end (``key``, ``value``, ``ttl_ms``; -1: for ever)
+    ``left over`` what lies there at the end (``key``, ``value``, ``ttl_ms``; -1: forever)
     ``killed``, ``started``, ``stopped``, ``continued``, ``clock``, ``promoted``, ``flushed``
 the lab's lane
     ``fault``     begins (``text``, ``lasting``), ``healed`` ends a lasting one

@@ -25,7 +25,7 @@ _FRAME = Path(__file__).with_name("page.html")
 _PLACE = "/*DATA*/"
 
 _MEANINGS = {
-    "excluded badly": "two were inside the critical section at once",
+    "exclusion violated": "two were inside the critical section at once",
     "lost update": "a write was wiped out by another that started from the same value",
     "foreign release": "a lock was removed by one who did not hold it",
     "stuck": "nobody can ever acquire again",

@@ -190,14 +190,14 @@ def _of_server(event: Event) -> str:
         name = event.get("key")
         if event.get("now") is not None:
             ttl = event.get("ttl_ms", -1)
-            lasts = f"{ttl} ms" if ttl is not None and ttl >= 0 else "for ever"
+            lasts = f"{ttl} ms" if ttl is not None and ttl >= 0 else "no ttl"
             return f"{name} = {_cut(event.get('now'))} ({lasts})"
         if event.get("by") == "expiry":
             return f"{name} EXPIRED"
         who = event.get("by")
         return f"{name} gone" if who in ("lab", "unseen") else f"{name} removed by {who}"
     if kind == "left over":
-        return f"left for ever: {event.get('key')} = {_cut(event.get('value'))}"
+        return f"left forever: {event.get('key')} = {_cut(event.get('value'))}"
     if kind == "clock":
         return f"CLOCK {event.get('offset_s'):+g} s"
     return {

@@ -22,10 +22,10 @@ __all__ = ["KINDS", "MARKS", "SAFE", "Section", "Verdict", "judge", "sections", 
 
 SAFE = "safe"
 #: From the worst to the best.
-KINDS = ("excluded badly", "lost update", "foreign release", "stuck", "unavailable", SAFE)
+KINDS = ("exclusion violated", "lost update", "foreign release", "stuck", "unavailable", SAFE)
 #: A sign for each, so that nothing hangs on colour.
 MARKS = {
-    "excluded badly": "✗✗",
+    "exclusion violated": "✗✗",
     "lost update": "≠",
     "foreign release": "✂",
     "stuck": "∞",
@@ -121,7 +121,7 @@ def _excluded_badly(history: History) -> list[Verdict]:
                 until = min(first.end_ns, second.end_ns)
                 found.append(
                     Verdict(
-                        "excluded badly",
+                        "exclusion violated",
                         f"{first.client} and {second.client} were both inside "
                         f"from {_ms(history, second.start_ns)} to {_ms(history, until)}",
                         second.start_ns,
@@ -224,7 +224,7 @@ def _is_idle(history: History, client: str, at_ns: int) -> bool:
 
 
 def _stuck(history: History) -> list[Verdict]:
-    """The last to ask waited far longer than any lease of others, nobody holds, and a key stays for ever.
+    """The last to ask waited far longer than any lease of others, nobody holds, and a key stays forever.
 
     What was waited counts from the moment when the last of the others was through.
     """
@@ -251,7 +251,7 @@ def _stuck(history: History) -> list[Verdict]:
         Verdict(
             "stuck",
             f"{last.lane} waited {(ended - since_ns) / 1e9:.1f} s and nobody held the lock; "
-            f"left for ever on {left[0].lane}: {keys}",
+            f"left forever on {left[0].lane}: {keys}",
             since_ns,
             (last.lane,),
         )

@@ -16,8 +16,8 @@ class Incr(Scheme):
     """INCR the key; who reads 1 has the lock and sets a time to live. DEL gives it back.
 
     Source: the first of the three recipes in Java articles on Redis locks.
-    Claim: INCR is atomic, so exactly one client reads 1; EXPIRE keeps a crash from locking up for ever.
-    Weak: a crash between INCR and EXPIRE leaves the key for ever. DEL removes whoever's lock is there. Everyone
+    Claim: INCR is atomic, so exactly one client reads 1; EXPIRE keeps a crash from locking up forever.
+    Weak: a crash between INCR and EXPIRE leaves the key forever. DEL removes whoever's lock is there. Everyone
     who is refused still counts the key up.
     """
 
@@ -38,7 +38,7 @@ class Setnx(Scheme):
 
     Source: where most articles begin; the command page of SETNX shows the idea.
     Claim: SETNX succeeds for one client only.
-    Weak: a holder that dies, or whose DEL is lost, locks everybody out for ever.
+    Weak: a holder that dies, or whose DEL is lost, locks everybody out forever.
     """
 
     NAME = "setnx"
@@ -55,7 +55,7 @@ class SetnxExpire(Setnx):
 
     Source: the usual second step in the articles.
     Claim: the key goes away by itself when its holder has died.
-    Weak: two commands are not one: a crash between them leaves a key for ever. A holder that is late deletes
+    Weak: two commands are not one: a crash between them leaves a key forever. A holder that is late deletes
     the lock of the next one.
     """
 
