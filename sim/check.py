@@ -3,60 +3,22 @@
 Laws: a check looks at facts of the world (what a server holds, what a client believes, which clock says what) and never
 at what a protocol says of itself.
 
-Theory: a primitive joins the simulation as a `Primitive` in a module of its own under `primitives/`: it starts
-workers in every process and is told what the servers executed. `Ledger` holds the checks that every primitive with
-leases needs.
+`Ledger` holds the checks that every primitive with leases needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
-from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.validity import DRIFT
+from sim.driver import Process
+from sim.world import World
 
-if TYPE_CHECKING:
-    from sim.driver import Process
-    from sim.network import Node, Request
-    from sim.world import World
-
-__all__ = ["Belief", "Ledger", "Primitive"]
+__all__ = ["Belief", "Ledger"]
 
 #: A loss is told this long after the deadline at the latest, s of the process's clock, while it is not paused.
 TELL_S = 0.001
-
-
-class Primitive:
-    """A primitive's workload and invariants. Subclasses say `name` and override what they need."""
-
-    name = ""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-
-    def plays(self, *operations: str) -> None:
-        """Public operations that are played now, by their names: see tests/simulation/test_everything_public.py."""
-        self.world.played.update(operations)
-
-    def start(self, process: Process) -> None:
-        """Start the workers of a process; called for each that begins."""
-
-    def executed(self, node: Node, request: Request, value: Any, error: RequestFailed | None) -> None:
-        """A server has carried a request out; `node.server.touched` holds the keys that it changed."""
-
-    def crashed(self, process: Process) -> None:
-        """A process is no more."""
-
-    def closed(self, process: Process) -> None:
-        """A client was closed, and has given everything back: nothing of it is left on the server."""
-
-    def lost_data(self, node: Node) -> None:
-        """A server has lost its data, or other data than before are the master's."""
-
-    def settled(self) -> None:
-        """Everybody has come to an end and all that was under way has arrived: nothing may be left."""
 
 
 class Belief:

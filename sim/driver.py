@@ -10,9 +10,10 @@ end it carries that number, so that replies, timers and cancellations race witho
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast._core.effects import (
     Answer,
@@ -34,12 +35,11 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, LeaseState, Schedule
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import make_token
+from sim.clock import Clock
 
-if TYPE_CHECKING:
-    from sim.network import Inbox, Node
-    from sim.world import World
+__all__ = ["AnswerTo", "Cancelled", "Inbox", "Process", "Surroundings", "Task", "abandon"]
 
-__all__ = ["Cancelled", "Process", "Task", "abandon"]
+AnswerTo = Callable[[Any, RequestFailed | None], None]
 
 #: Timers fire a little late, never early: also against rounding between two clocks.
 LATE_S = 1e-8
@@ -88,10 +88,52 @@ class Task:
         self.effect: Effect[Any] | None = None
 
 
+class Inbox:
+    """One subscription: a connection from a process to the server with this number."""
+
+    __slots__ = ("deaf", "last_at", "process", "server", "up")
+
+    def __init__(self, process: Process, server: int) -> None:
+        self.process = process
+        self.server = server
+        #: The process believes in it.
+        self.up = False
+        #: Half-open: the server counts it, and nothing comes through.
+        self.deaf = False
+        self.last_at = 0.0
+
+
+class Surroundings(Clock, ABC):
+    """What a process asks of its world. It knows servers by their numbers only."""
+
+    #: When a process last learned that it had asked a former master.
+    redirected_at = -1.0
+
+    @abstractmethod
+    def master_number(self) -> int:
+        """Who is master now."""
+
+    @abstractmethod
+    def home_number(self, key: str) -> int:
+        """The server that a key lies on."""
+
+    @abstractmethod
+    def request(self, process: Process, server: int, call: Call | Command, answer: AnswerTo) -> None:
+        """Send a request on its way."""
+
+    @abstractmethod
+    def subscribe(self, process: Process, server: int, answer: AnswerTo) -> None:
+        """Open an inbox (in place of a broken one)."""
+
+    @abstractmethod
+    def closed(self, process: Process, *, settled: bool) -> None:
+        """A client has been closed. `settled`: nothing that it had to give back is still under way."""
+
+
 class Process:
     """One client process: its clock, its inboxes, its tasks, and the agent that renews what it holds."""
 
-    def __init__(self, world: World, number: int, settings: Settings) -> None:
+    def __init__(self, world: Surroundings, number: int, settings: Settings) -> None:
         self.world = world
         self._after = world.after
         self.number = number
@@ -112,7 +154,7 @@ class Process:
         self.schedule = Schedule(settings)
         self.inboxes: dict[int, Inbox] = {}
         #: The master as this process knows it.
-        self.master = world.master
+        self.master = world.master_number()
         self._many_masters = world.options.cluster
         #: Sessions of commands whose connection is given up.
         self.dropped: set[str | None] = set()
@@ -258,56 +300,56 @@ class Process:
 
     # -- effects ----------------------------------------------------------------------------------
 
-    def _node(self, number: int | None, key: str) -> Node:
+    def _server(self, number: int | None, key: str) -> int:
         if number is not None:
-            return self.world.nodes[number]
-        return self.world.home(key) if self._many_masters else self.master
+            return number
+        return self.world.home_number(key) if self._many_masters else self.master
 
     def _call(self, task: Task, effect: Call) -> None:
         ticket = task.ticket
-        node = self._node(effect.node, effect.keys[0])
+        server = self._server(effect.node, effect.keys[0])
 
         def answer(value: Any, error: RequestFailed | None) -> None:
             if error is not None:
-                self._heard_trouble(node, error)
+                self._heard_trouble(server, error)
             self.resume(task, ticket, value, error)
 
-        self.world.network.request(self, node, effect, answer)
+        self.world.request(self, server, effect, answer)
         request_timeout_s = (
             effect.request_timeout_s if effect.sync is None else effect.request_timeout_s + effect.sync[1] / 1000
         )
-        self.later(request_timeout_s, self._silent, task, ticket, node)
+        self.later(request_timeout_s, self._silent, task, ticket, server)
 
     def _command(self, task: Task, effect: Command) -> None:
         ticket = task.ticket
-        node = self._node(effect.node, effect.key or "")
+        server = self._server(effect.node, effect.key or "")
 
         def answer(value: Any, error: RequestFailed | None) -> None:
             if error is not None:
-                self._heard_trouble(node, error)
+                self._heard_trouble(server, error)
                 self.dropped.add(effect.session)
             self.resume(task, ticket, value, error)
 
-        self.world.network.request(self, node, effect, answer)
-        self.later(effect.request_timeout_s, self._session_silent, task, ticket, node, effect.session)
+        self.world.request(self, server, effect, answer)
+        self.later(effect.request_timeout_s, self._session_silent, task, ticket, server, effect.session)
 
-    def _session_silent(self, task: Task, ticket: int, node: Node, session: str | None) -> None:
+    def _session_silent(self, task: Task, ticket: int, server: int, session: str | None) -> None:
         if task.ticket == ticket:
             self.dropped.add(session)
-        self._silent(task, ticket, node)
+        self._silent(task, ticket, server)
 
-    def _silent(self, task: Task, ticket: int, node: Node) -> None:
+    def _silent(self, task: Task, ticket: int, server: int) -> None:
         if task.ticket == ticket and task.waiting:
-            error = RequestFailed("silent", "no answer in time", node.name, maybe_executed=True, transient=True)
-            self._heard_trouble(node, error)
+            error = RequestFailed("silent", "no answer in time", f"s{server}", maybe_executed=True, transient=True)
+            self._heard_trouble(server, error)
             self.resume(task, ticket, None, error)
 
-    def _heard_trouble(self, node: Node, failure: RequestFailed) -> None:
+    def _heard_trouble(self, server: int, failure: RequestFailed) -> None:
         """Ask who is master now, as a Sentinel client does when it connects anew."""
-        if node is self.master and failure.kind in ("refused", "broken", "silent", "READONLY"):
-            if self.master is not self.world.master:
+        if server == self.master and failure.kind in ("refused", "broken", "silent", "READONLY"):
+            if self.master != self.world.master_number():
                 self.world.redirected_at = self.world.now
-            self.master = self.world.master
+            self.master = self.world.master_number()
 
     def _call_many(self, task: Task, effect: CallMany) -> None:
         ticket = task.ticket
@@ -327,9 +369,9 @@ class Process:
                 self.resume(task, ticket, list(answers))
 
         for index, call in enumerate(effect.calls):
-            self.world.network.request(
+            self.world.request(
                 self,
-                self._node(call.node, call.keys[0]),
+                self._server(call.node, call.keys[0]),
                 call,
                 lambda value, error, index=index: answered(index, value, error),  # type: ignore[misc]
             )
@@ -340,24 +382,24 @@ class Process:
 
     def _listen(self, task: Task, effect: Listen) -> None:
         ticket = task.ticket
-        node = self._node(effect.node, effect.key)
+        server = self._server(effect.node, effect.key)
         self._listening.setdefault(effect.token, deque())
-        inbox = self.inboxes.get(node.number)
+        inbox = self.inboxes.get(server)
         if inbox is not None and inbox.up:
             self.later(0.0, self.resume, task, ticket, None)
             return
 
         def answer(value: Any, error: RequestFailed | None) -> None:
             if error is not None:
-                self._heard_trouble(node, error)
+                self._heard_trouble(server, error)
             self.resume(task, ticket, value, error)
 
-        self.world.network.subscribe(self, node, answer)
-        self.later(effect.request_timeout_s, self._silent, task, ticket, node)
+        self.world.subscribe(self, server, answer)
+        self.later(effect.request_timeout_s, self._silent, task, ticket, server)
 
     def listening(self, node: int | None, key: str) -> bool:
         """Whether the inbox there is open already."""
-        inbox = self.inboxes.get(self._node(node, key).number)
+        inbox = self.inboxes.get(self._server(node, key))
         return inbox is not None and inbox.up
 
     def _await_wake(self, task: Task, effect: AwaitWake) -> None:
@@ -395,7 +437,7 @@ class Process:
         if not self.alive or not inbox.up:
             return
         inbox.up = False
-        if self.inboxes.get(inbox.node.number) is inbox:
+        if self.inboxes.get(inbox.server) is inbox:
             for token in list(self._listening):
                 self._wake(token, Wake(Wake.ASK))
 

@@ -34,9 +34,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from sim.clock import Violation
 from sim.primitives import found
 from sim.small import FAULTS, SmallWorld
-from sim.world import Violation
 
 __all__ = ["FAULTS", "Bound", "Explored", "choosable", "explore", "read", "replay", "written"]
 

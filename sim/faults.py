@@ -1,43 +1,12 @@
-"""The nemesis: what strikes machines, connections and tasks, drawn by the seed; and the noise on messages."""
+"""The nemesis: what strikes machines, connections and tasks, drawn by the seed."""
 
 from __future__ import annotations
 
-import random
-from typing import TYPE_CHECKING
+from sim.driver import Process
+from sim.network import Node, Noise
+from sim.world import World
 
-from sim.network import Node
-
-if TYPE_CHECKING:
-    from sim.driver import Process
-    from sim.options import Options
-    from sim.world import World
-
-__all__ = ["Nemesis", "Noise"]
-
-
-class Noise:
-    """What happens to single messages."""
-
-    __slots__ = ("_late_s", "_table", "lost_push", "total")
-
-    def __init__(self, options: Options) -> None:
-        self._table: list[tuple[float, str]] = []
-        self.total = 0.0
-        for kind, chance in sorted(options.noise.items()):
-            self.total += chance
-            self._table.append((self.total, kind))
-        self.lost_push = options.lost_push
-        self._late_s = options.late_s
-
-    def kind(self, r: float) -> str:
-        """The fault for a random number below `total`."""
-        for bound, kind in self._table:
-            if r < bound:
-                return kind
-        return self._table[-1][1]
-
-    def late_s(self, rng: random.Random) -> float:
-        return rng.random() ** 2 * self._late_s
+__all__ = ["Nemesis"]
 
 
 class Nemesis:
@@ -161,7 +130,7 @@ class Nemesis:
         inboxes = [inbox for process in self.world.alive() for inbox in process.inboxes.values() if inbox.up]
         if inboxes:
             inbox = self.world.rng.choice(inboxes)
-            self._note(f"the inbox of {inbox.process.name} at {inbox.node.name} breaks")
+            self._note(f"the inbox of {inbox.process.name} at s{inbox.server} breaks")
             self.world.network.broke(inbox)
 
     def _inbox_deaf(self) -> None:
@@ -169,7 +138,7 @@ class Nemesis:
         if inboxes:
             inbox = self.world.rng.choice(inboxes)
             seconds = self.world.rng.random() * 30
-            self._note(f"the inbox of {inbox.process.name} at {inbox.node.name} is half-open for {seconds:.3f} s")
+            self._note(f"the inbox of {inbox.process.name} at s{inbox.server} is half-open for {seconds:.3f} s")
             inbox.deaf = True
             self.world.after(seconds, self.world.network.broke, inbox)
 

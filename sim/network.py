@@ -10,18 +10,19 @@ whether the request was carried out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import random
+from abc import abstractmethod
+from typing import Any
 
 from holdfast._core.effects import Call, Command
 from holdfast._core.failure import RequestFailed, refusal
+from holdfast._core.keys import inbox_prefix
+from holdfast._core.multilock import slot_of
+from sim.driver import AnswerTo, Inbox, Process, Surroundings
+from sim.options import Options
 from sim.server import OK, QUEUED, Refused, Server, copied
 
-if TYPE_CHECKING:
-    from sim.driver import Process
-    from sim.world import World
-
-__all__ = ["SLOWEST_S", "Inbox", "Network", "Node", "Request"]
+__all__ = ["SLOWEST_S", "Network", "Node", "Noise", "Request", "Site", "shown"]
 
 #: The servers' clocks start here, µs.
 EPOCH_US = 1_700_000_000_000_000
@@ -29,7 +30,30 @@ EPOCH_US = 1_700_000_000_000_000
 #: No delay of the network is longer, s; requests that are late beyond that are a fault of their own.
 SLOWEST_S = 15.0
 
-AnswerTo = Callable[[Any, RequestFailed | None], None]
+
+class Noise:
+    """What happens to single messages."""
+
+    __slots__ = ("_late_s", "_table", "lost_push", "total")
+
+    def __init__(self, options: Options) -> None:
+        self._table: list[tuple[float, str]] = []
+        self.total = 0.0
+        for kind, chance in sorted(options.noise.items()):
+            self.total += chance
+            self._table.append((self.total, kind))
+        self.lost_push = options.lost_push
+        self._late_s = options.late_s
+
+    def kind(self, r: float) -> str:
+        """The fault for a random number below `total`."""
+        for bound, kind in self._table:
+            if r < bound:
+                return kind
+        return self._table[-1][1]
+
+    def late_s(self, rng: random.Random) -> float:
+        return rng.random() ** 2 * self._late_s
 
 
 class Request:
@@ -90,25 +114,10 @@ class Connection:
         return OK
 
 
-class Inbox:
-    """One subscription: a connection from a process to a node."""
-
-    __slots__ = ("deaf", "last_at", "node", "process", "up")
-
-    def __init__(self, process: Process, node: Node) -> None:
-        self.process = process
-        self.node = node
-        #: The process believes in it.
-        self.up = False
-        #: Half-open: the server counts it, and nothing comes through.
-        self.deaf = False
-        self.last_at = 0.0
-
-
 class Node:
     """A machine with a server: its clock, its state, its subscribers and its replicas."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: Site, number: int) -> None:
         self.world = world
         self.number = number
         self.name = f"s{number}"
@@ -326,7 +335,7 @@ def shown(call: Call | Command) -> str:
 class Network:
     """Delays, losses and resets of everything between clients and servers."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Site) -> None:
         self.world = world
         #: (process number or None for all, node number) that cannot reach each other.
         self.cuts: dict[tuple[int | None, int], None] = {}
@@ -418,7 +427,7 @@ class Network:
             self.world.after(0.05, self._subscribed, process, node, answer)
             return
         self.world.steps += 1
-        inbox = Inbox(process, node)
+        inbox = Inbox(process, node.number)
         inbox.last_at = self.world.now
         channel = f"{self.world.inboxes}{process.id}".encode()
         node.subscribers.setdefault(channel, {})[inbox] = None
@@ -426,7 +435,7 @@ class Network:
             self.world.after(self.delay(), self._confirmed, inbox, answer)
 
     def _confirmed(self, inbox: Inbox, answer: AnswerTo) -> None:
-        node, process = inbox.node, inbox.process
+        node, process = self.world.nodes[inbox.server], inbox.process
         if inbox not in node.subscribers.get(f"{self.world.inboxes}{process.id}".encode(), {}):
             answer(None, RequestFailed("broken", "connection reset", node.name, maybe_executed=True, transient=True))
             return
@@ -440,11 +449,12 @@ class Network:
     def close(self, inbox: Inbox) -> None:
         """The server forgets the subscription."""
         channel = f"{self.world.inboxes}{inbox.process.id}".encode()
-        there = inbox.node.subscribers.get(channel)
+        subscribers = self.world.nodes[inbox.server].subscribers
+        there = subscribers.get(channel)
         if there is not None:
             there.pop(inbox, None)
             if not there:
-                del inbox.node.subscribers[channel]
+                del subscribers[channel]
 
     def broke(self, inbox: Inbox) -> None:
         """The connection ends on both sides; the process learns it a little later."""
@@ -483,3 +493,53 @@ class Network:
 
 def _nobody(value: Any, error: RequestFailed | None) -> None:
     """Nobody waits for this answer."""
+
+
+class Site(Surroundings):
+    """The servers and the network between them and the clients."""
+
+    def __init__(self, options: Options, *, trace: bool = False) -> None:
+        super().__init__(options, trace=trace)
+        self._generations = 0
+        self.inboxes = inbox_prefix("holdfast")
+        self.noise: Noise | None = None
+        self.network = Network(self)
+        self.nodes = [Node(self, number) for number in range(options.nodes)]
+        self.master = self.nodes[0]
+        if options.replicas:
+            for replica in self.nodes[1:]:
+                replica.rate = self.master.rate
+                replica.follow(self.master)
+
+    def new_generation(self) -> int:
+        """The number of data that nobody had before."""
+        self._generations += 1
+        return self._generations
+
+    def home(self, key: str) -> Node:
+        """The server that a key lies on: the current master, or in a Cluster the owner of its slot."""
+        return self.nodes[slot_of(key) % len(self.nodes)] if self.options.cluster else self.master
+
+    # -- what processes ask -----------------------------------------------------------------------
+
+    def master_number(self) -> int:
+        return self.master.number
+
+    def home_number(self, key: str) -> int:
+        return self.home(key).number
+
+    def request(self, process: Process, server: int, call: Call | Command, answer: AnswerTo) -> None:
+        self.network.request(process, self.nodes[server], call, answer)
+
+    def subscribe(self, process: Process, server: int, answer: AnswerTo) -> None:
+        self.network.subscribe(process, self.nodes[server], answer)
+
+    # -- what those who watch are told ------------------------------------------------------------
+
+    @abstractmethod
+    def executed(self, node: Node, request: Request, value: Any, error: RequestFailed | None) -> None:
+        """A server has carried a request out; `node.server.touched` holds the keys that it changed."""
+
+    @abstractmethod
+    def lost_data(self, node: Node) -> None:
+        """A server has lost its data, or other data than before are the master's."""

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sim.check import Primitive
+from sim.clock import Violation
+from sim.course import Course, Result
 from sim.options import MODES, Options
 from sim.primitives import found
 from sim.quorum import QuorumLock
-from sim.world import Result, Violation, World
+from sim.world import Primitive, World
 
 __all__ = ["Tally", "commit", "report", "run_modes", "run_seed", "run_seeds", "world_of"]
 
@@ -63,7 +64,7 @@ def run_seed(
     protected: bool = False,
 ) -> Result:
     """Run one seed to its end or its first violation."""
-    return world_of(seed, mode, without=without, names=names, protected=protected).run()
+    return Course(world_of(seed, mode, without=without, names=names, protected=protected)).run()
 
 
 @dataclass
@@ -252,13 +253,13 @@ def report(
 ) -> str:
     """What a seed does: its violation, the fewest kinds of faults that show it, its trace, how to see it again."""
     world = world_of(seed, mode, without=without, names=names, trace=True, protected=protected)
-    violation = world.run().violation
+    violation = Course(world).run().violation
     if violation is not None and shrink:
         for kind in world.options.faults():
             if kind in without:
                 continue
             fewer = world_of(seed, mode, without=without | {kind}, names=names, trace=True, protected=protected)
-            seen = fewer.run().violation
+            seen = Course(fewer).run().violation
             if seen is not None and seen.kind == violation.kind:
                 without, world, violation = without | {kind}, fewer, seen
     trace = world.trace or []

@@ -10,20 +10,17 @@ left) is here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from holdfast._core.effects import Call, Now, Protocol, Sleep, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._core.waiting import Busy, Grant
-from sim.check import Belief, Ledger, Primitive
-from sim.driver import Cancelled
-
-if TYPE_CHECKING:
-    from sim.driver import Process
-    from sim.network import Node
-    from sim.world import World
+from sim.check import Belief, Ledger
+from sim.driver import Cancelled, Process
+from sim.network import Node
+from sim.world import Primitive, World
 
 __all__ = ["Sessions", "Thing", "quietly"]
 

@@ -29,13 +29,13 @@ from typing import Any, TypeVar
 
 from holdfast._core.effects import Call, Command
 from holdfast._core.failure import RequestFailed
-from sim.check import Belief, Ledger, Primitive
-from sim.driver import Cancelled, Process, Task
-from sim.network import AnswerTo, Inbox, Network, Node, Request, shown
+from sim.check import Belief, Ledger
+from sim.driver import AnswerTo, Cancelled, Inbox, Process, Task
+from sim.network import Network, Node, Request, shown
 from sim.options import Options
 from sim.server import ZSet
 from sim.sessions import Sessions, Thing
-from sim.world import World
+from sim.world import Primitive, World
 
 __all__ = ["FAULTS", "Move", "SmallWorld"]
 
@@ -184,7 +184,7 @@ class _Network(Network):
 
     def _subscribed(self, process: Process, node: Node, answer: AnswerTo) -> None:
         if process.alive:
-            inbox = Inbox(process, node)
+            inbox = Inbox(process, node.number)
             channel = f"{self.world.inboxes}{process.id}".encode()
             node.subscribers.setdefault(channel, {})[inbox] = None
             self._tell(inbox, "confirmed", self._confirmed, inbox, answer, asker=answer)
@@ -576,7 +576,7 @@ class SmallWorld(World):
     def finish(self) -> None:
         """Nothing can happen any more: everybody must have come to an end, and leave nothing behind."""
         if self.violation is None:
-            self._stuck()
+            self.stuck()
         if self.violation is None:
             self._move_to(self.now + self.options.settle_s())
         if self.violation is None:
@@ -586,7 +586,7 @@ class SmallWorld(World):
     def late(self) -> bool:
         """Whether everybody should have come to an end long ago."""
         if self.now > _HORIZON_S:
-            self._stuck()
+            self.stuck()
             return True
         return False
 

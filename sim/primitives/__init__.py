@@ -5,11 +5,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from sim.check import Primitive
-    from sim.world import World
+from sim.world import Primitive, World
 
 __all__ = ["found"]
 

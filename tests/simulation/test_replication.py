@@ -6,6 +6,7 @@ import heapq
 
 import pytest
 
+from sim.faults import Nemesis
 from sim.network import Node
 from sim.options import Options
 from sim.world import World
@@ -31,14 +32,14 @@ def values(world: World) -> list[bytes | None]:
 def test_what_was_under_way_from_a_former_master_is_not_the_new_ones(seed: int) -> None:
     """As seed 22672 once had it: a replica took a change of the old master in place of one of the new master."""
     world = World(Options(seed=seed, mode="ordinary", processes=0, nodes=3, replicas=2, lag_s=0.05), [])
-    world.nemesis.failover()
+    Nemesis(world).failover()
     all_has_happened(world)
     first = world.master
     written(first, "first")
     all_has_happened(world)
     assert values(world) == [b"first"] * 3
     written(first, "lost")
-    world.nemesis.failover()
+    Nemesis(world).failover()
     second = world.master
     assert second is not first
     written(second, "second")
@@ -51,7 +52,7 @@ def test_every_new_data_has_a_number_of_its_own() -> None:
     world = World(Options(seed=1, mode="ordinary", processes=0, nodes=3, replicas=2), [])
     seen = {world.master.generation}
     for _ in range(3):
-        world.nemesis.failover()
+        Nemesis(world).failover()
         all_has_happened(world)
         assert world.master.generation not in seen
         assert {replica.generation for replica in world.master.replicas} == {world.master.generation}

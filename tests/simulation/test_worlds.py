@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sim import run
+from sim.course import Course
 from sim.options import MODES, Options
 from sim.primitives import found
 from sim.world import World
@@ -67,14 +68,14 @@ def test_what_nobody_can_promise_breaks_and_holds_with_its_protection(mode: str)
 @pytest.mark.parametrize("mode", ["ordinary", "failover-no-wait"])
 def test_the_same_seed_gives_the_same_trace(mode: str) -> None:
     first, second = (run.world_of(7, mode, trace=True) for _ in range(2))
-    assert first.run() == second.run()
+    assert Course(first).run() == Course(second).run()
     assert first.trace
     assert first.trace == second.trace
 
 
 def test_a_trace_costs_nothing_but_time() -> None:
     with_trace, without = run.world_of(11, trace=True), run.world_of(11)
-    assert with_trace.run() == without.run()
+    assert Course(with_trace).run() == Course(without).run()
 
 
 def test_different_seeds_are_different_worlds() -> None:
@@ -124,7 +125,7 @@ def test_a_cancellation_at_every_effect_leaves_nothing_behind(name: str) -> None
         )
         world = World(options, [found()[name]])
         next(iter(world.processes[0].tasks)).doom = effect
-        result = world.run()
+        result = Course(world).run()
         assert result.violation is None, f"cancelled at effect {effect}: {result.violation}"
         cancelled += world.cancelled
     assert cancelled >= 30, "most of them met their effect"
