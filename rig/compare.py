@@ -22,48 +22,49 @@ _INTRODUCTION = """\
 
 <!-- The tables are made by `{command}`. -->
 
-`make torture` starts worker processes, threads in one half of them and asyncio in the other. They take turns at three
-locks on a real server, write to a resource that checks fencing tokens, and note what they saw. A nemesis draws a fault
-every two seconds or so: it kills and stops workers, cuts their wires, loses replies, stops and restarts the server
-without its data, sets a memory limit, shifts clocks. When it is over, the histories are judged: no two workers may have
-been inside at once while both relied on their lease, fencing tokens must have grown, no stale write may have been
-accepted, after every healing everybody gets in again, and nothing is left on the server. The exit status says whether
-all of that was so.
+`make torture` starts worker processes, half of them with threads and half with asyncio. They take turns at three
+locks on a real server, write to a resource that checks fencing tokens, and record what they saw. A nemesis picks a
+fault about every two seconds: it kills and stops workers, cuts their connections, drops replies, stops and restarts
+the server without its data, sets a memory limit, shifts clocks. When it is over, the histories are judged: no two
+workers may have been inside at once while both relied on their leases, fencing tokens must have grown, no stale
+write may have been accepted, every client must be able to acquire again after the faults are healed, and nothing
+may be left on the server. The exit status says whether all of this held.
 
     make torture                                  # 2 minutes on one server
     make torture SECONDS=600 SEED=7               # longer, with another order of faults
     make torture TOPOLOGY=sentinel                # or quorum, cluster, all
     make torture LIBRARY=redis-py                 # or python-redis-lock
 
-*Overlap inside validity*: two workers inside, both within what their library lets them rely on. holdfast tells how long
-that is; the others do not, and so it is from the return of `acquire` to the call of `release`. Overlaps in *documented
-rows* are those for which a fault accounts that takes leases away for certain ([rows 41, 46, 55](faults.md), and row 22
-for a Cluster without `sync_replicas`): no lock can prevent them, and only a fencing token keeps their writes out. That
-they appear shows that the judge can see them.
+*Overlap inside validity*: two workers inside, both for as long as their library lets them rely on the lock.
+holdfast says how long that is; the others do not, so for them it is from the return of `acquire` to the call of
+`release`. Overlaps in *documented rows* are those explained by a fault that is known to take leases away ([rows 41,
+46, 55](faults.md), and row 22 for a Cluster without `sync_replicas`): no lock can prevent them, and only a fencing
+token keeps their writes out. That they show up proves that the judge can see overlaps.
 """
 
 _PROCESS = """\
 ## Faults of the process
 
-    make torture FAULTS=process                   # those alone; network: those of servers and wires alone
+    make torture FAULTS=process                   # only these; network: only those of servers and connections
 
-Beside the workers live processes that do what every primitive can do (threads, tasks, and greenlets where gevent is
-installed), while faults strike them: a signal's handler raises at any bytecode of the main thread, or releases,
-closes, cancels and acquires; a timer's signal comes every 10 ms; the process is stopped and goes on, again and again;
-it forks amid busy threads; `gc.set_threshold(1)`; clients and leases are dropped in cycles; no thread can be started,
-no descriptor is left; threads end before their leases; clients are closed at random; one `Election` serves all. Each
-process gets a few of these, and one of twelve ways to end, with locks held and others waiting for them.
+Besides the workers there are processes that use every primitive (with threads, tasks, and greenlets if gevent is
+installed) under faults: a signal handler raises at any bytecode of the main thread, or releases, closes, cancels
+and acquires; a timer signal arrives every 10 ms; the process is stopped and resumed again and again; it forks while
+threads are busy; `gc.set_threshold(1)`; clients and leases are dropped in reference cycles; no thread can be
+started; no file descriptor is left; threads end before their leases; clients are closed at random; one `Election`
+is shared by all. Each process gets a few of these, and one of twelve ways to end, while locks are held and others
+wait for them.
 
-The invariants are those above (readers and permits counted), and: every operation ends within its bound (else all
-stacks are told), no lease is released under its body by somebody else, a child of fork holds nothing and can acquire, a
-closed client grants nothing, nobody's error is a `KeyError`, an end leaves no lock behind and prints nothing, and
-afterwards threads, descriptors, the library's objects, memory, connections and keys are as they were. The summary
-counts every fault that was played, and names those that were not.
+The invariants are those above (with readers and permits counted), and: every operation ends within its bound
+(otherwise all stacks are printed), no lease is released under its body by someone else, a forked child holds
+nothing and can acquire, a closed client grants nothing, no error is a `KeyError`, a process that ends leaves no
+lock behind and prints nothing, and afterwards threads, descriptors, the library's objects, memory, connections and
+keys are as they were before. The summary counts every fault that was injected, and names those that were not.
 
-With all faults on, servers and wires are left in peace for the first two fifths of the run: only then a lock that is
-left behind is the process's fault. What this can find, it has found: adc547f, before any of it was mended, one server,
-60 s each on two cores with other work (load 6 to 17), 2026-11-22, `python -m rig torture --faults process --seconds 60
---seed 1 --src CHECKOUT/src`:
+With all faults on, servers and connections are left alone for the first two fifths of the run: only then is a lock
+that is left behind the process's fault. What this can find, it has found: commit adc547f, before any of it was
+fixed, one server, 60 s each on two cores with other work (load 6 to 17), 2026-11-22, `python -m rig torture
+--faults process --seconds 60 --seed 1 --src CHECKOUT/src`:
 
 | | seed 1 | seed 2 | seed 3 |
 |-|-|-|-|
@@ -71,20 +72,20 @@ left behind is the process's fault. What this can find, it has found: adc547f, b
 | **overlaps inside validity** | **12** | **8** | **3** |
 | kinds of findings | 22 | 24 | 18 |
 
-The overlaps are leases that were extended while they were renewed, and clients closed under a holder. The others: a
-thread with an ended one's ident got its lease (threads that end before their leases), waits that did not end (signals;
-exceptions in `with`), locks left for their ttl after nine ways to end, leases released under their bodies (close at
-random, a shared `Election`), `close()` that raised and an agent that ended where no thread could be started, a
-`KeyError` from every script not read yet where no descriptor was left.
+The overlaps are leases that were extended while they were renewed, and clients closed under a holder. The other
+findings: a thread that had been given the ident of an ended thread got its lease, waits that did not end (signals;
+exceptions in `with`), locks left until their ttl after nine ways to end, leases released under their bodies (random
+closes, a shared `Election`), a `close()` that raised and a watchdog that ended where no thread could be started,
+and a `KeyError` from every script that had not been read yet where no descriptor was left.
 """
 
 _REMARKS = """\
-redis-py and python-redis-lock have no fencing tokens: the resource has to take what comes, and counts as stale what a
-holder writes after a later holder has written. Their users are not told of a lost lease; redis-py's does not renew, and
-its stays were kept far shorter than its ttl. That is also why grants are not to be compared: one stay in a hundred is
-as long as a ttl or two where the library renews.
+redis-py and python-redis-lock have no fencing tokens: the resource has to accept every write, and counts as stale
+what a holder writes after a later holder has written. Their users are not told of a lost lease. The lock of
+redis-py does not renew itself, so its critical sections were kept far shorter than its ttl. For that reason, do not
+compare the numbers of grants: where the library renews, one section in a hundred is as long as one or two ttls.
 
-One run is one sample, and every kind of fault comes once or twice in a minute. Other seeds gave, for holdfast,
+One run is one sample, and every kind of fault occurs once or twice in a minute. Other seeds gave, for holdfast,
 redis-py and python-redis-lock: overlaps 0, 0, 0 and stale writes accepted 0, 4, 10 (seed 1); 0, 0, 18 and 0, 8, 6
 (seed 2); the same day, `python -m rig torture --seconds 60 --seed 1 --library redis-py` and so on, on two cores
 with other work (load 9 to 13)."""
@@ -92,8 +93,8 @@ with other work (load 9 to 13)."""
 
 _ALONE = """\
 Another seed, `make torture TOPOLOGY=sentinel SECONDS=60 SEED=11` and so on, gave for quorum, sentinel and cluster:
-grants 1,890, 2,336, 2,493; faults 27, 16, 18; overlaps inside validity 0, 0, 0; bodies that went on beyond their
-validity 0, 0, 13; stale writes accepted 0, 0, 0; longest wait for a free lock once healed 1.91 s, 1.61 s, 0.05 s;
+grants 1,890, 2,336, 2,493; faults 27, 16, 18; overlaps inside validity 0, 0, 0; bodies that continued beyond their
+validity 0, 0, 13; stale writes accepted 0, 0, 0; longest wait for a free lock after healing 1.91 s, 1.61 s, 0.05 s;
 nothing left behind."""
 
 
@@ -153,10 +154,10 @@ def _sum(reports: Sequence[Report]) -> dict[str, str]:
         "faults": str(sum(sum(report.faults.values()) for report in reports)),
         "**overlaps inside validity**": f"**{told('overlaps')}**",
         "the same, in documented rows": ", ".join(f"{n} in {kind}" for kind, n in sorted(documented.items())) or "0",
-        "bodies that went on beyond their validity": str(told("bodies")),
+        "bodies that continued beyond their validity": str(told("bodies")),
         "stale writes refused": str(told("stale_refused")),
         "**stale writes accepted**": f"**{told('stale_accepted')}**",
-        "longest wait for a free lock once healed": f"{max(r.longest_wait_at_a_lock_s for r in reports):.2f} s",
+        "longest wait for a free lock after healing": f"{max(r.longest_wait_at_a_lock_s for r in reports):.2f} s",
         "left behind": str(sum(len(report.left_over) for report in reports)),
     }
 

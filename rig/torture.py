@@ -82,7 +82,7 @@ class Report:
             f"  overlaps of bodies beyond their validity  {self.bodies}",
             f"  stale writes refused                      {self.stale_refused}",
             f"  stale writes accepted                     {self.stale_accepted}",
-            f"  longest wait for a free lock once healed  {self.longest_wait_s:.2f} s anywhere, "
+            f"  longest wait for a free lock after healing  {self.longest_wait_s:.2f} s anywhere, "
             f"{self.longest_wait_at_a_lock_s:.2f} s at one lock (after: {self.longest_after or 'nothing'})",
             f"  what clients were told                    {errors}",
             f"  left behind                               {', '.join(self.left_over) or 'nothing'}",
