@@ -40,11 +40,11 @@ test: $(READY) ## the tests (PYTEST_ARGS="-k name", JOBS=2)
 test-thorough: $(READY) ## the long forms: every bytecode, every pair, many rounds (CI runs them, too)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m thorough $(PYTEST_ARGS)
 
-check: $(READY) ## style, types and the arrows between the modules
+check: $(READY) ## style, types, imports between the modules, subjects of commits
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(SOURCES)
-	$(BIN)/python -m pytest -q tests/unit/test_architecture.py
+	$(BIN)/python -m pytest -q tests/unit/test_architecture.py tests/package/test_commits.py
 
 format: $(READY) ## put the source into shape
 	$(BIN)/ruff check --fix .
