@@ -6,6 +6,7 @@ The tests are found by their names: `test_46_…` is for row 46, `test_06_07_…
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -259,6 +260,52 @@ ALSO |= {
     "test_two_extensions_at_once_leave_what_the_client_trusts": (69,),
     "test_schedules": (60, 70),
     "test_many_schedules": (60, 70),
+    "test_replies_byte_by_byte_do_not_prolong_a_timeout": (8,),
+    "test_a_server_that_reads_nothing_does_not_hold_up_a_large_request": (8,),
+    "test_what_a_kill_leaves_ends_with_its_ttl": (21,),
+    "test_what_a_killed_process_held_is_free_in_time": (21,),
+    "test_a_wake_up_that_gets_lost_costs_a_second": (50,),
+    "test_who_was_killed_while_waiting_holds_up_nobody": (52,),
+    "test_an_exception_at_some_bytecodes_leaves_nothing": (56,),
+    "test_an_exception_at_every_bytecode_leaves_nothing": (56,),
+    "test_an_exception_at_the_ends_of_a_block_leaves_nothing": (56,),
+    "test_signals_at_random_moments_leave_nothing": (56,),
+    "test_ctrl_c_leaves_nothing": (56,),
+    "test_an_exception_between_a_grant_and_its_caller_leaves_nothing": (56,),
+    "test_calling_it_again_finishes_it": (56,),
+    "test_no_traceback": (56,),
+    "test_handlers_at_random_moments": (57,),
+    "test_handlers_at_more_random_moments": (57,),
+    "test_closed_by_a_signal_handler_while_waiting": (57,),
+    "test_a_forked_child_has_nothing_of_busy_threads": (60,),
+    "test_a_block_that_is_left_in_the_child_raises_there_only": (60,),
+    "test_a_forked_child_has_nothing_of_an_event_loop": (60,),
+    "test_multiprocessing_and_preexec_amid_busy_threads": (60,),
+    "test_clients_at_a_server_that_hangs_are_collected_at_once": (61,),
+    "test_a_client_is_collected_while_its_own_lock_is_held": (61,),
+    "test_dropping_many_leases_is_linear_and_delays_no_renewal": (61,),
+    "test_the_collector_at_every_allocation": (61,),
+    "test_an_event_loop_is_not_held_up_by_a_client_of_another_one": (61,),
+    "test_an_acquire_without_threads_fails_and_gives_back": (62,),
+    "test_an_acquire_works_when_threads_are_back": (62,),
+    "test_losses_are_told_without_new_threads": (62,),
+    "test_without_a_renewer_a_lease_is_lost_in_time_and_told": (62,),
+    "test_a_dropped_client_is_closed_though_no_thread_could_be_started_at_first": (62,),
+    "test_coroutines_run_by_hand_own_nothing": (64,),
+    "test_who_has_lost_the_lead_sees_and_ends_only_that": (65,),
+    "test_one_waits_to_lead_while_another_does": (65,),
+    "test_what_is_held_is_lost_and_told_and_free": (66,),
+    "test_a_block_ends_with_the_loss": (66,),
+    "test_who_waits_is_told_and_gone": (66,),
+    "test_those_who_hold_are_told_before_others_get_in": (66,),
+    "test_closed_by_two_at_once": (66,),
+    "test_nothing_can_be_asked_of_a_closed_client": (66,),
+    "test_the_server_is_gone": (66,),
+    "test_eight_clients_end_side_by_side_at_a_server_that_hangs": (66,),
+    "test_a_clean_exit_leaves_nothing": (67,),
+    "test_what_is_held_at_the_interpreters_end_is_released": (67,),
+    "test_a_process_that_ends_releases": (67,),
+    "test_a_quorum_of_greenlets": (68,),
 }
 
 _TORTURE = "`make torture`, which injects it and fails on a violation ([torture](torture.md#faults-of-the-process))"
@@ -294,6 +341,7 @@ class Shown:
     servers: str
 
 
+@functools.cache
 def shown_by_row() -> dict[int, list[Shown]]:
     """All tests with row numbers in their names."""
     found: dict[int, list[Shown]] = defaultdict(list)
@@ -347,8 +395,8 @@ def page() -> str:
         "Every way in which a lock on a server is known to fail, what users of holdfast see of it, and the tests that",
         "inject the fault and check the result. The faults are real, on real servers: processes are killed and",
         "stopped, a proxy on loopback drops, delays and resets, clocks are shifted under the process. All tests are",
-        "part of `make test`; `-k test_46` runs those of row 46. `make torture` mixes the faults at random: see",
-        "[torture](torture.md).",
+        "part of `make test-all`, nearly all of `make test`; `-k test_46` runs those of row 46. `make torture` mixes",
+        "the faults at random: see [torture](torture.md).",
         "",
         "The server is Valkey 9.1 unless others are named. *The limit*: what no client can make safe, and what can.",
         "",
@@ -357,7 +405,7 @@ def page() -> str:
     ]
     for row in ROWS:
         result = row.result + (f". *The limit*: {row.limit}" if row.limit else "")
-        shown = "<br>".join(_shown(test) for test in tests.get(row.number, [])) or ELSEWHERE.get(row.number, "")
+        shown = "<br>".join([*map(_shown, tests.get(row.number, [])), *filter(None, [ELSEWHERE.get(row.number)])])
         lines.append(f"| {row.number} | {row.fault} | {result} | {shown} |")
     lines += [
         "",
