@@ -1,7 +1,7 @@
 """Every error that holdfast raises on purpose.
 
-Laws: one fact, one error; every error carries its facts as fields, names a way out where there is one,
-survives pickling, and is a `HoldfastError`.
+Laws: one fact, one error; every error carries its facts as fields, names a way out where there is one, survives
+pickling, and is a `HoldfastError`. A message of another program is shortened and printed without control characters.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ __all__ = [
 
 
 def shown(text: object, most: int = 200) -> str:
-    """Text of somebody else's for a message: not longer than that, and without control characters."""
+    """Foreign text for a message: at most `most` characters, and none of them a control character."""
     text = str(text)
     cut = text[:most] + "…" if len(text) > most else text
     return cut if cut.isprintable() else "".join(char if char.isprintable() else repr(char)[1:-1] for char in cut)
 
 
 class HoldfastError(Exception):
-    """Root of all errors of this library."""
+    """Base class of every error that this library raises. `message` is the whole text."""
 
     def __init__(self, message: str, **fields: Any) -> None:
         super().__init__(message)
@@ -63,7 +63,11 @@ def _revive(kind: type[HoldfastError], message: str, fields: dict[str, Any]) -> 
 
 
 class ConfigurationError(HoldfastError, ValueError):
-    """An argument was refused before anything was sent: `argument`, `value`, `allowed`."""
+    """An argument, a URL or a client cannot be used as given. Nothing was acquired.
+
+    Fields: `argument` (its name), `value` (what was given, without passwords), `allowed` (what may be given instead).
+    Way out: give what `allowed` says.
+    """
 
     argument: str
     value: object
@@ -85,14 +89,14 @@ class ConfigurationError(HoldfastError, ValueError):
         )
 
 
-#: What may be told of an address: hosts and ports, and a path without anything unusual.
+#: What a message may show of an address: hosts and ports, and a path without anything unusual.
 _HOSTS = re.compile(r"((\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]*)(:[0-9]{1,5})?(,|$))*")
 _PATH = re.compile(r"[A-Za-z0-9_./~-]{0,120}")
 _SCHEME = re.compile(r"(redis|rediss|valkey|valkeys)(\+(sentinel|cluster))?|redlocks?|unix|https?", re.IGNORECASE)
 
 
 def redacted(url: str) -> str:
-    """The URL without user, password and options. What may be a part of them, in a URL that is wrong, is left out."""
+    """The URL without user, password and options. Of a malformed URL, whatever could belong to these is left out."""
     scheme, apart, rest = url.partition("://")
     if not apart or not _SCHEME.fullmatch(scheme):
         return "…"
@@ -106,7 +110,7 @@ def redacted(url: str) -> str:
 
 
 def _without_secrets(value: Any) -> Any:
-    """What an error may keep of an argument: URLs and clients of redis-py know passwords."""
+    """The part of an argument that an error may keep: URLs and clients of redis-py contain passwords."""
     if isinstance(value, (bytes, bytearray)) and (b"://" in value or b"@" in value):
         value = bytes(value).decode("utf-8", "replace")
     if isinstance(value, str):
@@ -127,7 +131,11 @@ def _shown(value: object) -> str:
 
 
 class AcquireTimeout(HoldfastError, TimeoutError):
-    """Waiting ended before the turn came: `name`, `waited_s`, `holder` (its token, if known), `kind` of what."""
+    """`acquire(timeout=...)` gave up: somebody else held it until the timeout ended. Nothing was acquired.
+
+    Fields: `kind` and `name` of what was waited for, `waited_s`, `holder` (the token of its holder, or None where that
+    is not known). Way out: a longer `timeout`; `lock.holder()` and `holdfast status` say who holds it.
+    """
 
     kind: str
     name: str
@@ -155,7 +163,10 @@ class AcquireTimeout(HoldfastError, TimeoutError):
 
 
 class AcquireCancelled(HoldfastError):
-    """The `cancel` object of this acquire was set from elsewhere while it waited: `name`, `kind` of what."""
+    """The `Cancel` object given to `acquire` was set while it waited (threads only). Nothing was acquired.
+
+    Fields: `kind` and `name` of what was waited for. Way out: none is needed; somebody asked for this.
+    """
 
     kind: str
     name: str
@@ -165,9 +176,10 @@ class AcquireCancelled(HoldfastError):
 
 
 class AlreadyHeld(HoldfastError):
-    """This thread or task holds it already and would wait for itself indefinitely.
+    """This thread or task already holds it, and would wait for itself indefinitely.
 
-    `name` and `kind` of what it holds; `wanted`: the kind of what it asked for.
+    Fields: `kind` and `name` of what it holds, `wanted` (the kind of what it asked for). Way out: release the first
+    lease, or use `reentrant=True` for a lock, `upgrade()` or `downgrade()` for a read-write lock.
     """
 
     kind: str
@@ -177,14 +189,14 @@ class AlreadyHeld(HoldfastError):
     def __init__(self, name: str, kind: str = "lock", wanted: str = "lock") -> None:
         out = _WAYS_OUT.get((kind, wanted), "release that lease first")
         super().__init__(
-            f"{kind} {name!r} is held by this thread or task already, which asked for the {wanted}; {out}",
+            f"{kind} {name!r} is already held by this thread or task, which asked for the {wanted}; {out}",
             kind=kind,
             name=name,
             wanted=wanted,
         )
 
 
-#: For a thread that holds the first and asks for the second.
+#: What to do for a thread that holds the first and asks for the second.
 _WAYS_OUT = {
     ("lock", "lock"): "release it first, or use reentrant=True",
     ("read lock", "read lock"): "go on with the lease it has, or release that first",
@@ -196,7 +208,11 @@ _WAYS_OUT = {
 
 
 class NotHeld(HoldfastError):
-    """An operation that only a holder may do was asked for by somebody else: `name`, `operation`, `kind` of what."""
+    """An operation that needs the lock was called by a thread or task that does not hold it.
+
+    Fields: `kind` and `name` of what is not held, `operation`. Way out: call it within `with lock:`, in the thread or
+    task that acquired the lease.
+    """
 
     kind: str
     name: str
@@ -207,19 +223,28 @@ class NotHeld(HoldfastError):
 
     @staticmethod
     def _said(name: str, operation: str, kind: str) -> str:
-        return f"{operation} needs {kind} {name!r} to be held by the thread or task that calls it, and it is not"
+        return f"{operation} needs {kind} {name!r} to be held by the calling thread or task: acquire it there first"
 
 
 class LeaseReleased(NotHeld):
-    """The lease was released before: `name`, `operation`, `kind` of what."""
+    """An operation was called on a lease that has already been released.
+
+    Fields: `kind` and `name` of what it was a lease of, `operation`. Way out: acquire a new lease.
+    """
 
     @staticmethod
     def _said(name: str, operation: str, kind: str) -> str:
-        return f"{operation}: the lease of {kind} {name!r} was released before; acquire it anew"
+        return f"{operation}: the lease of {kind} {name!r} was already released; acquire a new one"
 
 
 class LeaseLost(HoldfastError):
-    """The lease ended before it was released: `name`, `reason` ("expired", "taken", "closed", …), `kind` of what."""
+    """The lease ended before it was released: what it protects may be in use by its next holder.
+
+    Fields: `kind` and `name` of what it was a lease of, `reason`: "expired" (it was not renewed in time), "taken" (the
+    server does not know it any more, or gave it to somebody else), "max_hold" (its `max_hold` is over), "closed" (its
+    client was closed), "forked" (this process is a fork of the one that holds it), "watchdog ended" (the thread that
+    renews it could not run). Way out: stop writing, have the resource check fencing tokens, acquire a new lease.
+    """
 
     kind: str
     name: str
@@ -227,11 +252,16 @@ class LeaseLost(HoldfastError):
 
     def __init__(self, name: str, reason: str, kind: str = "lock") -> None:
         super().__init__(
-            f"the lease of {kind} {name!r} is lost ({reason}); somebody else may have it now",
+            f"the lease of {kind} {name!r} is lost ({reason}); somebody else may hold it now",
             kind=kind,
             name=name,
             reason=reason,
         )
+
+
+#: What to do where the error itself says nothing better.
+_LOOK = "`holdfast doctor` checks what locks need of a server"
+_REACH = "check the address and that the server is running (`holdfast doctor` tries it)"
 
 
 def _of(about: str | None) -> str:
@@ -239,8 +269,13 @@ def _of(about: str | None) -> str:
 
 
 class ServerError(HoldfastError):
-    """The server refused: `node`, `kind` (its error word, as NOAUTH), `server_message`, `about` (what was asked
-    for, as "lock 'orders:42'", or None)."""
+    """The server answered with an error, or with something that is not an answer. The command was not executed, as a
+    rule: errors that can come half-way through a command say so.
+
+    Fields: `node` (its address), `kind` (the server's error word, as "NOAUTH"; "nonsense" for what is no answer),
+    `server_message`, `about` (what was asked for, as "lock 'orders:42'"; None where no key was involved). Way out: the
+    message ends with it where one is known; `holdfast doctor` checks what locks need of a server.
+    """
 
     node: str
     kind: str
@@ -250,10 +285,9 @@ class ServerError(HoldfastError):
     def __init__(
         self, node: str, kind: str, server_message: str, way_out: str | None = None, about: str | None = None
     ) -> None:
-        out = f"; {way_out}" if way_out else ""
         where = f"server {node}" if node else "the server"
         super().__init__(
-            f"{_of(about)}{where} said: {shown(server_message, 500)}{out}",
+            f"{_of(about)}{where} said: {shown(server_message, 500)}; {way_out or _LOOK}",
             node=node,
             kind=kind,
             server_message=server_message,
@@ -262,27 +296,41 @@ class ServerError(HoldfastError):
 
 
 class ScriptRefused(ServerError):
-    """The server does not let this user run scripts, and what was asked for needs them.
+    """The server does not let this user run Lua scripts, and the operation needs them.
 
-    A plain lock does not, where WATCH and MULTI are allowed; semaphores, `sync_replicas`, a quorum and the rest do.
+    Fields: those of `ServerError`. Way out: allow the user EVAL, EVALSHA and SCRIPT LOAD. A plain lock works without,
+    where WATCH and MULTI are allowed; semaphores, `sync_replicas`, a quorum and the rest do not.
     """
 
 
 class ServerUnreachable(HoldfastError):
-    """No connection to the server: `node`, `because`, `about` (what was asked for, or None)."""
+    """There was no connection to the server, so that the command was certainly not executed.
+
+    `acquire` without a timeout raises it after 30 s without a server, everything else sooner. Fields: `node` (the
+    address), `because`, `about` (what was asked for, as "lock 'orders:42'"; None where no key was involved). Way out:
+    check the address, the server and the network between; `holdfast doctor` tries them.
+    """
 
     node: str
     because: str
     about: str | None
 
-    def __init__(self, node: str, because: str, about: str | None = None) -> None:
+    def __init__(self, node: str, because: str, about: str | None = None, way_out: str | None = None) -> None:
         super().__init__(
-            f"{_of(about)}server {node} cannot be reached: {because}", node=node, because=because, about=about
+            f"{_of(about)}server {node} cannot be reached: {shown(because, 500)}; {way_out or _REACH}",
+            node=node,
+            because=because,
+            about=about,
         )
 
 
 class OutcomeUnknown(HoldfastError):
-    """A request was sent and no answer came, so that it may have been carried out: `node`, `because`, `about`."""
+    """A command was sent and no answer came: it may have been executed.
+
+    A lease that `acquire` may have been granted this way is given back in the background. Fields: `node` (the
+    address), `because`, `about` (what was asked for, as "lock 'orders:42'"; None where no key was involved). Way out:
+    look at the state before repeating what must not be done twice.
+    """
 
     node: str
     because: str
@@ -290,7 +338,8 @@ class OutcomeUnknown(HoldfastError):
 
     def __init__(self, node: str, because: str, about: str | None = None) -> None:
         super().__init__(
-            f"{_of(about)}no answer from server {node}: {because}; what was asked may have been done",
+            f"{_of(about)}no answer from server {node}: {shown(because, 500)}; the command may have been executed: "
+            "check the state before repeating it",
             node=node,
             because=because,
             about=about,
@@ -298,24 +347,36 @@ class OutcomeUnknown(HoldfastError):
 
 
 class QuorumUnreachable(HoldfastError):
-    """Too few of the independent servers gave an answer that counts: `needed`, `heard`, `problems` (text for each)."""
+    """Fewer than a majority of the independent servers gave an answer that counts.
+
+    Fields: `needed` and `heard` (numbers of servers), `problems` (a text for each server that did not count), `about`
+    (what was asked for, as "lock 'orders:42'"). Way out: bring these servers back; one that was restarted votes again
+    after `restart_delay`.
+    """
 
     needed: int
     heard: int
     problems: tuple[str, ...]
+    about: str | None
 
-    def __init__(self, needed: int, heard: int, problems: tuple[str, ...]) -> None:
-        listed = "; ".join(problems)
+    def __init__(self, needed: int, heard: int, problems: tuple[str, ...], about: str | None = None) -> None:
+        listed = "; ".join(shown(problem, 500) for problem in problems)
         super().__init__(
-            f"{heard} servers gave an answer that counts and {needed} are needed: {listed}",
+            f"{_of(about)}{heard} servers gave an answer that counts and {needed} are needed; bring the others back: "
+            f"{listed}",
             needed=needed,
             heard=heard,
             problems=problems,
+            about=about,
         )
 
 
 class InsufficientReplicas(HoldfastError):
-    """Too few replicas acknowledged the write, so that it was given back: `name`, `needed`, `acked`, `kind` of what."""
+    """Fewer replicas than `sync_replicas` asks for acknowledged the write. The lease was given back.
+
+    Fields: `kind` and `name` of what was asked for, `needed` and `acked` (numbers of replicas). Way out: bring the
+    replicas back, or ask for fewer.
+    """
 
     kind: str
     name: str
@@ -324,7 +385,8 @@ class InsufficientReplicas(HoldfastError):
 
     def __init__(self, name: str, needed: int, acked: int, kind: str = "lock") -> None:
         super().__init__(
-            f"{kind} {name!r}: {acked} replicas acknowledged and {needed} are needed, so that it is not held",
+            f"{kind} {name!r}: {acked} replicas acknowledged and {needed} are needed, so it is not held; bring the "
+            "replicas back, or ask for fewer (sync_replicas)",
             kind=kind,
             name=name,
             needed=needed,
@@ -333,39 +395,50 @@ class InsufficientReplicas(HoldfastError):
 
 
 class ClientClosed(HoldfastError):
-    """The client was closed and cannot be used any more."""
+    """The client was closed, before this call or while it waited. No fields. Way out: make a new client."""
 
     def __init__(self, message: str = "this client is closed; make a new one with connect() or Client(...)") -> None:
         super().__init__(message)
 
 
 class CannotStartThread(HoldfastError, RuntimeError):
-    """The thread that renews leases and tells of losses could not be started: `because`. Nothing is held."""
+    """The background thread, which renews leases and reports their loss, could not be started. Nothing is held.
+
+    Field: `because`. Way out: allow the process more threads, or acquire before the interpreter shuts down.
+    """
 
     because: str
 
     def __init__(self, because: str) -> None:
         super().__init__(
-            f"the thread that looks after leases could not be started ({because}): allow more threads (ulimit -u, the "
-            f"pids limit of the container), or acquire before the interpreter ends",
+            f"the thread that renews leases could not be started ({because}): allow more threads (ulimit -u, the "
+            "pids limit of the container), or acquire before the interpreter shuts down",
             because=because,
         )
 
 
 class UpgradeRefused(HoldfastError):
-    """Another reader is upgrading already; both would wait for each other: `name`."""
+    """Another reader is already waiting for `upgrade()`: both would wait for each other.
+
+    Field: `name` of the read-write lock. Way out: release the read lease, then acquire the write lock.
+    """
 
     name: str
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"another reader of shared lock {name!r} is waiting to become the writer; release the read lease first",
+            f"another reader of rwlock {name!r} is already waiting to become the writer; release the read lease, then "
+            "acquire the write lock",
             name=name,
         )
 
 
 class DeclarationMismatch(HoldfastError):
-    """Another client declared it with another number: `kind`, `name`, `declared` and `stored` (0: none was given)."""
+    """A semaphore, latch or barrier exists with another number than the one given here.
+
+    Fields: `kind` and `name`, `declared` (the number given here), `stored` (the number on the server; 0: there is
+    none, and none was given here). Way out: use the same number in every client; `resize()` changes a semaphore's.
+    """
 
     kind: str
     name: str
@@ -376,14 +449,17 @@ class DeclarationMismatch(HoldfastError):
         unit = {"semaphore": "permits", "barrier": "parties"}.get(kind, "count")
         if stored:
             out = ", or change it with resize()" if kind == "semaphore" else ""
-            message = f"{kind} {name!r} has {unit}={stored} and not {declared}; declare it alike everywhere{out}"
+            message = f"{kind} {name!r} has {unit}={stored}, not {declared}; use the same value in every client{out}"
         else:
-            message = f"{kind} {name!r} is not known yet: say how many ({unit}=n)"
+            message = f"{kind} {name!r} does not exist yet: give its number ({unit}=n)"
         super().__init__(message, kind=kind, name=name, declared=declared, stored=stored)
 
 
 class TooManyPermits(HoldfastError):
-    """More permits were asked for than the semaphore has: `name`, `asked`, `limit`."""
+    """More permits were asked for than the semaphore has in all, so that waiting would never end.
+
+    Fields: `name`, `asked`, `limit`. Way out: ask for fewer, or `resize()` it.
+    """
 
     name: str
     asked: int
@@ -400,7 +476,11 @@ class TooManyPermits(HoldfastError):
 
 
 class BrokenBarrierError(HoldfastError):
-    """The barrier was broken while, or before, this party waited: `name`."""
+    """The barrier was broken before or while this party waited: the time of a party was over, or `abort()` or
+    `reset()` was called.
+
+    Field: `name`. Way out: `reset()` makes it usable again.
+    """
 
     name: str
 
@@ -409,21 +489,28 @@ class BrokenBarrierError(HoldfastError):
 
 
 class OptimisticConflict(HoldfastError):
-    """The watched keys changed at every attempt: `keys`, `attempts`."""
+    """The watched keys changed during each attempt of an optimistic transaction. Nothing was written.
+
+    Fields: `keys`, `attempts`. Way out: more attempts, or a lock where contention is the rule.
+    """
 
     keys: tuple[str, ...]
     attempts: int
 
     def __init__(self, keys: tuple[str, ...], attempts: int) -> None:
         super().__init__(
-            f"{', '.join(keys)} changed during each of {attempts} attempts; try more often, or take a lock",
+            f"{', '.join(keys)} changed during each of {attempts} attempts; allow more attempts, or take a lock",
             keys=keys,
             attempts=attempts,
         )
 
 
 class StaleFencingToken(HoldfastError):
-    """A newer holder has been here: `resource`, `token` (refused), `seen` (the newest so far, or None: not told)."""
+    """A write was refused because a newer lease has already written: this lease is over.
+
+    Fields: `resource`, `token` (the fencing token that was refused), `seen` (the newest one so far, or None where the
+    resource did not say). Way out: stop writing; acquire a new lease.
+    """
 
     resource: str
     token: int
@@ -431,8 +518,8 @@ class StaleFencingToken(HoldfastError):
 
     def __init__(self, resource: str, token: int, seen: int | None) -> None:
         super().__init__(
-            f"fencing token {token} is not accepted by {resource!r}, which has seen {seen or 'a newer one'}: the lease "
-            "it belongs to is over",
+            f"fencing token {token} is refused by {resource!r}, which has seen {seen or 'a newer one'}: the lease it "
+            "belongs to is over; acquire a new one",
             resource=resource,
             token=token,
             seen=seen,

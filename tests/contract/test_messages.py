@@ -61,7 +61,7 @@ def test_a_second_release(locks: Any, unique_name: str, kind: str) -> None:
     lease = getattr(make(locks, unique_name), acquire)()
     lease.release()
     for method, arguments in (("release", ()), ("extend", (1,)), ("ensure_held", ())):
-        with pytest.raises(holdfast.LeaseReleased, match=rf"^{method}\(\): .* was released before") as error:
+        with pytest.raises(holdfast.LeaseReleased, match=rf"^{method}\(\): .* was already released") as error:
             getattr(lease, method)(*arguments)
         assert says(error.value, kind, unique_name)
 

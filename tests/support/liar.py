@@ -14,13 +14,13 @@ import contextlib
 import socket
 import threading
 import time
-from typing import Self
 
 import hiredis
 
 from holdfast._transport.pack import pack_command
+from tests.support.standin import StandIn, pump
 
-__all__ = ["KINDS", "Liar"]
+__all__ = ["CUT", "HANG", "KINDS", "Liar"]
 
 #: What no request of ours is answered with, by what is wrong with it. "{}" stands for the true reply.
 KINDS: dict[str, bytes] = {
@@ -47,31 +47,39 @@ KINDS: dict[str, bytes] = {
 }
 
 
-class Liar:
+#: Instead of a reply: the connection is closed, or nothing comes.
+CUT = b"cut"
+HANG = b"hang"
+#: What belongs to a handshake, or says something of the client.
+_TRUE = frozenset({b"AUTH", b"HELLO", b"CLIENT", b"SELECT", b"PING", b"SUBSCRIBE", b"SCRIPT"})
+
+
+class Liar(StandIn):
     """Listens at a port of its own, in front of `host:port`."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
         self._lock = threading.Lock()
         self._lies: list[tuple[int, bytes]] = []
+        self._always: bytes | None = None
         #: How many requests have come since the last `lie`, and how many of them were lied to.
         self.asked = 0
         self.told = 0
-        self._socks: list[socket.socket] = []
         self._unsubscribed: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, name="liar", daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        self._closing = threading.Event()
+        super().__init__()
 
     def lie(self, reply: bytes, at: int = 0) -> None:
         """Answer the `at`-th request from now with this."""
         with self._lock:
             self.asked = self.told = 0
             self._lies = [(at, reply)]
+
+    def always(self, reply: bytes) -> None:
+        """Answer every request from now on with this, `CUT` or `HANG`; subscriptions, too."""
+        with self._lock:
+            self.asked = self.told = 0
+            self._always = reply
 
     def later(self, surplus: bytes) -> None:
         """Send this on every connection that is not subscribed, now, though nobody has asked for it."""
@@ -84,27 +92,23 @@ class Liar:
     def truth(self) -> None:
         """No more lies."""
         with self._lock:
-            self._lies = []
+            self._lies, self._always = [], None
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(self._target)
-                for sock in (client, server):
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._socks += [client, server]
-                threading.Thread(target=self._serve, args=(client, server), name="liar", daemon=True).start()
-
-    def _serve(self, client: socket.socket, server: socket.socket) -> None:
+    def serve(self, client: socket.socket) -> None:
+        server = self.keep(socket.create_connection(self._target))
         reader = hiredis.Reader()
         subscribed = False
         self._unsubscribed.append(client)
-        with contextlib.suppress(OSError, ValueError), client, server:
+        with server:
             while data := client.recv(65536):
                 reader.feed(data)
                 while (request := reader.gets()) is not False:
                     reply = self._reply_to(request)
+                    if reply is CUT:
+                        return
+                    if reply is HANG:
+                        self._closing.wait(60)
+                        return
                     server.sendall(pack_command(request))
                     if subscribed:
                         continue
@@ -113,15 +117,18 @@ class Liar:
                     if request[0].upper() == b"SUBSCRIBE":
                         subscribed = True
                         self._unsubscribed.remove(client)
-                        threading.Thread(target=_pump, args=(server, client), name="liar", daemon=True).start()
+                        threading.Thread(target=pump, args=(server, client), name="liar", daemon=True).start()
 
     def _reply_to(self, request: list[bytes]) -> bytes | None:
         word = request[0].upper()
-        if word in (b"AUTH", b"HELLO", b"CLIENT", b"SELECT", b"PING", b"SUBSCRIBE", b"SCRIPT"):
-            return None
         if word == b"SET" and b":client:" in request[1]:
             return None
         with self._lock:
+            if self._always is not None and (word == b"SUBSCRIBE" or word not in _TRUE):
+                self.told += 1
+                return self._always
+            if word in _TRUE:
+                return None
             number, self.asked = self.asked, self.asked + 1
             for at, reply in self._lies:
                 if at == number:
@@ -131,16 +138,8 @@ class Liar:
 
     def close(self) -> None:
         """End it and its connections."""
-        for sock in (self._listener, *self._socks):
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-            sock.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self._closing.set()
+        super().close()
 
 
 def _read_one(server: socket.socket) -> bytes:
@@ -155,9 +154,3 @@ def _read_one(server: socket.socket) -> bytes:
         reader.feed(data)
         if reader.gets() is not False:
             return got
-
-
-def _pump(server: socket.socket, client: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := server.recv(65536):
-            client.sendall(data)

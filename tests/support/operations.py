@@ -22,16 +22,20 @@ __all__ = ["OPERATIONS", "Operation", "Scene"]
 class Scene:
     """A client, somebody who uses it, and a name of its own."""
 
-    def __init__(self, face: Face, locks: Any, actor: Actor) -> None:
+    def __init__(self, face: Face, locks: Any, actor: Actor, timeout_s: float = 20.0) -> None:
         self.face = face
         self.locks = locks
         self.actor = actor
+        #: No operation is given more than this.
+        self.timeout_s = timeout_s
         self.name = unique("op")
         #: Leases that nobody else keeps.
         self._kept: list[Any] = []
 
     def ask(self, target: Any, method: str, *args: Any, **options: Any) -> Any:
         """Let the actor call a method."""
+        if "timeout" in options:
+            options["timeout"] = min(options["timeout"], self.timeout_s)
         result = self.actor.ask(target, method, *args, **options)
         self._kept.append(result)
         return result
@@ -62,12 +66,12 @@ def _plain(make: Callable[[Scene], Any], method: str, *args: Any, **options: Any
     return prepare
 
 
-def _held(make: Callable[[Scene], Any], method: str, *args: Any) -> Callable[[Scene], Do]:
+def _held(make: Callable[[Scene], Any], method: str, *args: Any, **options: Any) -> Callable[[Scene], Do]:
     """A method of a lease."""
 
     def prepare(scene: Scene) -> Do:
         lease = scene.ask(make(scene), "acquire")
-        return lambda: scene.ask(lease, method, *args)
+        return lambda: scene.ask(lease, method, *args, **options)
 
     return prepare
 
@@ -185,7 +189,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("ReadLock.try_acquire", _plain(_read, "try_acquire")),
     Operation("ReadLease.extend", _held(_read, "extend", 30)),
     Operation("ReadLease.release", _held(_read, "release")),
-    Operation("ReadLease.upgrade", _held(_read, "upgrade", 20)),
+    Operation("ReadLease.upgrade", _held(_read, "upgrade", timeout=20)),
     Operation("WriteLock.acquire", _plain(_write, "acquire", timeout=20)),
     Operation("WriteLock.try_acquire", _plain(_write, "try_acquire")),
     Operation("WriteLease.extend", _held(_write, "extend", 30)),

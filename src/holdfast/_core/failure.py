@@ -18,7 +18,7 @@ from holdfast.errors import (
     ServerUnreachable,
 )
 
-__all__ = ["RequestFailed", "refusal"]
+__all__ = ["RequestFailed", "refusal", "what_is_at"]
 
 #: Error words that pass by themselves, and the reason for which they do.
 _PASSING = frozenset(
@@ -51,7 +51,7 @@ _WAY_OUT = {
     "MOVED": "this is a node of a Cluster: connect to it with redis+cluster:// or a Cluster client",
     "CLUSTERDOWN": "the Cluster has slots without an owner: see CLUSTER INFO",
     "NOSCRIPT": "the server forgets scripts at once",
-    "nonsense": "the connection was closed, and what was asked may have been done; is this a Redis or Valkey server, "
+    "nonsense": "the connection was closed, and the command may have been executed; is this a Redis or Valkey server, "
     "with nothing between that changes replies?",
 }
 #: What servers say of a command that is denied inside a script (Redis 7, Redis 6.2 and Valkey).
@@ -71,10 +71,12 @@ _KEYS_SHOWN_MAX = 12
 def _about(request: Any) -> str | None:
     """What a request was about, as `semaphore 'uploads'`."""
     keys = getattr(request, "keys", None)
-    script = getattr(request, "script", None)
     key = keys[0] if keys else getattr(request, "key", None)
-    if not isinstance(key, str):
-        return None
+    return what_is_at(key, getattr(request, "script", None)) if isinstance(key, str) else None
+
+
+def what_is_at(key: str, script: str | None = None) -> str:
+    """What a key belongs to, as `semaphore 'uploads'`; `script` was called with it."""
     found = _KEY.fullmatch(key)
     name, part = (found[1], found[2]) if found is not None else (key, None)
     if script in ("set_if", "fenced_set") or (script is None and found is None):
@@ -116,6 +118,11 @@ class RequestFailed(Exception):
         self.transient = transient
         #: The request (an effect) that ended so, where it is known.
         self.request: Any = None
+
+    def about(self, request: Any) -> None:
+        """Note the effect that ended so, unless one is noted that says more."""
+        if self.request is None:
+            self.request = request
 
     @property
     def unsettled(self) -> bool:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from holdfast._core.effects import Answer, Call, CallMany, Now, Protocol, Random, Reply, Sleep, Spawn
-from holdfast._core.failure import RequestFailed
+from holdfast._core.failure import RequestFailed, what_is_at
 from holdfast._core.keys import LockKeys
 from holdfast._core.mutex import renewal
 from holdfast._core.record import RENEWAL, Order
@@ -41,14 +41,15 @@ _FOR_EVER_MS = 1 << 62
 class QuorumFailed(RequestFailed):
     """Too few members answered."""
 
-    def __init__(self, needed: int, heard: int, problems: tuple[str, ...], *, transient: bool) -> None:
+    def __init__(self, keys: LockKeys, needed: int, heard: int, problems: tuple[str, ...], *, transient: bool) -> None:
         super().__init__("QUORUM", "; ".join(problems), "quorum", maybe_executed=True, transient=transient)
+        self.key = keys.lock
         self.needed = needed
         self.heard = heard
         self.problems = problems
 
     def public(self) -> HoldfastError:
-        return QuorumUnreachable(self.needed, self.heard, self.problems)
+        return QuorumUnreachable(self.needed, self.heard, self.problems, what_is_at(self.key))
 
 
 class Quorum:
@@ -492,7 +493,7 @@ async def acquire(
                 if not waits or (give_up_at is not None and now >= give_up_at):
                     return Busy(holder, now - began_at)
             else:
-                failure = _trouble_of(quorum, this.answers, votes)
+                failure = _trouble_of(quorum, keys, this.answers, votes)
                 if troubled_at is None:
                     troubled_at = now
                 if not waits or not failure.transient:
@@ -530,7 +531,7 @@ def _holders(answers: Sequence[Answer]) -> tuple[dict[str, int], int]:
     return holders, least_ms
 
 
-def _trouble_of(quorum: Quorum, answers: Sequence[Answer], votes: int) -> RequestFailed:
+def _trouble_of(quorum: Quorum, keys: LockKeys, answers: Sequence[Answer], votes: int) -> RequestFailed:
     """Why there is no majority: what a majority says itself, or all that is wrong put together."""
     bad = [
         (name, answer)
@@ -544,7 +545,7 @@ def _trouble_of(quorum: Quorum, answers: Sequence[Answer], votes: int) -> Reques
     mute = sum(isinstance(answer, list) and answer[0] == -2 and answer[1] < 0 for _, answer in bad)
     problems = tuple(_problem(name, answer) for name, answer in bad)
     transient = len(refusals) + mute <= quorum.size - quorum.need
-    return QuorumFailed(quorum.need, votes, problems, transient=transient)
+    return QuorumFailed(keys, quorum.need, votes, problems, transient=transient)
 
 
 async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, order: Order = RENEWAL) -> int:
@@ -578,7 +579,7 @@ async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, order: 
         for name, answer in zip(quorum.names, answers, strict=True)
         if answer is None or isinstance(answer, RequestFailed)
     )
-    raise QuorumFailed(need, held + gone, problems, transient=True)
+    raise QuorumFailed(keys, need, held + gone, problems, transient=True)
 
 
 async def _back(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, members: list[int]) -> None:
@@ -607,7 +608,7 @@ async def release(
         for name, answer in zip(quorum.names, answers, strict=True)
         if answer is None or isinstance(answer, RequestFailed)
     )
-    raise QuorumFailed(quorum.need, released + not_ours, problems, transient=True)
+    raise QuorumFailed(keys, quorum.need, released + not_ours, problems, transient=True)
 
 
 async def give_back(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int) -> None:
@@ -629,7 +630,7 @@ async def inspect(quorum: Quorum, keys: LockKeys) -> tuple[str, int, int, int]:
     votes = _votes(answers)
     heard = [answer for answer in answers if isinstance(answer, list)]
     if len(heard) < quorum.need:
-        raise _trouble_of(quorum, [None if isinstance(a, list) else a for a in answers], len(heard))
+        raise _trouble_of(quorum, keys, [None if isinstance(a, list) else a for a in answers], len(heard))
     # What a majority remembers; a member may have counted on without having been heard.
     fence = sorted((answer[2] for answer in heard), reverse=True)[quorum.need - 1]
     for holder, remaining in votes.items():

@@ -1,7 +1,7 @@
 """What a reply may look like: one place that says it for every script, and for the commands that we send ourselves.
 
 Law: nothing but a reply that fits reaches a protocol. A connection with another one is out of step, or leads to
-something that is no server of ours: whoever reads it closes it, and what was asked may have been done.
+something that is no server of ours: whoever reads it closes it, and the command may have been executed.
 
 A script with a new form of reply says so here, too (see the head of its `.lua` file).
 """

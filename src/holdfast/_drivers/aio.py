@@ -235,8 +235,8 @@ class AioDriver:
                     raise
                 except BaseException as error:
                     # Trouble; or a cancellation, which the protocol cleans up after.
-                    if isinstance(error, RequestFailed) and (kind is Call or kind is Command):
-                        error.request = effect
+                    if isinstance(error, RequestFailed):
+                        error.about(effect)
                     effect = protocol.throw(self._final(error) if self.closed else error)
                 else:
                     effect = send(result)
@@ -505,6 +505,8 @@ class AioDriver:
             if isinstance(answer, BaseException) and not isinstance(answer, RequestFailed):
                 finished.set_exception(answer)
                 return
+            if isinstance(answer, RequestFailed):
+                answer.about(many.calls[index])
             answers[index] = answer
             missing -= 1
             if missing == 0 or (enough is not None and enough(answers)):

@@ -249,8 +249,7 @@ class ThreadDriver:
                     kind = type(effect)
                     result = clock() if kind is Now else perform[kind](effect, cancel)
                 except RequestFailed as failure:
-                    if isinstance(effect, (Call, Command)):
-                        failure.request = effect
+                    failure.about(effect)
                     effect = protocol.throw(self._final(failure) if self.closed else failure)
                 except BaseException as interruption:
                     # Whatever ends us is the protocol's to clean up after, and nothing interrupts that.
@@ -273,7 +272,7 @@ class ThreadDriver:
                 effect = protocol.send(asked_at)
             if type(effect) is Call:
                 if isinstance(error, RequestFailed):
-                    error.request = effect
+                    error.about(effect)
                     self._in_trouble(self.topology.node_for(effect.keys[0], effect.node), error)
                     error = self._final(error) if self.closed else error
                 effect = protocol.send(reply) if error is None else protocol.throw(error)
@@ -376,9 +375,11 @@ class ThreadDriver:
 
     def _call_many(self, many: CallMany, cancel: Cancel | None) -> list[Answer]:
         nodes = [self.topology.node_for(call.keys[0], call.node) for call in many.calls]
-        if not self.can_ask:
-            return self._call_slots(many, nodes, cancel)
-        return self._call_members(many, nodes, cancel)
+        answers = (self._call_members if self.can_ask else self._call_slots)(many, nodes, cancel)
+        for call, answer in zip(many.calls, answers, strict=True):
+            if isinstance(answer, RequestFailed):
+                answer.about(call)
+        return answers
 
     def _call_slots(self, many: CallMany, nodes: Sequence[Node], cancel: Cancel | None) -> list[Answer]:
         """Several slots, which may have moved; one after the other where replicas have to acknowledge."""
@@ -1341,6 +1342,8 @@ class _Chores(_Background):
                     self._step(heapq.heappop(waiting)[2])
             elif wait_s:
                 return  # nothing to do for a while: the next one starts a thread again
+        while waiting and self._root._over:  # this thread hung for longer than its client's end waited for it
+            abandon(waiting.pop()[2])
 
     def _lane_of(self, effect: Effect[Any]) -> _Chores:
         """Where an effect is done that may have to wait for a server."""
