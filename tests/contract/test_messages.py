@@ -130,7 +130,7 @@ def test_a_reader_is_no_holder_of_a_reentrant_lock(face: Face, locks: Any, other
 
 def test_an_operation_of_the_holder(locks: Any, unique_name: str) -> None:
     with pytest.raises(
-        holdfast.NotHeld, match=r"^notify\(\) needs lock '.*' to be held by the thread or task"
+        holdfast.NotHeld, match=r"^notify\(\) needs lock '.*' to be held by the calling thread or task"
     ) as error:
         lock = locks.lock(unique_name)
         locks.condition(getattr(lock, "_target", lock)).notify()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import holdfast
 from testbed.topologies import Cluster
 from tests.support.faces import Face
 from tests.topologies.test_failover import move_slot
@@ -32,3 +33,17 @@ def test_one_of_several_slots_moves_while_held(cluster: Cluster, face: Face, uni
     assert cluster.clients[target].pttl(key(names[0])) > 30_000
     lease.release()
     assert not cluster.clients[target].exists(key(names[0]))
+
+
+def test_errors_out_of_several_slots_name_what_was_asked_for(cluster: Cluster, face: Face, unique_name: str) -> None:
+    names = [f"{unique_name}-{number}" for number in range(4)]
+    locks = face.connect(cluster.url)
+    lease = locks.multilock(*names, ttl=30).acquire()
+    for name in names:
+        cluster.raw.delete(key(name))
+        cluster.raw.lpush(key(name), "not a lock")
+    for act in (lambda: lease.extend(60), lease.release, locks.multilock(*names, ttl=30).try_acquire):
+        with pytest.raises(holdfast.ServerError, match=f"^multilock '{unique_name}-.': .*delete it, or use another"):
+            act()
+    for name in names:
+        cluster.raw.delete(key(name))
