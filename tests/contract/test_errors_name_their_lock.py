@@ -67,8 +67,9 @@ def complaint(what: str, scene: Scene, error: BaseException | None, kinds: Any, 
         return f"{what}: {error!r}"
     group = what.partition(".")[0]
     kind = KINDS.get(group, group.lower())
-    about = getattr(error, "about", None)
-    if not str(about).removeprefix("condition of ").startswith(f"{kind} '") or (scene.name not in str(about) and group != "Client"):
+    about = str(getattr(error, "about", None))
+    named = scene.name in about or group == "Client"
+    if not named or not about.removeprefix("condition of ").startswith(f"{kind} '"):
         return f"{what} is about {about}: {error}"
     if not str(error).startswith(f"{about}: "):
         return f"{what} does not say what it is about: {error}"
