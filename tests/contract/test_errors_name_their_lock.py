@@ -11,11 +11,11 @@ import pytest
 import holdfast
 from holdfast import embedded
 from holdfast._core.settings import DEFAULT
+from testbed.servers import unique
+from testbed.topologies import Quorum
 from tests.support.faces import Face
 from tests.support.liar import CUT, HANG, Liar
 from tests.support.operations import OPERATIONS, Scene
-from tests.support.servers import unique
-from tests.support.topologies import Quorum
 
 #: No operation has to wait for long, whatever the trouble.
 SETTINGS = DEFAULT._replace(retry_limit_s=0.5, request_timeout_s=1.5, member_patience_s=0.5)
