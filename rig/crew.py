@@ -20,18 +20,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import redis
 
-from rig.deeds import OWN_TTL_S
 from rig.exits import EXITS, GRACEFUL, MARK, STATUS
 from rig.hazards import FAULTS
 from rig.history import now_ns
+from rig.run import Run
+from rig.state import OWN_TTL_S
 from rig.watch import HUNG
-
-if TYPE_CHECKING:
-    from rig.torture import Run
 
 __all__ = ["ALWAYS", "Crew", "judge_end", "that_count"]
 
@@ -123,14 +121,15 @@ class Crew:
             thread.start()
 
     def join(self) -> None:
-        """All have ended."""
+        """All have ended. One that was not started is none: the run may be interrupted at any point."""
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
 
     def kill(self) -> None:
         """The run is interrupted."""
-        self._until = 0
         with self._guard:
+            self._until = 0
             for process in self._living:
                 process.kill()
 
@@ -179,15 +178,17 @@ class Crew:
         run.say(f"life {name}: {described}, {seconds:.1f} s")
         with tempfile.TemporaryFile() as said:
             begin_ns = now_ns()
-            process = subprocess.Popen(
-                [sys.executable, "-m", "rig.life", json.dumps(config)],
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                env=run.environment,
-                cwd=Path(__file__).parent.parent,
-            )
             with self._guard:
+                if self._until == 0:
+                    return  # interrupted: `kill` has been, and would not see this one
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "rig.life", json.dumps(config)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=said,
+                    env=run.environment,
+                    cwd=Path(__file__).parent.parent,
+                )
                 self._living.add(process)
             try:
                 status = self._follow(process, "stops" in faults, rng, seconds)

@@ -16,45 +16,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rig.history import now_ns
+from rig.state import OWN_TTL_S, LifeState, Shared, driven
 
-if TYPE_CHECKING:
-    from rig.life import Life
-
-__all__ = ["Deeds", "Shared", "driven"]
+__all__ = ["Deeds"]
 
 #: Waiting for a turn ends after this, s.
 TIMEOUT_S = 1.0
-#: Who was granted a lock of the life's own keeps it so long on the server, should it never be given back, s.
-OWN_TTL_S = 60.0
 PERMITS = 3
-
-
-def driven(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run what never waits for an event loop."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        return end.value
-    raise RuntimeError("a blocking lock waited for an event loop")
-
-
-class Shared:
-    """A client, and the objects of it that all loops use."""
-
-    def __init__(self, client: Any, over_quorum: bool) -> None:
-        self.client = client
-        self.election = client.election("torture-election")
-        self.condition: Any = None if over_quorum else client.condition(client.lock("torture-cond"))
-        self.closed = False
 
 
 class Deeds:
     """The deeds of one thread or task."""
 
-    def __init__(self, life: Life, number: int) -> None:
+    def __init__(self, life: LifeState, number: int) -> None:
         self._life = life
         self._number = number
         self._random = random.Random(f"{life.seed}-{number}")

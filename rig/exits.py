@@ -14,10 +14,9 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rig.life import Life
+from rig.state import LifeState
 
 __all__ = ["EXITS", "GRACEFUL", "STATUS", "leave", "register_early"]
 
@@ -73,7 +72,7 @@ def register_early() -> None:
     atexit.register(late)
 
 
-def leave(life: Life) -> int:
+def leave(life: LifeState) -> int:
     """Hold something, have somebody wait for it, and go."""
     way: str = life.config["exit"]
     life.played[f"exit: {way}"] += 1
@@ -89,7 +88,7 @@ def _ttl_s(way: str) -> float:
     return 60.0 if way in GRACEFUL else 1.0
 
 
-def _leave(life: Life, way: str) -> int:
+def _leave(life: LifeState, way: str) -> int:
     client = life.connect()
     ttl_s, own = _ttl_s(way), f"own-{life.name}-exit"
     leases = []
@@ -159,7 +158,7 @@ def _leave(life: Life, way: str) -> int:
     return 0
 
 
-async def _aleave(life: Life, way: str) -> None:
+async def _aleave(life: LifeState, way: str) -> None:
     ttl_s, own = _ttl_s(way), f"own-{life.name}-exit"
     client = life.connect()
 

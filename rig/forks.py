@@ -10,10 +10,9 @@ import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rig.life import Life
+from rig.state import LifeState
 
 __all__ = ["fork_amid"]
 
@@ -21,7 +20,7 @@ __all__ = ["fork_amid"]
 _BOUND_S = 25.0
 
 
-async def fork_amid(life: Life, client: Any, lease: Any, way: float) -> None:
+async def fork_amid(life: LifeState, client: Any, lease: Any, way: float) -> None:
     """Fork here and now; wait for the child. `way` (0 to 1) decides how it ends."""
     life.played["a fork amid busy threads"] += 1
     sys.stderr.flush()
@@ -56,7 +55,7 @@ async def fork_amid(life: Life, client: Any, lease: Any, way: float) -> None:
         life.broken(f"a child of fork ended with {os.waitstatus_to_exitcode(status)}")
 
 
-def _child(life: Life, client: Any, lease: Any, way: float) -> int:
+def _child(life: LifeState, client: Any, lease: Any, way: float) -> int:
     """The exit status."""
     state, lost = lease.state.name, lease.lost.is_set()
     if state != "LOST" or not lost or lease.remaining() > 0:
@@ -76,7 +75,7 @@ def _child(life: Life, client: Any, lease: Any, way: float) -> int:
     return 0
 
 
-def _use(life: Life, client: Any, lease: Any) -> None:
+def _use(life: LifeState, client: Any, lease: Any) -> None:
     try:
         lease.release()
     except life.errors:
@@ -98,7 +97,7 @@ def _use(life: Life, client: Any, lease: Any) -> None:
         own.close()
 
 
-async def _ause(life: Life, client: Any, lease: Any) -> None:
+async def _ause(life: LifeState, client: Any, lease: Any) -> None:
     try:
         await lease.release()
     except life.errors:

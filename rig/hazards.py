@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import os
 import random
@@ -11,12 +10,11 @@ import resource
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rig.life import Life
+from rig.state import NO_THREAD, Interrupted, LifeState, excused
 
-__all__ = ["FAULTS", "Hazards", "Interrupted", "excused"]
+__all__ = ["FAULTS", "Hazards"]
 
 #: What can happen to a life, by API. "stops" comes from outside; "gevent" has no signals and no forks.
 FAULTS: dict[str, tuple[str, ...]] = {
@@ -27,26 +25,12 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "asyncio": ("handler", "tick", "stops", "fork", "collector", "descriptors", "outlived", "close", "cycles"),
     "gevent": ("collector", "close", "cycles"),
 }
-_NO_THREAD = "can't start new thread"
-
-
-class Interrupted(KeyboardInterrupt):
-    """Raised by a signal's handler, at any bytecode of the main thread."""
-
-
-def excused(error: BaseException) -> bool:
-    """Whether a limit that we have set explains it, where the rig itself or a user's own code ran into it."""
-    if isinstance(error, Interrupted):
-        return True
-    if isinstance(error, OSError):
-        return error.errno in (errno.EMFILE, errno.ENFILE)
-    return isinstance(error, RuntimeError) and _NO_THREAD in str(error)
 
 
 class Hazards:
     """Those of one life; begins and ends in the main thread."""
 
-    def __init__(self, life: Life, faults: frozenset[str]) -> None:
+    def __init__(self, life: LifeState, faults: frozenset[str]) -> None:
         self._life = life
         self._faults = faults
         self._random = random.Random(f"{life.seed}-hazards")
@@ -170,7 +154,7 @@ class Hazards:
         def perhaps(*args: Any, **options: Any) -> Any:
             if self._threads_fail and self._random.random() < 0.5:
                 self._life.played["a thread that cannot be started"] += 1
-                raise RuntimeError(_NO_THREAD)
+                raise RuntimeError(NO_THREAD)
             return start(*args, **options)
 
         setattr(threading, name, perhaps)

@@ -12,24 +12,17 @@ import faulthandler
 import gc
 import importlib
 import json
-import random
 import signal
 import sys
 import threading
 import time
-import traceback
 import warnings
-import weakref
-from collections import Counter, deque
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from rig.deeds import OWN_TTL_S, Deeds, Shared, driven
-from rig.hazards import Hazards, Interrupted, excused
-from rig.history import Log
-from rig.resource import Writer
-from rig.watch import Watch
+from rig import exits
+from rig.deeds import Deeds
+from rig.hazards import Hazards
+from rig.state import OWN_TTL_S, Interrupted, LifeState, Shared, driven
 from testbed import leaks
 
 __all__ = ["Life"]
@@ -40,81 +33,14 @@ _SETTLE_S = 20.0
 _GROWTH_MB = 6.0
 
 
-class Life:
-    """What the loops of one process share."""
+class Life(LifeState):
+    """One life, from its clients to its end."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self.config = config
-        self.name: str = config["name"]
-        self.seed: str = config["seed"]
-        self.blocking = config["api"] != "asyncio"
-        self.faults = frozenset(config["faults"])
-        self.over_quorum: bool = config["over_quorum"]
-        self.locks: list[str] = config["locks"]
-        self.resource: str = config["resource"]
-        #: What an operation may last beyond its own timeout, s.
-        self.bound_s: float = config["bound_s"]
-        self.log = Log(Path(config["log"]))
-        self.played: Counter[str] = Counter()
-        self.did: Counter[str] = Counter()
         self.hazards: Hazards | None = None
-        self.armed = False
-        self.stopping = False
-        self.cancels: deque[Any] = deque(maxlen=4)
-        self.spare_leases: deque[Any] = deque()
-        self.spare_clients: deque[tuple[Any, Any]] = deque()
-        self.clients: list[Shared] = []
-        #: When close() was called.
-        self.closed_ns: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self._random = random.Random(self.seed)
-        self._module = importlib.import_module("holdfast.asyncio" if config["api"] == "asyncio" else "holdfast")
-        self._public = importlib.import_module("holdfast")
-        self.errors: type[Exception] = self._public.HoldfastError
-        assert self._module.Semaphore  # has the family imported, whose classes are no leak
-        self._writers: dict[int, Writer] = {}
-        self._told: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
-        self._told_s = 0.0
-        self.watch = Watch(self._hung)
-        self.watch.each(self._tell)
-        extra = {"outlived": "outlived", "close": "close_one", "fork": "fork", "handler": "spare"}
-        self.extra_deeds = frozenset(deed for fault, deed in extra.items() if fault in self.faults)
+        super().__init__(config)
 
-    # ---- for the deeds ----
-
-    def connect(self) -> Any:
-        """A client of its own."""
-        return self._module.connect(self.config["url"], ttl=self.config["ttl_s"], **self.config["options"])
-
-    def new_cancel(self) -> Any:
-        """One that a handler may set."""
-        cancel = self._public.Cancel()
-        self.cancels.append(cancel)
-        return cancel
-
-    def write(self, number: int, lock: str, fence: int, start_ns: int) -> bool:
-        """To the resource; True when it was accepted."""
-        if number not in self._writers:
-            self._writers[number] = Writer(self.resource)
-        return self._writers[number].write(lock, fence, start_ns)
-
-    def call_soon(self, function: Callable[[], Any]) -> None:
-        """Run a coroutine function in the event loop, from a signal's handler."""
-        loop = self.loop
-        if loop is None:
-            return
-
-        async def call() -> None:
-            with contextlib.suppress(self.errors):
-                await function()
-
-        loop.call_soon_threadsafe(lambda: loop.create_task(call()))
-
-    def broken(self, what: str) -> None:
-        """A promise was."""
-        self.log.write("broken", f"({', '.join(sorted(self.faults)) or 'no faults'}) {what}"[:6000])
-
-    def _hung(self, what: str, stacks: str) -> None:
+    def hung(self, what: str, stacks: str) -> None:
         """In the watch's thread, just before the end of the process."""
         found: list[str] = []
         if self.blocking:
@@ -137,27 +63,6 @@ class Life:
                 found.append(f"  {lock.name}: {lock.waiters()} wait, held by {lock.holder()}")
             except self.errors as error:
                 found.append(f"  {lock.name}: {error}")
-
-    def crashed(self, error: BaseException) -> None:
-        """Something that no operation may raise."""
-        text = "".join(traceback.format_exception(error))
-        self.broken(f"an operation raised {type(error).__name__}: {error}\n{text[-2500:]}")
-
-    def excused(self, error: BaseException) -> bool:
-        """Whether a limit explains it that we have set."""
-        return bool(self.faults & {"threads", "descriptors", "exception"}) and excused(error)
-
-    # ---- the run ----
-
-    def _tell(self, now_s: float, *, last: bool = False) -> None:
-        """What was played and done since, as a line."""
-        if now_s - self._told_s < 0.5 and not last:
-            return
-        self._told_s = now_s
-        played, did = Counter(self.played), Counter(self.did)
-        if (played, did) != self._told:
-            self.log.write("counts", played - self._told[0], did - self._told[1])
-            self._told = played, did
 
     def live(self) -> None:
         """Threads, or greenlets that take themselves for threads."""
@@ -309,10 +214,6 @@ class Life:
         if self.hazards is not None:
             self.hazards.end()
 
-    def settled(self) -> None:
-        """All that this life had to say is written."""
-        self._tell(self.watch.now_s, last=True)
-
 
 def _unraisable(told: Any) -> None:
     """An exception out of a finalizer: ours are no news, others are."""
@@ -332,8 +233,6 @@ def main(config: dict[str, Any]) -> int:
     sys.unraisablehook = _unraisable
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    from rig import exits
-
     if config["exit"] == "atexit before the import":
         exits.register_early()
     life = Life(config)

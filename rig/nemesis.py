@@ -10,15 +10,13 @@ import contextlib
 import random
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import redis
 
 from holdfast import embedded
 from rig.history import Fault, now_ns
-
-if TYPE_CHECKING:
-    from rig.torture import Run
+from rig.run import Run
 
 __all__ = ["Nemesis"]
 

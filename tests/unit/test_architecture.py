@@ -1,26 +1,99 @@
-"""The arrows between the rooms of the package go one way; public modules say what is public."""
+"""Imports go one way: between files (no circles), between the rooms of the package, between the repository's folders."""
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parents[2] / "src" / "holdfast"
+from tests.support.imports import FOLDERS, ROOT, circles, graph, imports, modules
+
+# ---- circles ----
+
+#: Circles that are still there, each with its reason; a test below fails when one of them is gone.
+KNOWN: dict[str, list[list[str]]] = {
+    "the two APIs are being rewritten as one text": [
+        ["holdfast._faces.aio", "holdfast._faces.aio_family", "holdfast._faces.aio_makers"],
+        ["holdfast._faces.threads", "holdfast._faces.threads_family", "holdfast._faces.threads_makers"],
+    ],
+    "the driver of the threads API and the ending of its threads are being separated": [
+        ["holdfast._drivers.ending", "holdfast._drivers.threads"],
+    ],
+}
+
+MODULES = list(modules())
+ARROWS = graph({name: (path.read_text(encoding="utf-8"), is_package) for name, path, is_package in MODULES})
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Imports inside functions and under TYPE_CHECKING count as well: a circle is a circle."""
+    known = [circle for found in KNOWN.values() for circle in found]
+    for circle in circles(ARROWS):
+        arrows = [
+            f"{one}:{line} imports {other}" for one in circle for other, line in ARROWS[one].items() if other in circle
+        ]
+        assert circle in known, "a circle:\n" + "\n".join(arrows)
+
+
+@pytest.mark.parametrize("circle", [circle for found in KNOWN.values() for circle in found], ids=" ".join)
+def test_a_known_circle_is_still_there(circle: list[str]) -> None:
+    assert circle in circles(ARROWS), "it is gone: take it out of KNOWN"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import made.b",
+        "from made import b",
+        "from made.b import thing",
+        "from . import b",
+        "from .b import thing",
+        "def f():\n    from made.b import thing",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from made.b import Thing",
+        "import importlib\nimportlib.import_module('made.b')",
+        "__import__('made.b')",
+    ],
+)
+def test_a_circle_is_found(text: str) -> None:
+    files = {"made": ("", True), "made.a": (text, False), "made.b": ("import made.c", False), "made.c": ("", False)}
+    assert circles(graph(files)) == []
+    files["made.c"] = ("from made.a import x", False)
+    assert circles(graph(files)) == [["made.a", "made.b", "made.c"]]
+
+
+def test_two_circles_are_two() -> None:
+    files = {
+        "a": ("import b", False),
+        "b": ("import a, c", False),
+        "c": ("import d", False),
+        "d": ("import c", False),
+        "e": ("import a", False),
+    }
+    assert circles(graph(files)) == [["a", "b"], ["c", "d"]]
+
+
+def test_a_package_that_offers_what_its_module_has_is_no_circle() -> None:
+    """`import a.b` within the package is an arrow to `a.b`, not to `a`, though Python runs `a` first."""
+    files = {"a": ("from a.b import x", True), "a.b": ("from a.c import y", False), "a.c": ("", False)}
+    assert circles(graph(files)) == []
+    files["a.c"] = ("from a import x", False)
+    assert circles(graph(files)) == [["a", "a.b", "a.c"]]
+
+
+# ---- rooms ----
 
 
 @dataclass(frozen=True)
 class Room:
-    """What the modules of one top-level name of the package may import."""
+    """What the modules of a room may import: of the repository, and of other libraries."""
 
-    holdfast: frozenset[str] = frozenset()
+    rooms: frozenset[str] = frozenset()
     """Other rooms; ``""`` is the package itself (its public names). A dotted entry opens that module only."""
     libraries: frozenset[str] = frozenset()
-    """Beyond the standard library."""
+    """Beyond the standard library; ``*``: any."""
     stdlib_without: frozenset[str] = frozenset()
     """Parts of the standard library it must do without."""
 
@@ -35,13 +108,13 @@ _IMPURE = frozenset(
 )
 _CLIENTS = frozenset({"redis", "valkey", "hiredis"})
 _TERMINAL = frozenset({"click", "rich"})
-_FACTS = frozenset({"errors", "events", "lease"})
+_ANY = frozenset({"*"})
+_FACTS = frozenset({"errors", "events", "lease"}) & {path.stem for path in (ROOT / "src" / "holdfast").glob("*.py")}
 _PUBLIC = frozenset({"", "asyncio", "embedded", "fencing", "testing", "lab", *_FACTS})
 
-ROOMS: dict[str, Room] = {
+#: The rooms of the package, by their top-level names.
+PACKAGE: dict[str, Room] = {
     "errors": Room(),
-    "events": Room(frozenset({"errors"})),
-    "lease": Room(frozenset({"errors", "events"})),
     "_lua": Room(),
     "_core": Room(_FACTS, stdlib_without=_IMPURE),
     "_transport": Room(_FACTS | {"_core", "_lua"}, _CLIENTS),
@@ -52,68 +125,90 @@ ROOMS: dict[str, Room] = {
     "embedded": Room(_FACTS),
     "fencing": Room(_FACTS | {"_faces.options"}),
     "testing": Room(_PUBLIC | {"_core", "_faces"}, frozenset({"pytest"})),
-    "lab": Room(_PUBLIC | {"_core.effects", "_core.failure"}, _CLIENTS | _TERMINAL),
+    "lab": Room(_PUBLIC | {"_core.effects", "_core.failure"}, _CLIENTS | _TERMINAL | {"redis_lock"}),
     "cli": Room(_PUBLIC, _CLIENTS | _TERMINAL),
     "__main__": Room(frozenset({"cli"})),
 }
+#: The other folders of the repository. Nothing of the package may import them, so that none of them is in the wheel.
+BESIDE: dict[str, Room] = {
+    "sim": Room(_FACTS | {"_core", "_lua", "_faces.entered"}, frozenset({"lupa"})),
+    "models": Room(),
+    "examples": Room(_PUBLIC, _TERMINAL),
+    "testbed": Room(_PUBLIC | {"_lua", "_drivers.many"}, _CLIENTS),
+    "rig": Room(_PUBLIC | {"testbed"}, _ANY),
+    "bench": Room(_PUBLIC | {"testbed", "_lua"}, _ANY),
+    "tests": Room(frozenset({*PACKAGE, *FOLDERS}), _ANY),
+}
+ROOMS = {**PACKAGE, **BESIDE}
 
 
-def room_of(module: str) -> str:
-    """``holdfast._core.mutex`` → ``_core``; the package itself, and its public names → ``""``."""
-    name = module.split(".")[1] if "." in module else ""
-    return name if name in ROOMS or name.startswith("_") else ""
-
-
-def imports(source: str, module: str, *, is_package: bool) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of everything imported, also inside functions; of ``from a import b``: ``a.b``."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            for name in node.names:
-                yield node.lineno, name.name
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                here = module.split(".") if is_package else module.split(".")[:-1]
-                above = here[: len(here) - (node.level - 1)]
-                base = ".".join([*above, base] if base else above)
-            for name in node.names:
-                yield node.lineno, f"{base}.{name.name}"
+def room_of(dotted: str) -> str:
+    """``holdfast._core.mutex`` → ``_core``; the package itself, and its public names → ``""``; ``rig.run`` → ``rig``."""
+    top, _, rest = dotted.partition(".")
+    if top != "holdfast":
+        return top
+    name = rest.split(".")[0]
+    return name if name in PACKAGE or name.startswith("_") else ""
 
 
 def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
     """Sentences about every import that module must not make."""
-    here = module.split(".")[1] if "." in module else ""
+    top, _, rest = module.partition(".")
+    here = rest.split(".")[0] if top == "holdfast" else top
     if here not in ROOMS:
         return [f"{module}: room {here!r} is not in the table of this test: say what it may import"]
     room, found = ROOMS[here], []
     for line, dotted in imports(source, module, is_package=is_package):
-        top = dotted.split(".")[0]
+        library = dotted.split(".")[0]
         where = f"{module}:{line} imports {dotted}"
-        if top == "holdfast":
+        if library == "holdfast" or library in FOLDERS.values():
             target = room_of(dotted)
-            opened = any(f"{dotted}.".startswith(f"holdfast.{name}.") for name in room.holdfast if "." in name)
-            if target != here and target not in room.holdfast and not opened:
+            opened = any(f"{dotted}.".startswith(f"holdfast.{name}.") for name in room.rooms if "." in name)
+            if target != here and target not in room.rooms and not opened:
                 found.append(f"{where}: {here or 'holdfast'} must not know {target or 'the public package'}")
-        elif top in room.stdlib_without:
+        elif library in room.stdlib_without:
             found.append(f"{where}: {here} must do without it")
-        elif top not in sys.stdlib_module_names and top not in room.libraries:
+        elif library not in sys.stdlib_module_names and not room.libraries & {library, "*"}:
             found.append(f"{where}: that library is not for {here or 'holdfast'}")
     return found
 
 
-def modules() -> Iterator[tuple[str, Path, bool]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = list(path.relative_to(PACKAGE.parent).with_suffix("").parts)
-        is_package = parts[-1] == "__init__"
-        yield ".".join(parts[:-1] if is_package else parts), path, is_package
+@pytest.mark.parametrize("folder", sorted({name.split(".")[0] for name, _, _ in MODULES} - {"holdfast"}))
+def test_arrows_between_folders(folder: str) -> None:
+    found = []
+    for module, path, is_package in MODULES:
+        if module.split(".")[0] == folder:
+            found += violations(path.read_text(encoding="utf-8"), module, is_package=is_package)
+    assert not found
 
 
-MODULES = list(modules())
+IN_PACKAGE = [each for each in MODULES if each[0].split(".")[0] == "holdfast"]
 
 
-@pytest.mark.parametrize("module, path, is_package", MODULES, ids=[name for name, _, _ in MODULES])
-def test_arrows(module: str, path: Path, is_package: bool) -> None:
-    assert not violations(path.read_text(), module, is_package=is_package)
+@pytest.mark.parametrize("module, path, is_package", IN_PACKAGE, ids=[name for name, _, _ in IN_PACKAGE])
+def test_arrows_between_rooms(module: str, path: Path, is_package: bool) -> None:
+    assert not violations(path.read_text(encoding="utf-8"), module, is_package=is_package)
+
+
+@pytest.mark.parametrize("name", sorted(ROOMS))
+def test_every_room_of_the_table_exists(name: str) -> None:
+    place = ROOT / name if name in BESIDE else ROOT / "src" / "holdfast" / name
+    assert place.is_dir() or place.with_suffix(".py").is_file(), "take it out of the table"
+
+
+def test_every_opened_module_exists() -> None:
+    opened = {name for room in ROOMS.values() for name in room.rooms if "." in name}
+    assert opened <= {name.removeprefix("holdfast.") for name, _, _ in IN_PACKAGE}
+
+
+def test_every_folder_with_python_is_in_the_table() -> None:
+    hidden = {path.name for path in ROOT.iterdir() if path.name.startswith((".", "_"))} | {"build", "dist", "docs"}
+    folders = {path.name for path in ROOT.iterdir() if path.is_dir() and any(path.rglob("*.py"))}
+    assert folders - hidden == {*BESIDE, "src"}
+    assert set(FOLDERS.values()) == {*BESIDE, "holdfast"}
+
+
+# ---- public modules say what is public ----
 
 
 def declares_all(source: str) -> bool:
@@ -125,12 +220,12 @@ def declares_all(source: str) -> bool:
     return False
 
 
-PUBLIC_MODULES = [(name, path) for name, path, _ in MODULES if not any(p[0] == "_" for p in name.split("."))]
+PUBLIC_MODULES = [(name, path) for name, path, _ in IN_PACKAGE if not any(p[0] == "_" for p in name.split("."))]
 
 
 @pytest.mark.parametrize("module, path", PUBLIC_MODULES, ids=[name for name, _ in PUBLIC_MODULES])
 def test_public_modules_declare_what_is_public(module: str, path: Path) -> None:
-    assert declares_all(path.read_text()), f"{module} has no __all__"
+    assert declares_all(path.read_text(encoding="utf-8")), f"{module} has no __all__"
 
 
 # ---- the checker itself can fail ----
@@ -150,17 +245,27 @@ def test_public_modules_declare_what_is_public(module: str, path: Path) -> None:
         ("holdfast._core.mutex", "import holdfast"),
         ("holdfast._core.mutex", "from holdfast import connect"),
         ("holdfast._lua", "from holdfast._core import keys"),
-        ("holdfast.errors", "from holdfast import events"),
+        ("holdfast.errors", "from holdfast import lab"),
         ("holdfast._transport.port", "from holdfast._drivers.aio import Driver"),
-        ("holdfast._drivers.aio", "from holdfast._faces import Lock"),
+        ("holdfast._drivers.aio", "from holdfast.cli import main"),
         ("holdfast._drivers.aio", "import redis.asyncio"),
-        ("holdfast._faces.lock", "from holdfast.cli import main"),
-        ("holdfast._faces.lock", "from sim import world"),
+        ("holdfast._drivers.aio", "from sim import world"),
+        ("holdfast._core.mutex", "from tests.support import steps"),
         ("holdfast.cli.run", "from holdfast._core import effects"),
         ("holdfast.cli.run", "from .._core import effects"),
         ("holdfast.lab.schemes", "from holdfast._core import mutex"),
+        ("holdfast.lab.schemes", "from sim.server import Server"),
         ("holdfast.testing", "import sim"),
         ("holdfast.brand_new", "x = 1"),
+        ("sim.world", "from holdfast._transport import port"),
+        ("sim.world", "import holdfast"),
+        ("sim.world", "import redis"),
+        ("rig.run", "from tests.support import keys"),
+        ("rig.run", "from holdfast._core import mutex"),
+        ("testbed.servers", "from rig import stages"),
+        ("examples.one.two", "from testbed import servers"),
+        ("bench.run", "import sim"),
+        ("brand_new.x", "x = 1"),
     ],
 )
 def test_a_wrong_arrow_is_found(module: str, source: str) -> None:
@@ -172,10 +277,12 @@ def test_a_wrong_arrow_is_found(module: str, source: str) -> None:
     [
         ("holdfast._core.mutex", "import dataclasses\nfrom holdfast._core.keys import x\nfrom . import keys"),
         ("holdfast._core.mutex", "from holdfast.errors import HoldfastError\nfrom ..errors import LeaseLost"),
-        ("holdfast._faces.lock", "import redis\nfrom holdfast._drivers.threads import Driver"),
+        ("holdfast._transport.port", "import redis\nfrom holdfast._core import keys"),
         ("holdfast.cli.run", "import click\nimport holdfast\nfrom holdfast import connect, embedded"),
         ("holdfast.lab.schemes", "from holdfast._core.effects import Call\nfrom holdfast import connect"),
-        ("holdfast.testing", "from holdfast._core import mutex"),
+        ("sim.world", "import time\nfrom holdfast._core import mutex\nfrom sim.driver import Process"),
+        ("rig.run", "import redis_lock\nfrom testbed import servers\nfrom holdfast.lab import servers"),
+        ("tests.unit.test_x", "import pytest\nfrom holdfast._core import mutex\nfrom rig import run"),
     ],
 )
 def test_a_right_arrow_is_let_through(module: str, source: str) -> None:
