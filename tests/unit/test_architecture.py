@@ -1,4 +1,4 @@
-"""Imports go one way: between files (no circles), between the rooms of the package, between the repository's folders."""
+"""Imports go one way: between files (no circles), between rooms of the package, between folders of the repository."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ ROOMS = {**PACKAGE, **BESIDE}
 
 
 def room_of(dotted: str) -> str:
-    """``holdfast._core.mutex`` → ``_core``; the package itself, and its public names → ``""``; ``rig.run`` → ``rig``."""
+    """``holdfast._core.mutex`` → ``_core``; the package, and its public names → ``""``; ``rig.run`` → ``rig``."""
     top, _, rest = dotted.partition(".")
     if top != "holdfast":
         return top
