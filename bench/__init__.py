@@ -2,7 +2,7 @@
 
     python -m bench                     everything, a quarter of an hour; writes docs/benchmarks.md
     python -m bench --only threads      some rows
-    python -m bench --quick             little of everything, to see that it runs
+    python -m bench --quick             a little of everything, to check that it runs
 
 Laws: what is compared is measured in the same run, in interleaved rounds, against one private server; a ratio is the
 median of the rounds' ratios, since a shared machine is never equally fast twice; what is missing is said, not

@@ -62,10 +62,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="Measure holdfast beside other locks and beside what the wire allows."
+        prog="python -m bench", description="Measure holdfast, compared with other locks and with what the wire allows."
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(ROWS), help=f"of: {', '.join(ROWS)}")
-    parser.add_argument("--quick", action="store_true", help="little of everything, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="a little of everything, to check that it runs")
     parser.add_argument("--json", action="store_true", help="figures as JSON on stdout, no progress")
     parser.add_argument(
         "--page", type=Path, help="write this page (default: docs/benchmarks.md, when everything is measured)"
@@ -100,7 +100,7 @@ def _page(tables: Sequence[Table], facts: dict[str, str]) -> str:
         "# Benchmarks",
         "",
         "Written by `make bench`; do not edit. Measured side by side in one run, in interleaved rounds, on one private "
-        "server over loopback. Ratios are medians of the rounds' ratios and say more than the times beside them.",
+        "server over loopback. Ratios are medians of the rounds' ratios and say more than the times next to them.",
         "",
         *(f"- {what}: {fact}" for what, fact in facts.items()),
         "",

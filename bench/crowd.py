@@ -35,7 +35,7 @@ class Seen:
 
 
 def handoffs_us(all_seen: Sequence[Seen], skip_s: float) -> list[float]:
-    """From the beginning of a release to the next grant, µs; what the first moments show is left out.
+    """From the start of a release to the next grant, µs; what the first moments show is left out.
 
     Two turns in a row of one party are no handoff.
     """

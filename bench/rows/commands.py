@@ -26,11 +26,11 @@ def commands(run: Run) -> Table:
     names = [peers.FLOOR, "holdfast", "redis-py Lock", "python-redis-lock"]
     table = Table(
         "commands",
-        "Commands that the server carries out",
+        "Commands that the server executes",
         "`INFO commandstats` for all of them, MONITOR for those that came from a client; the rest ran inside scripts. "
-        "For each acquire and release with nobody else, and for each handoff among 8 waiting threads (the floor there "
+        "For each uncontended acquire and release, and for each handoff among 8 waiting threads (the floor there "
         "is BLPOP and LPUSH). Subscriptions, connecting and loading scripts are not counted.",
-        ("", "sent a cycle", "in scripts", "sent a handoff", "in scripts ", "which (a handoff)"),
+        ("", "sent per cycle", "in scripts", "sent per handoff", "in scripts ", "which (per handoff)"),
     )
     with redis.Redis.from_url(run.server.url) as client:
         for who in names:
@@ -66,14 +66,14 @@ def commands(run: Run) -> Table:
                 )
             )
             table.figures[who] = {
-                "sent a cycle": cycle.sent / cycles,
-                "in scripts a cycle": (cycle.carried_out - cycle.sent) / cycles,
-                "sent a handoff": handoff.sent / turns,
-                "in scripts a handoff": (handoff.carried_out - handoff.sent) / turns,
+                "sent per cycle": cycle.sent / cycles,
+                "in scripts per cycle": (cycle.carried_out - cycle.sent) / cycles,
+                "sent per handoff": handoff.sent / turns,
+                "in scripts per handoff": (handoff.carried_out - handoff.sent) / turns,
             }
     # The first who comes finds the lock free, and the client introduces itself once: hence the little more.
     table.targets.append(
-        Target("holdfast, commands a handoff", table.figures["holdfast"]["sent a handoff"] or 0.0, 3.1)
+        Target("holdfast, commands per handoff", table.figures["holdfast"]["sent per handoff"] or 0.0, 3.1)
     )
     return table
 
@@ -121,9 +121,9 @@ def server(run: Run) -> Table:
     calls = run.some(1000, 200)
     table = Table(
         "server",
-        "The server's time for one call",
-        "`usec_per_call` of `INFO commandstats`, from pipelines of many calls, interleaved: what the machine beside it "
-        "does disturbs this one least. The floor's are `SET NX PX` and its compare-and-delete.",
+        "Server time per call",
+        "`usec_per_call` of `INFO commandstats`, from pipelines of many calls, interleaved: other load on the "
+        "machine disturbs this figure least. The floor's are `SET NX PX` and its compare-and-delete.",
         ("", "acquire, µs", "release, µs", "renew, µs"),
     )
     from holdfast._lua import SCRIPTS

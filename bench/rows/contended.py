@@ -34,7 +34,7 @@ def contended(run: Run) -> Table:
     table = Table(
         "contended",
         f"One lock, {processes} processes × {threads} threads",
-        f"Everybody acquires and releases as fast as it goes, for {lasts_s:g} s. Jain's index is 1 when all get the "
+        f"All threads acquire and release as fast as they can, for {lasts_s:g} s. Jain's index is 1 when all get the "
         f"same, {1 / (processes * threads):.2f} when one gets everything; starved are those who got it once or never.",
         ("", "acquisitions/s", "× redis-py", "Jain's index", f"starved of {processes * threads}"),
     )

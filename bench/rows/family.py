@@ -32,8 +32,8 @@ _SPINNING = 20
 #: Which other packages were looked at, and why they are no rows.
 _TRIED = (
     "Of what else PyPI has, redis-semaphore (2016) has the import name of py-redis-semaphore, redisrwlock has no "
-    "leases (a process of its own looks for the dead), redis-semaphore-eval wants redis-py before 4, "
-    "redis-fair-semaphore installs no code, and redsync, redguard and xtr-lock are for asyncio alone."
+    "leases (a separate process looks for dead holders), redis-semaphore-eval needs redis-py before 4, "
+    "redis-fair-semaphore installs no code, and redsync, redguard and xtr-lock are for asyncio only."
 )
 
 
@@ -46,9 +46,9 @@ def family(run: Run) -> Table:
     cycles = run.some(200, 50)
     table = Table(
         "family",
-        "Other synchronizers beside the plain lock",
-        f"Acquire and release in one thread, {cycles:,} pairs a round, interleaved. {_TRIED}",
-        ("", "µs a pair", "× the plain lock"),
+        "Other synchronizers, compared with the plain lock",
+        f"Acquire and release in one thread, {cycles:,} pairs per round, interleaved. {_TRIED}",
+        ("", "µs per pair", "× the plain lock"),
         missing=_missing(),
     )
     names = [who for who in FAMILY if not who.endswith("of 1")]
@@ -74,9 +74,9 @@ def tasks(run: Run) -> Table:
     cycles = run.some(200, 50)
     table = Table(
         "family-tasks",
-        "Other synchronizers beside the plain lock, asyncio",
-        f"Acquire and release in one task, {cycles:,} pairs a round, interleaved.",
-        ("", "µs a pair", "× the plain lock"),
+        "Other synchronizers, compared with the plain lock, asyncio",
+        f"Acquire and release in one task, {cycles:,} pairs per round, interleaved.",
+        ("", "µs per pair", "× the plain lock"),
     )
     names = [who for who in OURS if not who.endswith("of 1")]
     with asyncio.Runner() as runner:
@@ -112,13 +112,13 @@ def tasks(run: Run) -> Table:
 
 
 def handoff(run: Run) -> Table:
-    """From the beginning of a release to the next grant."""
+    """From the start of a release to the next grant."""
     lasts_s = 0.3 if run.quick else 1.0
     turns = run.some(5, 1)
     table = Table(
         "family-handoff",
-        "Handoff of other synchronizers beside the plain lock",
-        f"From the beginning of a release to the next grant, µs (p50 / p99, medians of {turns} interleaved rounds of "
+        "Handoff of other synchronizers, compared with the plain lock",
+        f"From the start of a release to the next grant, µs (p50 / p99, medians of {turns} interleaved rounds of "
         f"{lasts_s:g} s), with {_WAITING} threads that hold for {_HOLD_S * 1000:g} ms and queue again.",
         ("", "p50 / p99, µs", "× the plain lock"),
         missing=_missing(),
@@ -151,10 +151,10 @@ def fairness(run: Run) -> Table:
     """How many are let in between the coming of one who needs all and its turn."""
     table = Table(
         "family-fairness",
-        "One who needs all, among twenty who come again and again",
+        "A request for everything, among twenty threads in a loop",
         f"Grants to {_SPINNING} spinning threads between the arrival (server time) of a writer, or of a request for "
-        f"all permits, and its turn, in generations of {_SPINNING}; one more holds on until the arrival was seen. "
-        "First come first served means: none that came later, so at most those that were in the queue already.",
+        f"all permits, and its turn, in generations of {_SPINNING}; one more holds until the arrival was seen. "
+        "First come, first served means: none that came later, so at most those that were already in the queue.",
         ("", "grants between, median", "worst", "generations, worst"),
     )
     cases: dict[str, Callable[[holdfast.Client, str], tuple[Any, Any, str, str]]] = {

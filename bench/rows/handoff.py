@@ -1,4 +1,4 @@
-"""From the beginning of a release to the next grant, with a crowd waiting."""
+"""From the start of a release to the next grant, with a crowd waiting."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _handoff(run: Run, kind: str, compete: Callable[..., list[crowd.Seen]], name
     table = Table(
         f"handoff-{kind}",
         f"Handoff between waiting {kind}",
-        f"From the beginning of a release to the next grant, µs (p50 / p99, medians of {turns} interleaved rounds of "
+        f"From the start of a release to the next grant, µs (p50 / p99, medians of {turns} interleaved rounds of "
         f"{lasts_s:g} s), with 2 … 128 {kind} that hold for {_HOLD_S * 1000:g} ms and queue again. The floor is a bare "
         "socket with BLPOP for everyone, and LPUSH: no lease, no token, no fencing.",
         ("", *(f"{size} {kind}" for size in sizes), *(f"{size}: × the floor" for size in sizes)),

@@ -62,7 +62,7 @@ def leases(run: Run) -> Table:
             table.targets += [
                 Target(f"{who}, {most:,} leases, alive", ours["alive"] or 0, most, True),
                 Target(
-                    f"{who}, {most:,} leases, connections beside the one that acquired", ours["connections"] or 0, 3
+                    f"{who}, {most:,} leases, connections besides the one that acquired", ours["connections"] or 0, 3
                 ),
             ]
     return table

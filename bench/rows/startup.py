@@ -22,7 +22,7 @@ def startup(run: Run) -> Table:
     """`holdfast run -- true` beside a Python that does nothing, and one that only imports a client library."""
     table = Table(
         "startup",
-        "Starting up",
+        "Start-up time",
         "From the start of the program to its end, ms: `holdfast run NAME -- true` connects, acquires, runs `true`, "
         "releases.",
         ("", "ms", "× python -c pass"),

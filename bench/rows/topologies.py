@@ -60,9 +60,9 @@ def sync(run: Run) -> Table:
     """A master and two replicas, with WAIT."""
     table = Table(
         "sync",
-        "Replicas that must acknowledge",
+        "Acknowledgement by replicas",
         "A master and two replicas: a plain lock, and one with `sync_replicas`, in one thread.",
-        ("", "µs a pair", "× without"),
+        ("", "µs per pair", "× without"),
     )
     with topologies.Replicated(replicas=2) as servers, holdfast.connect(servers.url) as locks:
         parties = {
@@ -80,7 +80,7 @@ def cluster(run: Run) -> Table:
         "cluster",
         "Cluster",
         "Three masters, beside one server, in one thread.",
-        ("", "µs a pair", f"× {_ONE}"),
+        ("", "µs per pair", f"× {_ONE}"),
     )
     with (
         topologies.Cluster(replicas=False) as servers,
@@ -98,10 +98,10 @@ def quorum(run: Run) -> Table:
         "quorum",
         "Redlock over five servers",
         "Healthy, and with one and two of the servers stopped (SIGSTOP), in one thread. The others wait for a stopped "
-        "server as long as their clients' `socket_timeout` says, here 0.25 s; –: it failed. Bare sockets send "
-        "`SET NX PX` and a compare-and-delete by `EVALSHA` to all five, packed, and wait for all answers or for "
-        "three: what is physically possible where six processes share the machine's cores, and no lock.",
-        ("", "healthy, µs a pair", f"× {_ONE}", "1 stopped", "2 stopped", "2 stopped × healthy"),
+        "server until their clients' `socket_timeout`, here 0.25 s; –: it failed. Bare sockets send `SET NX PX` and a "
+        "compare-and-delete by `EVALSHA` to all five, packed, and wait for all replies or for three: what is "
+        "physically possible if six processes share the machine's cores, and not a lock.",
+        ("", "healthy, µs per pair", f"× {_ONE}", "1 stopped", "2 stopped", "2 stopped × healthy"),
     )
     with contextlib.ExitStack() as stack:
         servers = stack.enter_context(topologies.Quorum(5))

@@ -27,10 +27,10 @@ def threads(run: Run) -> Table:
             peer.close()
     table = Table(
         "threads",
-        "Acquire and release, one thread, nobody else",
+        "Acquire and release, one thread, uncontended",
         f"{cycles:,} pairs in each of {len(found[peers.FLOOR])} interleaved rounds. The floor is a bare socket that "
         "sends packed bytes: `SET NX PX`, and a compare-and-delete by `EVALSHA`; without fencing token and queue.",
-        ("", "µs a pair", "× the floor"),
+        ("", "µs per pair", "× the floor"),
     )
     for who in names:
         times = ratio(found[who], found[peers.FLOOR])
@@ -46,16 +46,16 @@ def tasks(run: Run) -> Table:
     table = Table(
         "asyncio",
         "Acquire and release, asyncio, each task with its own lock",
-        "The floor is one connection that all tasks share (`asyncio.Protocol` and a C parser, writes of one turn of "
-        "the loop sent together).",
+        "The floor is one connection that all tasks share (`asyncio.Protocol` and a C parser, writes of one loop "
+        "iteration sent together).",
         (
             "",
-            "1 task, µs a pair",
+            "1 task, µs per pair",
             "× the floor",
             "100 tasks, pairs/s",
-            "part of the floor's",
+            "fraction of the floor's",
             "1,000 tasks, pairs/s",
-            "part of the floor's ",
+            "fraction of the floor's ",
         ),
     )
     found = asyncio.run(_all_tasks(run, names))
@@ -76,7 +76,7 @@ def tasks(run: Run) -> Table:
     ours = table.figures["holdfast"]
     table.targets += [
         Target("holdfast with 1 task, × the floor", ours["ratio at 1"] or 0.0, 1.6),
-        Target("holdfast with 1,000 tasks, part of the floor's throughput", ours["part at 1000"] or 0.0, 0.5, True),
+        Target("holdfast with 1,000 tasks, fraction of the floor's throughput", ours["part at 1000"] or 0.0, 0.5, True),
     ]
     return table
 

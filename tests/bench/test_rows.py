@@ -23,12 +23,12 @@ def test_quick_rows_give_figures_and_a_page(tmp_path: Path) -> None:
     rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
     assert rows["threads"]["figures"]["holdfast"]["us"] > 0
     assert rows["threads"]["figures"]["floor"]["ratio"] == 1.0
-    assert 2.0 <= rows["commands"]["figures"]["holdfast"]["sent a cycle"] < 2.5
+    assert 2.0 <= rows["commands"]["figures"]["holdfast"]["sent per cycle"] < 2.5
     for who in ("1 writer among readers", "all 5 permits among single ones"):
         worst = rows["family-fairness"]["figures"][who]["worst"]
         assert 0 <= worst <= 2 * 20, f"{who}: two generations at most"
     said = page.read_text(encoding="utf-8")
-    assert "## Acquire and release, one thread, nobody else" in said
+    assert "## Acquire and release, one thread, uncontended" in said
     assert "× the floor" in said
 
 
