@@ -74,15 +74,20 @@ def main() -> int:
     ]
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(seen, chosen))
-    lines = ["| mutant | file | worlds of | seen by | s |", "|-|-|-|-|-:|"]
+    lines = ["| mutant | file | primitive | killed by | s |", "|-|-|-|-|-:|"]
     for mutant, (by, seconds) in zip(chosen, results, strict=True):
-        lines.append(f"| {mutant.what} | `{mutant.file}` | {mutant.primitive} | {by or '**nobody**'} | {seconds:.1f} |")
+        lines.append(
+            f"| {mutant.what} | `{mutant.file}` | {mutant.primitive} | {by or '**survived**'} | {seconds:.1f} |"
+        )
     survivors = sum(by is None for by, _ in results)
-    lines += ["", f"{len(chosen)} mutants, {len(chosen) - survivors} seen, {survivors} survived."]
+    lines += ["", f"{len(chosen)} mutants, {len(chosen) - survivors} killed, {survivors} survived."]
     text = "\n".join(lines)
     print(text)
     if options.markdown is not None:
-        head = "# Mutants\n\nBugs put into protocol and scripts on purpose; `make mutants` makes this table.\n\n"
+        head = (
+            "# Mutants\n\nDeliberate bugs in the protocols and scripts, and what detects each of them; `make mutants` "
+            "prints this table.\n\n"
+        )
         options.markdown.write_text(head + text + "\n", encoding="utf-8")
     return 1 if survivors else 0
 

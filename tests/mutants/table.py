@@ -31,24 +31,24 @@ WAITERS = "_lua/waiters.lua"
 WAITING, MUTEX, HOLD, VALIDITY = "_core/waiting.py", "_core/mutex.py", "_core/record.py", "_core/validity.py"
 
 _EXCLUSIVE: tuple[Mutant, ...] = (
-    Mutant("a repeated acquire is not known again", ACQUIRE, "if holder == token then", "if false then"),
-    Mutant("a buried token is let in", ACQUIRE, "redis.call('ZRANK', gone, token)", "false"),
+    Mutant("a repeated acquire is not recognized", ACQUIRE, "if holder == token then", "if false then"),
+    Mutant("a token with a tombstone is granted", ACQUIRE, "redis.call('ZRANK', gone, token)", "false"),
     Mutant(
-        "whoever asks takes a free lock before the queue",
+        "a newcomer takes a free lock ahead of the queue",
         ACQUIRE,
         "redis.call('EXISTS', lock, queue, gone) == 0",
         "redis.call('EXISTS', lock) == 0",
     ),
-    Mutant("a waiter gets a new arrival each time", ACQUIRE, "if arrival == 0 then", "if true then"),
+    Mutant("a waiter gets a new arrival time with each request", ACQUIRE, "if arrival == 0 then", "if true then"),
     Mutant("a late repeat costs a waiter its place", ACQUIRE, "queue, 'LT',", "queue, 'NX',"),
     Mutant(
-        "an arrival is told that the queue does not hold",
+        "the arrival time reported is not the one in the queue",
         ACQUIRE,
         "if not new and ARGV[4] == '0' then",
         "if false then",
     ),
     Mutant(
-        "the holder's remaining time is told wrong",
+        "the holder's remaining ttl is reported wrong",
         ACQUIRE,
         "holder and redis.call('PTTL', lock) or 0",
         "60000",
@@ -66,12 +66,15 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "\n  redis.call('SET', lock, token)\n  return",
     ),
     Mutant("a release does not compare the token", RELEASE, "local mine = holder == token", "local mine = true"),
-    Mutant("a release hands over to nobody", QUEUE, "    heir = next_waiter(queue, inboxes)", "    heir = nil"),
-    Mutant("who gives back stays in the queue", RELEASE, "redis.call('ZREM', queue, token)", "local _ = 0"),
+    Mutant("a release hands over to no waiter", QUEUE, "    heir = next_waiter(queue, inboxes)", "    heir = nil"),
+    Mutant("a waiter that gives up stays in the queue", RELEASE, "redis.call('ZREM', queue, token)", "local _ = 0"),
     Mutant(
-        "who gives back is not buried", RELEASE, "if tombstone_ms > 0 then\n  tombstone(", "if false then\n  tombstone("
+        "giving back leaves no tombstone",
+        RELEASE,
+        "if tombstone_ms > 0 then\n  tombstone(",
+        "if false then\n  tombstone(",
     ),
-    Mutant("the buried have no ttl", BURY, "redis.call('PEXPIRE', gone, keep_ms)", "local _ = 0"),
+    Mutant("tombstones have no ttl", BURY, "redis.call('PEXPIRE', gone, keep_ms)", "local _ = 0"),
     Mutant("a release frees nothing", RELEASE, "redis.call('DEL', lock)\n  return 1", "return 1"),
     Mutant("a release does not look at the queue", RELEASE, "and redis.call('EXISTS', queue) == 0 then", "then"),
     Mutant("a renewal does not compare the token", RENEW, "redis.call('GET', KEYS[1]) ~= ARGV[1]", "false"),
@@ -79,7 +82,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant("a renewal shortens", ORDER, "math.max(left_ms, ttl_ms)", "ttl_ms"),
     Mutant("an extension adds to what is left", ORDER, "  return ttl_ms\nend", "  return left_ms + ttl_ms\nend"),
     Mutant("an extension only lengthens", ORDER, "  return ttl_ms\nend", "  return math.max(left_ms, ttl_ms)\nend"),
-    Mutant("an extension that comes late sets", ORDER, "> tonumber(number or 0) then", "> 1e9 then"),
+    Mutant("an extension that is outdated sets the ttl", ORDER, "> tonumber(number or 0) then", "> 1e9 then"),
     Mutant("an extension leaves no number", ORDER, "redis.call('SET', key, number, 'PX', mark_ms)", "local _ = 0"),
     Mutant("the number of an extension has no ttl", ORDER, "'SET', key, number, 'PX', mark_ms)", "'SET', key, number)"),
     Mutant(
@@ -89,7 +92,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "'PEXPIRE', lock, ttl_ms",
     ),
     Mutant(
-        "a renewal writes a lost lease anew",
+        "a renewal re-creates a lost lease",
         RENEW,
         "then\n  return 0",
         "then\n  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])\n  return 1",
@@ -103,8 +106,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "redis.call('SET', key, fence, 'GET')",
     ),
     Mutant("a dead waiter is not skipped", WAITERS, "[2]) > 0\n", "[2]) >= 0\n"),
-    Mutant("the last comes first", QUEUE, "'ZPOPMIN'", "'ZPOPMAX'"),
-    Mutant("nobody is told of a handoff", QUEUE, "redis.call('PUBLISH', inbox, string", "local _ = (string"),
+    Mutant("the queue is last in, first out", QUEUE, "'ZPOPMIN'", "'ZPOPMAX'"),
+    Mutant("a handoff wakes no waiter", QUEUE, "redis.call('PUBLISH', inbox, string", "local _ = (string"),
     Mutant(
         "a handoff leaves the old fencing token",
         QUEUE,
@@ -117,19 +120,19 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "validity counts from the reply", WAITING, "grant = Grant(reply[1], asked_at,", "grant = Grant(reply[1], now,"
     ),
     Mutant(
-        "a release does not bury what may still be under way",
+        "a release leaves no tombstone for what may be in transit",
         WAITING,
         "tombstone_ms = settings.tombstone_ms if acquisition.stray else 0",
         "tombstone_ms = 0",
     ),
     Mutant(
-        "waiters do not look after whom the lock was handed to",
+        "waiters do not check on the one that was handed the lock",
         WAITING,
         "            if queued:\n                # Whom",
         "            if False:\n                # Whom",
     ),
     Mutant(
-        "an answer that comes after its validity is taken", WAITING, "if now < deadline(asked_at, ttl_ms):", "if True:"
+        "a reply that comes after its validity is accepted", WAITING, "if now < deadline(asked_at, ttl_ms):", "if True:"
     ),
     Mutant(
         "a pushed grant is not confirmed",
@@ -137,28 +140,28 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "                doubtful = True\n            elif wake is not None:",
         "                doubtful = queued = stray = False\n                return Grant(wake.fence, now)\n            elif wake is not None:",
     ),
-    Mutant("who leaves gives nothing back", WAITING, "if doubtful or queued or stray:", "if False:"),
-    Mutant("only who is queued gives back", WAITING, "if doubtful or queued or stray:", "if queued:"),
+    Mutant("a caller that leaves gives nothing back", WAITING, "if doubtful or queued or stray:", "if False:"),
+    Mutant("only a queued caller gives back", WAITING, "if doubtful or queued or stray:", "if queued:"),
     Mutant(
-        "a waiter does not look for itself",
+        "a waiter does not check by itself",
         WAITING,
         "await AwaitWake(token, wait_s)",
         "await AwaitWake(token, 1e9 if give_up_at is None else wait_s)",
     ),
     Mutant(
-        "a broken inbox is not looked after",
+        "a broken inbox is not repaired",
         WAITING,
         "heard = False  # the inbox may be broken",
         "pass  # the inbox may be broken",
     ),
     Mutant("too few replicas are enough", "_core/replicas.py", "if acked < needed:", "if acked < 0:"),
     Mutant(
-        "a waiter forgets its arrival",
+        "a waiter forgets its arrival time",
         WAITING,
         "holder_token, place, arrival = reply[1:5]",
         "holder_token, place, _ = reply[1:5]",
     ),
-    Mutant("trouble is not outlasted", WAITING, "if now + pause_s >= allowed_until:", "if True:"),
+    Mutant("a failed request is not repeated", WAITING, "if now + pause_s >= allowed_until:", "if True:"),
     Mutant(
         "a late renewal revives a lease",
         HOLD,
@@ -166,12 +169,12 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "        if order.sets",
     ),
     Mutant(
-        "a renewal counts from its answer",
+        "a renewal counts from its reply",
         HOLD,
         "deadline_of(sent_at, min(ttl_ms, self.ttl_ms))",
         "deadline_of(now, min(ttl_ms, self.ttl_ms))",
     ),
-    Mutant("nobody is told that a lease is over", HOLD, 'self.lose("max_hold" if at_most else "expired")', "pass"),
+    Mutant("the end of a lease is not reported", HOLD, 'self.lose("max_hold" if at_most else "expired")', "pass"),
     Mutant("a deadline waits for the renewal", HOLD, "hold.next_at = min(at, hold.deadline)", "hold.next_at = at"),
     Mutant(
         "a lease that was taken stays held",
@@ -179,15 +182,15 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         '            hold.lose("taken")\n        self.remove(hold)\n        return False',
         "            pass\n        self.remove(hold)\n        return False",
     ),
-    Mutant("a late answer takes back what an extension got", HOLD, "if until > self.deadline:\n", "if True:\n"),
+    Mutant("a late reply reverts an extension", HOLD, "if until > self.deadline:\n", "if True:\n"),
     Mutant(
-        "a late answer is trusted for more than was asked for since",
+        "a late reply is trusted for more than was requested since",
         HOLD,
         "deadline_of(sent_at, min(ttl_ms, self.ttl_ms))",
         "deadline_of(sent_at, ttl_ms)",
     ),
-    Mutant("the answer of any extension says what the ttl is", HOLD, " and order.number == self.extensions:", ":"),
-    Mutant("a shorter end counts only when it is answered", HOLD, "self.deadline = min(self.deadline, until)", "pass"),
+    Mutant("the reply to any extension determines the ttl", HOLD, " and order.number == self.extensions:", ":"),
+    Mutant("a shorter end counts only from its reply", HOLD, "self.deadline = min(self.deadline, until)", "pass"),
     Mutant("an extension outdates nothing", HOLD, "outdates = shortens or ttl_ms", "outdates = False and ttl_ms"),
     Mutant(
         "a failed renewal is not repeated",
@@ -219,7 +222,7 @@ FAMILY: tuple[Mutant, ...] = (
         Mutant(what, file, old, new, "rwlock")
         for what, file, old, new in (
             (
-                "a writer is let in beside readers",
+                "a writer is granted while there are readers",
                 READERS,
                 "elseif (alone or beneath) and living_readers() > (beneath and 1 or 0) then",
                 "elseif false then",
@@ -232,7 +235,7 @@ FAMILY: tuple[Mutant, ...] = (
             ),
             ("the lock's key forgets the readers", READERS, "SHARED, 'PX', left_ms + 1)", "SHARED, 'PX', 1000)"),
             (
-                "a release of a shared lock lets nobody in",
+                "a release of a readers-writer lock lets no waiter in",
                 RW_RELEASE,
                 "local _, others, more = advance(nil, 0, tonumber(ARGV[3])",
                 LETS_NOBODY_IN + "nil, 0, tonumber(ARGV[3])",
@@ -252,7 +255,7 @@ FAMILY: tuple[Mutant, ...] = (
                 "'PEXPIRE', upgraded, ttl_ms",
             ),
             (
-                "a downgrade does not bury the writer",
+                "a downgrade leaves no tombstone for the writer",
                 RW_DOWNGRADE,
                 "tombstone(gone, writer, ARGV[7])",
                 "local _ = tombstone",
@@ -263,92 +266,97 @@ FAMILY: tuple[Mutant, ...] = (
         Mutant(what, file, old, new, "semaphore")
         for what, file, old, new in (
             (
-                "a permit too many in the queue",
+                "one permit too many for the queue",
                 PERMITS,
                 "elseif taken + weight > limit then",
                 "elseif taken > limit then",
             ),
-            ("a permit too many at once", SEM_ACQUIRE, "or used() + weight > limit then", "or used() > limit then"),
             (
-                "a release of permits lets nobody in",
+                "one permit too many for a newcomer",
+                SEM_ACQUIRE,
+                "or used() + weight > limit then",
+                "or used() > limit then",
+            ),
+            (
+                "a release of permits lets no waiter in",
                 SEM_RELEASE,
                 "local _, others, more = advance(nil, 0, limit",
                 LETS_NOBODY_IN + "nil, 0, limit",
             ),
             (
-                "who leaves a semaphore stays in the queue",
+                "a waiter that leaves a semaphore stays in the queue",
                 SEM_RELEASE,
                 "  redis.call('ZREM', queue, token)\n",
                 "",
             ),
-            ("a repeat for permits shortens", SEM_ACQUIRE, "'ZADD', holders, 'GT',", "'ZADD', holders,"),
+            ("a repeated request for permits shortens", SEM_ACQUIRE, "'ZADD', holders, 'GT',", "'ZADD', holders,"),
         )
     ),
     *(
         Mutant(what, file, old, new, "multilock")
         for what, file, old, new in (
             (
-                "one of several is taken from its holder",
+                "one lock of several is taken from its holder",
                 MULTI_ACQUIRE,
                 "  if holder == token then\n    return nil",
                 "  if true then\n    return nil",
             ),
             (
-                "who does not wait takes a part",
+                "try_acquire takes only some of several locks",
                 MULTI_ACQUIRE,
                 "if blocked_at and not waits then",
                 "if false then",
             ),
             (
-                "only the first of several knows the fencing token",
+                "only the first lock of several stores the fencing token",
                 MULTI_ACQUIRE,
                 "for at = 2, #KEYS, 4 do\n    local last",
                 "for at = 2, 2, 4 do\n    local last",
             ),
             (
-                "a repeat for several is told a later arrival",
+                "a repeated request for several is told a later arrival time",
                 MULTI_ACQUIRE,
                 "if ARGV[4] == '0' then",
                 "if ARGV[4] == '9' then",
             ),
             (
-                "only the first of several is released",
+                "only the first lock of several is released",
                 MULTI_RELEASE,
                 "for at = 1, #KEYS, 4 do\n  local lock, queue",
                 "for at = 1, 4, 4 do\n  local lock, queue",
             ),
             (
-                "a release of several does not compare",
+                "a release of several does not compare the token",
                 MULTI_RELEASE,
                 "if holder == token or not holder then",
                 "if true then",
             ),
             (
-                "a renewal of several does not compare",
+                "a renewal of several does not compare the token",
                 MULTI_RENEW,
                 "redis.call('GET', KEYS[at]) ~= ARGV[1]",
                 "false",
             ),
             (
-                "slots are taken in the order of the caller",
+                "slots are locked in the caller's order",
                 MULTILOCK,
                 "sorted(all_keys, key=lambda keys: (slot_of(keys.lock), keys.lock))",
                 "all_keys",
             ),
             (
-                "several slots are not extended together at last",
+                "several slots are not extended together at the end",
                 MULTILOCK,
                 "if not await _all_extended(held, ttl_ms, fence) or await Now()",
                 "if await Now()",
             ),
             (
-                "what was taken of several is kept when the rest fails",
+                "some locks of several are kept when the rest fails",
                 MULTILOCK,
                 "        if not complete:\n            for acquisition in held:",
                 "        if not complete:\n            for acquisition in held[:0]:",
             ),
             (
-                "a repeat for several shortens",
+                "a repeated request for several shortens",
                 MULTI_ACQUIRE,
                 "math.max(redis.call('PTTL', KEYS[at]), ttl_ms)",
                 "ttl_ms",
@@ -359,63 +367,68 @@ FAMILY: tuple[Mutant, ...] = (
         Mutant(what, file, old, new, "condition")
         for what, file, old, new in (
             (
-                "anybody may notify",
+                "a client that is not the holder may notify",
                 COND_NOTIFY,
                 "redis.call('GET', lock) ~= ARGV[1]",
                 "false",
             ),
-            ("the last to wait is called first", COND_NOTIFY, "'ZPOPMIN'", "'ZPOPMAX'"),
-            ("a repeated notification calls again", COND_NOTIFY, "if before and string", "if false and string"),
+            ("the last waiter is notified first", COND_NOTIFY, "'ZPOPMIN'", "'ZPOPMAX'"),
             (
-                "who is called is forgotten",
+                "a repeated notification wakes another waiter",
+                COND_NOTIFY,
+                "if before and string",
+                "if false and string",
+            ),
+            (
+                "a notified waiter is forgotten",
                 COND_NOTIFY,
                 "redis.call('ZADD', queue, 'NX', string.format('%.0f', now_us + moved), token)",
                 "local _ = 0",
             ),
             (
-                "who begins to wait keeps the lock",
+                "a wait does not release the lock",
                 COND_WAIT,
                 "local passed = pass_on(lock, fence_key, queue, ARGV[6], fence_ms, ARGV[7])",
                 "local passed = 0",
             ),
             (
-                "who is called and misses the claim goes to the end",
+                "a notified waiter that misses its claim goes to the end",
                 COND_WAIT,
                 "since = notified == 1 and arrival > 0 and arrival or now_us",
                 "since = now_us",
             ),
             (
-                "who begins to wait does not stand among the waiters",
+                "a wait does not add the waiter",
                 COND_WAIT,
                 "  redis.call('ZADD', waiters, string.format('%.0f', now_us), token)\n",
                 "",
             ),
             (
-                "who was called and leaves passes nothing on",
+                "a notified waiter that leaves does not pass it on",
                 COND_LEAVE,
                 "ARGV[6] == '1' and next_waiter(waiters, ARGV[4])",
                 "nil",
             ),
             (
-                "who stops waiting stays among the waiters",
+                "a waiter that leaves stays among the waiters",
                 COND_LEAVE,
                 "local result = redis.call('ZREM', waiters, token)",
                 "local result = 0",
             ),
             (
-                "who waits looks every 5 s, however short the ttl",
+                "a waiter checks every 5 s, however short the ttl",
                 CONDITION,
                 "min(settings.signal_recheck_ms, ttl_ms),",
                 "settings.signal_recheck_ms,",
             ),
             (
-                "a repeat of who waited shortens",
+                "a repeated acquire after a wait shortens",
                 COND_WAIT,
                 "math.max(redis.call('PTTL', lock), tonumber(ttl_ms))",
                 "ttl_ms",
             ),
             (
-                "who begins to wait does not bury what may be under way",
+                "a wait leaves no tombstone for what may be in transit",
                 COND_WAIT,
                 "tombstone(gone, ARGV[8], ARGV[10])",
                 "local _ = tombstone",
@@ -426,25 +439,25 @@ FAMILY: tuple[Mutant, ...] = (
         Mutant(what, file, old, new, "gates")
         for what, file, old, new in (
             (
-                "nobody is told that a gate opens",
+                "an opening gate wakes no waiter",
                 GATE_MOVE,
                 "redis.call('PUBLISH', ARGV[5] .. string.match(token, '^[^:]*'), 'ask ' .. token)",
                 "local _ = 0",
             ),
             (
-                "one goes through too early",
+                "a waiter passes a closed gate",
                 GATE_WAIT,
                 "if missing == '0' then",
                 "if missing == '0' or missing == '1' then",
             ),
-            ("a deed counts again", GATE_MOVE, "redis.call('ZRANK', gone, ARGV[1])", "false"),
+            ("a repeated request counts twice", GATE_MOVE, "redis.call('ZRANK', gone, ARGV[1])", "false"),
             (
-                "who leaves a gate stays before it",
+                "a waiter that leaves a gate stays registered",
                 GATE_WAIT,
                 "  redis.call('ZREM', waiters, token)\n  tombstone(gone",
                 "  tombstone(gone",
             ),
-            ("who left a gate comes back", GATE_WAIT, "redis.call('ZRANK', gone, token)", "false"),
+            ("a late request re-registers a waiter that left", GATE_WAIT, "redis.call('ZRANK', gone, token)", "false"),
             ("a gate has no ttl", GATE_MOVE, "ARGV[4]), 'PX', ARGV[3])", "ARGV[4]))"),
         )
     ),
@@ -453,40 +466,40 @@ FAMILY: tuple[Mutant, ...] = (
         for what, file, old, new in (
             ("a dead party counts", BARRIER_WAIT, "    if there then\n", "    if true then\n"),
             (
-                "a party of one generation goes on with the next",
+                "a party of one generation is released with the next",
                 BARRIER_WAIT,
                 "tonumber(ARGV[3]) ~= generation + 1",
                 "false",
             ),
             (
-                "nobody is told that all have arrived",
+                "the last arrival wakes no party",
                 BARRIER_WAIT,
                 f"    {TELL}\n  end\nend\nredis.call('PEXPIRE', released",
                 "    local _ = 0\n  end\nend\nredis.call('PEXPIRE', released",
             ),
             (
-                "a barrier opens for one too few",
+                "a barrier opens one party too early",
                 BARRIER_WAIT,
                 "if #waiting < parties then",
                 "if #waiting < parties - 1 then",
             ),
-            ("a party whose time is over breaks nothing", BARRIER_WAIT, "'broken', '1')", "'broken', '0')"),
-            ("a party that left comes back", BARRIER_WAIT, "redis.call('ZRANK', gone, token)", "false"),
-            ("a reset leaves those who had arrived", BARRIER_MOVE, "  redis.call('DEL', arrived)\n", ""),
+            ("a party that times out does not break the barrier", BARRIER_WAIT, "'broken', '1')", "'broken', '0')"),
+            ("a late request brings back a party that left", BARRIER_WAIT, "redis.call('ZRANK', gone, token)", "false"),
+            ("a reset keeps the parties that had arrived", BARRIER_MOVE, "  redis.call('DEL', arrived)\n", ""),
         )
     ),
     *(
         Mutant(what, file, old, new, "election")
         for what, file, old, new in (
             (
-                "an election object knows one lead only",
+                "an election object has only one lead",
                 "_faces/entered.py",
                 "        self._leases[owner] = lease\n",
                 "        self._leases = dict.fromkeys(self._leases, lease)\n        self._leases[owner] = lease\n",
             ),
-            ("a leader is not seen", INSPECT, "holder_of(KEYS[1]) or ''", "''"),
-            ("a lead's end is told wrong", INSPECT, "redis.call('PTTL', KEYS[1])", "1000"),
-            ("a leader's fencing token is not seen", INSPECT, "  fence,\n", "  0,\n"),
+            ("the leader is not reported", INSPECT, "holder_of(KEYS[1]) or ''", "''"),
+            ("the remaining time of a lead is reported wrong", INSPECT, "redis.call('PTTL', KEYS[1])", "1000"),
+            ("the leader's fencing token is not reported", INSPECT, "  fence,\n", "  0,\n"),
             ("candidates are not counted", INSPECT, "redis.call('ZCARD', KEYS[3])", "0"),
             (
                 "a second candidate leads as well",
@@ -507,18 +520,18 @@ FAMILY: tuple[Mutant, ...] = (
                 "local _ = 0",
             ),
             ("a writer's token has no ttl", FENCED_SET, "ARGV[1], 'PX', ARGV[4])", "ARGV[1])"),
-            ("a set does not compare", SET_IF, "redis.call('GET', KEYS[1]) ~= ARGV[1]", "false"),
-            ("a native set does not compare", OPTIMISTIC, '"IFEQ", expected, *options', "*options"),
-            ("a first set does not look", OPTIMISTIC, 'new, "NX", *options', "new, *options"),
+            ("a compare-and-set does not compare", SET_IF, "redis.call('GET', KEYS[1]) ~= ARGV[1]", "false"),
+            ("a native compare-and-set does not compare", OPTIMISTIC, '"IFEQ", expected, *options', "*options"),
+            ("a set of a missing key does not check", OPTIMISTIC, 'new, "NX", *options', "new, *options"),
             ("nothing is watched", OPTIMISTIC, '("WATCH", *keys)', '("UNWATCH",)'),
             (
-                "an attempt without writes goes on watching",
+                "an attempt without writes stays in WATCH",
                 OPTIMISTIC,
                 '        await Command(("UNWATCH",), request_timeout_s, key, session=session, fits=DONE)\n        return []',
                 "        return []",
             ),
             (
-                "an attempt that fails goes on watching",
+                "an attempt that fails stays in WATCH",
                 OPTIMISTIC,
                 'await _quietly(Command(("UNWATCH",), request_timeout_s, key, session=session))',
                 "pass",

@@ -45,11 +45,11 @@ def test_orders_that_only_differ_in_what_commutes_are_one() -> None:
 FOUND = {
     "a release does not compare the token": {"stolen"},
     "a pushed grant is not confirmed": {"shorter on the server"},
-    "who leaves gives nothing back": {"orphan"},
+    "a caller that leaves gives nothing back": {"orphan"},
     "a dead waiter is not skipped": {"handed to the dead"},
-    "a buried token is let in": {"orphan"},
-    "a release hands over to nobody": {"order"},
-    "a waiter does not look for itself": {"stuck"},
+    "a token with a tombstone is granted": {"orphan"},
+    "a release hands over to no waiter": {"order"},
+    "a waiter does not check by itself": {"stuck"},
 }
 
 
