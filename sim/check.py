@@ -37,6 +37,11 @@ class Belief:
         hold = self.hold
         return self.process.alive and hold.alive and self.process.local() < hold.deadline
 
+    def is_relied_on(self) -> bool:
+        """Whether it is lost already, and its body may not know better than that it lasts, as it was told."""
+        hold = self.hold
+        return self.process.alive and hold.reason == "taken" and self.process.local() < hold.deadline
+
     def __str__(self) -> str:
         return f"{self.hold.token} ({self.process.name}, {self.kind}, fence {self.hold.fence})"
 
@@ -45,7 +50,8 @@ class Ledger:
     """Who believes to hold one thing, who waits for it, and whether both go as promised.
 
     `conflict(a, b)`: whether two kinds may not be held together. `until(token, kind)`: the virtual time up to which
-    the server would still keep it for that token, or None when it does not.
+    the server would still keep it for that token, or None when it does not. `keeps_out`: a lease that turns out to be
+    lost keeps others out for as long as its holder was told that it lasts.
     """
 
     def __init__(
@@ -55,12 +61,16 @@ class Ledger:
         *,
         conflict: Callable[[str, str], bool] = lambda a, b: True,
         until: Callable[[bytes, str], float | None] | None = None,
+        keeps_out: bool = False,
     ) -> None:
         self.world = world
         self.name = name
+        self.keeps_out = keeps_out
         self.conflict = conflict
         self.until = until
         self.beliefs: dict[bytes, Belief] = {}
+        #: Those that were lost, and may be relied on still.
+        self.lost: list[Belief] = []
         #: Acquisitions under way: token → since when, and whose.
         self.waiting: dict[bytes, tuple[float, Process]] = {}
         #: Ended acquisitions of processes that live: token → when.
@@ -101,6 +111,12 @@ class Ledger:
         for other in others:
             if self.conflict(other.kind, kind):
                 world.fail("overlap", f"{self.name} is held by {other} and {new}")
+        if self.keeps_out:
+            self.lost = [other for other in self.lost if other.is_relied_on()]
+            for other in (*self.lost, *self.beliefs.values()):
+                if other.is_relied_on():
+                    left_s = other.hold.deadline - other.process.local()
+                    world.fail("overlap", f"{self.name}: {other} was told that it lasts for {left_s:.6f} s more: {new}")
         if ordered:
             if hold.fence <= self.last_fence:
                 world.fail("fence", f"{self.name}: {new} comes after fence {self.last_fence}")
@@ -132,6 +148,8 @@ class Ledger:
         self.beliefs.pop(belief.token, None)
         now = self.world.now
         if not belief.hold.alive:
+            if self.keeps_out:
+                self.lost.append(belief)
             self.lost_until = now + self._after_a_loss_s()
         if not self.beliefs:
             # Who releases last may do so before the server's time for one that was lost is over.

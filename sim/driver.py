@@ -32,7 +32,7 @@ from holdfast._core.effects import (
     Wake,
 )
 from holdfast._core.failure import RequestFailed
-from holdfast._core.record import LeaseRecord, LeaseState, Schedule
+from holdfast._core.record import LeaseRecord, Schedule
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import make_token
 from sim.clock import Clock
@@ -491,7 +491,7 @@ class Process:
         else:
             now = await Now()
             good = self.schedule.answered(hold, held, ttl_ms, sent_at, now, await Random())
-            if held and not good and hold.state is LeaseState.LOST:
+            if held and not good and hold.is_left_over:
                 # The answer came after the end: what it extended is ours on the server, and nobody's here.
                 try:
                     await hold.release()
@@ -514,7 +514,7 @@ class Process:
         now = await Now()
         at = self.schedule.extended(hold, order, held, ttl_ms, asked_at, now, await Random())
         self._arm(at)
-        if at is None and held and hold.state is LeaseState.LOST:
+        if at is None and held and hold.is_left_over:
             await hold.release()  # extended on the server, but too late to be trusted
 
     # -- what happens to it -----------------------------------------------------------------------

@@ -30,6 +30,9 @@ _APART_US = 3_000_000
 class _Lock(Thing):
     """One lock on all members."""
 
+    #: What is left of its votes, and members that do not vote yet.
+    keeps_out = True
+
     def until(self, token: bytes, kind: str) -> float | None:
         """How long a majority of the members keeps it for that token."""
         nodes = self.world.nodes

@@ -31,6 +31,9 @@ _EXTENDING = {"renew": (1, 2, 3), "multi_renew": (1, 4, 5), "sem_renew": (1, 3, 
 class Thing:
     """What is contended for under one name."""
 
+    #: Whether a lease that turns out to be lost keeps others out until the end that its holder was told.
+    keeps_out = False
+
     def __init__(
         self, world: World, keys: LockKeys, *, conflict: Callable[[str, str], bool] = lambda one, other: True
     ) -> None:
@@ -39,7 +42,7 @@ class Thing:
         self.key = keys.lock.encode()
         self.fence_key = keys.fence.encode()
         self.queue_key = keys.queue.encode()
-        self.ledger = Ledger(world, keys.name, conflict=conflict, until=self.until)
+        self.ledger = Ledger(world, keys.name, conflict=conflict, until=self.until, keeps_out=self.keeps_out)
         #: Who held it when it was looked at last.
         self.last_held: set[bytes] = set()
         #: By token: the last of its extensions that was carried out.

@@ -10,15 +10,19 @@ from sim import run
 __all__: list[str] = []
 
 MODES = ("ordinary", "calm", "empty")
+#: The lock over a quorum has worlds of its own.
+QUORUM_MODES = ("quorum", "quorum-empty")
 
 
 def main(seconds: float, primitive: str) -> int:
     """1 as soon as something is seen."""
     until = time.monotonic() + seconds
+    over_quorum = primitive == "quorum"
+    modes, names = (QUORUM_MODES, None) if over_quorum else (MODES, [primitive])
     seed = 0
     while time.monotonic() < until:
-        for mode in MODES:
-            violation = run.run_seed(seed, mode, names=[primitive]).violation
+        for mode in modes:
+            violation = run.run_seed(seed, mode, names=names).violation
             if violation is not None:
                 print(f"simulation: {violation.kind} (seed {seed}, {mode})")
                 return 1

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FAMILY", "MUTANTS", "PACKAGE", "Mutant"]
+__all__ = ["FAMILY", "MUTANTS", "PACKAGE", "QUORUM", "Mutant"]
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "holdfast"
 
@@ -540,4 +540,28 @@ FAMILY: tuple[Mutant, ...] = (
     ),
 )
 
-MUTANTS = _EXCLUSIVE + FAMILY
+REDLOCK, QUORUM_ACQUIRE = "_core/redlock.py", "_lua/quorum_acquire.lua"
+
+QUORUM: tuple[Mutant, ...] = tuple(
+    Mutant(what, file, old, new, "quorum")
+    for what, file, old, new in (
+        ("a member that was restarted votes at once", QUORUM_ACQUIRE, "if delay_ms > 0 then", "if false then"),
+        ("a vote is given twice", QUORUM_ACQUIRE, "if holder and holder ~= token then", "if false then"),
+        (
+            "what is left of a lost majority is given back at once",
+            REDLOCK,
+            "    if gone > size - need:\n",
+            "    if gone > size - need:\n        await Spawn(give_back(quorum, keys, token, ttl_ms))\n",
+        ),
+        ("a minority renews", REDLOCK, "    if held >= need:\n", "    if held:\n"),
+        ("a minority's votes are a lease", REDLOCK, "if len(fences) < quorum.need:", "if not fences:"),
+        (
+            "a vote that comes too late is kept",
+            REDLOCK,
+            "            if self.over:\n                return self.back_at(index)\n",
+            "",
+        ),
+    )
+)
+
+MUTANTS = _EXCLUSIVE + FAMILY + QUORUM

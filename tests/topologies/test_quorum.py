@@ -159,6 +159,30 @@ def test_a_member_that_was_restarted_does_not_vote(face: Face, unique_name: str)
             locks.close()
 
 
+def test_what_is_left_of_a_lost_majority_keeps_others_out(quorum: Quorum, face: Face, unique_name: str) -> None:
+    """A member forgets, and only so many had voted: the holder is told, and others wait until it trusts it no more."""
+    locks, others = face.connect(quorum.url), face.connect(quorum.url)
+    locks.lock(unique_name).acquire().release()
+    for client in quorum.clients[3:]:
+        client.set(key(unique_name), "somebody:else:1", px=60_000)  # they vote for another one in vain
+    lease = locks.lock(unique_name, ttl=3).acquire(timeout=30)
+    lease.extend(6)
+    for client in quorum.clients[3:]:
+        client.delete(key(unique_name))
+    # As after a restart without data: it has forgotten the lease, and does not vote.
+    quorum.clients[0].set(key(unique_name), "nobody:at:all", px=60_000)
+    trusted_until = time.monotonic() + lease.remaining()
+    waiting = face.actor().tell(others.lock(unique_name), "acquire", 60)
+    assert lease.lost.wait(30)
+    told = time.monotonic()
+    assert lease.lost.reason == "taken"
+    second = waiting.result(60)
+    assert time.monotonic() >= trusted_until, "let in while the first could be trusted, as it had been told"
+    assert told < trusted_until, "the renewal told, not the deadline"
+    assert second.fencing_token > lease.fencing_token
+    second.release()
+
+
 @pytest.mark.parametrize("face", ["asyncio"], indirect=True)
 def test_fencing_tokens_grow_whichever_majority_it_is(quorum: Quorum, face: Face, unique_name: str) -> None:
     """Every turn sees another minority gone, and clients that know nothing of each other."""

@@ -123,3 +123,22 @@ def test_a_renewal_that_fails_after_a_later_answer_makes_nothing_suspect(answere
     assert not hold.check_expired(hold.deadline - 0.1)
     assert schedule.due(hold.deadline + 1) == []
     assert hold.check_expired(hold.deadline)
+
+
+@pytest.mark.parametrize(
+    "reason, left_over", [("expired", True), ("max_hold", True), ("taken", False), ("closed", False)]
+)
+def test_a_late_answer_has_something_given_back_only_when_the_time_was_over(reason: str, left_over: bool) -> None:
+    """Over a quorum, what is left of a lease that was lost early keeps others out, as its holder was told."""
+    schedule, hold = Schedule(), hold_of(30_000)
+    schedule.add(hold, 0.5)
+    schedule.replan(hold, 0.5)
+    assert not hold.is_left_over
+    if reason == "taken":  # an extension has found it gone, while a renewal was on its way that had come there before
+        order, _ = schedule.extending(hold, 60_000, 110.0)
+        assert schedule.extended(hold, order, 0, 60_000, 110.0, 110.1, 0.5) is None
+    else:
+        hold.lose(reason)
+    assert not schedule.answered(hold, 1, 30_000, 109.0, 110.2, 0.5)
+    assert hold.is_left_over is left_over
+    assert hold.reason == reason

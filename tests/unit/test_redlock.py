@@ -541,9 +541,16 @@ def test_every_pattern_of_a_renewal_and_of_a_release(size: int, verb: str) -> No
             for at in extended:
                 assert driver.members[at].server.command("PTTL", KEYS.lock) > TTL_MS - 100
         else:
-            # Lost: what is left only stands in the way of others. Released: what did not answer is owed.
             driver.settle(give_backs_first=False)
-            if verb == "release" or result is False:
+            if verb == "renew" and result is False:
+                # Its holder may rely on what it was told: until then, what is left keeps others out.
+                left = [FIRST if fate != "gone" else FOREIGN for fate in fates]
+                driver.now += (TTL_MS / 1000 - 1.0) * (1 - DRIFT) - MARGIN_S
+                assert driver.holders() == left, fates
+                driver.now += TTL_MS / 1000
+                assert FIRST not in driver.holders(), fates
+            elif verb == "release":
+                # What did not answer is owed.
                 assert FIRST not in driver.holders(), fates
         assert [member.holder() for member, fate in zip(driver.members, fates, strict=True) if fate == "gone"] == (
             [FOREIGN] * gone

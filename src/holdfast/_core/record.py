@@ -171,6 +171,15 @@ class LeaseRecord:
         """Neither lost nor released, as far as is known."""
         return self.state is _HELD or self.state is _SUSPECT
 
+    @property
+    def is_left_over(self) -> bool:
+        """Whether an extension that is answered now left the server something that nobody relies on: to be given back.
+
+        Not where it was lost before its time was over ("taken"): what is left of the votes of a quorum keeps others out
+        for as long as the holder was told. Nor what a closing client gives back itself.
+        """
+        return self.state is LeaseState.LOST and self.reason in ("expired", "max_hold")
+
     def check_expired(self, now: float) -> bool:
         """Whether its time is over; marks the loss if so."""
         alive = self.state is _HELD or self.state is _SUSPECT

@@ -549,7 +549,11 @@ def _trouble_of(quorum: Quorum, keys: LockKeys, answers: Sequence[Answer], votes
 
 
 async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, order: Order = RENEWAL) -> int:
-    """Extend to `ttl_ms` from now on a majority; returns what `Acquisition.renew` does. Raises `QuorumFailed`."""
+    """Extend to `ttl_ms` from now on a majority; returns what `Acquisition.renew` does. Raises `QuorumFailed`.
+
+    Where the majority is gone, nothing is given back: the holder may rely on what it was told of the remaining time,
+    and what is left of its votes keeps others out until then.
+    """
     need, size = quorum.need, quorum.size
 
     def count(answers: Sequence[Answer]) -> tuple[int, int]:
@@ -570,9 +574,6 @@ async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, order: 
     if held >= need:
         return max(answer for answer in answers if type(answer) is int)
     if gone > size - need:
-        # The majority is gone; what is left of it only stands in the way of others.
-        left = [index for index, answer in enumerate(answers) if answer != 0]
-        await Spawn(_back(quorum, keys, token, ttl_ms, left))
         return 0
     problems = tuple(
         _problem(name, answer)
@@ -580,10 +581,6 @@ async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, order: 
         if answer is None or isinstance(answer, RequestFailed)
     )
     raise QuorumFailed(keys, need, held + gone, problems, transient=True)
-
-
-async def _back(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, members: list[int]) -> None:
-    await _release_all(quorum, keys, token, ttl_ms, [], set(members))
 
 
 async def release(

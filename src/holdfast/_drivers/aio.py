@@ -41,7 +41,7 @@ from holdfast._core.effects import (
     Wake,
 )
 from holdfast._core.failure import RequestFailed
-from holdfast._core.record import LeaseRecord, LeaseState, Order, Schedule
+from holdfast._core.record import LeaseRecord, Order, Schedule
 from holdfast._core.replies import COUNT, DONE, FITS, MAYBE, wake_of
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition
@@ -709,7 +709,7 @@ class AioDriver:
                 raise  # a bug: shown by the event loop, and no reason to renew no more
         else:
             kept = self.schedule.answered(hold, held, ttl_ms, sent_at, clock(), self.random())
-            if held and not kept and hold.state is LeaseState.LOST and hold.reason != "closed":
+            if held and not kept and hold.is_left_over:
                 self.start(hold.release())  # extended, but too late to be trusted
         finally:
             self._rearm()

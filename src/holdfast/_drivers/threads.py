@@ -685,7 +685,7 @@ class ThreadDriver:
             at = hold.next_at
         if kept:
             self._agent.no_later_than(at)
-        elif held and hold.state is LeaseState.LOST and hold.reason != "closed":
+        elif held and hold.is_left_over:
             self.spawn_release(hold)  # extended, but too late to be trusted
 
     def renewals_failed(self, jobs: Sequence[tuple[LeaseRecord, int, Protocol[int], Effect[Any]]]) -> None:

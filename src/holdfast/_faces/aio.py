@@ -1007,7 +1007,7 @@ class Client(Makers):
             raise
         if driver.extended(hold, order, held, ttl_ms, asked_at):
             return
-        if held and hold.state is LeaseState.LOST:
+        if held and hold.is_left_over:
             driver.start(hold.release())  # extended on the server, but too late to be trusted
         raise lease._ended("extend()")
 

@@ -923,7 +923,7 @@ class Client(Makers):
             if at is not None:
                 driver.look_no_later_than(at)
                 return
-        if held and hold.state is LeaseState.LOST:
+        if held and hold.is_left_over:
             driver.spawn_release(hold)  # extended on the server, but too late to be trusted
         raise lease._ended("extend()")
 
