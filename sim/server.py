@@ -13,7 +13,6 @@ from __future__ import annotations
 import bisect
 import functools
 import hashlib
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -21,7 +20,7 @@ import lupa.lua51 as lupa
 
 from holdfast._lua import SCRIPTS
 
-__all__ = ["OK", "QUEUED", "Refused", "Server", "Status", "ZSet"]
+__all__ = ["OK", "QUEUED", "Refused", "Server", "Status", "ZSet", "commands"]
 
 Reply: TypeAlias = Any
 
@@ -161,6 +160,11 @@ def _command(name: str, arity: int, *, grows: bool = False) -> Callable[[Handler
         return handler
 
     return register
+
+
+def commands() -> list[str]:
+    """The names of the commands that it knows."""
+    return sorted({name.decode().upper() for name in _COMMANDS})
 
 
 class Server:
@@ -363,20 +367,9 @@ def _getset(server: Server, args: Sequence[bytes]) -> Reply:
     return _set(server, [*args, b"GET"])
 
 
-@_command("GETDEL", 2)
-def _getdel(server: Server, args: Sequence[bytes]) -> Reply:
-    old = server.typed(args[0], bytes)
-    if old is not None:
-        server.remove(args[0])
-    return old
-
-
 @_command("DEL", -2)
 def _del(server: Server, args: Sequence[bytes]) -> Reply:
     return sum(1 for key in args if server.value(key) is not None and server.remove(key))
-
-
-_COMMANDS[b"UNLINK"] = _COMMANDS[b"unlink"] = _COMMANDS[b"DEL"]
 
 
 @_command("EXISTS", -2)
@@ -387,15 +380,6 @@ def _exists(server: Server, args: Sequence[bytes]) -> Reply:
         if key in data and (key not in expires or now_ms <= expires[key] or server.value(key) is not None):
             found += 1
     return found
-
-
-@_command("TYPE", 2)
-def _type(server: Server, args: Sequence[bytes]) -> Reply:
-    value = server.value(args[0])
-    return Status(b"none") if value is None else Status(_KINDS[type(value)])
-
-
-_KINDS = {bytes: b"string", dict: b"hash", set: b"set", ZSet: b"zset", deque: b"list"}
 
 
 @_command("PEXPIRE", -3)
@@ -413,14 +397,6 @@ def _pexpireat(server: Server, args: Sequence[bytes]) -> Reply:
     return _expire_at(server, args[0], _integer(args[1]))
 
 
-@_command("PERSIST", 2)
-def _persist(server: Server, args: Sequence[bytes]) -> Reply:
-    if server.value(args[0]) is None or server.expires.pop(args[0], None) is None:
-        return 0
-    server.touched[args[0]] = None
-    return 1
-
-
 @_command("PTTL", 2)
 def _pttl(server: Server, args: Sequence[bytes]) -> Reply:
     if server.value(args[0]) is None:
@@ -429,45 +405,20 @@ def _pttl(server: Server, args: Sequence[bytes]) -> Reply:
     return -1 if when is None else when - server.now_ms
 
 
-@_command("TTL", 2)
-def _ttl(server: Server, args: Sequence[bytes]) -> Reply:
-    left = _pttl(server, args)
-    return left if left < 0 else (left + 500) // 1000
-
-
 @_command("TIME", 1)
 def _time(server: Server, args: Sequence[bytes]) -> Reply:
     return [b"%d" % (server.time_us // 1_000_000), b"%d" % (server.time_us % 1_000_000)]
 
 
-def _add(server: Server, key: bytes, by: int) -> int:
-    old = server.typed(key, bytes)
-    number = (0 if old is None else _integer(old)) + by
-    if not -(2**63) <= number < 2**63:
-        raise Refused("ERR increment or decrement would overflow")
-    server.data[key] = b"%d" % number
-    server.touched[key] = None
-    return number
-
-
 @_command("INCR", 2, grows=True)
 def _incr(server: Server, args: Sequence[bytes]) -> Reply:
-    return _add(server, args[0], 1)
-
-
-@_command("DECR", 2, grows=True)
-def _decr(server: Server, args: Sequence[bytes]) -> Reply:
-    return _add(server, args[0], -1)
-
-
-@_command("INCRBY", 3, grows=True)
-def _incrby(server: Server, args: Sequence[bytes]) -> Reply:
-    return _add(server, args[0], _integer(args[1]))
-
-
-@_command("DECRBY", 3, grows=True)
-def _decrby(server: Server, args: Sequence[bytes]) -> Reply:
-    return _add(server, args[0], -_integer(args[1]))
+    old = server.typed(args[0], bytes)
+    number = (0 if old is None else _integer(old)) + 1
+    if number >= 2**63:
+        raise Refused("ERR increment or decrement would overflow")
+    server.data[args[0]] = b"%d" % number
+    server.touched[args[0]] = None
+    return number
 
 
 # sorted sets
@@ -510,15 +461,6 @@ def _zadd(server: Server, args: Sequence[bytes]) -> Reply:
     if added or changed:
         server.touched[args[0]] = None
     return added + changed if b"CH" in options else added
-
-
-@_command("ZINCRBY", 4, grows=True)
-def _zincrby(server: Server, args: Sequence[bytes]) -> Reply:
-    by = _score(args[1])
-    zset = server.make(args[0], ZSet)
-    score = zset.scores.get(args[2], 0.0) + by
-    zset.put(args[2], score)
-    return _shown(score)
 
 
 @_command("ZREM", -3)
@@ -616,13 +558,6 @@ def _zrange(server: Server, args: Sequence[bytes]) -> Reply:
     return _listed(found, bool(options))
 
 
-@_command("ZREVRANGE", -4)
-def _zrevrange(server: Server, args: Sequence[bytes]) -> Reply:
-    zset = server.typed(args[0], ZSet)
-    found = _slice([] if zset is None else zset.order[::-1], args[1], args[2])
-    return _listed(found, len(args) > 3)
-
-
 @_command("ZRANGEBYSCORE", -4)
 def _zrangebyscore(server: Server, args: Sequence[bytes]) -> Reply:
     found = _between(server.typed(args[0], ZSet), args[1], args[2])
@@ -664,48 +599,6 @@ def _zremrangebyrank(server: Server, args: Sequence[bytes]) -> Reply:
     return len(gone)
 
 
-# sets
-
-
-@_command("SADD", -3, grows=True)
-def _sadd(server: Server, args: Sequence[bytes]) -> Reply:
-    members: set[bytes] = server.make(args[0], set)
-    before = len(members)
-    members.update(args[1:])
-    return len(members) - before
-
-
-@_command("SREM", -3)
-def _srem(server: Server, args: Sequence[bytes]) -> Reply:
-    members = server.typed(args[0], set)
-    if members is None:
-        return 0
-    before = len(members)
-    members.difference_update(args[1:])
-    gone = before - len(members)
-    if gone:
-        server.tidy(args[0], members)
-    return gone
-
-
-@_command("SISMEMBER", 3)
-def _sismember(server: Server, args: Sequence[bytes]) -> Reply:
-    members = server.typed(args[0], set)
-    return 1 if members is not None and args[1] in members else 0
-
-
-@_command("SCARD", 2)
-def _scard(server: Server, args: Sequence[bytes]) -> Reply:
-    members = server.typed(args[0], set)
-    return 0 if members is None else len(members)
-
-
-@_command("SMEMBERS", 2)
-def _smembers(server: Server, args: Sequence[bytes]) -> Reply:
-    members = server.typed(args[0], set)
-    return [] if members is None else sorted(members)
-
-
 # hashes
 
 
@@ -720,161 +613,10 @@ def _hset(server: Server, args: Sequence[bytes]) -> Reply:
     return len(table) - before
 
 
-@_command("HMSET", -4, grows=True)
-def _hmset(server: Server, args: Sequence[bytes]) -> Reply:
-    _hset(server, args)
-    return OK
-
-
-@_command("HSETNX", 4, grows=True)
-def _hsetnx(server: Server, args: Sequence[bytes]) -> Reply:
-    table = server.make(args[0], dict)
-    if args[1] in table:
-        return 0
-    table[args[1]] = args[2]
-    return 1
-
-
-@_command("HGET", 3)
-def _hget(server: Server, args: Sequence[bytes]) -> Reply:
-    table = server.typed(args[0], dict)
-    return None if table is None else table.get(args[1])
-
-
 @_command("HMGET", -3)
 def _hmget(server: Server, args: Sequence[bytes]) -> Reply:
     table = server.typed(args[0], dict) or {}
     return [table.get(field) for field in args[1:]]
-
-
-@_command("HGETALL", 2)
-def _hgetall(server: Server, args: Sequence[bytes]) -> Reply:
-    table = server.typed(args[0], dict) or {}
-    return [part for pair in table.items() for part in pair]
-
-
-@_command("HKEYS", 2)
-def _hkeys(server: Server, args: Sequence[bytes]) -> Reply:
-    return list(server.typed(args[0], dict) or {})
-
-
-@_command("HVALS", 2)
-def _hvals(server: Server, args: Sequence[bytes]) -> Reply:
-    return list((server.typed(args[0], dict) or {}).values())
-
-
-@_command("HEXISTS", 3)
-def _hexists(server: Server, args: Sequence[bytes]) -> Reply:
-    return 1 if args[1] in (server.typed(args[0], dict) or {}) else 0
-
-
-@_command("HLEN", 2)
-def _hlen(server: Server, args: Sequence[bytes]) -> Reply:
-    return len(server.typed(args[0], dict) or {})
-
-
-@_command("HDEL", -3)
-def _hdel(server: Server, args: Sequence[bytes]) -> Reply:
-    table = server.typed(args[0], dict)
-    if table is None:
-        return 0
-    gone = sum(1 for field in args[1:] if table.pop(field, None) is not None)
-    if gone:
-        server.tidy(args[0], table)
-    return gone
-
-
-@_command("HINCRBY", 4, grows=True)
-def _hincrby(server: Server, args: Sequence[bytes]) -> Reply:
-    by = _integer(args[2])
-    old = (server.typed(args[0], dict) or {}).get(args[1], b"0")
-    try:
-        number = _integer(old) + by
-    except Refused:
-        raise Refused("ERR hash value is not an integer") from None
-    server.make(args[0], dict)[args[1]] = b"%d" % number
-    return number
-
-
-# lists
-
-
-@_command("LPUSH", -3, grows=True)
-def _lpush(server: Server, args: Sequence[bytes]) -> Reply:
-    items: deque[bytes] = server.make(args[0], deque)
-    items.extendleft(args[1:])
-    return len(items)
-
-
-@_command("RPUSH", -3, grows=True)
-def _rpush(server: Server, args: Sequence[bytes]) -> Reply:
-    items: deque[bytes] = server.make(args[0], deque)
-    items.extend(args[1:])
-    return len(items)
-
-
-def _take(server: Server, args: Sequence[bytes], left: bool) -> Reply:
-    items: deque[bytes] | None = server.typed(args[0], deque)
-    if len(args) > 2:
-        raise Refused("ERR syntax error")
-    if items is None:
-        return None
-    if len(args) == 1:
-        item = items.popleft() if left else items.pop()
-        server.tidy(args[0], items)
-        return item
-    taken = [items.popleft() if left else items.pop() for _ in range(min(max(_integer(args[1]), 0), len(items)))]
-    server.tidy(args[0], items)
-    return taken
-
-
-@_command("LPOP", -2)
-def _lpop(server: Server, args: Sequence[bytes]) -> Reply:
-    return _take(server, args, True)
-
-
-@_command("RPOP", -2)
-def _rpop(server: Server, args: Sequence[bytes]) -> Reply:
-    return _take(server, args, False)
-
-
-@_command("LLEN", 2)
-def _llen(server: Server, args: Sequence[bytes]) -> Reply:
-    return len(server.typed(args[0], deque) or ())
-
-
-@_command("LRANGE", 4)
-def _lrange(server: Server, args: Sequence[bytes]) -> Reply:
-    return list(_slice(list(server.typed(args[0], deque) or ()), args[1], args[2]))
-
-
-@_command("LINDEX", 3)
-def _lindex(server: Server, args: Sequence[bytes]) -> Reply:
-    items = server.typed(args[0], deque) or ()
-    at = _integer(args[1])
-    return items[at] if -len(items) <= at < len(items) else None
-
-
-@_command("LREM", 4)
-def _lrem(server: Server, args: Sequence[bytes]) -> Reply:
-    items: deque[bytes] | None = server.typed(args[0], deque)
-    count = _integer(args[1])
-    if items is None:
-        return 0
-    before = list(items) if count >= 0 else list(items)[::-1]
-    left = abs(count) or len(before)
-    kept: list[bytes] = []
-    for item in before:
-        if item == args[2] and left > 0:
-            left -= 1
-        else:
-            kept.append(item)
-    gone = len(before) - len(kept)
-    if gone:
-        items.clear()
-        items.extend(kept if count >= 0 else kept[::-1])
-        server.tidy(args[0], items)
-    return gone
 
 
 # messages
@@ -909,11 +651,6 @@ def _info(server: Server, args: Sequence[bytes]) -> Reply:
 @_command("LASTSAVE", 1)
 def _lastsave(server: Server, args: Sequence[bytes]) -> Reply:
     return server.started_us // 1_000_000
-
-
-@_command("PING", -1)
-def _ping(server: Server, args: Sequence[bytes]) -> Reply:
-    return args[0] if args else Status(b"PONG")
 
 
 # -- Lua ------------------------------------------------------------------------------------------
