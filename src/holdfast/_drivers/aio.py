@@ -46,7 +46,7 @@ from holdfast._core.replies import COUNT, DONE, FITS, MAYBE, wake_of
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition
 from holdfast._lua import SCRIPTS
-from holdfast._transport.aio import Inbox, Server
+from holdfast._transport.aio import Inbox, Server, told_already
 from holdfast._transport.clock import clock
 from holdfast._transport.cluster import AioCluster
 from holdfast._transport.pack import PreparedRequest, pack_command, pack_script, pack_sync, spelled_out
@@ -295,25 +295,60 @@ class AioDriver:
         if self.loop.is_closed():
             protocol.close()
             return
+        effect: Effect[Any] | None = None
+        begun: Awaitable[Any] | None = None
+        work: Coroutine[Any, Any, None] | None = None
         try:
             effect = protocol.send(None)
             while type(effect) in self._at_once:
                 effect = protocol.send(self._at_once[type(effect)](effect))
+            if type(effect) is Call and effect.sync is None:
+                try:
+                    begun = self.call(effect)
+                except RequestFailed as failure:
+                    begun = self.loop.create_future()
+                    begun.set_exception(failure)
+            work = self._finish(protocol, effect, begun)
+            self._background(work, partial(self._never_begun, protocol, begun))
         except (StopIteration, RequestFailed):
             return
-        begun: Awaitable[Any] | None = None
-        if type(effect) is Call and effect.sync is None:
-            try:
-                begun = self.call(effect)
-            except RequestFailed as failure:
-                begun = self.loop.create_future()
-                begun.set_exception(failure)
+        except BaseException:
+            # Out of a signal handler, as a rule. Who runs an event loop runs it once more to close it.
+            if not any(task.get_coro() is work for task in asyncio.all_tasks(self.loop)):
+                if work is not None:
+                    work.close()
+                self._let_go(begun)
+                self.loop.call_soon(self._take_up, protocol, effect)
+            raise
+
+    def _take_up(self, protocol: Protocol[Any], effect: Effect[Any] | None) -> None:
+        """Drive on what an exception has interrupted at `effect`, or at an unknown one, or before it began."""
+        if getattr(protocol, "cr_frame", None) is None:
+            return
+        if getattr(protocol, "cr_suspended", True) is False:
+            self.start(protocol)
+            return
+        begun: asyncio.Future[Any] | None = None
+        if effect is None or type(effect) is Spawn:
+            begun = self.loop.create_future()
+            if effect is None:
+                effect = Sleep(0)
+                begun.set_exception(
+                    RequestFailed("broken", "given up", "", maybe_executed=True, transient=True),
+                )
+            else:
+                begun.set_result(None)
         self._background(self._finish(protocol, effect, begun), partial(self._never_begun, protocol, begun))
 
     def _never_begun(self, protocol: Protocol[Any], begun: Awaitable[Any] | None, task: asyncio.Task[Any]) -> None:
         """A task that is cancelled before its first step leaves all that it was to await."""
-        if getattr(protocol, "cr_frame", None) is None:
+        if getattr(protocol, "cr_frame", None) is None or _is_interruption(task):
             return
+        self._let_go(begun)
+        abandon(protocol, self._at_once)
+
+    def _let_go(self, begun: Awaitable[Any] | None) -> None:
+        """Nobody awaits it any more."""
         if asyncio.iscoroutine(begun):
             frame = getattr(begun, "cr_frame", None)
             asked = None if frame is None else frame.f_locals.get("future")
@@ -321,13 +356,15 @@ class AioDriver:
             begun = asked
         if isinstance(begun, asyncio.Future):
             _heed(begun)
-        abandon(protocol, self._at_once)
 
     async def _finish(self, protocol: Protocol[Any], effect: Effect[Any], begun: Awaitable[Any] | None) -> None:
         try:
             await self.run(protocol, (effect, begun))
         except RequestFailed:
             pass  # the ttl ends it
+        except (KeyboardInterrupt, SystemExit):
+            self.loop.call_soon(self._take_up, protocol, None)
+            raise
 
     def _background(
         self, work: Coroutine[Any, Any, Any], ended: Callable[[asyncio.Task[Any]], None] | None = None
@@ -336,9 +373,14 @@ class AioDriver:
         if hasattr(task, "_log_destroy_pending"):
             task._log_destroy_pending = False  # should its event loop be thrown away, it has done what it could
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._background_ended)
         if ended is not None:
             task.add_done_callback(ended)
+
+    def _background_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            told_already(task)
 
     def call_back(self, callback: Callable[[Any], Any], argument: Any) -> None:
         """Call a stranger's function; what it returns is awaited in the background."""
@@ -908,6 +950,11 @@ async def _close_with_the_loop(driver: weakref.ref[AioDriver]) -> AsyncGenerator
                     ResourceWarning,
                     stacklevel=2,
                 )
+
+
+def _is_interruption(task: asyncio.Task[Any]) -> bool:
+    """Whether it was ended by what ends the event loop as well."""
+    return not task.cancelled() and isinstance(task.exception(), (KeyboardInterrupt, SystemExit))
 
 
 def _heed(future: asyncio.Future[Any]) -> None:

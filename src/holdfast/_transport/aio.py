@@ -31,7 +31,7 @@ from holdfast._lua import Script
 from holdfast._transport.pack import pack_command, spelled_out
 from holdfast._transport.refusals import connecting_trouble
 
-__all__ = ["Inbox", "Link", "Server", "SingleTopology", "server_of_client", "spelled_out"]
+__all__ = ["Inbox", "Link", "Server", "SingleTopology", "server_of_client", "spelled_out", "told_already"]
 
 #: A connection attempt, handshake and discovery included, is given up after this, s.
 CONNECT_TIMEOUT_S = 5.0
@@ -136,6 +136,7 @@ class Link(asyncio.Protocol):
         self._retired = False
         self.ended = False
         self._opening: asyncio.Task[None] | None = loop.create_task(self._open())
+        self._opening.add_done_callback(told_already)
 
     # ------------------------------------------------------------------ requests
 
@@ -190,6 +191,7 @@ class Link(asyncio.Protocol):
         self._heard_at = monotonic()
         reader = self._reader
         pending = self._pending
+        future: asyncio.Future[Any] | None = None
         midway = True
         try:
             if promises_too_much(data) and not self._midway:
@@ -201,8 +203,9 @@ class Link(asyncio.Protocol):
                 if kind is _Push:
                     midway = self._has_more()
                     continue
-                request = pending.popleft()
+                request = pending[0]
                 future = request[0]
+                pending.popleft()  # now that it is known whose the reply is, whatever comes between
                 fits = request[4]
                 midway = self._has_more()
                 if midway and not pending and not self._only_pushes():
@@ -219,9 +222,19 @@ class Link(asyncio.Protocol):
             first = pending.popleft()[0] if pending else None
             self._nonsense(first, f"{type(error).__name__}: {error}", expected_of(None))
             return
+        except BaseException:
+            # Out of a signal handler: the reply that was being looked at belongs to nobody any more.
+            if future is not None and not future.done():
+                _fail(future, self._interrupted())
+            self._end("an exception has interrupted the reading of replies")
+            raise
         self._midway = midway
         if self._retired and not pending:
             self.close()
+
+    def _interrupted(self) -> RequestFailed:
+        said = "an exception has interrupted the reading of its reply"
+        return RequestFailed("broken", said, self.server.name, maybe_executed=True, transient=True)
 
     def _only_pushes(self) -> bool:
         """Whether what was read beyond the last reply is nothing but pushes, which are dropped."""
@@ -457,6 +470,14 @@ def _forget_transport(transport: Any) -> None:
         except (OSError, AttributeError):
             _forgotten.append(transport)
         transport = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
+
+
+def told_already(task: asyncio.Task[Any]) -> None:
+    """For tasks that nobody awaits: what comes out of the event loop is not logged as well."""
+    error = None if task.cancelled() else task.exception()
+    if isinstance(error, Exception):
+        message = "Task exception was never retrieved"
+        task.get_loop().call_exception_handler({"message": message, "exception": error, "future": task})
 
 
 class Inbox(asyncio.Protocol):

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from holdfast._core.effects import Command
 from holdfast._core.failure import RequestFailed
-from holdfast._transport.aio import Server
+from holdfast._transport.aio import Server, told_already
 from holdfast._transport.clock import clock
 from holdfast._transport.pack import pack_command
 from holdfast._transport.refusals import UnfitServer
@@ -319,6 +319,7 @@ class AioCluster(ClusterTopology[Server]):
         if self._task is None or self._task.done():
             try:
                 self._task = asyncio.get_running_loop().create_task(self._read())
+                self._task.add_done_callback(told_already)
             except RuntimeError:
                 pass  # no event loop runs: the next one reads it
 

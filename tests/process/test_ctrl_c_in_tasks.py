@@ -1,0 +1,118 @@
+"""KeyboardInterrupt out of an event loop, raised in the middle of the library: it ends in time, and in silence.
+
+`asyncio.run` turns Ctrl-C into a cancellation; a handler of the program's own, or another way to run the loop, raises
+at any bytecode of whatever runs.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from holdfast import embedded
+
+_BEGIN = """
+import asyncio, sys, warnings
+import holdfast, holdfast.asyncio
+from holdfast._drivers import aio as driver
+from holdfast._transport import aio as transport
+
+url, name = sys.argv[1:]
+raised = []
+
+def once(error=KeyboardInterrupt):
+    if not raised:
+        raised.append(error)
+        raise error
+"""
+_END = """
+for _ in range(2):
+    try:
+        asyncio.run(main())
+    except KeyboardInterrupt:
+        continue
+    break
+else:
+    sys.exit("it came twice")
+assert raised, "nothing was interrupted"
+assert holdfast.connect(url).lock(name).holder() is None
+"""
+#: The reply is taken from the connection, and never reaches who waits for it. The program goes on with its loop.
+A_REPLY_IS_READ = """
+def run(work):
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(work)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except KeyboardInterrupt:
+            pass
+
+asyncio.run = run
+fits = transport.FITS["release"]
+
+def interrupted(reply):
+    once()
+    return fits(reply)
+
+transport.FITS["release"] = interrupted
+
+async def main():
+    async with holdfast.asyncio.connect(url) as locks:
+        async with locks.lock(name, ttl=60):
+            pass
+"""
+#: What is given back in the background has no task yet.
+A_TASK_BEGINS = """
+async def main():
+    loop = asyncio.get_running_loop()
+    create_task = loop.create_task
+
+    def interrupted(work, **options):
+        if getattr(work, "__qualname__", "") == "AioDriver._finish":
+            once()
+        return create_task(work, **options)
+
+    async with holdfast.asyncio.connect(url) as locks:
+        lease = await locks.lock(name, ttl=60).acquire()
+        loop.create_task = interrupted
+        locks._driver.schedule.remove(lease._hold)
+        locks._driver.start(lease._hold.release())
+"""
+#: Nobody awaits the task that connects.
+A_CONNECTION_IS_MADE = """
+connect = transport._connect
+
+async def interrupted(make, name):
+    once()
+    return await connect(make, name)
+
+transport._connect = interrupted
+
+async def main():
+    async with holdfast.asyncio.connect(url) as locks:
+        async with locks.lock(name, ttl=60):
+            pass
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(A_REPLY_IS_READ, id="a reply is read"),
+        pytest.param(A_TASK_BEGINS, id="a task begins"),
+        pytest.param(A_CONNECTION_IS_MADE, id="a connection is made"),
+    ],
+)
+def test_an_interruption_ends_in_time_and_in_silence(
+    program: str, valkey_server: embedded.Server, unique_name: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _BEGIN + program + _END, valkey_server.url, unique_name],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
