@@ -29,6 +29,8 @@ UNIT_TESTS = (
     "tests/simulation/test_scripts.py",
     "tests/simulation/test_late_requests.py",
 )
+#: For the lock over a quorum.
+QUORUM_TESTS = ("tests/unit/test_redlock.py",)
 
 
 def seen(mutant: Mutant) -> tuple[str | None, float]:
@@ -50,7 +52,7 @@ def seen(mutant: Mutant) -> tuple[str | None, float]:
             if done.returncode != 0:
                 raise RuntimeError(f"the mutant {mutant.what!r} does not run:\n{done.stderr[-2000:]}")
             tests = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not thorough"]
-            tests += UNIT_TESTS
+            tests += QUORUM_TESTS if mutant.primitive == "quorum" else UNIT_TESTS
             left_s = max(PATIENCE_S - (time.monotonic() - began), 5.0)
             done = subprocess.run(tests, env=env, cwd=ROOT, capture_output=True, text=True, timeout=left_s, check=False)
         except subprocess.TimeoutExpired:

@@ -11,7 +11,7 @@ __all__: list[str] = []
 
 MODES = ("ordinary", "calm", "empty")
 #: The lock over a quorum has worlds of its own.
-QUORUM_MODES = ("quorum", "quorum-empty")
+QUORUM_MODES = ("quorum-empty", "quorum")
 
 
 def main(seconds: float, primitive: str) -> int:

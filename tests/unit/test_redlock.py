@@ -395,6 +395,36 @@ def test_a_vote_that_comes_right_after_the_decision_is_given_back(fates: tuple[s
     assert driver.holders() == [FOREIGN if fate == "busy" else None for fate in fates]
 
 
+@pytest.mark.parametrize(
+    "fates", [("grant", "busy", "busy"), ("grant", "lost", "swallowed"), ("grant", "grant", "grant")]
+)
+def test_an_interruption_at_any_effect_leaves_nothing(fates: tuple[str, ...]) -> None:
+    """Ctrl-C, a cancellation: what the interrupted round and those before it may have left is given back."""
+    interrupted = 0
+    for at in itertools.count():
+        driver, quorum = Driver(3, eager=True), knowing(3)
+        driver.meet(fates)
+        effects = itertools.count()
+
+        def perform(effect: Effect[Any], driver: Driver = driver, effects: Any = effects, at: int = at) -> Any:
+            if not isinstance(effect, Spawn) and next(effects) == at:
+                raise KeyboardInterrupt
+            return driver.perform(effect)
+
+        try:
+            drive(redlock.acquire(quorum, KEYS, FIRST, TTL_MS, 0.1), perform)
+        except KeyboardInterrupt:
+            interrupted += 1
+        except RequestFailed:
+            break
+        else:
+            break
+        driver.settle(give_backs_first=False)
+        ours = FIRST.partition(":")[0]
+        assert not any((holder or "").startswith(ours) for holder in driver.holders()), f"interrupted at effect {at}"
+    assert interrupted >= 3
+
+
 def test_releases_that_are_answered_right_after_the_majority_are_not_owed() -> None:
     driver, quorum = Hasty(5, eager=True), knowing(5)
     grant = attempt(driver, quorum)

@@ -399,10 +399,10 @@ async def _release_all(
         heard.add(members[at])
         quorum.settled(members[at], token)
 
-    now = await Now()
-
+    now: float | None = None
     answers: Sequence[Answer] = [None] * len(members)
     try:
+        now = await Now()
         answers = await _ask(calls, request_timeout_s, enough, late)
     finally:
         missing = [
@@ -410,6 +410,8 @@ async def _release_all(
             for index, answer in zip(members, answers, strict=True)
             if index not in heard and (answer is None or (isinstance(answer, RequestFailed) and answer.unsettled))
         ]
+        if now is None:
+            now = await Now()  # interrupted before anything was sent
         for index in missing:
             payer = quorum.owe(index, token, keys, now + ttl_ms / 1000 + 1.0, now)
             if index in heard:
@@ -458,21 +460,21 @@ async def acquire(
             try:
                 fence = await this.ask(request_timeout_s)
                 now = await Now()
+                if fence is not None and now < deadline(this.asked_at, ttl_ms):
+                    granted = True
+                    return Grant(fence, this.asked_at, [this.token, this.owed])
+                this.over = True
+                if waits and this.granted():
+                    # Those who contend with us see it free again before we pause, not some time later.
+                    await this.back()
+                    now = await Now()
+                else:
+                    await Spawn(this.back())
             except BaseException:
+                # Wherever it was interrupted: giving back twice does no harm.
                 this.over = True
                 await Spawn(this.back())
                 raise
-            if fence is not None and now < deadline(this.asked_at, ttl_ms):
-                granted = True
-                return Grant(fence, this.asked_at, [this.token, this.owed])
-            this.over = True
-            back = this.back()
-            if waits and this.granted():
-                # Those who contend with us see it free again before we pause, not some time later.
-                await back
-                now = await Now()
-            else:
-                await Spawn(back)
             holders, remaining_ms = _holders(this.answers)
             votes = len(this.granted()) + sum(holders.values())
             young = [a[1] for a in this.answers if isinstance(a, list) and a[0] == -2 and a[1] >= 0]
