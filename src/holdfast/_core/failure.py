@@ -37,7 +37,9 @@ _PASSING = frozenset(
     }
 )
 
+_FOREIGN = "locks need this command; if this is a Sentinel, use redis+sentinel://HOST:PORT/SERVICE"
 _WAY_OUT = {
+    "MAXCLIENTS": "close connections, or raise the server's maxclients",
     "NOAUTH": "give a password or user in the URL or the client",
     "WRONGPASS": "check user name and password",
     "NOPERM": "the user needs the commands and keys that `holdfast doctor` lists",
@@ -106,7 +108,7 @@ class RequestFailed(Exception):
 
     Ours: "refused" (no connection), "silent" (no answer in time), "broken" (the connection ended), "nonsense" (an
     answer that is none; see `holdfast._core.replies`), "unfit" (the client cannot connect, whatever
-    the server), "closed".
+    the server), "foreign" (the server is of another kind than the client is for), "closed".
     """
 
     def __init__(self, kind: str, message: str, node: str, *, maybe_executed: bool, transient: bool) -> None:
@@ -118,6 +120,8 @@ class RequestFailed(Exception):
         self.transient = transient
         #: The request (an effect) that ended so, where it is known.
         self.request: Any = None
+        #: What to do about it, where that depends on more than the kind.
+        self.way_out: str | None = None
 
     def about(self, request: Any) -> None:
         """Note the effect that ended so, unless one is noted that says more."""
@@ -136,17 +140,32 @@ class RequestFailed(Exception):
             return ConfigurationError(
                 "redis_client", self.node, f"a client, or a URL, that can connect: {self.message}"
             )
+        if self.kind == "foreign":
+            return ConfigurationError("server", self.node, self.message)
         if self.kind == "refused":
-            return ServerUnreachable(self.node, self.message, about)
+            return ServerUnreachable(self.node, self.message, about, self.way_out)
         if self.kind in ("silent", "broken", "closed"):
             if not self.maybe_executed:
-                return ServerUnreachable(self.node, self.message, about)
+                return ServerUnreachable(self.node, self.message, about, self.way_out)
             return OutcomeUnknown(self.node, self.message, about)
         if self.kind == "NOPERM" and _DENIED_INSIDE.search(self.message):
             return ServerError(self.node, self.kind, self.message, _RIGHTS, about)
         if self.kind == "NOPERM" and ("eval" in self.message.lower() or "script" in self.message.lower()):
             return ScriptRefused(self.node, self.kind, self.message, _WAY_OUT["NOPERM"], about)
-        return ServerError(self.node, self.kind, self.message, _way_out(self.kind, self.request), about)
+        return ServerError(self.node, self.kind, self.message, self.way_out or self._known_way_out(), about)
+
+    def _known_way_out(self) -> str | None:
+        if self.kind == "ERR" and "unknown command" in self.message.lower():
+            return _FOREIGN
+        return _way_out(self.kind, self.request)
+
+    def again(self, *, maybe_executed: bool) -> RequestFailed:
+        """The same for another request."""
+        failure = RequestFailed(
+            self.kind, self.message, self.node, maybe_executed=maybe_executed, transient=self.transient
+        )
+        failure.way_out = self.way_out
+        return failure
 
     def __repr__(self) -> str:
         return (

@@ -24,7 +24,7 @@ _QUORUM_OPTIONS = ("restart_delay", "member_timeout")
 #: See `settings_for`, s.
 _FAILOVER_RECHECK_S = 3.0
 #: A Sentinel that hangs is left after this, s, unless the URL says otherwise.
-_SENTINEL_PATIENCE_S = 1.0
+_SENTINEL_PATIENCE_S = 0.5
 
 
 class Members:
@@ -260,33 +260,10 @@ def _once(colour: Colour) -> Any:
 
 
 def _discovery(colour: Colour) -> Any:
-    """A Sentinel client that keeps no connection to the Sentinels: they are asked when a connection is made, rarely."""
-    if colour == "threads":
-        from redis.sentinel import Sentinel
+    """A Sentinel client."""
+    from holdfast._transport import sentinel
 
-        class Discovery(Sentinel):
-            def discover_master(self, *args: Any) -> Any:
-                discover: Any = super().discover_master
-                try:
-                    return discover(*args)
-                finally:
-                    for sentinel in self.sentinels:
-                        sentinel.connection_pool.disconnect(inuse_connections=False)
-
-        return Discovery
-
-    from redis.asyncio.sentinel import Sentinel as AsyncioSentinel
-
-    class AsyncioDiscovery(AsyncioSentinel):
-        async def discover_master(self, *args: Any) -> Any:
-            discover: Any = super().discover_master
-            try:
-                return await discover(*args)
-            finally:
-                for sentinel in self.sentinels:
-                    await sentinel.connection_pool.disconnect(inuse_connections=False)
-
-    return AsyncioDiscovery
+    return sentinel.Discovery if colour == "threads" else sentinel.AsyncioDiscovery
 
 
 def _cluster(url: str, colour: Colour) -> Seeds:

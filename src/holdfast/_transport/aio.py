@@ -28,8 +28,9 @@ from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed, refusal
 from holdfast._core.replies import FITS, MAYBE, Fits, expected_of, is_confirmation, nonsense, promises_too_much
 from holdfast._lua import Script
+from holdfast._transport.handshake import is_tls, late
 from holdfast._transport.pack import pack_command, spelled_out
-from holdfast._transport.refusals import connecting_trouble
+from holdfast._transport.refusals import connection_failed
 
 __all__ = ["Inbox", "Link", "Server", "SingleTopology", "server_of_client", "spelled_out", "told_already"]
 
@@ -63,11 +64,12 @@ _Push: type = getattr(hiredis, "PushNotification", type(None))
 _Request: TypeAlias = "tuple[asyncio.Future[Any], float, bytes, Script | None, Fits | None]"
 
 
-async def _connect(make: Callable[[], Any], node: str) -> Any:
+async def _connect(server: Server) -> Any:
     """A connection of the client library, handshake done. Raises `RequestFailed`."""
     connection: Any = None
     try:
-        connection = make()
+        connection = server.make()
+        server.tls = is_tls(connection)
         # Nothing is repeated behind our back; and nobody would listen to notices of maintenance.
         connection.retry = type(connection.retry)(NoBackoff(), 0)
         connection.maint_notifications_config = None
@@ -76,11 +78,10 @@ async def _connect(make: Callable[[], Any], node: str) -> Any:
         connection._writer.transport.is_closing  # noqa: B018 (what is no connection of redis-py has none)
     except TimeoutError as error:
         _drop(connection)
-        said = str(error) or f"no connection within {CONNECT_TIMEOUT_S:.3g} s"
-        raise RequestFailed("refused", said, node, maybe_executed=False, transient=True) from error
+        raise late(server.name, CONNECT_TIMEOUT_S, tls=server.tls) from error
     except Exception as error:
         _drop(connection)
-        raise connecting_trouble(error, node) from error
+        raise connection_failed(error, server.name, tls=server.tls) from error
     except BaseException:
         _drop(connection)
         raise
@@ -314,13 +315,13 @@ class Link(asyncio.Protocol):
     def _silent(self, connected: bool) -> RequestFailed:
         if connected:
             return RequestFailed("silent", "no answer in time", self.server.name, maybe_executed=True, transient=True)
-        return RequestFailed("refused", "no connection in time", self.server.name, maybe_executed=False, transient=True)
+        return late(self.server.name, None, tls=self.server.tls)
 
     # ------------------------------------------------------------------ beginning and end
 
     async def _open(self) -> None:
         try:
-            connection = await _connect(self.server.make, self.server.name)
+            connection = await _connect(self.server)
         except RequestFailed as failure:
             self._fail(failure)
             return
@@ -369,10 +370,7 @@ class Link(asyncio.Protocol):
         for _ in range(min(len(pending), _FAILED_A_TURN)):
             future = pending.popleft()[0]
             if not future.done():
-                again = RequestFailed(
-                    failure.kind, failure.message, failure.node, maybe_executed=sent > 0, transient=failure.transient
-                )
-                _fail(future, again)
+                _fail(future, failure.again(maybe_executed=sent > 0))
             sent -= 1
         if pending:
             self._loop.call_soon(self._fail_some, failure, pending, sent)
@@ -506,7 +504,7 @@ class Inbox(asyncio.Protocol):
 
     async def subscribe(self) -> None:
         """Connect, and wait for the confirmation. Raises `RequestFailed`."""
-        connection = await _connect(self._server.make, self._server.name)
+        connection = await _connect(self._server)
         self._transport, self._kept, ahead = _take_over(connection, self)
         if self._transport.is_closing():
             self.connection_lost(None)
@@ -598,6 +596,8 @@ class Server:
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         self.name = name
         self.make = make
+        #: Whether its connections are encrypted, as far as is known.
+        self.tls = False
         self.closed = False
         self.inbox: Inbox | None = None
         self.opening: asyncio.Task[Inbox] | None = None

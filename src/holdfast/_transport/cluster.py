@@ -20,8 +20,8 @@ from holdfast._core.effects import Command
 from holdfast._core.failure import RequestFailed
 from holdfast._transport.aio import Server, told_already
 from holdfast._transport.clock import clock
+from holdfast._transport.handshake import UnfitServer
 from holdfast._transport.pack import pack_command
-from holdfast._transport.refusals import UnfitServer
 from holdfast._transport.threads import Node
 
 __all__ = ["AioCluster", "ClusterTopology", "ThreadsCluster", "slot_of"]
@@ -76,7 +76,7 @@ def _is_single(failure: RequestFailed) -> bool:
 
 
 def _refuse() -> Any:
-    raise UnfitServer("it is no node of a Cluster (cluster support is disabled there): use redis:// for it")
+    raise UnfitServer("it is not a node of a Cluster (cluster support is disabled there): use redis:// for it")
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:

@@ -14,6 +14,7 @@ import hiredis
 
 from holdfast._core.failure import RequestFailed, refusal
 from holdfast._transport.clock import clock
+from holdfast._transport.handshake import unreachable
 from holdfast._transport.inherited import ours
 from holdfast._transport.pack import pack_command
 
@@ -38,7 +39,7 @@ class Address(NamedTuple):
     @property
     def needs_no_names(self) -> bool:
         """Whether connecting asks no name server, which nobody could hurry."""
-        return self.path is not None or self.host == "localhost" or not self.host.strip("0123456789.:abcdefABCDEF")
+        return self.path is not None or self.host == "localhost" or _is_number(self.host)
 
     def connection(self) -> Connection:
         """A new connection, not yet made."""
@@ -46,6 +47,17 @@ class Address(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<Address {self.name}, database {self.database}>"  # and not the password
+
+
+def _is_number(host: str) -> bool:
+    """Whether it is an address already. ("db" is not one, though all of its letters are digits of one.)"""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+            return True
+        except (OSError, ValueError):
+            pass
+    return False
 
 
 class Connection:
@@ -70,10 +82,11 @@ class Connection:
             raise
         except TimeoutError:
             self.disconnect()
-            raise self._trouble(f"no answer within {self.socket_timeout:.3g} s") from None
+            message = f"no answer within {self.socket_timeout:.3g} s"
+            raise RequestFailed("refused", message, self._address.name, maybe_executed=False, transient=True) from None
         except (OSError, hiredis.ProtocolError) as error:
             self.disconnect()
-            raise self._trouble(getattr(error, "strerror", None) or str(error) or type(error).__name__) from error
+            raise unreachable(error, self._address.name) from error
         except BaseException:
             self.disconnect()
             raise
@@ -153,9 +166,6 @@ class Connection:
             return  # PING is not what we came for: the next request says what is wrong, if it matters
         failure.maybe_executed = False
         raise failure
-
-    def _trouble(self, because: str) -> RequestFailed:
-        return RequestFailed("refused", because, self._address.name, maybe_executed=False, transient=True)
 
     def disconnect(self) -> None:
         """End it."""

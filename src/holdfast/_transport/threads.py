@@ -37,6 +37,7 @@ from holdfast._lua import SCRIPTS, Script
 from holdfast._transport.clock import clock
 from holdfast._transport.dial import Attempts
 from holdfast._transport.greenlets import poll_of_the_system
+from holdfast._transport.handshake import is_tls, late
 from holdfast._transport.inherited import ours
 from holdfast._transport.pack import pack_command, pack_script, pack_sync, spelled_out
 
@@ -273,7 +274,19 @@ def _tail(call: Call) -> list[bytes]:
 class Node:
     """One server: a stack of idle connections and how to make more."""
 
-    __slots__ = ("_attempts", "_idle", "_make", "_wires", "closed", "connected", "is_ours", "name", "owed", "slow")
+    __slots__ = (
+        "_attempts",
+        "_idle",
+        "_make",
+        "_tls",
+        "_wires",
+        "closed",
+        "connected",
+        "is_ours",
+        "name",
+        "owed",
+        "slow",
+    )
 
     #: Whether its connections can be polled; those of a simulated server cannot.
     pipelines = True
@@ -283,6 +296,7 @@ class Node:
         #: Whether its connections keep their time by themselves.
         self.is_ours = is_ours
         self._make = make
+        self._tls = False
         self._idle: list[Wire] = []
         self._attempts: Attempts[Wire] = Attempts(Wire.close)
         #: All connections that are open, idle or in use; those that an exception has left to nobody go by themselves.
@@ -303,8 +317,7 @@ class Node:
             return self._connected(request_timeout_s)
         wire = self._attempts.make(lambda: self._connected(request_timeout_s), request_timeout_s)
         if wire is None:
-            said = f"no connection within {request_timeout_s:.3g} s"
-            raise RequestFailed("refused", said, self.name, maybe_executed=False, transient=True)
+            raise late(self.name, request_timeout_s, tls=self._tls)
         return wire
 
     def _connected(self, request_timeout_s: float) -> Wire:
@@ -312,6 +325,7 @@ class Node:
         connection = None
         try:
             connection = self._make()
+            self._tls = is_tls(connection)
             ours(connection)
             if hasattr(connection, "until"):
                 connection.until = until
@@ -330,10 +344,10 @@ class Node:
                 connection.disconnect()
             # Imported here: it knows the errors of redis-py, which takes longer to import than all else together.
             try:
-                from holdfast._transport.refusals import connecting_trouble
+                from holdfast._transport.refusals import connection_failed
             except (OSError, ImportError):  # no descriptor is left to import it with, here or in another thread
                 raise RequestFailed("refused", str(error), self.name, maybe_executed=False, transient=True) from error
-            raise connecting_trouble(error, self.name) from error
+            raise connection_failed(error, self.name, tls=self._tls) from error
         except BaseException:
             if connection is not None:
                 connection.disconnect()
@@ -353,8 +367,7 @@ class Node:
         left_s = until - clock()
         if left_s < _LEAST_S:
             self.put(wire)
-            said = f"no connection within {request_timeout_s:.3g} s"
-            raise RequestFailed("refused", said, self.name, maybe_executed=False, transient=True)
+            raise late(self.name, request_timeout_s, tls=self._tls)
         return wire, left_s
 
     def idle(self) -> Wire | None:
