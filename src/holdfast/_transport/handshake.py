@@ -86,8 +86,9 @@ def _reason(chain: list[BaseException]) -> str | None:
     """What the system says, without what a client library puts around it."""
     for each in chain:
         if isinstance(each, OSError) and each.strerror:
-            is_system = type(each).__module__ == "builtins" and (each.errno or 0) > 0
-            return os.strerror(each.errno) if is_system else each.strerror  # asyncio has words of its own
+            number = each.errno or 0
+            is_system = type(each).__module__ == "builtins" and number > 0
+            return os.strerror(number) if is_system else each.strerror  # asyncio has words of its own
     return None
 
 
