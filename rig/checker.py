@@ -126,7 +126,12 @@ def _order(grants: Sequence[Grant], verdict: Verdict) -> None:
 
 
 def _waits(history: History, by_lock: dict[str, list[Grant]], verdict: Verdict) -> None:
-    """From a healing to the next grant at each lock, as far as it was free and somebody asked for it."""
+    """From a healing to the next grant at each lock, as far as it was free and somebody asked for it.
+
+    Not at locks of a life's own: a client that is closed while its server hangs leaves them for their long ttl, and the
+    life's watch has a bound for those who wait there.
+    """
+    by_lock = {lock: grants for lock, grants in by_lock.items() if not lock.startswith("own-")}
     faults = sorted(history.faults, key=lambda fault: fault.begin_ns)
     end_ns = max((grant.inside_to_ns for grant in history.grants), default=0)
     attempts: dict[str, list[tuple[int, int]]] = defaultdict(list)

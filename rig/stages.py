@@ -73,6 +73,15 @@ class Stage:
                         found.append(key)
         return found
 
+    def keys(self, names: Sequence[str]) -> dict[str, str]:
+        """What is known of those of these keys that are on a master."""
+        told = {}
+        for server in self.masters():
+            with contextlib.suppress(redis.RedisError), self.look(server) as client:
+                found = leaks.keys_of(client)
+                told.update({name: f"{found[name]} on {server.port}" for name in names if name in found})
+        return told
+
     def remove(self, keys: Sequence[str]) -> None:
         """So that what was found once is not found again."""
         for server in self.masters():

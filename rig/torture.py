@@ -216,7 +216,11 @@ def _left_over(stage: Stage, ttl_s: float) -> list[str]:
     until = time.monotonic() + ttl_s + 10
     while (found := [*stage.left_over(), *stage.connections()]) and time.monotonic() < until:
         time.sleep(0.1)
-    return [*found, *(each for each in stage.unended() if not each.startswith("left: "))]
+    told = stage.keys(found)
+    return [
+        *(told.get(each, each) for each in found),
+        *(each for each in stage.unended() if not each.startswith("left: ")),
+    ]
 
 
 def _progress(at_s: float, of_s: float, faults: int, crew: Crew | None) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,42 @@ def test_the_wait_after_a_healing_is_found() -> None:
     assert judge(History(stays[:1], healing, [("a", 8000 * MS, 9500 * MS)])).longest_wait_at_a_lock_s == 0
 
 
+def test_a_wait_for_a_lock_of_a_life_of_its_own_is_left_to_its_watch() -> None:
+    """It has a long ttl, for which a client that was closed while its server hung leaves it."""
+    healing = [Fault("stop the master", 1000 * MS, 2000 * MS, None)]
+
+    def longest_s(lock: str) -> float:
+        stays = [grant("a1", 1, 100, 200, 2100, lock), grant("b1", 2, 48_000, 48_010, 50_000, lock)]
+        tried = [(lock, 2000 * MS, 47_000 * MS)]
+        return judge(History(stays, healing, tried)).longest_wait_at_a_lock_s
+
+    assert longest_s("a") > 40
+    assert longest_s("own-L1t-0") == 0
+
+
+def test_a_process_that_does_not_run_has_more_time() -> None:
+    """Stopped, or on a machine that is busy with others: the watch counts what it had."""
+    program = (
+        "import time\n"
+        "from rig.watch import Watch\n"
+        "watch, begun = Watch(print), time.monotonic()\n"
+        "print('ready', flush=True)\n"
+        "input()\n"
+        "time.sleep(0.3)\n"
+        "print(time.monotonic() - begun - watch.now_s)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(1.0)
+        process.send_signal(signal.SIGCONT)
+        said, _ = process.communicate("\n", timeout=30)
+    assert float(said) > 0.85, "s that it was stopped for, and are not counted"
+
+
 def test_a_history_is_read_up_to_the_line_that_was_cut(tmp_path: Path) -> None:
     lines = [
         ["granted", "w.1", "a", 3, 1, 2, 50],
@@ -194,6 +232,21 @@ def test_what_lives_have_to_say_is_read(tmp_path: Path) -> None:
         ),
         (1, "an exception", 'Traceback (most recent call last):\n  File "a"\nKeyError: 1\n', False),
         (-2, "SIGINT", 'Traceback (most recent call last):\n  File "a"\nKeyboardInterrupt\n', True),
+        (
+            -2,
+            "SIGINT",
+            'Traceback (most recent call last):\n  File "a"\nIndexError: pop from empty list\n\n'
+            "During handling of the above exception, another exception occurred:\n\n"
+            'Traceback (most recent call last):\n  File "a"\nKeyboardInterrupt\n',
+            True,
+        ),
+        (
+            -2,
+            "SIGINT",
+            'Traceback (most recent call last):\n  File "a"\nIndexError: pop from empty list\n'
+            'Traceback (most recent call last):\n  File "a"\nKeyboardInterrupt\n',
+            False,
+        ),
         (-6, "SIGKILL", "", False),
     ],
 )
