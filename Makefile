@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-SOURCES := $(wildcard src sim tests testbed bench rig examples) $(if $(wildcard models/*.py),models)
+SOURCES := $(wildcard src sim tests testbed bench rig examples tools) $(if $(wildcard models/*.py),models)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test test-thorough check format demo bench sim model mutants lock clean torture

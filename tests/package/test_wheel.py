@@ -1,0 +1,156 @@
+"""The wheel and the sdist: what is in them, and that what is installed from them works outside of the repository."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from holdfast._lua import SCRIPTS
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Lines of Python and Lua that the wheel may have. Lower it when something leaves; what raises it has to be worth it.
+MOST_LINES = 28_000
+#: What a build may take on a busy machine, s.
+BUILD_S = 100.0
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a fresh wheel and sdist."""
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=BUILD_S)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("*.whl")
+    return found
+
+
+def names(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def lines_by_room(wheel: Path) -> dict[str, int]:
+    """Lines of Python and Lua, by what stands at the top of the package."""
+    found: dict[str, int] = {}
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if name.endswith((".py", ".lua")):
+                room = name.split("/")[1]
+                found[room] = found.get(room, 0) + len(archive.read(name).splitlines())
+    return found
+
+
+def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
+    tops = {name.split("/")[0] for name in names(wheel)}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"holdfast"}
+    package = ROOT / "src" / "holdfast"
+    here = {f"holdfast/{path.relative_to(package)}" for path in package.rglob("*") if path.is_file()}
+    here = {name for name in here if "__pycache__" not in name}
+    assert {name for name in names(wheel) if name.startswith("holdfast/")} == here
+
+
+def test_the_wheel_has_what_is_no_python(wheel: Path) -> None:
+    assert {f"holdfast/_lua/{name}.lua" for name in SCRIPTS} <= names(wheel)
+    assert {"holdfast/py.typed", "holdfast/lab/page.html"} <= names(wheel)
+
+
+def test_the_simulator_is_not_in_the_wheel(wheel: Path) -> None:
+    """It needs lupa, which no extra installs."""
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            assert "sim" not in name.removesuffix(".py").split("/")
+            assert b"lupa" not in archive.read(name), name
+
+
+def test_the_wheel_is_not_longer_than_it_may_be(wheel: Path) -> None:
+    found = lines_by_room(wheel)
+    table = "\n".join(f"{lines:6}  {room}" for room, lines in sorted(found.items(), key=lambda item: -item[1]))
+    assert sum(found.values()) <= MOST_LINES, f"{sum(found.values())} lines:\n{table}"
+    assert sum(found.values()) > MOST_LINES - 3_000, f"it has got shorter: lower MOST_LINES\n{table}"
+
+
+def test_the_sdist_has_what_its_tests_need(built: Path) -> None:
+    (archive,) = built.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        tops = {name.split("/")[1] for name in files.getnames() if "/" in name}
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if tracked.returncode:
+        pytest.skip("this is no clone of the repository")
+    folders = {name.split("/")[0] for name in tracked.stdout.splitlines() if name.endswith(".py")}
+    assert folders <= tops, "name it in pyproject.toml: tool.hatch.build.targets.sdist"
+    assert {"Makefile", "README.md", "pyproject.toml", "requirements-dev.txt", "LICENSE"} <= tops
+
+
+# ---- installed ----
+
+
+class Installed:
+    """A virtual environment outside of the repository."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        subprocess.run([sys.executable, "-m", "venv", str(folder / "env")], check=True, timeout=BUILD_S)
+        self.environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONWARNINGS": "error"}
+
+    def pip(self, *words: str) -> None:
+        pip = [str(self.folder / "env/bin/pip"), "install", "--quiet", "--disable-pip-version-check", *words]
+        # As this machine's pip is set up, which may have an index of its own.
+        done = subprocess.run(pip, cwd=self.folder, capture_output=True, text=True, timeout=BUILD_S, check=False)
+        if done.returncode and ("No matching distribution" in done.stderr or "onnection" in done.stderr):
+            pytest.skip(f"offline: pip cannot fetch what the wheel depends on ({done.stderr.strip()[-200:]})")
+        assert done.returncode == 0, done.stderr
+
+    def run(self, program: str, *words: str, status: int = 0) -> str:
+        """What it writes to its output."""
+        done = subprocess.run(
+            [str(self.folder / "env/bin" / program), *words],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=BUILD_S,
+            check=False,
+        )
+        assert done.returncode == status, f"{program} {words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+def test_what_is_installed_works(wheel: Path, tmp_path: Path) -> None:
+    """First with nothing but the wheel's own dependencies, then with the extras."""
+    installed = Installed(tmp_path)
+    installed.pip(str(wheel))
+    where = installed.run("python", "-c", "import holdfast, holdfast.asyncio; print(holdfast.__file__)")
+    assert where.startswith(str(tmp_path))
+    installed.run("python", "-c", "import pkgutil, holdfast.lab, holdfast.embedded, holdfast.fencing")
+    assert "usage: holdfast" in installed.run("holdfast", "--help")
+    for command in ("run", "elect", "status", "doctor"):
+        assert f"usage: holdfast {command}" in installed.run("holdfast", command, "--help")
+
+    installed.pip(f"{wheel}[cli,embedded]")
+    assert "holdfast lab" in installed.run("holdfast", "lab", "--help")
+    assert installed.run("holdfast", "run", "job", "--embedded", "--", "echo", "ran") == "ran\n"
+    assert installed.run("python", "-m", "holdfast", "elect", "job", "--embedded", "--", "echo", "led") == "led\n"
+    assert "can be used" in installed.run("holdfast", "doctor", "--embedded")
+    script = (
+        "import subprocess, sys, holdfast.embedded\n"
+        "with holdfast.embedded.server() as server:\n"
+        "    sys.exit(subprocess.run(['env/bin/holdfast', 'status', 'job', '--url', server.url]).returncode)\n"
+    )
+    assert "job" in installed.run("python", "-c", script)
+    assert "set-nx-token" in installed.run("holdfast", "lab", "list")
+    assert "safe" in installed.run("holdfast", "lab", "run", "set-nx-token", "none")
+    assert "stuck" in installed.run("holdfast", "lab", "run", "setnx", "crash-holding", status=1)
