@@ -32,9 +32,11 @@ from holdfast._core.effects import (
     Wake,
 )
 from holdfast._core.failure import RequestFailed
+from holdfast._core.fast_path import Contention, replay
 from holdfast._core.record import LeaseRecord, Schedule
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import make_token
+from holdfast._core.waiting import Busy, Grant, granted, released, within
 from sim.clock import Clock
 
 __all__ = ["AnswerTo", "Cancelled", "Inbox", "Process", "Surroundings", "Task", "abandon"]
@@ -152,6 +154,7 @@ class Process:
         #: The one that runs now, or ran last.
         self.running: Task | None = None
         self.schedule = Schedule(settings)
+        self.contention = Contention(settings)
         self.inboxes: dict[int, Inbox] = {}
         #: The master as this process knows it.
         self.master = world.master_number()
@@ -450,6 +453,46 @@ class Process:
             self.resume(found[0], found[1], wake)
         else:
             kept.append(wake)
+
+    # -- the fast path ----------------------------------------------------------------------------
+
+    async def acquire(
+        self,
+        first: Call | None,
+        start: Callable[[float | None, bool], Protocol[Grant | Busy]],
+        timeout_s: float | None,
+        ttl_ms: int,
+    ) -> Grant | Busy:
+        """As the drivers for users: by the `first` request alone, or by the protocol of `start(timeout_s, sent)`.
+
+        Not where slots may move, nor where replicas have to acknowledge.
+        """
+        if first is None or first.sync is not None or self._many_masters or self.contention.expects(first.keys[0]):
+            return await start(timeout_s, False)
+        self.world.counted["fast path"] += 1
+        if timeout_s is not None:
+            first.request_timeout_s = within(first.request_timeout_s, timeout_s or self.settings.short_retry_s)
+        asked_at = self.local()
+        try:
+            reply = await first
+        except BaseException as error:
+            return await replay(start(timeout_s, True), asked_at, None, error)
+        grant = granted(reply, asked_at, self.local(), ttl_ms)
+        if grant is not None:
+            return grant
+        self.contention.saw(first.keys[0])
+        return await replay(start(timeout_s, True), asked_at, reply, None)
+
+    async def release(self, hold: LeaseRecord, first: Call | None) -> bool:
+        """As the drivers for users. `first` as in `acquire`."""
+        if first is None or first.sync is not None or self._many_masters:
+            return await hold.release()
+        try:
+            reply = await first
+        except BaseException as error:
+            return await replay(hold.release(), 0.0, None, error)
+        held = released(reply)
+        return await replay(hold.release(), 0.0, reply, None) if held is None else held
 
     # -- the agent --------------------------------------------------------------------------------
 

@@ -161,6 +161,8 @@ class Options:
     think_s: float = 2.0
     patient: float = 0.5
     claim_ms: int = 2000
+    #: How long a client does without the fast path, once it was not granted a lock.
+    contended_acquires: int = 1_000
     late_s: float = 0.0
     #: Events by kind, per second.
     rates: dict[str, float] = field(default_factory=dict)
@@ -194,6 +196,8 @@ class Options:
             think_s=rng.choice((0.5, 3.0, 8.0, 20.0)),
             patient=rng.choice((0.1, 0.5, 0.9)),
             claim_ms=rng.choice((500, 2000)),
+            # Of its own, so that it moves no other draw of a seed.
+            contended_acquires=random.Random(f"contended {mode} {seed}").choice((1, 1, 3, 1_000)),
             protected=protected,
             not_promised=MODES[mode].not_even if protected else MODES[mode].not_promised,
         )

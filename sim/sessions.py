@@ -16,7 +16,7 @@ from holdfast._core.effects import Call, Now, Protocol, Sleep, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import LeaseRecord, LeaseState
-from holdfast._core.waiting import Busy, Grant
+from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for
 from sim.check import Belief, Ledger
 from sim.driver import Cancelled, Process
 from sim.network import Node
@@ -100,6 +100,8 @@ class Sessions(Primitive, Generic[T]):
         self.by_key = {thing.keys.lock: thing for thing in self.things}
         #: Acquisitions that wait, without a limit, for what somebody else has to do.
         self.inside: dict[str, Process] = {}
+        #: By token: the one request that releases what the fast path may have acquired.
+        self.releases: dict[str, Call] = {}
 
     # -- workload ---------------------------------------------------------------------------------
 
@@ -183,6 +185,21 @@ class Sessions(Primitive, Generic[T]):
             world.counted["timeout"] += 1
             return None
         return got
+
+    def first(
+        self,
+        process: Process,
+        turn: Acquisition,
+        timeout_s: float | None,
+        start: Callable[[float | None, bool], Protocol[Grant | Busy]],
+    ) -> Protocol[Grant | Busy]:
+        """An acquisition that the fast path may do, as the faces do it."""
+        first: Call | None = None
+        if turn.sync is None:
+            request_timeout_s = request_timeout_for(turn.ttl_ms, turn.settings)
+            first = turn.ask(False, 0, request_timeout_s)
+            self.releases[turn.token] = turn.undo(0, request_timeout_s)
+        return process.acquire(first, start, timeout_s, turn.ttl_ms)
 
     def newcomers(self, thing: T, holders: Sequence[bytes]) -> set[bytes]:
         """Who has come to hold it since the last look, by the server's word."""
@@ -285,7 +302,8 @@ class Sessions(Primitive, Generic[T]):
         else:
             self.plays(f"{self.lease_of(hold)}.release")
             try:
-                if not await hold.release():
+                first = self.releases.pop(hold.token, None)
+                if not await process.release(hold, None if hold.stray else first):
                     hold.state = LeaseState.LOST
                     world.counted["lost: at release"] += 1
             except RequestFailed:

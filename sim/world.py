@@ -61,7 +61,7 @@ class World(Site):
         trace: bool = False,
     ) -> None:
         super().__init__(options, trace=trace)
-        self.settings = Settings(claim_ms=options.claim_ms)
+        self.settings = Settings(claim_ms=options.claim_ms, contended_acquires=options.contended_acquires)
         self.primitives = [make(self) for make in primitives]
         self.processes: list[Process] = []
         for _ in range(options.processes):

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast._core import multilock
-from holdfast._core.effects import Call
+from holdfast._core.effects import Call, Protocol
 from holdfast._core.failure import RequestFailed
+from holdfast._core.waiting import Busy, Grant
 from holdfast.errors import LeaseLost
 from sim.driver import Process
 from sim.network import Node, Request
@@ -42,9 +43,14 @@ class MultiLock(Locks):
         ttl_ms, timeout_s, token = self.ttl_ms(), self.timeout_s(), process.token()
         all_keys = [lock.keys for lock in locks]
         turns = multilock.turns_for(all_keys, not self.apart, token, ttl_ms, process.settings, options.sync)
-        listening = process.listening(None, turns[0].key)
+
+        def start(timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
+            listening = not sent and process.listening(None, turns[0].key)
+            return multilock.acquire(turns, timeout_s, listening=listening)
+
         self.asks("MultiLock", timeout_s)
-        got = await self.ask(process, locks, token, multilock.acquire(turns, timeout_s, listening=listening))
+        asking = self.first(process, turns[0], timeout_s, start) if len(turns) == 1 else start(timeout_s, False)
+        got = await self.ask(process, locks, token, asking)
         if got is None:
             return
         name = " + ".join(keys.name for keys in all_keys)

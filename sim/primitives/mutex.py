@@ -5,12 +5,13 @@ from __future__ import annotations
 import bisect
 from typing import Any
 
-from holdfast._core.effects import Call
+from holdfast._core.effects import Call, Protocol
 from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, lock_keys
+from holdfast._core.mutex import LockTurn
 from holdfast._core.record import LeaseRecord
-from holdfast._core.waiting import Grant, request_timeout_for
+from holdfast._core.waiting import Busy, Grant, request_timeout_for
 from sim.check import Belief
 from sim.driver import Process
 from sim.network import Node, Request
@@ -72,9 +73,13 @@ class Locks(Sessions[Lock]):
         ttl_ms, timeout_s = self.ttl_ms(), self.timeout_s()
         keys, settings, token = lock.keys, process.settings, process.token()
         exclusive = OneServer(keys, settings, options.sync)
-        listening = process.listening(None, keys.lock)
+
+        def start(timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
+            return exclusive.acquire(token, ttl_ms, timeout_s, not sent and process.listening(None, keys.lock))
+
         self.asks(self.public, timeout_s)
-        got = await self.ask(process, [lock], token, exclusive.acquire(token, ttl_ms, timeout_s, listening))
+        turn = LockTurn(keys, token, ttl_ms, settings, options.sync)
+        got = await self.ask(process, [lock], token, self.first(process, turn, timeout_s, start))
         if got is None:
             return None
         hold = self.hold_of(process, lock, token, ttl_ms, got)

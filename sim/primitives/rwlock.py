@@ -90,10 +90,17 @@ class SharedLock(Sessions[_Shared]):
     ) -> tuple[Belief, RWTurn] | None:
         """One acquisition, as the faces do it."""
         turn = RWTurn(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
-        listening = process.listening(None, lock.keys.lock)
-        if not kind.startswith("upgrade"):
+
+        def start(timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
+            listening = not sent and process.listening(None, lock.keys.lock)
+            return wait_for(turn, timeout_s, listening=listening)
+
+        if kind.startswith("upgrade"):
+            asking = start(timeout_s, False)
+        else:
             self.asks("ReadLock" if kind.startswith("read") else "WriteLock", timeout_s)
-        got = await self.ask(process, [lock], token, wait_for(turn, timeout_s, listening=listening))
+            asking = self.first(process, turn, timeout_s, start)
+        got = await self.ask(process, [lock], token, asking)
         return None if got is None else (self.believe(process, lock, token, ttl_ms, got, kind), turn)
 
     def believe(self, process: Process, lock: _Shared, token: str, ttl_ms: int, got: Grant, kind: str) -> Belief:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast._core.effects import Call
+from holdfast._core.effects import Call, Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.semaphore import SemaphoreTurn, resize, semaphore_keys
-from holdfast._core.waiting import wait_for
+from holdfast._core.waiting import Busy, Grant, wait_for
 from holdfast.errors import DeclarationMismatch, TooManyPermits
 from sim.driver import Process
 from sim.network import Node, Request
@@ -80,9 +80,13 @@ class Semaphore(Sessions[_Permits]):
         client, owner, number = process.token().split(":")
         token = f"{client}:{rng.choice((1, 1, 1, 2, 3, _DECLARED))}.{owner}:{number}"
         turn = SemaphoreTurn(thing.keys, token, ttl_ms, _DECLARED, process.settings, options.sync)
-        listening = process.listening(None, thing.keys.lock)
+
+        def start(timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
+            turn = SemaphoreTurn(thing.keys, token, ttl_ms, _DECLARED, process.settings, options.sync)
+            return wait_for(turn, timeout_s, listening=not sent and process.listening(None, thing.keys.lock))
+
         self.asks(self.public, timeout_s)
-        got = await self.ask(process, [thing], token, wait_for(turn, timeout_s, listening=listening))
+        got = await self.ask(process, [thing], token, self.first(process, turn, timeout_s, start))
         if got is None:
             return
         hold = turn.hold(thing.ledger.name, got, rng.random() < 0.8, None)

@@ -23,6 +23,7 @@ PATIENCE_S = 60.0
 SIMULATION_S = 25.0
 UNIT_TESTS = (
     "tests/unit/test_family_calls.py",
+    "tests/unit/test_fast_path.py",
     "tests/unit/test_hold.py",
     "tests/unit/test_schedule.py",
     "tests/unit/test_waiting.py",

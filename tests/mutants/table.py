@@ -28,6 +28,7 @@ class Mutant:
 ACQUIRE, RELEASE, RENEW = "_lua/acquire.lua", "_lua/release.lua", "_lua/renew.lua"
 FENCE, QUEUE, BURY, ORDER = "_lua/fence.lua", "_lua/queue.lua", "_lua/tombstone.lua", "_lua/order.lua"
 WAITERS = "_lua/waiters.lua"
+FAST_PATH = "_core/fast_path.py"
 WAITING, MUTEX, HOLD, VALIDITY = "_core/waiting.py", "_core/mutex.py", "_core/record.py", "_core/validity.py"
 
 _EXCLUSIVE: tuple[Mutant, ...] = (
@@ -117,7 +118,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant("a claim has no end", QUEUE, "'SET', lock, token, 'PX', claim_ms", "'SET', lock, token"),
     Mutant("no allowance for drift", VALIDITY, "* (1 - DRIFT) - MARGIN_S", "+ 0 * DRIFT"),
     Mutant(
-        "validity counts from the reply", WAITING, "grant = Grant(reply[1], asked_at,", "grant = Grant(reply[1], now,"
+        "validity counts from the reply", WAITING, "return Grant(reply[1], asked_at,", "return Grant(reply[1], now,"
     ),
     Mutant(
         "a release leaves no tombstone for what may be in transit",
@@ -132,7 +133,52 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "            if False:\n                # Whom",
     ),
     Mutant(
-        "a reply that comes after its validity is accepted", WAITING, "if now < deadline(asked_at, ttl_ms):", "if True:"
+        "a reply that comes after its validity is accepted",
+        WAITING,
+        "if reply[0] == 1 and now < deadline(asked_at, ttl_ms):",
+        "if reply[0] == 1:",
+    ),
+    Mutant(
+        "the fast path takes a refusal for a grant",
+        WAITING,
+        "if reply[0] == 1 and now < deadline(asked_at, ttl_ms):",
+        "if now < deadline(asked_at, ttl_ms):",
+    ),
+    Mutant(
+        "the fast path takes a release that stopped early for done",
+        WAITING,
+        "return reply > 0 if -1 < reply < 3 else None",
+        "return reply > 0",
+    ),
+    Mutant(
+        "the fast path gives nothing back after a doubtful answer",
+        FAST_PATH,
+        "effect = protocol.send(self._reply) if error is None else protocol.throw(error)",
+        "if error is not None:\n                    raise error\n                effect = protocol.send(self._reply)",
+    ),
+    Mutant(
+        "the fast path tells its protocol that a doubtful request was never sent",
+        FAST_PATH,
+        "                    error.about(effect)\n",
+        "                    error.maybe_executed = False\n",
+    ),
+    Mutant(
+        "the fast path's protocol counts from the answer, not from the request",
+        FAST_PATH,
+        "        effect = protocol.send(asked_at)\n",
+        "        effect = protocol.send(asked_at + 1e6)\n",
+    ),
+    Mutant(
+        "a contended lock is never tried by the fast path again",
+        FAST_PATH,
+        "            self._left.pop(key, None)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "the memory of contention has no bound",
+        FAST_PATH,
+        "if len(self._left) >= CONTENDED_MAX:",
+        "if False:",
     ),
     Mutant(
         "a pushed grant is not confirmed",

@@ -39,6 +39,9 @@ class Settings(NamedTuple):
     signal_recheck_ms: int = 5_000
     #: No waiter sleeps longer than this between two looks, whatever the holder's ttl.
     recheck_max_s: float = 60.0
+    #: After an acquire that found a lock taken, this many acquires of it start with the protocol, not by the fast path:
+    #: rare enough to cost nothing when contention is over.
+    contended_acquires: int = 1_000
     #: Renew when this part of the ttl has passed, earlier by up to the jitter's part of it.
     renew_fraction: float = 1 / 3
     renew_jitter: float = 0.1

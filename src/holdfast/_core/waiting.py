@@ -43,7 +43,22 @@ from holdfast._core.settings import Settings
 from holdfast._core.tokens import is_ours
 from holdfast._core.validity import deadline
 
-__all__ = ["Acquisition", "Busy", "Grant", "give_back", "once_more", "release", "request_timeout_for", "wait_for"]
+__all__ = [
+    "Acquisition",
+    "Busy",
+    "Grant",
+    "give_back",
+    "granted",
+    "once_more",
+    "release",
+    "released",
+    "request_timeout_for",
+    "wait_for",
+    "within",
+]
+
+#: No request is given less time than this, however little the caller has left, s.
+_LEAST_TIMEOUT_S = 0.25
 
 
 class Grant:
@@ -60,6 +75,18 @@ class Grant:
         self.sent_at = sent_at
         self.more = more
         self.stray = stray
+
+
+def granted(reply: Reply, asked_at: float, now: float, ttl_ms: int) -> Grant | None:
+    """The grant behind an answer that came `now`; None where it grants nothing that may still be trusted."""
+    if reply[0] == 1 and now < deadline(asked_at, ttl_ms):
+        return Grant(reply[1], asked_at, reply[2:] if len(reply) > 2 else None)
+    return None
+
+
+def released(reply: Reply) -> bool | None:
+    """Whether a release found the lease; None where it stopped early, and has to be sent again."""
+    return reply > 0 if -1 < reply < 3 else None
 
 
 class Busy:
@@ -199,6 +226,11 @@ def request_timeout_for(ttl_ms: int, settings: Settings) -> float:
     return max(0.05, min(settings.request_timeout_s, ttl_ms / 3000))
 
 
+def within(request_timeout_s: float, left_s: float) -> float:
+    """How long to wait for an answer where the caller has `left_s`: not far beyond that where a server hangs."""
+    return max(_LEAST_TIMEOUT_S, min(request_timeout_s, left_s))
+
+
 async def once_more(request: Effect[Reply]) -> Reply:
     """What may be repeated, repeated once when its connection broke: an idle one may have been closed meanwhile."""
     try:
@@ -246,9 +278,7 @@ async def wait_for(acquisition: Acquisition, timeout_s: float | None, *, listeni
                     now = await Now()
                 asked_at = now
                 if give_up_at is not None:
-                    # A server that hangs is not waited for far beyond what the caller gave.
-                    left_s = give_up_at - now if waits else settings.short_retry_s
-                    request_timeout_s = max(0.25, min(request_timeout_s, left_s))
+                    request_timeout_s = within(request_timeout_s, give_up_at - now if waits else settings.short_retry_s)
                 doubtful = True
                 reply: Reply = await acquisition.ask(queueing, arrival, request_timeout_s)
                 if sync is not None:
@@ -290,8 +320,9 @@ async def wait_for(acquisition: Acquisition, timeout_s: float | None, *, listeni
             now = await Now()
             troubled_at = None
             if reply[0] == 1:
-                if now < deadline(asked_at, ttl_ms):
-                    grant = Grant(reply[1], asked_at, reply[2:], stray)
+                grant = granted(reply, asked_at, now, ttl_ms)
+                if grant is not None:
+                    grant.stray = stray
                     doubtful = queued = stray = False
                     return grant
                 # The answer came too late to be worth anything: repeat, but not for ever.
@@ -383,7 +414,7 @@ async def release(acquisition: Acquisition) -> bool:
         try:
             reply: Reply = await acquisition.undo(tombstone_ms, request_timeout_for(acquisition.ttl_ms, settings))
             doubtful = doubtful or reply > 0
-            if -1 < reply < 3:
+            if released(reply) is not None:
                 return doubtful
             # Done, but before somebody who lives there wait more dead ones than one call looks at: go on.
             now = await Now()
@@ -430,5 +461,5 @@ async def give_back(acquisition: Acquisition) -> None:
             await Sleep(pause_s * (0.5 + await Random()))
             pause_s = min(pause_s * 2, settings.trouble_pause_max_s)
         else:
-            if type(reply) is not int or -1 < reply < 3 or await Now() > until:
+            if type(reply) is not int or released(reply) is not None or await Now() > until:
                 return

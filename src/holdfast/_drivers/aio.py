@@ -41,10 +41,11 @@ from holdfast._core.effects import (
     Wake,
 )
 from holdfast._core.failure import RequestFailed
+from holdfast._core.fast_path import Contention, begin, replay
 from holdfast._core.record import LeaseRecord, Order, Schedule
 from holdfast._core.replies import COUNT, DONE, FITS, MAYBE, wake_of
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.waiting import Acquisition
+from holdfast._core.waiting import Acquisition, Busy, Grant, granted, released, within
 from holdfast._lua import SCRIPTS
 from holdfast._transport.aio import Inbox, Server, told_already
 from holdfast._transport.clock import clock
@@ -75,11 +76,6 @@ MEMBER_SILENCE_S = 0.25
 REDIRECTS_MAX = 5
 #: A redirected request has at least this time, s.
 REDIRECT_LEAST_S = 0.05
-
-#: So many acquires of a contended lock go without a try at success in one step.
-ROUGH_FOR = 1_000
-#: So many contended locks are known at most.
-ROUGH_MAX = 10_000
 
 _ASKING = pack_command(("ASKING",))
 #: Commands after which a session needs its connection no more.
@@ -179,8 +175,7 @@ class AioDriver:
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = float("inf")
         self._numbers = 0
-        #: Keys whose `PreparedRequest` failed recently, and for how many acquires it is not worth trying again.
-        self.rough: dict[str, int] = {}
+        self.contention = Contention(settings)
         self._at_once: dict[type[Effect[Any]], Callable[[Any], Any]] = {
             Now: lambda _: clock(),
             Random: lambda _: self.random(),
@@ -243,44 +238,61 @@ class AioDriver:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
-    def ask(self, ask: PreparedRequest, token: str, request_timeout_s: float) -> asyncio.Future[Any]:
-        """Send a first request. Whatever comes of it but plain success is for its protocol: see `resume`."""
-        data = token.encode()
-        return self._node_for(ask.key, None).submit(
-            b"%b$%d\r\n%b\r\n%b" % (ask.before, len(data), data, ask.behind), request_timeout_s, ask.script
-        )
+    async def acquire(
+        self,
+        first: PreparedRequest | None,
+        start: Callable[[str, float | None, bool], Protocol[Grant | Busy]],
+        token: str,
+        timeout_s: float | None,
+        ttl_ms: int,
+    ) -> Grant | Busy:
+        """Acquire with this token: by `first` alone where that is granted in time, else by the protocol.
 
-    def smooth(self, key: str) -> bool:
-        """Whether an `PreparedRequest` for this key is worth trying."""
-        if not self._moves and key not in self.rough:
-            return True
-        left = self.rough.get(key, 0)
-        if left > 1:
-            self.rough[key] = left - 1
-        else:
-            self.rough.pop(key, None)
-        return False
+        `first`: the protocol's first request, ready but for the token; None where there is no such one. `start(token,
+        timeout_s, sent)` makes the protocol; `sent`: its first request, which queues nobody, was sent already.
+        """
+        if first is None or self._moves or self.contention.expects(first.key):
+            return await self.run(start(token, timeout_s, False))
+        request_timeout_s = first.request_timeout_s
+        if timeout_s is not None:
+            request_timeout_s = within(request_timeout_s, timeout_s or self.settings.short_retry_s)
+        asked_at = clock()
+        try:
+            reply = await self._node_for(first.key, None).submit(first.packed(token), request_timeout_s, first.script)
+        except BaseException as error:
+            return await self._resume(first, start(token, timeout_s, True), asked_at, None, error)
+        grant = granted(reply, asked_at, clock(), ttl_ms)
+        if grant is not None:
+            return grant
+        self.contention.saw(first.key)
+        return await self._resume(first, start(token, timeout_s, True), asked_at, reply, None)
 
-    async def resume(self, protocol: Protocol[R], asked_at: float, reply: Any, error: BaseException | None) -> R:
-        """Run a protocol whose first request was made already, at `asked_at`, and ended so."""
-        effect = protocol.send(None)
-        while type(effect) is Now:
-            effect = protocol.send(asked_at)
-        if type(effect) is not Call:
-            return await self.run(protocol, (effect, None))  # it has another way now, where the request was in vain
-        ended: asyncio.Future[Any] = self.loop.create_future()
-        if error is None:
-            ended.set_result(reply)
-            if len(self.rough) >= ROUGH_MAX:
-                self.rough.clear()
-            self.rough[effect.keys[0]] = ROUGH_FOR
-        elif isinstance(error, asyncio.CancelledError):
-            ended.cancel()
-        else:
-            if isinstance(error, RequestFailed):
-                self._in_trouble(self._node_for(effect.keys[0], effect.node), error)
-            ended.set_exception(error)
-        return await self.run(protocol, (effect, ended))
+    async def release(self, hold: LeaseRecord, first: PreparedRequest | None) -> bool:
+        """Release what is held; False when it was not held any more. `first` as in `acquire`."""
+        if first is None or self._moves:
+            return await self.run(hold.release())
+        try:
+            reply = await self._node_for(first.key, None).submit(
+                first.packed(hold.token), first.request_timeout_s, first.script
+            )
+        except BaseException as error:
+            return await self._resume(first, hold.release(), 0.0, None, error)
+        held = released(reply)
+        return await self._resume(first, hold.release(), 0.0, reply, None) if held is None else held
+
+    async def _resume(
+        self, first: PreparedRequest, protocol: Protocol[R], asked_at: float, reply: Any, error: BaseException | None
+    ) -> R:
+        """Run a protocol whose first request was sent at `asked_at`, and ended so."""
+        if isinstance(error, GeneratorExit):
+            # Its task is thrown away: as in `run`.
+            _ = begin(protocol, asked_at)
+            abandon(protocol, self._at_once)
+            raise error
+        if isinstance(error, RequestFailed):
+            self._in_trouble(self._node_for(first.key, None), error)
+            error = self._final(error) if self.closed else error
+        return await self.run(replay(protocol, asked_at, reply, error))
 
     def _final(self, error: BaseException) -> BaseException:
         """The client is closed: who waits in the foreground tries nothing again."""

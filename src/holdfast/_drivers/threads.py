@@ -43,9 +43,11 @@ from holdfast._core.effects import (
     Wake,
 )
 from holdfast._core.failure import RequestFailed
+from holdfast._core.fast_path import Contention, replay
 from holdfast._core.record import LeaseRecord, LeaseState, Schedule
 from holdfast._core.replies import wake_of
 from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.waiting import Busy, Grant, granted, released, within
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.ending import end as end_clients
 from holdfast._drivers.ending import run_out
@@ -115,7 +117,7 @@ class ThreadDriver:
 
     def __init__(self, topology: Topology[Node], client_id: str, inboxes: str, settings: Settings = DEFAULT) -> None:
         self.topology = topology
-        #: Whether `ask` can be used: where keys move from node to node, the protocol has to follow them.
+        #: Whether the fast path can be used: where keys move from node to node, the protocol has to follow them.
         self.can_ask = not getattr(topology, "moves", True)
         self.settings = settings
         self._inboxes = inboxes
@@ -153,6 +155,7 @@ class ThreadDriver:
         self._over = Flag()
         #: Acquires that have not ended, by token: what has to be given back when the client ends before they do.
         self.asking: dict[str, Any] = {}
+        self.contention = Contention(self.settings)
         self.teller = Teller()
         #: What the calling thread has of its own.
         self.here = here()
@@ -260,29 +263,61 @@ class ThreadDriver:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
-    def ask(self, ask: PreparedRequest, token: str, request_timeout_s: float) -> Any:
-        """Send a first request, not where slots move. All but plain success is for its protocol: see `resume`."""
-        return self.topology.node_for(ask.key, None).call_packed(ask.packed(token), request_timeout_s, ask.script)
+    # ------------------------------------------------------------------ the fast path
 
-    def resume(self, protocol: Protocol[R], asked_at: float, reply: Any, error: BaseException | None) -> R:
-        """Run a protocol whose first request was made already, at `asked_at`, and ended so."""
+    def acquire(
+        self,
+        first: PreparedRequest | None,
+        start: Callable[[str, float | None, bool], Protocol[Grant | Busy]],
+        token: str,
+        timeout_s: float | None,
+        ttl_ms: int,
+        cancel: Cancel | None = None,
+    ) -> Grant | Busy:
+        """Acquire with this token: by `first` alone where that is granted in time, else by the protocol.
+
+        `first`: the protocol's first request, ready but for the token; None where there is no such one. `start(token,
+        timeout_s, sent)` makes the protocol; `sent`: its first request, which queues nobody, was sent already.
+        """
+        if first is None or cancel is not None or self.contention.expects(first.key):
+            return self.run(start(token, timeout_s, False), cancel)
+        request_timeout_s = first.request_timeout_s
+        if timeout_s is not None:
+            request_timeout_s = within(request_timeout_s, timeout_s or self.settings.short_retry_s)
+        asked_at = clock()
         try:
-            effect = protocol.send(None)
-            while type(effect) is Now:
-                effect = protocol.send(asked_at)
-            if type(effect) is Call:
-                if isinstance(error, RequestFailed):
-                    error.about(effect)
-                    self._in_trouble(self.topology.node_for(effect.keys[0], effect.node), error)
-                    error = self._final(error) if self.closed else error
-                effect = protocol.send(reply) if error is None else protocol.throw(error)
-            # Else it has another way now, where the request was in vain.
-            return self._drive(protocol, effect, None)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        except BaseException as interruption:
-            self._interrupted(protocol, interruption)
-            raise
+            reply = self.topology.node_for(first.key, None).call_packed(
+                first.packed(token), request_timeout_s, first.script
+            )
+        except BaseException as error:
+            return self._resume(first, start(token, timeout_s, True), asked_at, None, error)
+        grant = granted(reply, asked_at, clock(), ttl_ms)
+        if grant is not None:
+            return grant
+        self.contention.saw(first.key)
+        return self._resume(first, start(token, timeout_s, True), asked_at, reply, None)
+
+    def release(self, hold: LeaseRecord, first: PreparedRequest | None) -> bool:
+        """Release what is held; False when it was not held any more. `first` as in `acquire`."""
+        if first is None:
+            return self.run(hold.release())
+        try:
+            reply = self.topology.node_for(first.key, None).call_packed(
+                first.packed(hold.token), first.request_timeout_s, first.script
+            )
+        except BaseException as error:
+            return self._resume(first, hold.release(), 0.0, None, error)
+        held = released(reply)
+        return self._resume(first, hold.release(), 0.0, reply, None) if held is None else held
+
+    def _resume(
+        self, first: PreparedRequest, protocol: Protocol[R], asked_at: float, reply: Any, error: BaseException | None
+    ) -> R:
+        """Run a protocol whose first request was sent at `asked_at`, and ended so."""
+        if isinstance(error, RequestFailed):
+            self._in_trouble(self.topology.node_for(first.key, None), error)
+            error = self._final(error) if self.closed else error
+        return self.run(replay(protocol, asked_at, reply, error))
 
     # ------------------------------------------------------------------ effects
 

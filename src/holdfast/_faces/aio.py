@@ -34,7 +34,6 @@ from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._core.replicas import NotAcked, Replicas
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tokens import make_token
-from holdfast._core.validity import deadline
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._drivers.aio import AioDriver, closers
 from holdfast._drivers.last_words import at_end
@@ -318,13 +317,7 @@ class Lease:
             if ask is None or driver is not client._here or driver.closed or driver.loop is not get_running_loop():
                 held = await client._driver.run(hold.release())
             else:
-                # By hand; all but an answer is the protocol's.
-                try:
-                    reply = await driver.ask(ask, hold.token, ask.request_timeout_s)
-                except BaseException as error:
-                    held = await driver.resume(hold.release(), 0.0, None, error)
-                else:
-                    held = reply > 0 if -1 < reply < 3 else await driver.resume(hold.release(), 0.0, reply, None)
+                held = await driver.release(hold, ask)
         except RequestFailed as failure:
             raise client._public(failure) from None
         except BaseException as error:
@@ -489,8 +482,8 @@ class Leasable:
 
     # What a kind of lock has to say.
 
-    def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
-        """The protocol that acquires."""
+    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
+        """The protocol that acquires; `sent`: its first request was sent already."""
         raise NotImplementedError
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
@@ -499,10 +492,6 @@ class Leasable:
 
     def _give_back(self, token: str) -> Protocol[None]:
         """Undo what an interrupted acquire may have done."""
-        raise NotImplementedError
-
-    def _resumed(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
-        """The protocol that acquires, for a token with which its first request was sent."""
         raise NotImplementedError
 
     def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
@@ -558,32 +547,14 @@ class Leasable:
         token = f"{driver.client_id}:{self._mark if mark is None else mark}{me}:{next(client._sequence)}"
         got: Grant | Busy | None = None
         hold: LeaseRecord | None = None
-        reply: Any = None
         asks = self._asks
         if asks is None:
             asks = self._prepare()
+        release_ask = asks[1] if asks else None
         asking = driver.asking
         try:
             asking[token] = self
-            if asks and driver.smooth(asks[0].key):
-                # The first request by hand; all but a grant in time is the protocol's.
-                ask, release_ask = asks
-                request_timeout_s = ask.request_timeout_s
-                if timeout_s is not None:
-                    request_timeout_s = max(0.25, min(request_timeout_s, timeout_s or driver.settings.short_retry_s))
-                asked_at = clock()
-                try:
-                    reply = await driver.ask(ask, token, request_timeout_s)
-                except BaseException as error:
-                    got = await driver.resume(self._resumed(token, timeout_s), asked_at, None, error)
-                else:
-                    if reply[0] == 1 and clock() < deadline(asked_at, self._ttl_ms):
-                        got = Grant(reply[1], asked_at)
-                    else:
-                        got = await driver.resume(self._resumed(token, timeout_s), asked_at, reply, None)
-            else:
-                release_ask = None
-                got = await driver.run(self._ask(token, timeout_s))
+            got = await driver.acquire(asks[0] if asks else None, self._ask, token, timeout_s, self._ttl_ms)
             if type(got) is Grant:
                 if driver.closed:
                     raise ClientClosed()  # and it is given back below
@@ -613,7 +584,7 @@ class Leasable:
                 for owner in owners:
                     client._owners.pop(owner, None)
                 driver.start(hold.release())
-            if got is not None or reply is not None or not isinstance(error, asyncio.CancelledError):
+            if got is not None or not isinstance(error, asyncio.CancelledError):
                 driver.start(self._give_back(token))
             asking.pop(token, None)
             if type(error) is LeaseLost:
@@ -691,18 +662,15 @@ class Lock(Leasable):
         self._exclusive = client._exclusive(self._keys, sync_replicas)
         self._reentrant = reentrant
 
-    def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
+    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
         exclusive = self._exclusive
-        listening = exclusive.listens and self._client._driver.listening(self._keys.lock)
+        listening = not sent and exclusive.listens and self._client._driver.listening(self._keys.lock)
         return exclusive.acquire(token, self._ttl_ms, timeout_s, listening)
 
     def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
         calls = self._exclusive.first_calls(self._ttl_ms)
         self._asks = asks = () if calls is None else (PreparedRequest(calls[0]), PreparedRequest(calls[1]))
         return asks
-
-    def _resumed(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
-        return self._exclusive.acquire(token, self._ttl_ms, timeout_s, False)
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         return self._exclusive.hold(token, grant, self._ttl_ms, self._renew, self._max_hold_ms)

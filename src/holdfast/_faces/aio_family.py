@@ -77,9 +77,9 @@ class _TurnLeasable(Leasable):
     def _acquisition(self, token: str) -> Acquisition:
         raise NotImplementedError
 
-    def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
+    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
         acquisition = self._acquisition(token)
-        return wait_for(acquisition, timeout_s, listening=self._client._driver.listening(acquisition.key))
+        return wait_for(acquisition, timeout_s, listening=not sent and self._client._driver.listening(acquisition.key))
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         hold = self._acquisition(token).hold(self._name, grant, self._renew, self._max_hold_ms)
@@ -233,7 +233,7 @@ class _Downgrade(ReadLock):
         self._writer = writer
         self._until = writer.max_until
 
-    async def _ask(self, token: str, timeout_s: float | None) -> Grant | Busy:
+    async def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Grant | Busy:
         writer = self._acquisition(self._writer.token)
         writer.stray = self._writer.stray
         grant = await rwlock.downgrade(writer, self._acquisition(token))
@@ -417,9 +417,9 @@ class MultiLock(_TurnLeasable):
     def _acquisition(self, token: str) -> Acquisition:
         return self._turns(token)[0]
 
-    def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
+    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
         turns = self._turns(token)
-        return multilock.acquire(turns, timeout_s, listening=self._client._driver.listening(turns[0].key))
+        return multilock.acquire(turns, timeout_s, listening=not sent and self._client._driver.listening(turns[0].key))
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         hold = multilock.hold(self._turns(token), self._name, grant, self._renew, self._max_hold_ms)

@@ -29,7 +29,6 @@ from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._core.replicas import NotAcked, Replicas
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tokens import make_token
-from holdfast._core.validity import deadline
 from holdfast._core.waiting import Busy, Grant
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.ending import end
@@ -75,8 +74,6 @@ __all__ = ["Cancel", "Client", "Leasable", "Lease", "LeaseState", "Lock", "Loss"
 R = TypeVar("R")
 
 _RELEASED = LeaseState.RELEASED
-#: So many acquires of a contended lock go without a try at success in one step.
-_ROUGH_FOR = 1_000
 _DEFAULT_URL = "redis://localhost:6379"
 
 
@@ -274,13 +271,12 @@ class Lease:
                 return True
             except IndexError:
                 pass  # a signal handler or another thread has left the last one
-        ask = self._release_ask
         try:
             if not hold.mark_released():
                 return False
             driver.schedule.remove(hold)
             client._disown(self)
-            held = driver.run(hold.release()) if ask is None else self._release_by_hand(ask)
+            held = driver.release(hold, self._release_ask)
         except RequestFailed as failure:
             raise client._public(failure) from None
         except BaseException:
@@ -293,15 +289,6 @@ class Lease:
             if self._loss is not None:
                 self._loss._fire("taken")
         return held
-
-    def _release_by_hand(self, ask: PreparedRequest) -> bool:
-        """The first request without its protocol; all but an answer is the protocol's."""
-        hold, driver = self._hold, self._client._driver
-        try:
-            reply = driver.ask(ask, hold.token, ask.request_timeout_s)
-        except BaseException as error:
-            return driver.resume(hold.release(), 0.0, None, error)
-        return reply > 0 if -1 < reply < 3 else driver.resume(hold.release(), 0.0, reply, None)
 
     def _acquired_at(self) -> str:
         code, offset = self._where, self._offset
@@ -440,13 +427,11 @@ class Leasable:
         self._entered: Entered[int, Lease] = Entered(has_ended)
         #: The first requests of acquire and release, ready but for the token; () where there are none.
         self._asks: tuple[PreparedRequest, PreparedRequest] | tuple[()] | None = None
-        #: So many acquires are not worth a try at success in one step: it was contended of late.
-        self._rough = 0
 
     # What a kind of lock has to say.
 
-    def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
-        """The protocol that acquires."""
+    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
+        """The protocol that acquires; `sent`: its first request was sent already."""
         raise NotImplementedError
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
@@ -455,10 +440,6 @@ class Leasable:
 
     def _give_back(self, token: str) -> Protocol[None]:
         """Undo what an interrupted acquire may have done."""
-        raise NotImplementedError
-
-    def _resumed(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
-        """The protocol that acquires, for a token with which its first request was sent."""
         raise NotImplementedError
 
     def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
@@ -527,27 +508,7 @@ class Leasable:
         asking = driver.asking
         try:
             asking[token] = self
-            if asks and not self._rough and cancel is None:
-                # The first request by hand; all but a grant in time is the protocol's.
-                ask = asks[0]
-                request_timeout_s = ask.request_timeout_s
-                if timeout_s is not None:
-                    request_timeout_s = max(0.25, min(request_timeout_s, timeout_s or driver.settings.short_retry_s))
-                asked_at = clock()
-                try:
-                    reply = driver.ask(ask, token, request_timeout_s)
-                except BaseException as error:
-                    got = driver.resume(self._resumed(token, timeout_s), asked_at, None, error)
-                else:
-                    if reply[0] == 1 and clock() < deadline(asked_at, self._ttl_ms):
-                        got = Grant(reply[1], asked_at)
-                    else:
-                        self._rough = _ROUGH_FOR
-                        got = driver.resume(self._resumed(token, timeout_s), asked_at, reply, None)
-            else:
-                if self._rough:
-                    self._rough -= 1
-                got = driver.run(self._ask(token, timeout_s), cancel)
+            got = driver.acquire(asks[0] if asks else None, self._ask, token, timeout_s, self._ttl_ms, cancel)
             if type(got) is Grant:
                 hold = self._make_record(token, got)
                 if got.stray or got.more is PLAIN:
@@ -666,18 +627,15 @@ class Lock(Leasable):
         self._exclusive = client._exclusive(self._keys, sync_replicas)
         self._reentrant = reentrant
 
-    def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
+    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
         exclusive = self._exclusive
-        listening = exclusive.listens and self._client._driver.listening(self._keys.lock)
+        listening = not sent and exclusive.listens and self._client._driver.listening(self._keys.lock)
         return exclusive.acquire(token, self._ttl_ms, timeout_s, listening)
 
     def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
         calls = self._exclusive.first_calls(self._ttl_ms) if self._client._driver.can_ask else None
         self._asks = asks = () if calls is None else (PreparedRequest(calls[0]), PreparedRequest(calls[1]))
         return asks
-
-    def _resumed(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
-        return self._exclusive.acquire(token, self._ttl_ms, timeout_s, False)
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         return self._exclusive.hold(token, grant, self._ttl_ms, self._renew, self._max_hold_ms)

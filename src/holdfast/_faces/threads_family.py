@@ -109,9 +109,9 @@ class _TurnLeasable(Leasable):
     def _acquisition(self, token: str) -> Acquisition:
         raise NotImplementedError
 
-    def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
+    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
         acquisition = self._acquisition(token)
-        return wait_for(acquisition, timeout_s, listening=self._client._driver.listening(acquisition.key))
+        return wait_for(acquisition, timeout_s, listening=not sent and self._client._driver.listening(acquisition.key))
 
     def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
         driver = self._client._driver
@@ -124,9 +124,6 @@ class _TurnLeasable(Leasable):
             PreparedRequest(acquisition.undo(0, request_timeout_s)),
         )
         return asks
-
-    def _resumed(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
-        return wait_for(self._acquisition(token), timeout_s)
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         hold = self._acquisition(token).hold(self._name, grant, self._renew, self._max_hold_ms)
@@ -288,7 +285,7 @@ class _Downgrade(ReadLock):
         self._writer = writer
         self._until = writer.max_until
 
-    async def _ask(self, token: str, timeout_s: float | None) -> Grant | Busy:
+    async def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Grant | Busy:
         writer = self._acquisition(self._writer.token)
         writer.stray = self._writer.stray
         grant = await rwlock.downgrade(writer, self._acquisition(token))
@@ -473,16 +470,13 @@ class MultiLock(_TurnLeasable):
     def _acquisition(self, token: str) -> Acquisition:
         return self._turns(token)[0]
 
-    def _ask(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
+    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
         turns = self._turns(token)
-        return multilock.acquire(turns, timeout_s, listening=self._client._driver.listening(turns[0].key))
+        return multilock.acquire(turns, timeout_s, listening=not sent and self._client._driver.listening(turns[0].key))
 
     def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
         # Slot by slot it is not one request.
         return super()._prepare() if len(self._turns("")) == 1 else Leasable._prepare(self)
-
-    def _resumed(self, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
-        return multilock.acquire(self._turns(token), timeout_s)
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         hold = multilock.hold(self._turns(token), self._name, grant, self._renew, self._max_hold_ms)

@@ -1,0 +1,104 @@
+"""The fast path: an acquire or a release that is one request, sent by a driver before any protocol is started.
+
+Laws: only a grant in time, or a plain release, is taken from the answer; whatever else comes of the request is told
+to the protocol, which goes on (and gives back) as if it had sent the request itself, at the moment it was sent.
+
+Theory: most acquires find the lock free, and starting a protocol costs more than reading such an answer. So a driver
+has the first request ready but for its token, sends it, and asks `granted` or `released` what the answer means. Where
+there is more to do, `replay` brings the protocol to where its first request has been made. A lock that turned out to be
+contended is remembered (`Contention`): its next acquires start with the protocol, whose first request may queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+from holdfast._core.effects import Call, Effect, Now, Protocol, Reply
+from holdfast._core.failure import RequestFailed
+from holdfast._core.settings import DEFAULT, Settings
+
+__all__ = ["Contention", "begin", "replay"]
+
+R = TypeVar("R")
+
+#: Contended locks that are remembered; beyond, all are forgotten, and found out again.
+CONTENDED_MAX = 10_000
+
+
+class Contention:
+    """Which locks of a client were contended recently, by key. A hint: it loses nothing but time when it is wrong.
+
+    Made of atomic operations: any thread and any signal handler may call it.
+    """
+
+    __slots__ = ("_acquires", "_left")
+
+    def __init__(self, settings: Settings = DEFAULT) -> None:
+        self._acquires = settings.contended_acquires
+        self._left: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    def expects(self, key: str) -> bool:
+        """Whether an acquire starts with the protocol, since the lock is likely to be taken. Counts it."""
+        if key not in self._left:
+            return False
+        left = self._left.get(key, 0)
+        if left > 1:
+            self._left[key] = left - 1
+        else:
+            self._left.pop(key, None)
+        return True
+
+    def saw(self, key: str) -> None:
+        """The fast path was not granted this lock."""
+        if len(self._left) >= CONTENDED_MAX:
+            self._left.clear()
+        self._left[key] = self._acquires
+
+
+def begin(protocol: Protocol[R], asked_at: float) -> Effect[Any]:
+    """Start a protocol up to its first request, at the moment at which that was sent."""
+    effect = protocol.send(None)
+    while type(effect) is Now:
+        effect = protocol.send(asked_at)
+    return effect
+
+
+async def replay(protocol: Protocol[R], asked_at: float, reply: Reply, error: BaseException | None) -> R:
+    """Go on with a protocol whose first request was sent at `asked_at`, and ended with that reply or error."""
+    return await _Replayed(protocol, asked_at, reply, error)
+
+
+class _Replayed(Effect[R]):
+    """The rest of a protocol."""
+
+    __slots__ = ("_asked_at", "_error", "_protocol", "_reply")
+
+    def __init__(self, protocol: Protocol[R], asked_at: float, reply: Reply, error: BaseException | None) -> None:
+        self._protocol = protocol
+        self._asked_at = asked_at
+        self._reply = reply
+        self._error = error
+
+    def __await__(self) -> Generator[Effect[Any], Any, R]:
+        protocol, error = self._protocol, self._error
+        result: Any
+        try:
+            effect = begin(protocol, self._asked_at)
+            if type(effect) is Call:
+                if isinstance(error, RequestFailed):
+                    error.about(effect)
+                effect = protocol.send(self._reply) if error is None else protocol.throw(error)
+            # Else it goes another way by now: the server runs no scripts, and has not carried out this one.
+            while True:
+                try:
+                    result = yield effect
+                except BaseException as interruption:
+                    effect = protocol.throw(interruption)
+                else:
+                    effect = protocol.send(result)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]

@@ -1,0 +1,107 @@
+"""The fast path: what an answer means, what is told to the protocol, and which locks it is not tried for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast._core import fast_path
+from holdfast._core.effects import Call, Command, Effect, Now, Spawn
+from holdfast._core.failure import RequestFailed
+from holdfast._core.fast_path import Contention, replay
+from holdfast._core.keys import lock_keys
+from holdfast._core.mutex import LockTurn
+from holdfast._core.settings import DEFAULT
+from holdfast._core.waiting import Busy, Grant, granted, released, wait_for
+from tests.support.steps import drive
+
+KEY = "holdfast:{a}"
+TURN = LockTurn(lock_keys("holdfast", "a"), "0" * 24 + ":1:1", 10_000)
+SILENT = RequestFailed("silent", "no answer in time", "", maybe_executed=True, transient=False)
+
+
+class Effects:
+    """Notes what a protocol does; the clock stands at 105."""
+
+    def __init__(self) -> None:
+        self.seen: list[Effect[Any]] = []
+
+    def __call__(self, effect: Effect[Any]) -> Any:
+        self.seen.append(effect)
+        if isinstance(effect, Spawn):
+            effect.protocol.close()
+        return 105.0 if isinstance(effect, Now) else None
+
+    def count(self, kind: type[Effect[Any]]) -> int:
+        return sum(isinstance(effect, kind) for effect in self.seen)
+
+
+def test_a_grant_counts_from_its_question_and_only_within_its_validity() -> None:
+    grant = granted([1, 7], 100.0, 109.8, 10_000)
+    assert grant is not None
+    assert (grant.fence, grant.sent_at, grant.stray) == (7, 100.0, False)
+    assert granted([1, 7], 100.0, 110.0, 10_000) is None
+    assert granted([0, 500, b"somebody", -1, 0], 100.0, 100.1, 10_000) is None
+    assert granted([-1], 100.0, 100.1, 10_000) is None
+
+
+def test_a_release_that_stopped_early_has_to_go_on() -> None:
+    assert [released(reply) for reply in (-1, 0, 1, 2, 3)] == [None, False, True, True, None]
+
+
+def test_the_protocol_goes_on_from_the_answer_as_if_it_had_asked() -> None:
+    effects = Effects()
+    got = drive(replay(wait_for(TURN, 0.0), 100.0, [0, 500, b"somebody", -1, 0], None), effects)
+    assert isinstance(got, Busy)
+    assert (got.holder, got.waited_s) == ("somebody", 5.0), "waited since the request was sent"
+    assert effects.count(Call) == 0
+
+
+@pytest.mark.parametrize("error", [SILENT, KeyboardInterrupt()], ids=["no answer", "interrupted"])
+def test_a_doubtful_answer_is_given_back(error: BaseException) -> None:
+    effects = Effects()
+    with pytest.raises(type(error)):
+        drive(replay(wait_for(TURN, 0.0), 100.0, None, error), effects)
+    assert effects.count(Spawn) == 1
+
+
+def test_a_grant_that_came_too_late_is_asked_for_again() -> None:
+    asked: list[Call] = []
+
+    def perform(effect: Effect[Any]) -> Any:
+        if isinstance(effect, Call):
+            asked.append(effect)
+            return [1, 7]
+        return 115.0
+
+    got = drive(replay(wait_for(TURN, None), 100.0, [1, 7], None), perform)
+    assert isinstance(got, Grant)
+    assert (got.sent_at, got.stray, len(asked)) == (115.0, True, 1)
+
+
+def test_a_protocol_that_goes_another_way_by_now_is_not_given_the_answer() -> None:
+    async def another_way() -> Any:
+        return await Command(("SET",), 1.0)
+
+    def perform(effect: Effect[Any]) -> Any:
+        return type(effect).__name__
+
+    assert drive(replay(another_way(), 100.0, [1, 7], None), perform) == "Command"
+
+
+def test_a_contended_lock_is_left_to_the_protocol_for_a_while() -> None:
+    contention = Contention(DEFAULT._replace(contended_acquires=3))
+    assert not contention.expects(KEY)
+    contention.saw(KEY)
+    assert [contention.expects(KEY) for _ in range(5)] == [True, True, True, False, False]
+    assert not contention.expects("another")
+
+
+def test_the_memory_of_contention_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_path, "CONTENDED_MAX", 10)
+    contention = Contention()
+    for number in range(35):
+        contention.saw(f"lock {number}")
+        assert len(contention) <= 10
+    assert contention.expects("lock 34")
