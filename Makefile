@@ -5,18 +5,21 @@
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
     "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 VENV ?= .venv
-JOBS ?= 2
 PYTEST_ARGS ?=
+# Tests mostly wait: for a ttl, a process, a server that is gone. Three workers for a core let them wait side by side.
+WORKERS = $(or $(JOBS),$(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 4 ? 3 * n : 12))))
+# Hundreds of processes import the package: without its bytecode files each would compile it anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SOURCES := $(wildcard src sim tests testbed bench rig examples tools) $(if $(wildcard models/*.py),models)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-thorough check format demo bench sim model mutants lock clean torture
+.PHONY: help setup test test-thorough test-all check format demo bench sim model mutants lock clean torture
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## the virtual environment alone
 
@@ -34,11 +37,17 @@ $(READY): requirements-dev.txt pyproject.toml
 	fi
 	@touch "$@"
 
-test: $(READY) ## the tests (PYTEST_ARGS="-k name", JOBS=2)
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not thorough" $(PYTEST_ARGS)
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-test-thorough: $(READY) ## the long forms: every bytecode, every pair, many rounds (CI runs them, too)
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m thorough $(PYTEST_ARGS)
+test: $(READY) ## the tests, in a few minutes (PYTEST_ARGS="-k name", JOBS=6)
+	$(PYTEST) -m "not thorough" $(PYTEST_ARGS)
+
+test-thorough: $(READY) ## what `make test` leaves out: long forms, and what repeats others (CI runs it, too)
+	$(PYTEST) -m thorough $(PYTEST_ARGS)
+
+test-all: $(READY) ## both
+	@$(PYTEST) $(PYTEST_ARGS) || { status=$$?; \
+	    echo 'again, only what has failed, one at a time: make test-all JOBS=0 PYTEST_ARGS=--last-failed' >&2; exit $$status; }
 
 check: $(READY) ## style, types, imports between the modules, subjects of commits
 	$(BIN)/ruff check .
@@ -57,7 +66,7 @@ bench: $(READY) ## measure against the others, side by side
 	@$(BIN)/python -m bench $(BENCH_ARGS)
 
 sim: $(READY) ## the simulation (SEEDS=A:B, MINUTES=1, JOBS=2, MODE=ordinary), a small world in every order, then what must break
-	$(BIN)/python -m sim run --jobs $(JOBS) --mode $(or $(MODE),ordinary) \
+	$(BIN)/python -m sim run --jobs $(or $(JOBS),2) --mode $(or $(MODE),ordinary) \
 	    $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES))
 	$(BIN)/python -m sim explore --faults lost,reset,crash,cancel
 	$(BIN)/python -m sim modes
@@ -67,7 +76,7 @@ model: $(READY) ## the formal models, each assumption removed in turn (spin and 
 	$(BIN)/python -m models
 
 mutants: $(READY) ## change protocol and scripts in many ways: the simulation has to notice each (JOBS=2)
-	$(BIN)/python -m tests.mutants --jobs $(JOBS)
+	$(BIN)/python -m tests.mutants --jobs $(or $(JOBS),2)
 
 torture: $(READY) ## real servers and processes, broken all the time (SECONDS=60 SEED=1 TOPOLOGY=single FAULTS=all LIBRARY=holdfast)
 	$(BIN)/python -m rig torture --seconds $(or $(SECONDS),120) --seed $(or $(SEED),1) \

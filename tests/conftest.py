@@ -34,8 +34,10 @@ for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
 # The same examples in every run, so that what lands was tested; HYPOTHESIS_RANDOM=1 looks for new ones.
-hypothesis.settings.register_profile("same", derandomize=True)
-hypothesis.settings.load_profile("default" if os.environ.get("HYPOTHESIS_RANDOM") else "same")
+# No example has to be quick: on a busy machine any may take long.
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("random", deadline=None)
+hypothesis.settings.load_profile("random" if os.environ.get("HYPOTHESIS_RANDOM") else "same")
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 MODEL = Path(__file__).resolve().parents[2] / "models" / "shared.pml"
+# `make model` has most of the answers; here are larger worlds, and the law that is broken is looked at.
+pytestmark = pytest.mark.thorough
+
 LIVENESS = ("-a", "-f", "-N", "turn")
 
 

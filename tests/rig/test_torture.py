@@ -19,6 +19,7 @@ def rig(*args: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.thorough  # CI has a longer one, `make torture`
 @pytest.mark.parametrize("topology", ["single"])
 def test_a_short_run(topology: str) -> None:
     process = rig("--seconds", "8", "--seed", "3", "--processes", "2", "--topology", topology, "--json")
