@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rig.history import Fault, Grant, History
+from rig.trace import as_lines
 
 __all__ = ["Overlap", "Verdict", "judge"]
 
@@ -38,6 +39,17 @@ class Overlap:
             f"{first.lock}: {first.ident} (fence {first.fence}) and {second.ident} (fence {second.fence}) "
             f"for {length_ms:.1f} ms"
         )
+
+    def told(self) -> str:
+        """The same with what each of them stood on, in ms since the first was asked for."""
+        zero_ns = self.first.asked_ns
+        lines = [str(self)]
+        for grant in (self.first, self.second):
+            ends = {"trusted until": grant.until_ns, f"{grant.lost or 'left'} at": grant.end_ns}
+            said = ", ".join(f"{what} {(at_ns - zero_ns) / 1e6:,.1f}" for what, at_ns in ends.items() if at_ns)
+            lines.append(f"    {grant.ident}: granted {(grant.start_ns - zero_ns) / 1e6:,.1f} ms, {said}")
+            lines += [f"      {line}" for line in as_lines(grant.notes, zero_ns)]
+        return "\n".join(lines)
 
 
 @dataclass(slots=True)

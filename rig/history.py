@@ -52,6 +52,8 @@ class Grant:
     seen_ns: int = 0
     #: "exclusive", "shared", or for a semaphore how many permits were taken and how many there are.
     mode: str | tuple[int, int] = "exclusive"
+    #: What made its worker trust it: see `rig.trace`.
+    notes: list[list[Any]] = field(default_factory=list)
 
     @property
     def valid_to_ns(self) -> int:
@@ -119,6 +121,9 @@ class History:
             ident, at_ns, until_ns = rest
             grants[ident].until_ns = until_ns
             grants[ident].seen_ns = at_ns
+        elif kind == "noted":
+            ident, notes = rest
+            grants[ident].notes += notes
         elif kind == "wrote":
             ident, at_ns, _ = rest
             grants[ident].seen_ns = at_ns

@@ -24,6 +24,8 @@ class Section:
 
     #: What the protected resource is to check, where the library has such a thing.
     fence: int | None = None
+    #: The lease's, for what the rig notes of it.
+    token: str | None = None
 
     async def remaining_s(self) -> float | None:
         """For how long it may still be relied upon; None where the library does not tell. Raises `Lost`."""
@@ -97,6 +99,7 @@ class _HoldfastSection(Section):
     def __init__(self, lease: Any) -> None:
         self._lease = lease
         self.fence = lease.fencing_token
+        self.token = lease.token
 
     async def remaining_s(self) -> float | None:
         remaining_s: float = self._lease.remaining()

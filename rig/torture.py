@@ -268,7 +268,9 @@ def _fill(report: Report, history: History, verdict: Verdict, resource: Resource
     report.longest_after = verdict.longest_after
     report.errors = dict(history.errors)
     wrong = report.wrong
-    wrong += [f"overlap inside validity: {overlap}" for overlap in verdict.violations[:20]]
+    # Three are told in full: many are often beside one and the same lease.
+    told = [*(each.told() for each in verdict.violations[:3]), *map(str, verdict.violations[3:20])]
+    wrong += [f"overlap inside validity: {each}" for each in told]
     wrong += verdict.disorder[:20]
     wrong += [f"a bug: {crash}" for crash in history.crashes[:5]]
     wrong += run.failures

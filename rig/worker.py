@@ -19,6 +19,7 @@ from typing import Any
 from rig.history import Log, now_ns
 from rig.locks import KINDS, Locks, Lost, Section
 from rig.resource import Writer
+from rig.trace import Trace
 
 #: Waiting for a turn ends after this, s.
 _TIMEOUT_S = 5.0
@@ -29,8 +30,11 @@ _LONG_SHARE = 0.01
 class _Loop:
     """Acquire, write, release, again and again: one thread or task."""
 
-    def __init__(self, config: dict[str, Any], number: int, locks: Locks, log: Log, stopping: threading.Event) -> None:
+    def __init__(
+        self, config: dict[str, Any], number: int, locks: Locks, log: Log, stopping: threading.Event, trace: Trace
+    ) -> None:
         self._config = config
+        self._trace = trace
         self._ttl_s: float = config["ttl_s"]
         self._locks = locks
         self._log = log
@@ -70,17 +74,25 @@ class _Loop:
             lost: str | None = str(error)
         else:
             self._log.write("granted", ident, lock, section.fence, asked_ns, start_ns, until_ns)
+            self._write_notes(section, ident)
             lost = await self._stay(section, lock, ident, start_ns)
         if lost is None:
             self._log.write("left", ident, now_ns())
         else:
             self._log.write("lost", ident, now_ns(), lost)
+        self._write_notes(section, ident)
         try:
             await section.release()
         except Exception as error:
             self._log.write("error", "release", type(error).__name__)
             self._examine(error)
         await self._locks.sleep(self._random.uniform(0, 0.005))
+
+    def _write_notes(self, section: Section, ident: str) -> None:
+        """What made it trust the lease since the last look."""
+        notes = self._trace.take(section.token) if section.token is not None else []
+        if notes:
+            self._log.write("noted", ident, notes)
 
     def _examine(self, error: Exception) -> None:
         """Errors of the library are part of the game; others are not."""
@@ -104,6 +116,7 @@ class _Loop:
                 until_ns = await self._until(section)
             except Lost as error:
                 return str(error)
+            self._write_notes(section, ident)
             self._log.write("valid", ident, now_ns() if until_ns is None else min(now_ns(), until_ns), until_ns)
             accepted = self._writer.write(lock, section.fence, start_ns)
             self._log.write("wrote", ident, now_ns(), accepted)
@@ -126,11 +139,14 @@ def main(config: dict[str, Any]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the rig, which tells us
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     log = Log(Path(config["log"]))
+    trace = Trace()
+    if config["library"] == "holdfast":
+        trace.install()
     blocking, tasks = KINDS[config["library"]]
     failed: list[BaseException] = []
     if config["face"] == "threads":
         locks: Locks = blocking(config["url"], config["ttl_s"], **config["options"])
-        loops = [_Loop(config, number, locks, log, stopping) for number in range(config["loops"])]
+        loops = [_Loop(config, number, locks, log, stopping, trace) for number in range(config["loops"])]
 
         def work(loop: _Loop) -> None:
             try:
@@ -151,7 +167,7 @@ def main(config: dict[str, Any]) -> int:
     async def inside() -> None:
         assert tasks is not None
         locks = tasks(config["url"], config["ttl_s"], **config["options"])
-        loops = [_Loop(config, number, locks, log, stopping) for number in range(config["loops"])]
+        loops = [_Loop(config, number, locks, log, stopping, trace) for number in range(config["loops"])]
         try:
             await asyncio.gather(*(loop.run() for loop in loops))
         finally:

@@ -13,8 +13,9 @@ import pytest
 
 from rig.checker import judge
 from rig.crew import judge_end, that_count
-from rig.history import Fault, Grant, History
+from rig.history import Fault, Grant, History, Log
 from rig.resource import Resource, Writer
+from rig.trace import Trace
 from rig.watch import HUNG
 
 MS = 1_000_000
@@ -284,3 +285,33 @@ def test_a_lease_that_is_left_is_told_apart_from_what_is_remembered() -> None:
     left = ["holdfast:{own-L1t-0}", "holdfast:{own-L1t-0}:queue"]
     assert that_count(left, "return") == left
     assert that_count(left, "SIGKILL") == left[:1]
+
+
+def test_an_overlap_is_told_with_what_made_each_trust_its_lease(tmp_path: Path) -> None:
+    log = Log(tmp_path / "w.log")
+    for line in (
+        ("granted", "w.1", "a", 1, 0, 10 * MS, 2_000 * MS),
+        ("noted", "w.1", [[1 * MS, 9 * MS, "quorum_acquire", [0, 1, 2], [1, 1, "refused"]]]),
+        ("noted", "w.1", [[700 * MS, 720 * MS, "renew", [0, 1, 2], [1, 0, 0]]]),
+        ("granted", "w.2", "a", 2, 600 * MS, 900 * MS, 2_900 * MS),
+        ("lost", "w.1", 1_500 * MS, "taken"),
+        ("left", "w.2", 950 * MS),
+    ):
+        log.write(*line)
+    log.close()
+    (overlap,) = judge(History.read([tmp_path / "w.log"])).violations
+    told = overlap.told()
+    assert "w.1 (fence 1) and w.2 (fence 2) for 50.0 ms" in told
+    assert "w.1: granted 10.0 ms, trusted until 2,000.0, taken at 1,500.0" in told
+    assert "700.0 to 720.0 ms: renew at [0, 1, 2]: [1, 0, 0]" in told
+    assert "w.2: granted 900.0 ms, trusted until 2,900.0, left at 950.0" in told
+
+
+def test_notes_are_of_one_lease_and_of_its_last_rounds() -> None:
+    trace = Trace()
+    for number in range(60):
+        trace._note(f"c:1~{number}:7", [0, 0, "quorum_acquire", [], number])
+    trace._note("c:1:8", [0, 0, "renew", [], None])
+    assert [note[-1] for note in trace.take("c:1~59:7")] == list(range(20, 60))
+    assert trace.take("c:1:7") == []
+    assert len(trace.take("c:1:8")) == 1
