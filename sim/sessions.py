@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from holdfast._core.effects import Call, Now, Protocol, Sleep, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
-from holdfast._core.record import LeaseRecord, LeaseState
+from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for
 from sim.check import Belief, Ledger
 from sim.driver import Cancelled, Process
@@ -304,7 +304,7 @@ class Sessions(Primitive, Generic[T]):
             try:
                 first = self.releases.pop(hold.token, None)
                 if not await process.release(hold, None if hold.stray else first):
-                    hold.state = LeaseState.LOST
+                    hold.mark_taken()
                     world.counted["lost: at release"] += 1
             except RequestFailed:
                 pass  # it is repeated in the background

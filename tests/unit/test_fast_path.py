@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast._core import fast_path
-from holdfast._core.effects import Call, Command, Effect, Now, Spawn
+from holdfast._core.effects import Call, Command, Effect, Now, Random, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, replay
 from holdfast._core.keys import lock_keys
@@ -78,6 +78,17 @@ def test_a_grant_that_came_too_late_is_asked_for_again() -> None:
     got = drive(replay(wait_for(TURN, None), 100.0, [1, 7], None), perform)
     assert isinstance(got, Grant)
     assert (got.sent_at, got.stray, len(asked)) == (115.0, True, 1)
+
+
+def test_a_grant_after_a_doubtful_request_is_buried_when_it_is_released() -> None:
+    broken = RequestFailed("broken", "the connection ended", "", maybe_executed=True, transient=True)
+
+    def perform(effect: Effect[Any]) -> Any:
+        return [1, 7] if isinstance(effect, Call) else 0.5 if isinstance(effect, Random) else 105.0
+
+    got = drive(replay(wait_for(TURN, None), 100.0, None, broken), perform)
+    assert isinstance(got, Grant)
+    assert got.stray, "the first request may still be carried out, after the release"
 
 
 def test_a_protocol_that_goes_another_way_by_now_is_not_given_the_answer() -> None:

@@ -211,6 +211,15 @@ class LeaseRecord:
             self.state = LeaseState.RELEASED
         return self.state is LeaseState.RELEASED
 
+    def mark_taken(self) -> None:
+        """For who has released it, and finds that it was not held any more: it is lost, and nobody else told of it."""
+        self.reason = "taken"
+        self.state = LeaseState.LOST
+
+    def stop_renewing(self) -> None:
+        """From now on it lasts until its deadline, unless it is extended."""
+        self.renewal = None
+
     def _become(self, state: LeaseState) -> None:
         self.state = state
         if not hasattr(self, "unended"):  # ended by another thread meanwhile, which stays so

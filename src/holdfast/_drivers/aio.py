@@ -703,6 +703,17 @@ class AioDriver:
         if self.schedule.add(hold, self.random()) < self._alarm_at:
             self._rearm()
 
+    def finish(self, hold: LeaseRecord) -> bool:
+        """End it for its owner, who then releases it; False when it had ended before, in whatever way."""
+        if not hold.mark_released():
+            return False
+        self.schedule.remove(hold)
+        return True
+
+    def spawn_release(self, hold: LeaseRecord) -> None:
+        """Release in the background what nobody wants any more; trouble is left to the ttl."""
+        self.start(hold.release())
+
     def unwatch(self, hold: LeaseRecord) -> None:
         """It was released."""
         self.schedule.remove(hold)

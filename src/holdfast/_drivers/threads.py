@@ -583,6 +583,17 @@ class ThreadDriver:
                 self.spawn_release(hold)
             raise
 
+    def finish(self, hold: LeaseRecord) -> bool:
+        """End it for its owner, who then releases it; False when it had ended before, in whatever way.
+
+        One step: of an owner, a signal handler, a loss and a close only one ends a lease. Whoever catches an exception
+        out of this, or before the release has begun, asks `hold.half_released()`.
+        """
+        if not hold.mark_released():
+            return False
+        self.schedule.remove(hold)
+        return True
+
     def unwatch(self, hold: LeaseRecord) -> None:
         """It was released."""
         self.schedule.remove(hold)

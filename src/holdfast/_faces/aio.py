@@ -311,8 +311,8 @@ class Lease:
             return True
         ask = self._release_ask
         try:
-            hold.state = _RELEASED
-            driver.schedule.remove(hold)
+            if not driver.finish(hold):
+                return False
             client._disown(self)
             if ask is None or driver is not client._here or driver.closed or driver.loop is not get_running_loop():
                 held = await client._driver.run(hold.release())
@@ -322,11 +322,10 @@ class Lease:
             raise client._public(failure) from None
         except BaseException as error:
             if hold.state is _RELEASED and not isinstance(error, asyncio.CancelledError):
-                driver.start(hold.release())  # it may never have begun
+                driver.spawn_release(hold)  # it may never have begun
             raise
         if not held:
-            hold.state = LeaseState.LOST
-            hold.reason = "taken"
+            hold.mark_taken()
             if self._loss is not None:
                 self._loss._fire("taken")
         return held
@@ -401,11 +400,9 @@ class Lease:
     def _abandon(self) -> None:
         """Nobody is going to release it: give it back in the background. In its event loop only."""
         hold = self._hold
-        if hold.alive:
-            hold.state = _RELEASED
-            self._driver.unwatch(hold)
+        if self._driver.finish(hold):
             self._client._disown(self)
-            self._driver.start(hold.release())
+            self._driver.spawn_release(hold)
 
     def __repr__(self) -> str:
         return (
@@ -431,7 +428,7 @@ class Lease:
             if not hold.alive:
                 return
             # This may be any thread: from here on nobody renews it, and its end is found at its deadline.
-            hold.renewal = None
+            hold.stop_renewing()
             if not sys.is_finalizing():
                 _warn(
                     f"the lease of {hold.label} {hold.name!r} was dropped without release(); acquired at "
@@ -578,12 +575,10 @@ class Leasable:
         except BaseException as error:
             # Somewhere before the caller got it: nobody else would give it back. (Where it was cancelled while it
             # waited for an answer, the protocol has seen to that.)
-            if hold is not None and hold.alive:
-                hold.state = _RELEASED
-                driver.unwatch(hold)
+            if hold is not None and driver.finish(hold):
                 for owner in owners:
                     client._owners.pop(owner, None)
-                driver.start(hold.release())
+                driver.spawn_release(hold)
             if got is not None or not isinstance(error, asyncio.CancelledError):
                 driver.start(self._give_back(token))
             asking.pop(token, None)
@@ -976,7 +971,7 @@ class Client(Makers):
         if driver.extended(hold, order, held, ttl_ms, asked_at):
             return
         if held and hold.is_left_over:
-            driver.start(hold.release())  # extended on the server, but too late to be trusted
+            driver.spawn_release(hold)  # extended on the server, but too late to be trusted
         raise lease._ended("extend()")
 
     def _unwatch(self, lease: Lease) -> None:

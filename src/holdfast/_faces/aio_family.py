@@ -140,14 +140,14 @@ class WriteLease(Lease):
         assert isinstance(hold, rwlock.RWHold)
         driver = self._driver
         try:
-            hold.mark_released()
-            client._unwatch(self)
+            driver.finish(hold)
+            client._disown(self)
             side = _Downgrade(client, hold)
             return await side._acquire(None, sys._getframe(1))  # type: ignore[return-value]
         except (HoldfastError, asyncio.CancelledError):
             raise
         except BaseException:
-            driver.start(hold.release())  # it may never have begun
+            driver.spawn_release(hold)  # it may never have begun
             raise
 
 
@@ -499,8 +499,7 @@ class Condition:
         )
         again: LeaseRecord | None = None
         try:
-            hold.mark_released()
-            driver.unwatch(hold)
+            driver.finish(hold)
             protocol = wait_for(acquisition, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)
             got = await client._run(protocol, acquisition)
             assert isinstance(got, Grant)
@@ -515,17 +514,15 @@ class Condition:
             return acquisition.notified
         except NotHeld:
             client._disown(lease)
-            hold.state = type(hold.state).LOST
-            hold.reason = "taken"
+            hold.mark_taken()
             if hold.on_loss is not None:
                 hold.on_loss("taken")
             raise lease._ended("wait()") from None
         except BaseException:
             client._disown(lease)
-            if again is not None and again.alive:
-                again.mark_released()
-                driver.unwatch(again)
-            driver.start(hold.release())  # it may never have begun
+            if again is not None:
+                driver.finish(again)
+            driver.spawn_release(hold)  # it may never have begun
             driver.start(acquisition.give_back())
             raise
 

@@ -272,9 +272,8 @@ class Lease:
             except IndexError:
                 pass  # a signal handler or another thread has left the last one
         try:
-            if not hold.mark_released():
+            if not driver.finish(hold):
                 return False
-            driver.schedule.remove(hold)
             client._disown(self)
             held = driver.release(hold, self._release_ask)
         except RequestFailed as failure:
@@ -284,8 +283,7 @@ class Lease:
                 driver.spawn_release(hold)  # it may never have begun
             raise
         if not held:
-            hold.state = LeaseState.LOST
-            hold.reason = "taken"
+            hold.mark_taken()
             if self._loss is not None:
                 self._loss._fire("taken")
         return held
@@ -525,8 +523,7 @@ class Leasable:
             raise AcquireCancelled(self._name, self._label) from None
         except BaseException as error:
             # Somewhere before the caller got it: nobody else would give it back.
-            if hold is not None and hold.mark_released():
-                driver.unwatch(hold)
+            if hold is not None and driver.finish(hold):
                 for owner in owners:
                     client._owners.pop(owner, None)
                 driver.spawn_release(hold)

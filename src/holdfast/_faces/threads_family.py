@@ -180,9 +180,8 @@ class WriteLease(Lease):
             raise self._ended("downgrade()")
         assert isinstance(hold, rwlock.RWHold)
         try:
-            if not hold.mark_released():
+            if not client._driver.finish(hold):
                 raise self._ended("downgrade()")
-            client._driver.schedule.remove(hold)
             client._disown(self)
             side = _Downgrade(client, hold)
             return side._acquire(None, None, sys._getframe(1))  # type: ignore[return-value]
@@ -573,9 +572,8 @@ class Condition:
         )
         again: LeaseRecord | None = None
         try:
-            if not hold.mark_released():
+            if not driver.finish(hold):
                 raise lease._ended("wait()")
-            driver.schedule.remove(hold)
             protocol = wait_for(acquisition, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)
             got = _run(client, lock.name, acquisition, protocol, cancel)
             assert isinstance(got, Grant)
@@ -588,8 +586,7 @@ class Condition:
             return acquisition.notified
         except NotHeld:
             client._disown(lease)
-            hold.state = type(hold.state).LOST
-            hold.reason = "taken"
+            hold.mark_taken()
             if hold.on_loss is not None:
                 hold.on_loss("taken")
             raise lease._ended("wait()") from None
@@ -597,8 +594,7 @@ class Condition:
             if not hold.half_released() and again is None:
                 raise  # it had not begun: the lease is held as before
             client._disown(lease)
-            if again is not None and again.mark_released():
-                driver.unwatch(again)
+            if again is not None and driver.finish(again):
                 driver.spawn_release(again)
             driver.spawn_release(hold)  # it may never have begun
             driver.spawn(acquisition.give_back())
