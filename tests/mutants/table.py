@@ -600,7 +600,12 @@ QUORUM: tuple[Mutant, ...] = tuple(
             "    if gone > size - need:\n        await Spawn(give_back(quorum, keys, token, ttl_ms))\n",
         ),
         ("a minority renews", REDLOCK, "    if held >= need:\n", "    if held:\n"),
-        ("a minority's votes are a lease", REDLOCK, "if len(fences) < quorum.need:", "if not fences:"),
+        (
+            "a minority remembers a fencing token",
+            REDLOCK,
+            "answer == 1 for answer in answers) >= quorum.need",
+            "answer == 1 for answer in answers) >= 1",
+        ),
         (
             "a vote that comes too late is kept",
             REDLOCK,
