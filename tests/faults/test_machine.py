@@ -79,7 +79,7 @@ def test_16_the_end_of_the_watchdog_is_a_loss(
         def dies(*_: Any) -> None:
             raise Bug
 
-        monkeypatch.setattr(agent, "_turn", dies)
+        monkeypatch.setattr(agent, "_round", dies)
         agent.poke()
         assert lease.lost.wait(30), "nobody renews it any more, and nobody would tell of its end"
         assert lease.lost.reason == "watchdog ended"

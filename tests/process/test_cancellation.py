@@ -245,8 +245,8 @@ def test_a_cancellation_from_outside_wins_over_a_loss(valkey_server: embedded.Se
 
             async def body() -> None:
                 async with locks.lock(unique_name, ttl=0.5):
-                    await raw.delete(f"holdfast:{{{unique_name}}}")
                     try:
+                        await raw.delete(f"holdfast:{{{unique_name}}}")
                         await asyncio.sleep(PATIENCE_S)
                     except asyncio.CancelledError:
                         lost.set()

@@ -138,21 +138,31 @@ def test_a_member_that_hangs_is_not_waited_for(quorum: Quorum, face: Face, uniqu
 # ---------------------------------------------------------------- members that forget
 
 
+def refused_by_the_young(locks: Any, name: str) -> None:
+    """As soon as they are heard: the first try connects, which may take longer than it has."""
+    said = ""
+    for _ in range(5):
+        with pytest.raises(holdfast.QuorumUnreachable) as refused:
+            locks.lock(name).try_acquire()
+        said = str(refused.value)
+        if "no answer in time" not in said:
+            break
+    assert "restarted lately" in said
+
+
 def test_a_member_that_was_restarted_does_not_vote(face: Face, unique_name: str) -> None:
     with Quorum(3) as own:
         locks = face.module().Client.quorum(own.urls, ttl=3, restart_delay=3)
         locks = face.wrap(locks)
         try:
             # All three are too young at first, and grow up.
-            with pytest.raises(holdfast.QuorumUnreachable, match="restarted lately"):
-                locks.lock(unique_name).try_acquire()
+            refused_by_the_young(locks, unique_name)
             locks.lock(unique_name).acquire(timeout=30).release()
             own.servers[0].kill()
             own.servers[0].start()
             own.servers[1].kill()
             own.servers[1].start()  # both empty: with their votes, two holders were possible
-            with pytest.raises(holdfast.QuorumUnreachable, match="restarted lately"):
-                locks.lock(unique_name).try_acquire()
+            refused_by_the_young(locks, unique_name)
             eventually(lambda: not any(held_at(own, unique_name, range(3))), "the one vote was given back")
             locks.lock(unique_name).acquire(timeout=30).release()
         finally:

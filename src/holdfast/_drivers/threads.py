@@ -1109,7 +1109,7 @@ class _Agent(_Background):
         self._waker = waker  # whoever had nobody to poke before has left its news, which the first turn looks at
         try:
             while not self._stopping:
-                self._acquisition(selector, waker[0])
+                self._round(selector, waker[0])
         finally:
             selector.close()
             for end in waker:
@@ -1125,7 +1125,7 @@ class _Agent(_Background):
             driver.renew(due)
         time.sleep(_BLIND_S)
 
-    def _acquisition(self, selector: selectors.BaseSelector, waker: socket.socket) -> None:
+    def _round(self, selector: selectors.BaseSelector, waker: socket.socket) -> None:
         driver = self.driver
         driver.sweep()
         starved = driver.starved()
