@@ -16,6 +16,7 @@ import hiredis
 
 from holdfast._core.effects import Command, Effect, Now, Random, Sleep
 from holdfast._core.failure import RequestFailed, refusal
+from holdfast.lab.resp import pack
 
 __all__ = ["Address", "BlockingDriver"]
 
@@ -24,15 +25,23 @@ R = TypeVar("R")
 
 
 class _Connection:
-    def __init__(self, address: Address, request_timeout_s: float) -> None:
+    def __init__(self, address: Address, request_timeout_s: float, password: str) -> None:
         self.socket = socket.create_connection(address, timeout=request_timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.reader = hiredis.Reader()
+        #: Sent in front of the first command, so that this costs no round trip of its own.
+        self._first = pack("AUTH", password) if password else b""
 
     def ask(self, args: Sequence[Any], request_timeout_s: float) -> Any:
         deadline = time.monotonic() + request_timeout_s
         self.socket.settimeout(request_timeout_s)
-        self.socket.sendall(hiredis.pack_command(tuple(args)))
+        first, self._first = self._first, b""
+        self.socket.sendall(first + hiredis.pack_command(tuple(args)))
+        if first and isinstance(refused := self._answer(deadline), hiredis.ReplyError):
+            return refused
+        return self._answer(deadline)
+
+    def _answer(self, deadline: float) -> Any:
         while True:
             reply = self.reader.gets()
             if reply is not False:
@@ -54,6 +63,7 @@ class BlockingDriver:
         addresses: one (host, port) per server; `node` of a command is the index, 0 where it has none.
         clock_offset_s: what this client's clock is ahead of everybody's monotonic clock, s.
         interrupt: called before every pause; may raise to end a protocol that waits.
+        password: of the servers; "" where they have none.
     """
 
     def __init__(
@@ -61,7 +71,9 @@ class BlockingDriver:
         addresses: Sequence[Address],
         clock_offset_s: float = 0.0,
         interrupt: Callable[[], None] | None = None,
+        password: str = "",
     ) -> None:
+        self._password = password
         self._addresses = list(addresses)
         self._clock_offset_s = clock_offset_s
         self._interrupt = interrupt
@@ -111,7 +123,7 @@ class BlockingDriver:
         connection = self._connections.pop(where, None)
         if connection is None:
             try:
-                connection = _Connection(self._addresses[node], effect.request_timeout_s)
+                connection = _Connection(self._addresses[node], effect.request_timeout_s, self._password)
             except OSError as error:
                 raise RequestFailed("refused", str(error), name, maybe_executed=False, transient=True) from error
         try:

@@ -411,7 +411,7 @@ class _Relay:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            up_reader, up_writer = await asyncio.open_connection(*self._master.address)
+            up_reader, up_writer = await self._master.connect()
         except OSError:
             return  # the master is down
         try:
@@ -430,13 +430,19 @@ class _Relay:
         writer.close()
 
 
-async def _failover(stage: Stage, variant: str) -> bool:
-    master = stage.servers[0]
-    replica = await stage.another_server("replica")
+async def _replicate(stage: Stage, master: LabServer, replica: LabServer) -> _Relay:
+    """Make one the replica of the other, over a wire that can be cut."""
     relay = _Relay(master)
     await relay.open()
     stage.also_close(relay)
-    await replica.ask("REPLICAOF", "127.0.0.1", relay.port)
+    await replica.follow(relay.port)
+    return relay
+
+
+async def _failover(stage: Stage, variant: str) -> bool:
+    master = stage.servers[0]
+    replica = await stage.another_server("replica")
+    relay = await _replicate(stage, master, replica)
     await _in_step(stage, master, replica)
     a, b, c = await _cast(stage)
     await _in_step(stage, master, replica)
@@ -455,7 +461,7 @@ async def _failover(stage: Stage, variant: str) -> bool:
     await replica.forget()
     if stage.entry.replicated:
         second = await stage.another_server("replica 2")
-        await second.ask("REPLICAOF", *replica.address)
+        await _replicate(stage, replica, second)
         await _in_step(stage, replica, second)
     for actor in (a, b, c):
         for link in actor.links:

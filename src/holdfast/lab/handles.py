@@ -35,11 +35,22 @@ class Setup:
     clock_offset_s: float = 0.0
     interrupt: Callable[[], None] | None = None
     restart_delay_s: float = 0.0
+    password: str = field(default="", repr=False)
+
+    @property
+    def urls(self) -> list[str]:
+        """One for each server, with the password."""
+        credentials = f":{self.password}@" if self.password else ""
+        return [f"redis://{credentials}{host}:{port}/0" for host, port in self.addresses]
 
     @property
     def url(self) -> str:
-        host, port = self.addresses[0]
-        return f"redis://{host}:{port}/0"
+        """The first server's."""
+        return self.urls[0]
+
+    def driver(self) -> BlockingDriver:
+        """What performs the effects of a scheme."""
+        return BlockingDriver(self.addresses, self.clock_offset_s, self.interrupt, self.password)
 
 
 class Handle:
@@ -70,7 +81,7 @@ class Handle:
 class _SchemeHandle(Handle):
     def __init__(self, kind: type[schemes.Scheme], setup: Setup) -> None:
         self._scheme = kind(setup.name, setup.ttl_ms)
-        self._driver = BlockingDriver(setup.addresses, setup.clock_offset_s, setup.interrupt)
+        self._driver = setup.driver()
 
     def try_acquire(self) -> bool:
         return self._driver.run(self._scheme.try_lock())
@@ -93,7 +104,7 @@ class _ObjectHandle(Handle):
     def __init__(self, setup: Setup) -> None:
         self._locks = schemes.ObjectLocks(setup.ttl_ms)
         self._target = _Target(setup.name)
-        self._driver = BlockingDriver(setup.addresses, setup.clock_offset_s, setup.interrupt)
+        self._driver = setup.driver()
 
     def try_acquire(self) -> bool:
         return self._driver.run(self._locks.try_lock(self._target))
@@ -113,7 +124,7 @@ class WatchHandle(Handle):
 
     def __init__(self, setup: Setup) -> None:
         self._watch = schemes.Watch(f"counter:{setup.name}")
-        self._driver = BlockingDriver(setup.addresses, setup.clock_offset_s, setup.interrupt)
+        self._driver = setup.driver()
         self.base = 0
 
     def try_acquire(self) -> bool:
@@ -345,8 +356,7 @@ def _holdfast_key(name: str) -> str:
 
 
 def _holdfast_quorum(setup: Setup) -> Handle:
-    urls = [f"redis://{host}:{port}/0" for host, port in setup.addresses]
-    return _HoldfastHandle(holdfast.Client.quorum(urls, restart_delay=setup.restart_delay_s), setup)
+    return _HoldfastHandle(holdfast.Client.quorum(setup.urls, restart_delay=setup.restart_delay_s), setup)
 
 
 ENTRIES: dict[str, Entry] = {

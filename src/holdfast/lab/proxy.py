@@ -146,7 +146,7 @@ class _Wire:
         self._streaming = False
 
     async def run(self) -> None:
-        up_reader, up_writer = await asyncio.open_connection(*self._link.server.address)
+        up_reader, up_writer = await self._link.server.connect()
         parts = [
             asyncio.ensure_future(self._read_client()),
             asyncio.ensure_future(self._read_server(up_reader)),

@@ -137,11 +137,16 @@ class LabServer:
     Args:
         name: its lane.
         report: called with (kind, particulars) for each thing that happens to it.
+        password: what its users have to know.
         clock: starts it on this clock.
+
+    It listens on a Unix socket that only this user can open. Clients reach it through links on loopback, which
+    every user of the machine can open: hence the password.
     """
 
-    def __init__(self, name: str, report: Callable[..., None], clock: Clock | None = None) -> None:
+    def __init__(self, name: str, report: Callable[..., None], password: str, clock: Clock | None = None) -> None:
         self.name = name
+        self.password = password
         self.turn = asyncio.Lock()
         self._report = report
         self._clock = clock
@@ -159,16 +164,15 @@ class LabServer:
         assert self._process is not None
         return self._process
 
-    @property
-    def address(self) -> tuple[str, int]:
-        return self.process.host, self.process.port
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A new connection, not yet authenticated. Raises OSError when the server is not there."""
+        return await asyncio.open_unix_connection(self.process.unix_path)
 
     async def start(self) -> None:
         executable = self._clock.program if self._clock is not None else None
         config = {"repl-diskless-sync": "yes", "repl-diskless-sync-delay": "0", "enable-debug-command": "yes"}
-        # On TCP and without a password: proxies and replicas stand between it and whoever is played with.
         self._process = await asyncio.to_thread(
-            embedded.server, port=0, password="", executable=executable, config=config
+            embedded.server, password=self.password, executable=executable, config=config
         )
 
     async def close(self) -> None:
@@ -192,20 +196,31 @@ class LabServer:
                 raise OSError(f"{self.name} is closed")
             try:
                 if self._streams is None:
-                    self._streams = await asyncio.open_connection(*self.address)
-                reader, writer = self._streams
-                writer.write(pack(*words))
-                while (frame := self._frames.next()) is None:
-                    data = await reader.read(65536)
-                    if not data:
-                        raise ConnectionResetError(f"{self.name} closed the connection")
-                    self._frames.feed(data)
+                    self._streams = await self.connect()
+                    await self._answer_to("AUTH", self.password)
+                frame = await self._answer_to(*words)
             except BaseException:
                 self._disconnect()  # an answer that comes later would be taken for that of the next question
                 raise
         if isinstance(frame[1], Refusal):
             raise OSError(f"{self.name} said {frame[1]}")
         return frame[1]
+
+    async def _answer_to(self, *words: str | int) -> tuple[bytes, Any]:
+        assert self._streams is not None
+        reader, writer = self._streams
+        writer.write(pack(*words))
+        while (frame := self._frames.next()) is None:
+            data = await reader.read(65536)
+            if not data:
+                raise ConnectionResetError(f"{self.name} closed the connection")
+            self._frames.feed(data)
+        return frame
+
+    async def follow(self, port: int) -> None:
+        """Become a replica of the server that this port of loopback leads to."""
+        await self.ask("CONFIG", "SET", "masterauth", self.password)  # not in its arguments, which `ps` shows
+        await self.ask("REPLICAOF", "127.0.0.1", port)
 
     async def keys(self) -> dict[str, _Found]:
         found = {}

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -122,6 +123,7 @@ class Actor:
             name=LOCK_NAME,
             ttl_ms=self.ttl_ms,
             addresses=[["127.0.0.1", link.port] for link in self.links],
+            password=self.stage.password,
             clock_offset_s=clock_offset_s,
             restart_delay_s=self.stage.restart_delay_s,
             path=self.stage.path,
@@ -320,6 +322,8 @@ class Stage:
         self.short_ms = int(SHORT_MS * stretch)
         #: For how long clients that know of such a thing leave a restarted server out.
         self.restart_delay_s = restart_delay_s
+        #: Of all servers: whoever is played with knows it.
+        self.password = secrets.token_urlsafe(24)
         self.servers: list[LabServer] = []
         self.actors: dict[str, Actor] = {}
         self.clock: Clock | None = None
@@ -363,7 +367,7 @@ class Stage:
                 self.history.add(time.monotonic_ns(), name, kind, **data)
             self.changed()
 
-        server = LabServer(name, report, self.clock)
+        server = LabServer(name, report, self.password, self.clock)
         try:
             await server.start()
         except BaseException:

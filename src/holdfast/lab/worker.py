@@ -119,13 +119,22 @@ class Client:
         self._make = entry.make
         self._restart_delay_s = order["restart_delay_s"]
         self._addresses = [(host, port) for host, port in order["addresses"]]
+        self._password: str = order["password"]
         try:
             self._handle = self._make(self._of(order["name"], order["ttl_ms"]))
         except Exception as error:
             self._send({"broken": f"{type(error).__name__}: {error}"})
 
     def _of(self, name: str, ttl_ms: int) -> Setup:
-        return Setup(name, ttl_ms, self._addresses, self._clock_offset_s, self._interrupt, self._restart_delay_s)
+        return Setup(
+            name,
+            ttl_ms,
+            self._addresses,
+            self._clock_offset_s,
+            self._interrupt,
+            self._restart_delay_s,
+            self._password,
+        )
 
     def _warm_up(self, order: dict[str, Any]) -> None:
         """Acquire and release another lock: connections open, scripts load, and a lock that never works shows."""

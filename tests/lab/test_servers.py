@@ -1,0 +1,70 @@
+"""The lab's servers are private: nothing on this machine but the run itself can use them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.lab import runs
+from holdfast.lab.handles import ENTRIES
+from holdfast.lab.proxy import Link, Request
+from holdfast.lab.stage import Forks, Stage
+
+
+async def said(port: int, *commands: str) -> list[str]:
+    """The first words of the answers on a new connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write("".join(f"{command}\r\n" for command in commands).encode())
+        return [(await reader.readline()).decode().split()[0] for _ in commands]
+    finally:
+        writer.close()
+
+
+def test_without_the_password_nothing_can_be_done() -> None:
+    asyncio.run(_without_the_password())
+
+
+async def _without_the_password() -> None:
+    forks = Forks()
+    stage = Stage(ENTRIES["setnx"], "none", "", forks)
+    notes: list[Request] = []
+    try:
+        await stage.open()
+        (server,) = stage.servers
+        assert server.process.port == 0, "it listens on no TCP port"
+        assert server.process.unix_path.stat().st_mode & 0o077 == 0
+        link = Link("A", server, notes.append)
+        stage.also_close(link)
+        await link.open()
+        assert await said(link.port, "PING", "SET x 1") == ["-NOAUTH", "-NOAUTH"]
+        assert await said(link.port, "AUTH guessed", "GET x") == ["-WRONGPASS", "-NOAUTH"]
+        assert await said(link.port, f"AUTH {stage.password}", "GET x") == ["+OK", "$-1"]
+        # It is not in the list of processes.
+        arguments = Path(f"/proc/{server.process.pid}/cmdline")
+        if arguments.exists():
+            assert stage.password not in arguments.read_text()
+    finally:
+        await stage.close()
+        forks.close()
+
+
+def test_two_runs_have_different_passwords() -> None:
+    forks = Forks()
+    try:
+        one, other = (Stage(ENTRIES["setnx"], "none", "", forks) for _ in range(2))
+        assert one.password != other.password
+        assert len(one.password) >= 32
+    finally:
+        forks.close()
+
+
+@pytest.mark.parametrize("scheme", ["setnx", "holdfast", "redis-py", "holdfast-quorum"])
+def test_a_password_is_in_no_history(scheme: str) -> None:
+    cell = runs.play(runs.find_entry(scheme), runs.find_fault("none"))
+    text = json.dumps(cell.as_json(), default=str)
+    assert "AUTH" not in text
+    assert "HELLO" not in text
