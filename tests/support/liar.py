@@ -18,7 +18,7 @@ import time
 import hiredis
 
 from holdfast._transport.pack import pack_command
-from tests.support.standin import StandIn, pump
+from tests.support.standin import StandIn, pump, read_one
 
 __all__ = ["CUT", "HANG", "KINDS", "Liar"]
 
@@ -112,7 +112,7 @@ class Liar(StandIn):
                     server.sendall(pack_command(request))
                     if subscribed:
                         continue
-                    true = _read_one(server)
+                    true = read_one(server)
                     client.sendall(true if reply is None else reply.replace(b"{}", true))
                     if request[0].upper() == b"SUBSCRIBE":
                         subscribed = True
@@ -140,17 +140,3 @@ class Liar(StandIn):
         """End it and its connections."""
         self._closing.set()
         super().close()
-
-
-def _read_one(server: socket.socket) -> bytes:
-    """One reply, as bytes. Nothing else is under way."""
-    reader = hiredis.Reader()
-    got = b""
-    while True:
-        data = server.recv(65536)
-        if not data:
-            raise ConnectionResetError
-        got += data
-        reader.feed(data)
-        if reader.gets() is not False:
-            return got

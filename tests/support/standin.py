@@ -18,7 +18,7 @@ import hiredis
 
 from holdfast._transport.pack import pack_command
 
-__all__ = ["LikeRedis84", "Scripted", "StandIn", "pump"]
+__all__ = ["LikeRedis84", "Scripted", "StandIn", "pump", "read_one"]
 
 
 class StandIn:
@@ -121,3 +121,17 @@ def pump(source: socket.socket, target: socket.socket) -> None:
     with contextlib.suppress(OSError), target:
         while data := source.recv(65536):
             target.sendall(data)
+
+
+def read_one(server: socket.socket) -> bytes:
+    """One reply, as bytes. Nothing else is under way."""
+    reader = hiredis.Reader()
+    got = b""
+    while True:
+        data = server.recv(65536)
+        if not data:
+            raise ConnectionResetError
+        got += data
+        reader.feed(data)
+        if reader.gets() is not False:
+            return got

@@ -463,6 +463,8 @@ class ThreadDriver:
     def _dialler(self, node: Node) -> Dialler:
         dialler = self._diallers.get(node)
         if dialler is None:
+            for other in [other for other in tuple(self._diallers) if other.closed]:  # it has left its Cluster
+                self._diallers.pop(other).stop()
             dialler = self._diallers.setdefault(node, Dialler(node))
         return dialler
 
@@ -551,6 +553,8 @@ class ThreadDriver:
         wire = self._inbox_of.pop(node, None)
         if wire is not None:
             wire.close()
+        if node.closed:  # it has left its Cluster
+            self._inbox_locks.pop(node, None)
         self._ask_all_waiters()
 
     def _ask_all_waiters(self) -> None:

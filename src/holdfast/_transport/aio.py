@@ -599,6 +599,8 @@ class Server:
         #: Whether its connections are encrypted, as far as is known.
         self.tls = False
         self.closed = False
+        #: Whether it has left its Cluster: who is on the way to it is served, and no connection is kept.
+        self.retired = False
         self.inbox: Inbox | None = None
         self.opening: asyncio.Task[Inbox] | None = None
         self._link: Link | None = None
@@ -659,6 +661,8 @@ class Server:
         self._all = {link for link in self._all if not link.gone}
         link = Link(self, asyncio.get_running_loop())
         self._all.add(link)
+        if self.retired:
+            asyncio.get_running_loop().call_soon(link.retire)
         return link
 
     def forget_link(self, link: Link) -> None:
@@ -671,6 +675,14 @@ class Server:
         link = self._link
         if link is not None and (not silent_s or link.silent_for(monotonic()) > silent_s):
             link.retire()
+
+    def retire(self) -> None:
+        """It has left its Cluster: connections end when they owe nothing, and its inbox does now."""
+        self.retired = True
+        for link in tuple(self._all):
+            link.retire()
+        if self.inbox is not None:
+            self.inbox.abort()
 
     def close(self) -> None:
         """End every connection; what is buffered is written."""

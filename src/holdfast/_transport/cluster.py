@@ -40,6 +40,10 @@ REFRESH_STAGGER_S = 0.05
 _HARMLESS = frozenset({"closed", "OOM", "NOSCRIPT", "BUSY", "NOACK", "NOREPLICAS", "NOPERM"})
 #: So long does a request wait for the table, s: any node will tell it where to go.
 REFRESH_WAIT_S = 0.25
+#: A node that tables have not named for so long has left, s: until then it may be one that only some know already.
+FORGET_AFTER_S = 30.0
+#: With more nodes than this, those that are not named are forgotten at once: a server may tell of any number.
+KNOWN_MAX = 2_000
 #: Computed slots that are kept. Cleared when full.
 _SLOTS_KEPT = 10_000
 #: Of keys up to this many characters.
@@ -94,7 +98,12 @@ class ClusterTopology(Generic[N]):
     def __init__(self, seeds: Sequence[tuple[str, int]], make: Callable[[str, int], N]) -> None:
         self._make = make
         self._known: dict[tuple[str, int], N] = {}
-        self._seeds = tuple(self._node_at(host, port) for host, port in seeds)
+        self._seeds = frozenset(seeds)
+        for host, port in seeds:
+            self._node_at(host, port)
+        #: Since when tables have not named a node that is known, and nodes that have left, but still have connections.
+        self._unnamed: dict[tuple[str, int], float] = {}
+        self._leaving: list[N] = []
         self._owners: list[N | None] = [None] * SLOTS
         self._suspects: list[N] = []
         self._any = 0
@@ -146,7 +155,7 @@ class ClusterTopology(Generic[N]):
         return self._learned
 
     def nodes(self) -> Sequence[N]:
-        return tuple(self._known.values())
+        return (*self._known.values(), *self._leaving)
 
     def redirect(self, node: N, failure: RequestFailed) -> tuple[N, bool] | None:
         """Where MOVED and ASK lead."""
@@ -195,11 +204,36 @@ class ClusterTopology(Generic[N]):
                 self._node_at(*replica)
             owners[first : last + 1] = [owner] * (last + 1 - first)
         self._owners = owners
+        self._forget_except({address for _, _, addresses in read for address in addresses})
         self._singles = [single for single in self._singles if single is not node and single not in owners]
         self._suspects = [suspect for suspect in self._suspects if suspect in owners]
         self._stale = False
         self._learned = True
         return True
+
+    def _forget_except(self, named: set[tuple[str, int]]) -> None:
+        """Let go of nodes that have left, so that a Cluster whose nodes change their addresses costs what it has."""
+        now = clock()
+        unnamed = {}
+        for address in tuple(self._known):
+            if address in named or address in self._seeds:
+                continue
+            since = unnamed[address] = self._unnamed.get(address, now)
+            if now - since >= FORGET_AFTER_S or len(self._known) > KNOWN_MAX:
+                del unnamed[address]
+                node = self._known.pop(address)
+                self._leave(node)
+                self._leaving.append(node)
+        self._unnamed = unnamed
+        self._leaving = [node for node in self._leaving if not self._has_left(node)]
+
+    def _leave(self, node: N) -> None:
+        """Close its connections, once they owe nothing."""
+        raise NotImplementedError
+
+    def _has_left(self, node: N) -> bool:
+        """Whether none of its connections is left."""
+        raise NotImplementedError
 
 
 def _shares_of(shares: Any, own_host: str) -> list[tuple[int, int, list[tuple[str, int]]]]:
@@ -247,6 +281,12 @@ class ThreadsCluster(ClusterTopology[Node]):
 
     def _refusing(self, node: Node) -> Node:
         return Node(node.name, _refuse)
+
+    def _leave(self, node: Node) -> None:
+        node.retire()
+
+    def _has_left(self, node: Node) -> bool:
+        return not node.in_use()
 
     def _begin_to_read(self) -> threading.Event | None:
         """Have the table read, if it is time for that: set when that has ended."""
@@ -346,6 +386,12 @@ class AioCluster(ClusterTopology[Server]):
 
     def _refusing(self, node: Server) -> Server:
         return Server(node.name, _refuse)
+
+    def _leave(self, node: Server) -> None:
+        node.retire()
+
+    def _has_left(self, node: Server) -> bool:
+        return node.gone
 
     async def _told(self, asked: dict[asyncio.Future[Any], Server], request_timeout_s: float) -> bool:
         """Whether one of them has told who owns what."""

@@ -277,6 +277,7 @@ class Node:
     __slots__ = (
         "_attempts",
         "_idle",
+        "_inbox",
         "_make",
         "_tls",
         "_wires",
@@ -285,6 +286,7 @@ class Node:
         "is_ours",
         "name",
         "owed",
+        "retired",
         "slow",
     )
 
@@ -301,7 +303,10 @@ class Node:
         self._attempts: Attempts[Wire] = Attempts(Wire.close)
         #: All connections that are open, idle or in use; those that an exception has left to nobody go by themselves.
         self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()
+        self._inbox: Wire | None = None
         self.closed = False
+        #: Whether it has left its Cluster: who is on the way to it is served, and no connection is kept.
+        self.retired = False
         #: Whether a connection was ever wanted (in this process).
         self.connected = False
         #: Connections that owe replies to calls that have ended, and whether the last answer came too late.
@@ -310,7 +315,7 @@ class Node:
 
     def connect(self, request_timeout_s: float, last: bool = False) -> Wire:
         """A new connection. Raises `RequestFailed`. `last`: also when closed, for what is undone after the end."""
-        if self.closed and not last:
+        if self.closed and not last and not self.retired:
             raise RequestFailed("closed", "the client is closed", self.name, maybe_executed=False, transient=False)
         self.connected = True
         if self.is_ours:
@@ -399,6 +404,14 @@ class Node:
         """No new connections; those in use are closed when they come back."""
         self.closed = True
         self.drop_idle()
+
+    def retire(self) -> None:
+        """It has left its Cluster: close what is idle now, what is in use when it comes back, and its inbox."""
+        self.retired = True
+        self.close()
+        inbox, self._inbox = self._inbox, None
+        if inbox is not None:
+            inbox.abort()  # whoever reads it finds the end
 
     def in_use(self) -> list[Wire]:
         """Connections that are not idle."""
@@ -671,6 +684,9 @@ class Node:
             wire.close()
             raise self.refused(reply)
         wire.patience(0.0)
+        self._inbox = wire
+        if self.retired:
+            self.retire()  # meanwhile
         return wire
 
 

@@ -1,0 +1,136 @@
+"""A Cluster whose nodes change their addresses: what has left costs nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import hiredis
+import pytest
+
+from holdfast import embedded
+from holdfast._transport import cluster as cluster_module
+from holdfast._transport.clock import clock
+from holdfast._transport.cluster import ClusterTopology
+from holdfast._transport.pack import pack_command
+from testbed.waiting import eventually
+from tests.support.faces import Face
+from tests.support.standin import StandIn, pump, read_one
+
+
+class Node(StandIn):
+    """One node that owns every slot, or none: `owner` says who, and it sends others there."""
+
+    def __init__(self, server: embedded.Server) -> None:
+        self._target = (server.host, server.port)
+        self.owner: Node = self
+        self.clients: set[socket.socket] = set()
+        super().__init__()
+
+    def serve(self, client: socket.socket) -> None:
+        self.clients.add(client)
+        try:
+            self._answer(client)
+        finally:
+            self.clients.discard(client)
+
+    def _answer(self, client: socket.socket) -> None:
+        reader = hiredis.Reader()
+        with socket.create_connection(self._target) as server:
+            while data := client.recv(65536):
+                reader.feed(data)
+                while (request := reader.gets()) is not False:
+                    word = request[0].upper()
+                    if word == b"CLUSTER":
+                        owner = b"*3\r\n$9\r\n127.0.0.1\r\n:%d\r\n$1\r\nx\r\n" % self.owner.port
+                        client.sendall(b"*1\r\n*3\r\n:0\r\n:16383\r\n" + owner)
+                    elif word in (b"EVALSHA", b"EVAL") and self.owner is not self:
+                        client.sendall(b"-MOVED 0 %b\r\n" % self.owner.address.encode())
+                    else:
+                        server.sendall(pack_command(request))
+                        client.sendall(read_one(server))
+                        if word == b"SUBSCRIBE":
+                            threading.Thread(target=pump, args=(server, client), daemon=True).start()
+
+
+@pytest.fixture
+def server(valkey_server: embedded.Server) -> embedded.Server:
+    return valkey_server
+
+
+@pytest.fixture
+def nodes(server: embedded.Server) -> Iterator[list[Node]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(Node(server)) for _ in range(4)]
+
+
+def test_connections_to_a_node_that_has_left_are_closed(
+    face: Face, nodes: list[Node], unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "FORGET_AFTER_S", 0.0)
+    seed = nodes[0]
+    locks = face.connect(f"redis+cluster://{seed.address}")
+    waiters = face.connect(f"redis+cluster://{seed.address}")
+    for owner in nodes:  # the seed itself first, and each has left when the next one owns everything
+        for node in nodes:
+            node.owner = owner
+        lease = locks.lock(unique_name, ttl=20).acquire(timeout=20)
+        waiting = face.start(waiters.lock(unique_name, ttl=20).acquire, timeout=20)  # it has its inbox there
+        eventually(lambda: locks.lock(unique_name).waiters() == 1)
+        lease.release()
+        waiting.result(20).release()
+
+    def are_gone() -> bool:
+        """With threads the table is read by who asks for something."""
+        for client in (locks, waiters):
+            client.lock(unique_name).locked()
+        return not any(node.clients for node in nodes[1:-1])
+
+    eventually(are_gone, "their connections are closed")
+    assert nodes[-1].clients
+
+
+class Plain(ClusterTopology[str]):
+    """Nodes are their addresses."""
+
+    def __init__(self) -> None:
+        self.left: list[str] = []
+        super().__init__([("seed", 1)], lambda host, port: f"{host}:{port}")
+
+    def _leave(self, node: str) -> None:
+        self.left.append(node)
+
+    def _has_left(self, node: str) -> bool:
+        return True
+
+
+def table(*hosts: str) -> list[Any]:
+    return [[at, at, [host.encode(), 1, b"x"]] for at, host in enumerate(hosts)]
+
+
+def test_known_nodes_are_those_that_tables_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = clock()
+    monkeypatch.setattr(cluster_module, "clock", lambda: now)
+    topology = Plain()
+    assert topology._learn("seed:1", table("a", "b"))
+    for number in range(1_000):
+        now += cluster_module.FORGET_AFTER_S / 2
+        topology._learn("seed:1", table(f"n{number}", f"n{number + 1}"))
+        assert len(topology.nodes()) <= 1 + 2 + 3  # the seed, those of the table, those of the time before
+        assert topology.node_for("key", None) in topology.nodes()
+    assert topology.nodes()[0] == "seed:1"
+    now += cluster_module.FORGET_AFTER_S
+    topology._learn("seed:1", table("n999", "back"))
+    topology._learn("seed:1", table("n999"))  # not named this time only
+    assert "back:1" in topology.nodes()
+
+
+def test_any_number_of_nodes_in_a_table_or_a_redirection(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = Plain()
+    monkeypatch.setattr(cluster_module, "KNOWN_MAX", 50)
+    for number in range(10):
+        topology._learn("seed:1", table(*[f"n{number}-{at}" for at in range(60)]))
+        assert len(topology.nodes()) <= 1 + 60
