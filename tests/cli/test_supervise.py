@@ -114,4 +114,4 @@ def test_max_hold_is_called_by_its_name(monkeypatch: pytest.MonkeyPatch, capfd: 
     world.now += 70.0  # renewed all the time
     world.look(30.0)
     world.look(7.0)
-    assert "--max-hold is over in 7.0 s" in capfd.readouterr().err
+    assert "--max-hold ends in 7.0 s" in capfd.readouterr().err

@@ -35,10 +35,10 @@ Distributed locks on Redis and Valkey, from the command line.
 
 commands:
   run NAME -- CMD …     run a command while holding a lock
-  elect NAME -- CMD …   run a command while being the leader
+  elect NAME -- CMD …   run a command while this host is the leader
   status NAME           who holds a lock, since when, how many wait
-  doctor                can this server be used, and how safely
-  lab                   the classic lock schemes, and how they break
+  doctor                can you keep locks on this server, and how safely
+  lab                   the classic lock schemes and how they break
 
 options:
   -h, --help            this text; `holdfast COMMAND --help` has more, with examples
@@ -93,7 +93,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         return exits.SIGNALLED + 2
     except BrokenPipeError:
-        # Whoever read our output has gone; nothing is left to say, also not when the interpreter flushes.
+        # The reader of our output has gone; nothing is left to say, also not when the interpreter flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return exits.SIGNALLED + 13
     except Exception as error:

@@ -113,7 +113,7 @@ class Command:
 
 def _become_command(argv: list[str], go: int, failed: int, parent: int) -> NoReturn:
     os.setpgid(0, 0)
-    # Python ignores these two; the command shall find what a shell would give it.
+    # Python ignores these two; the command should find what a shell would give it.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if hasattr(signal, "SIGXFSZ"):
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)

@@ -39,10 +39,10 @@ examples:
   holdfast doctor
   holdfast doctor --url rediss://locks@db1.example.org:6380 --json
 
-Takes and releases a lock of its own under the given namespace, and changes nothing else.
+Acquires and releases a lock of its own in the given namespace, and changes nothing else.
 
-exit status: 0 usable (read the warnings all the same)  78 must not be used for locks
-  64 usage  69 server not available  77 server refuses us"""
+exit status: 0 usable (but read the warnings)  78 do not keep locks on it
+  64 usage  69 server not available  77 access refused"""
 
 #: Weights, heaviest first, with the mark shown for each.
 _MARKS = {"fatal": "NO", "danger": "!!", "warning": "! ", "note": "- ", "ok": "ok"}
@@ -65,8 +65,8 @@ class Finding:
 
 def main(words: list[str]) -> int:
     """The command."""
-    parser = Parser("doctor", description="Can this server be used for locks, and how safely?", epilog=_EPILOG)
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser = Parser("doctor", description="Can you keep locks on this server, and how safely?", epilog=_EPILOG)
+    parser.add_argument("--json", action="store_true", help="print JSON")
     add_server_options(parser)
     options = parser.parse_args(words)
     try:
@@ -106,7 +106,9 @@ def _check_role(facts: Facts) -> Iterator[Finding]:
         yield Finding("role", "fatal", "this is a Sentinel, not a server that keeps data", way_out)
     elif facts.info.get("role") == "slave":
         master = f"{facts.info.get('master_host')}:{facts.info.get('master_port')}"
-        yield Finding("role", "fatal", f"this is a replica of {clean(master)}, and takes no writes", "name the master")
+        yield Finding(
+            "role", "fatal", f"this is a replica of {clean(master)}, and accepts no writes", "name the master"
+        )
 
 
 def _check_version(facts: Facts) -> Iterator[Finding]:
@@ -130,26 +132,26 @@ def _check_eviction(facts: Facts) -> Iterator[Finding]:
     limit, used, policy = facts.number("maxmemory"), facts.number("used_memory"), facts.info.get("maxmemory_policy")
     if limit is None or policy is None:
         what = "eviction, persistence and replicas are not known: INFO is not allowed to this user"
-        yield Finding("memory", "note", what, "give doctor a user with +info +config|get, or see to them yourself")
+        yield Finding("memory", "note", what, "give doctor a user with +info +config|get, or check them yourself")
     elif policy != "noeviction" and limit > 0:
         yield Finding(
             "memory",
             "danger",
             f"maxmemory-policy is {clean(policy)}: under memory pressure the server deletes locks that are held",
-            "set maxmemory-policy noeviction, or keep locks on a server of their own",
+            "set maxmemory-policy noeviction, or keep locks on a separate server",
         )
     elif policy != "noeviction":
         yield Finding(
             "memory",
             "warning",
-            f"maxmemory-policy is {clean(policy)}; it does no harm only as long as there is no maxmemory",
+            f"maxmemory-policy is {clean(policy)}; this is harmless only while maxmemory is not set",
             "set maxmemory-policy noeviction",
         )
     elif limit > 0 and used is not None and used > limit * _TIGHT:
         yield Finding(
             "memory",
             "warning",
-            f"{used * 100 // limit} % of maxmemory are used: at 100 % no lock can be taken any more",
+            f"{used * 100 // limit} % of maxmemory are used: at 100 %, no lock can be acquired",
             "give it more memory, or move other data away",
         )
     else:
@@ -162,15 +164,13 @@ def _check_replicas(facts: Facts) -> Iterator[Finding]:
         return
     if facts.kind == "quorum":
         if replicas:
-            what = (
-                f"{replicas} replica(s): when one of them takes over, the quorum counts a member that forgot its vote"
-            )
-            yield Finding("replicas", "danger", what, "members of a quorum have no replicas, and are never failed over")
+            what = f"{replicas} replica(s): if one of them takes over, the quorum counts a member that forgot its vote"
+            yield Finding("replicas", "danger", what, "a member of a quorum must have no replicas and no failover")
         return
     needed = facts.setting("min-replicas-to-write", "min-slaves-to-write")
     if replicas == 0 and needed in (None, "0"):
         yield Finding(
-            "replicas", "note", "no replicas: when this server goes, there are no locks until it is back", None
+            "replicas", "note", "no replicas: if this server fails, there are no locks until it is back", None
         )
         return
     count = f"{replicas} replica" + ("s" if replicas != 1 else "")
@@ -178,8 +178,8 @@ def _check_replicas(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "replicas",
             "danger",
-            f"{count}, and min-replicas-to-write is 0: a master that was cut off goes on giving locks, "
-            "while its successor gives the same ones",
+            f"{count}, and min-replicas-to-write is 0: a master that is cut off keeps granting locks, "
+            "while its successor grants the same ones",
             "set min-replicas-to-write 1 and min-replicas-max-lag to a few seconds",
         )
     elif needed is None:
@@ -187,7 +187,7 @@ def _check_replicas(facts: Facts) -> Iterator[Finding]:
             "replicas",
             "warning",
             f"{count}; min-replicas-to-write is not known (CONFIG is not allowed to this user)",
-            "see that it is 1 or more",
+            "make sure that it is 1 or more",
         )
     elif replicas < int(needed):
         yield Finding(
@@ -198,20 +198,18 @@ def _check_replicas(facts: Facts) -> Iterator[Finding]:
         )
     else:
         lag = facts.setting("min-replicas-max-lag", "min-slaves-max-lag")
-        until = (
-            f"for up to {clean(lag)} s (min-replicas-max-lag)" if lag not in (None, "0") else "for as long as it likes"
-        )
+        until = f"for up to {clean(lag)} s (min-replicas-max-lag)" if lag not in (None, "0") else "indefinitely"
         yield Finding(
             "replicas",
             "note" if lag != "0" else "danger",
-            f"{count}, min-replicas-to-write {needed}: a master that was cut off goes on giving locks {until}",
+            f"{count}, min-replicas-to-write {needed}: a master that is cut off keeps granting locks {until}",
             "set min-replicas-max-lag to a few seconds" if lag == "0" else None,
         )
     if replicas > 0:
         yield Finding(
             "failover",
             "warning",
-            "replication is asynchronous: a failover may lose a lock that was just given, and give it twice",
+            "replication is asynchronous: a failover may lose a lock that was just granted, and grant it twice",
             'use sync_replicas="all" where that matters, and check fencing tokens at the resource',
         )
 
@@ -233,18 +231,18 @@ def _check_persistence(facts: Facts) -> Iterator[Finding]:
         delay_s = facts.restart_delay_s
         if delay_s == 0:
             what = (
-                "restart_delay is 0, and a restart forgets votes: restarted members give locks that are held to others"
+                "restart_delay is 0, and a restart forgets votes: restarted members grant locks that are held by others"
             )
-            yield Finding("persistence", "danger", what, "leave restart_delay out, or set appendfsync always")
+            yield Finding("persistence", "danger", what, "do not set restart_delay, or set appendfsync always")
         else:
-            delay = "the ttl that is asked for" if delay_s is None else f"{delay_s:g} s"
+            delay = "the ttl of the request" if delay_s is None else f"{delay_s:g} s"
             what = f"a restart forgets votes: after one the member does not vote for restart_delay ({delay})"
             yield Finding(
                 "persistence", "note", what, "set restart_delay to the longest ttl in use, or appendfsync always"
             )
         return
     if aof and fsync in ("everysec", None):
-        what = f"append-only file, fsync {fsync or 'not known'}: a crash of the machine may lose the locks of a second"
+        what = f"append-only file, fsync {fsync or 'not known'}: a machine crash may lose the locks of the last second"
         yield Finding("persistence", "note", what, "set appendfsync always where that matters")
         return
     how = "snapshots only" if save else "nothing is written to disk"
@@ -255,8 +253,8 @@ def _check_persistence(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "persistence",
         "warning",
-        f"{how}: a restart forgets the locks that are held, and gives them to others while their holders go on",
-        "set appendonly yes (everysec loses a second at most), or let it stay down for the longest ttl after a crash",
+        f"{how}: a restart forgets the locks that are held, and grants them to others while their holders continue",
+        "set appendonly yes (everysec loses a second at most), or keep it down for the longest ttl after a crash",
     )
 
 
@@ -269,7 +267,7 @@ def _check_clock(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "clock",
             "note",
-            f"the server's clock is {abs(apart):.1f} s {side} ours; locks do not depend on that (times shown do)",
+            f"the server's clock is {abs(apart):.1f} s {side} ours; locks do not depend on this (displayed times do)",
             "keep both in step with NTP; the server's clock must never jump",
         )
     else:
@@ -296,14 +294,14 @@ def _check_limits(facts: Facts) -> Iterator[Finding]:
             "clients",
             "warning",
             f"{used} of {limit} connections are in use",
-            "raise maxclients, or find who holds them",
+            "raise maxclients, or find out which clients use them",
         )
     timeout = facts.setting("timeout")
     if timeout not in (None, "0"):
         yield Finding(
             "clients",
             "note",
-            f"idle connections are closed after {clean(timeout)} s; clients open them again by themselves",
+            f"idle connections are closed after {clean(timeout)} s; clients reopen them automatically",
         )
 
 
@@ -327,7 +325,7 @@ def _check_trial(found: Survey) -> Iterator[Finding]:
     error = found.trial_error
     if error is None:
         if found.handoff_ms is not None:
-            yield Finding("lock", "ok", f"a lock was taken, handed over ({found.handoff_ms:.1f} ms) and released")
+            yield Finding("lock", "ok", f"a lock was acquired, handed over ({found.handoff_ms:.1f} ms) and released")
         if found.trial_warning is not None:
             yield Finding("scripts", "warning", *_without_scripts(found.trial_warning))
         return
@@ -338,13 +336,13 @@ def _check_trial(found: Survey) -> Iterator[Finding]:
         if namespace is None:
             do += ", and the locks' own names as keys"
     elif "restarted lately" in str(error):
-        do = "wait for them: members that were started lately do not vote, since they may have forgotten a lease"
-    yield Finding("lock", "fatal", f"a lock could not be taken and handed over: {exits.sentence(error)}", do)
+        do = "wait for them: members that were started recently do not vote, since they may have forgotten a lease"
+    yield Finding("lock", "fatal", f"a lock could not be acquired and handed over: {exits.sentence(error)}", do)
 
 
 def _without_scripts(warning: str) -> tuple[str, str]:
     """What it means that locks use plain commands, and the way out."""
-    what = "locks use plain commands: no order among waiters, who poll; no semaphores, rwlocks and the rest"
+    what = "locks use plain commands: waiters poll, in no order; no semaphores, rwlocks and so on"
     if "NOPERM" in warning:
         return f"this user may not run scripts; {what}", "give the user +evalsha +eval +script|load"
     return f"the server runs no scripts; {what}", "allow EVAL, EVALSHA and SCRIPT LOAD on it"
@@ -369,7 +367,7 @@ def _check_silent(found: Survey) -> Iterator[Finding]:
 def _check_complaint(found: Survey) -> Iterator[Finding]:
     if found.complaint is not None:
         whose = "the Sentinels" if found.kind == "sentinel" else "the Cluster"
-        yield Finding("members", "danger", f"{whose} complain: {found.complaint}", "see the servers' logs")
+        yield Finding("members", "danger", f"{whose} reported: {found.complaint}", "see the servers' logs")
 
 
 def _check_independent(found: Survey) -> Iterator[Finding]:
@@ -377,7 +375,7 @@ def _check_independent(found: Survey) -> Iterator[Finding]:
         return
     runs = [facts.info.get("run_id") for facts in found.servers]
     if len({run for run in runs if run}) < len([run for run in runs if run]):
-        yield Finding("members", "fatal", "two members are one and the same server", "name independent servers")
+        yield Finding("members", "fatal", "two members are the same server", "name independent servers")
     if any(facts.info.get("cluster_enabled") for facts in found.servers):
         yield Finding("members", "fatal", "members belong to a Cluster", "name independent servers")
 

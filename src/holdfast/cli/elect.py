@@ -23,11 +23,11 @@ __all__ = ["main"]
 _PAUSE_S, _PAUSE_MOST_S = 1.0, 30.0
 
 _DESCRIPTION = """\
-Run a command while being the leader. On any number of hosts; on one of them at a time it runs.
+Run a command while being the leader. Start it on any number of hosts: it runs on one of them at a time.
 
-Waits to be elected, and runs the command as `holdfast run` does (same environment, signals, output). When the
-lead is lost, because the server or the way to it is gone, the command is ended before anybody else can be elected, and
-started again when this host is elected again. When the command ends by itself, so does the lead and holdfast."""
+Waits to be elected, then runs the command as `holdfast run` does (same environment, signals, output). When the lead is
+lost, because the server or the connection to it is gone, the command is stopped before another host can be elected, and
+started again when this host is elected again. When the command ends by itself, the lead and holdfast end, too."""
 
 _EPILOG = """\
 examples:
@@ -35,7 +35,7 @@ examples:
   holdfast elect --ttl 10s ingest -- python -m ingest      another host takes over within 10 s
 
 exit status: that of CMD when it ended by itself; 128+N when signal N came while waiting
-  64 usage  69 server not available at the start  77 server refuses us"""
+  64 usage  69 server not available at the start  77 access refused"""
 
 
 def main(words: list[str]) -> int:
@@ -48,7 +48,7 @@ def main(words: list[str]) -> int:
         metavar="D",
         type=duration,
         default=30.0,
-        help="how long a leader that has died is still taken for one (default: 30s)",
+        help="how long a leader that has died still counts as the leader (default: 30s)",
     )
     add_server_options(parser)
     options = parser.parse_args(before)
@@ -76,7 +76,7 @@ def _elect(options: argparse.Namespace, argv: list[str], environment: dict[str, 
         except holdfast.HoldfastError as error:
             if not has_led or exits.status_of(error) != exits.UNAVAILABLE:
                 raise
-            say(f"{exits.sentence(error)}; asking again in {pause_s:.0f} s")
+            say(f"{exits.sentence(error)}; retrying in {pause_s:.0f} s")
             interrupted = next((number for number in signals.wait(pause_s) if number in ENDING), None)
             if interrupted is not None:
                 return exits.SIGNALLED + interrupted
@@ -115,7 +115,7 @@ def _round(
         except holdfast.LeaseLost:
             pass  # told already, or the command had ended by itself: then its status counts
         except holdfast.HoldfastError as error:
-            say(f"could not resign; the lead ends by itself within {options.ttl:g} s: {error}")
+            say(f"could not resign; the lead expires within {options.ttl:g} s: {error}")
         if supervisor.ended_for is None or supervisor.asked_to_end:
             return status, True
     say(f"no longer the leader of {options.name!r}; waiting to be elected again")

@@ -13,15 +13,15 @@ __all__ = ["lab", "main"]
 
 @click.group(name="lab", context_settings={"help_option_names": ["-h", "--help"]})
 def lab() -> None:
-    """How lock schemes fail: real servers, real faults, and what follows from what happened.
+    """How lock schemes fail: real servers, real faults, and verdicts from what happened.
 
-    The lab starts private servers and removes them again. Exit status: 0 safe, 1 not safe, 69 could not be
-    played on this machine, 64 wrong usage.
+    The lab starts private servers and removes them again. Exit status: 0 safe, 1 not safe, 69 not possible
+    on this machine, 64 wrong usage.
     """
 
 
 @lab.command(name="list")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_(as_json: bool) -> int:
     """Every scheme and every fault."""
     return commands.list_all(as_json)

@@ -44,7 +44,7 @@ def duration(text: str) -> float:
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise argparse.ArgumentTypeError(
-            f"{shortened(text)!r} is no duration: a number with ms, s, m, h or d, as in 500ms or 2m"
+            f"{shortened(text)!r} is not a valid duration: a number with ms, s, m, h or d, as in 500ms or 2m"
         )
     # What is beyond all floats is still a number, and as good as the longest one.
     return min(float(found[1]) * _UNIT_S[found[2] or "s"], sys.float_info.max)
@@ -67,13 +67,13 @@ def add_server_options(parser: Parser, *, embedded: bool = True) -> None:
     )
     if embedded:
         which.add_argument(
-            "--embedded", action="store_true", help="start a private Valkey for this command alone, to try things out"
+            "--embedded", action="store_true", help="start a private Valkey for this command only, to try things out"
         )
     group.add_argument(
         "--namespace",
         metavar="N",
         default="holdfast",
-        help="what keys begin with (default: holdfast); '' makes NAME itself the key, as other lock libraries do",
+        help="prefix of the keys (default: holdfast); '' makes NAME itself the key, as other lock libraries do",
     )
 
 

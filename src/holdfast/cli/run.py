@@ -37,23 +37,23 @@ _MOMENT_S = 0.01
 _DESCRIPTION = """\
 Run a command while holding a lock. On any number of hosts, one at a time.
 
-The command is not run by a shell. It finds HOLDFAST_NAME and HOLDFAST_FENCING_TOKEN in its environment; its input
-and output are left alone, signals are passed on to its process group, and its exit status is ours. It is
-ended (SIGTERM, then SIGKILL) before a lease that cannot be renewed runs out."""
+The command is not run by a shell. It gets HOLDFAST_NAME and HOLDFAST_FENCING_TOKEN in its environment; its input
+and output are left alone, signals are passed on to its process group, and holdfast exits with its status. It is
+stopped (SIGTERM, then SIGKILL) before a lease that cannot be renewed expires."""
 
 _EPILOG = """\
 examples:
   holdfast run nightly-report -- /usr/local/bin/report --all
   holdfast run --no-wait backup -- restic backup /srv            skip it while another host does it
-  holdfast run --no-wait --at-least 55s minutely -- ./job.sh     cron on many hosts: once a minute, not once a host
-  holdfast run --wait 10m deploy -- sh -c 'make && make deploy'  a shell, if you want one
+  holdfast run --no-wait --at-least 55s minutely -- ./job.sh     cron on many hosts: once a minute, not once per host
+  holdfast run --wait 10m deploy -- sh -c 'make && make deploy'  a shell, if you need one
   holdfast run --slots 3 encode -- ffmpeg …                      three at a time, over all hosts
-  holdfast run --embedded demo -- env                            just look: needs no server
+  holdfast run --embedded demo -- env                            to try it: needs no server
 
 durations: 30 or 30s, 500ms, 2m, 1h, 1d
 
-exit status: that of CMD; 128+N when signal N ended it; 126, 127 when it cannot be executed, is not there;
-  64 usage  69 server not available  75 held by somebody else  76 lease lost  77 server refuses us"""
+exit status: that of CMD; 128+N when signal N ended it; 126, 127 when it cannot be executed or was not found;
+  64 usage  69 server not available  75 held by someone else  76 lease lost  77 access refused"""
 
 
 def main(words: list[str]) -> int:
@@ -75,15 +75,15 @@ def _parser() -> Parser:
     parser = Parser("run", usage="holdfast run [OPTIONS] NAME -- CMD …", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("name", metavar="NAME", help="the lock")
     waiting = parser.add_mutually_exclusive_group()
-    waiting.add_argument("--wait", metavar="D", type=duration, help="wait this long at most (default: without limit)")
-    waiting.add_argument("--no-wait", action="store_const", const=0.0, dest="wait", help="not at all")
+    waiting.add_argument("--wait", metavar="D", type=duration, help="wait this long at most (default: indefinitely)")
+    waiting.add_argument("--no-wait", action="store_const", const=0.0, dest="wait", help="do not wait")
     parser.add_argument(
         "--ttl",
         metavar="D",
         type=duration,
         default=30.0,
         help="lease duration (default: 30s); it is renewed while the command runs, "
-        "and blocks others for so long when this host dies",
+        "and locks others out for this long if this host dies",
     )
     parser.add_argument(
         "--at-least",
@@ -97,25 +97,25 @@ def _parser() -> Parser:
     kind.add_argument(
         "--shared",
         action="store_true",
-        help="beside others that run it with --shared, but not beside one without (readers and writers)",
+        help="share the lock with others that use --shared, but not with those that do not (readers and writers)",
     )
     kind.add_argument(
-        "--slots", metavar="N", type=_slots, help="N of them at a time (the same N everywhere) instead of one"
+        "--slots", metavar="N", type=_slots, help="run up to N at a time instead of one; use the same N on every host"
     )
-    parser.add_argument("--max-hold", metavar="D", type=duration, help="end a command that takes longer than this")
+    parser.add_argument("--max-hold", metavar="D", type=duration, help="stop a command that takes longer than this")
     add_server_options(parser)
     return parser
 
 
 def _slots(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{shortened(text)!r} is no number of slots: 1 or more")
+        raise argparse.ArgumentTypeError(f"{shortened(text)!r} is not a valid number of slots: 1 or more")
     return int(text)
 
 
 def _check(options: argparse.Namespace, parser: Parser) -> None:
     if options.ttl < TTL_MIN_S:
-        parser.error(f"--ttl: at least {TTL_MIN_S:g}s, or there is no time to end the command when renewal fails")
+        parser.error(f"--ttl: at least {TTL_MIN_S:g}s, or there is no time to stop the command when a renewal fails")
     if options.at_least > TTL_MAX_S:
         parser.error(f"--at-least: at most {TTL_MAX_S / 86_400:g}d")
     if options.max_hold is not None:
@@ -181,8 +181,8 @@ def _held_by(client: Client, name: str) -> str:
     except holdfast.HoldfastError:
         pass  # over a quorum there are no readers; or the server has gone: then nobody can be named
     if readers:
-        return f"held by {readers} that share it" if readers > 1 else "held by one that shares it"
-    return f"held by {holder}" if holder is not None else "wanted by others, who came first (it was free just now)"
+        return f"held by {readers} clients that share it" if readers > 1 else "held by 1 client that shares it"
+    return f"held by {holder}" if holder is not None else "wanted by others that came first (it was free just now)"
 
 
 def _run_under(
@@ -218,12 +218,12 @@ def _release(lease: Lease, *, quiet: bool = False) -> bool:
     except (holdfast.LeaseLost, holdfast.LeaseReleased) as error:
         return False if quiet else _lost(error)
     except holdfast.HoldfastError as error:
-        say(f"lock {lease.name!r} could not be released, and ends by itself within its ttl: {error}")
+        say(f"lock {lease.name!r} could not be released, and expires within its ttl: {error}")
     return True
 
 
 def _keep(lease: Lease, seconds: float) -> bool:
-    """Let it end by itself after so many seconds, with nobody there; False when it was lost before."""
+    """Let it end by itself after that many seconds, with no client there; False when it was lost before."""
     import holdfast
 
     try:
@@ -231,7 +231,7 @@ def _keep(lease: Lease, seconds: float) -> bool:
     except (holdfast.LeaseLost, holdfast.LeaseReleased) as error:
         return _lost(error)
     except holdfast.HoldfastError as error:
-        say(f"lock {lease.name!r} may end up to {seconds:.1f} s before --at-least is over: {error}")
+        say(f"lock {lease.name!r} may end up to {seconds:.1f} s before --at-least has passed: {error}")
     return True
 
 

@@ -59,7 +59,7 @@ class Signals:
     def __init__(self) -> None:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             change(signal.SIGINT, signal.SIG_DFL)  # no KeyboardInterrupt: it could come at any line
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever ignores it never learns how a child ended
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a process that ignores it never learns how a child ended
         self._hears, self._tells = os.pipe()
         os.set_blocking(self._hears, False)
         os.set_blocking(self._tells, False)

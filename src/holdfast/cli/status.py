@@ -21,17 +21,17 @@ examples:
   holdfast status nightly-report
   holdfast status --json nightly-report | jq .holder.host
 
-For people and reports. Never decide by it: the answer may be old when it comes (use `holdfast run --no-wait`).
+For people and reports. Never base a decision on it: the answer may be out of date (use `holdfast run --no-wait`).
 
 exit status: 0 when the server answered, whether the lock is held or free;
-  64 usage  69 server not available  77 server refuses us"""
+  64 usage  69 server not available  77 access refused"""
 
 
 def main(words: list[str]) -> int:
     """The command."""
-    parser = Parser("status", description="Who holds a lock, since when, for how long still.", epilog=_EPILOG)
+    parser = Parser("status", description="Who holds a lock, since when, and for how much longer.", epilog=_EPILOG)
     parser.add_argument("name", metavar="NAME", help="the lock")
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     add_server_options(parser, embedded=False)
     options = parser.parse_args(words)
     if not options.json:
@@ -124,15 +124,15 @@ def _about(label: str, person: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append((label, f"{clean(person['host'])}, pid {person['pid']}"))
         lines.append(("program", clean(person["program"])))
     elif person["holdfast"]:
-        lines.append((label, f"a holdfast client that has not said who it is, token {clean(person['token'])}"))
+        lines.append((label, f"a holdfast client without a description, token {clean(person['token'])}"))
     else:
-        lines.append((label, f"a client of another kind, token {clean(person['token'])}"))
+        lines.append((label, f"a client of another library, token {clean(person['token'])}"))
     if person["since"] is not None:
         since = datetime.fromisoformat(person["since"])
         ago_s = max(0, round((datetime.now(UTC) - since).total_seconds()))
         lines.append(("since", f"{since:%Y-%m-%d %H:%M:%S} UTC ({_span(ago_s)} ago)"))
     left = person["remaining_s"]
-    lines.append(("remaining", "without a limit" if left is None else f"{left:.1f} s, unless it is renewed"))
+    lines.append(("remaining", "no ttl" if left is None else f"{left:.1f} s, unless it is renewed"))
     return lines
 
 

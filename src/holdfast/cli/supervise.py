@@ -132,7 +132,7 @@ class Supervisor:
         elif left_s <= self._term_lead_s and self.ended_for is None:
             limit_s = self._max_hold_s
             limited = limit_s is not None and now + left_s - self._started_at > limit_s * 0.95
-            why = "--max-hold is over" if limited else "the lease could not be renewed, and ends"
+            why = "--max-hold ends" if limited else "the lease could not be renewed, and ends"
             self._end(f"{why} in {left_s:.1f} s; the command is told to end", kill=False)
         self._tell_guard(now, left_s)
         until = left_s - (self._term_lead_s if self.ended_for is None else self._kill_lead_s)
@@ -157,7 +157,7 @@ class Supervisor:
         self._told_guard = kill_at
         if not self._guard.protect(self._command.group, kill_at) and not self._unguarded:
             self._unguarded = True
-            say(f"lock {self._lease.name!r}: the guard process was killed; the command goes on without it")
+            say(f"lock {self._lease.name!r}: the guard process was killed; the command continues without it")
 
     def _stop_with_it(self) -> None:
         """The command was stopped by the terminal: so that the shell sees it, we stop too, and go on together."""
@@ -168,7 +168,7 @@ class Supervisor:
         if not (wants_terminal and terminal.give(command.group)):
             own = os.getpgrp()
             if terminal.take_back():
-                # Ctrl-Z went to the command's group alone; others in ours (a script that called us) shall stop as well.
+                # Ctrl-Z went to the command's group alone; others in ours (a script that called us) must stop as well.
                 os.killpg(own, signal.SIGTSTP)
                 self.signals.wait(0.0)
             change(signal.SIGTSTP, signal.SIG_DFL)
