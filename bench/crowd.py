@@ -20,7 +20,7 @@ from bench import peers, peers_aio
 
 __all__ = ["Seen", "handoffs_us", "jain", "of_peer", "of_processes", "of_tasks", "of_threads"]
 
-#: `holdfast` itself imports its faces when they are first used.
+#: `holdfast` itself imports its APIs when they are first used.
 _PRELOADED = ["bench.crowd", "holdfast._faces.threads", "holdfast._transport.refusals", "redis", "redis_lock"]
 #: Nobody needs longer than this to come to an end; then something hangs, and is killed.
 _END_S = 60.0
@@ -69,7 +69,7 @@ def _compete(pair: peers.Pair, seen: Seen, hold_s: float, gate: threading.Event,
             released = monotonic()
             release(lease)
             seen.turns.append((granted, released))
-    except Exception as error:  # told by whoever waits for us
+    except Exception as error:  # reported by the process that waits for us
         seen.error = repr(error)
 
 

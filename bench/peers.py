@@ -34,7 +34,7 @@ def unique(prefix: str = "bench") -> str:
 
 
 def timed(pair: Pair, cycles: int, warm: int = 1) -> Callable[[], float]:
-    """What measures so many pairs, after a few that do not count: µs per pair."""
+    """What measures a number of pairs, after a few that do not count: µs per pair."""
     acquire, release = pair
 
     def once() -> float:

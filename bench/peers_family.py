@@ -17,7 +17,7 @@ __all__ = ["ABSENT", "FAMILY", "LOCK", "OURS", "PEER_OF"]
 
 LOCK = "lock"
 
-#: By the names under which they are shown: what makes one of a client of either face.
+#: By the names under which they are shown: what makes one of a client of either API.
 OURS: dict[str, Callable[[Any, str], Any]] = {
     LOCK: lambda locks, name: locks.lock(name),
     "lock, reentrant": lambda locks, name: locks.lock(name, reentrant=True),

@@ -73,7 +73,7 @@ def _handoff() -> list[Row]:
         ("CLAIM_FOR_EVER", "claims do not end", "CLIENTS=2 ENDS=0 CRASHES=1"),
         ("KEEP_THE_DEAD", "the dead are not skipped", "CLIENTS=2 ENDS=0 CRASHES=1"),
         ("LEAVE_SILENTLY", "who gives up does not give back", "CLIENTS=3 ROUNDS=1 ENDS=0 LEAVES"),
-        ("BARGE", "a free lock goes to whoever asks", "CLIENTS=2 ENDS=0"),
+        ("BARGE", "a free lock goes to any client that asks", "CLIENTS=2 ENDS=0"),
     ):
         rows.append(Row("handoff", what, f"{world} {name}", False, True))
     return rows
@@ -82,7 +82,7 @@ def _handoff() -> list[Row]:
 def _shared() -> list[Row]:
     return [
         Row("shared", "a reader and a writer, crashes", "CRASHES", True),
-        Row("shared", "whoever waits has its turn, crashes", "CRASHES", True, True),
+        Row("shared", "a waiter gets its turn, crashes", "CRASHES", True, True),
         Row("shared", "readers come in while others read", "BARGE", False, True),
         Row("shared", "looking and taking are two scripts", "TWOSTEP", False),
         Row("shared", "a dead waiter at the head is not passed", "BLIND CRASHES", False, True),
@@ -110,7 +110,7 @@ def check(row: Row) -> Outcome:
         model.write_text((HERE / model.name).read_text(encoding="utf-8"), encoding="utf-8")
         spin = ["spin", "-a", *defines, *(["-DLIVENESS"] if row.liveness else []), model.name]
         _run(spin, folder)
-        # Weak fairness: whoever can go on all the time does so some day.
+        # Weak fairness: a process that can always go on eventually does.
         kind = ["-DNFAIR=4"] if row.liveness else ["-DSAFETY"]
         _run(["gcc", "-O1", "-w", "-DMEMLIM=3000", *kind, "-o", "pan", "pan.c"], folder)
         said = _run(["./pan", "-E", "-m400000", *(["-a", "-f"] if row.liveness else [])], folder)

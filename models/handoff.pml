@@ -19,7 +19,7 @@
  * FROM_REPLY         validity counts from the reply
  * LATE_ACCEPTED      an answer that comes after its lease's end is accepted
  * CARELESS           a holder does not look at its deadline
- * NO_COMPARE         a release deletes whoever holds the lock
+ * NO_COMPARE         a release deletes any holder's lock
  * RECREATE           a renewal writes the key anew when it is gone
  * SHORTER            an extension may ask for less time than is still believed
  * STALE_FENCE        the fencing token is taken from the wake-up
@@ -27,7 +27,7 @@
  * CLAIM_FOR_EVER     a claim does not end by itself
  * KEEP_THE_DEAD      the server does not ask whether a waiter's process is there, and a claim does not end
  * LEAVE_SILENTLY     a waiter gives up without giving back, and a claim does not end
- * BARGE              a free lock goes to whoever asks, not to the queue's head
+ * BARGE              a free lock goes to any client that asks, not to the queue's head
  */
 
 #ifndef CLIENTS
@@ -326,7 +326,7 @@ end:
   od
 }
 
-/* A claim ends by itself: that of the living at times, that of whoever does not wait in any case. */
+/* A claim ends by itself: that of a living client at times, that of one that does not wait in any case. */
 proctype Claims() {
 end:
   do
@@ -339,7 +339,7 @@ end:
   od
 }
 
-/* Whoever crashes leaves its connection closed, or half-open. */
+/* A client that crashes leaves its connection closed, or half-open. */
 proctype Crash() {
 end:
   do
@@ -372,6 +372,6 @@ init {
 }
 
 #ifdef LIVENESS
-/* Whoever waits, and neither dies nor gives up, holds the lock some day. */
+/* A waiter that neither dies nor gives up eventually holds the lock. */
 ltl waiting_ends { [] (wants[0] -> <> !wants[0]) }
 #endif

@@ -6,9 +6,9 @@
  *
  * Laws, with no option: no reader beside a writer, no two writers (asserted); who waits and lives has its turn in the end
  * (ltl turn, with weak fairness). Options that take one assumption away, each of which has to break one law:
- *   BARGE    readers come in while others read, whoever is queued: the writer starves
+ *   BARGE    readers come in while others read, past the queue: the writer starves
  *   TWOSTEP  looking and taking are two scripts: a reader beside a writer
- *   BLIND    a dead waiter at the head is not passed: whoever comes after it waits for ever
+ *   BLIND    a dead waiter at the head is not passed: a waiter after it waits forever
  *
  *   spin -a shared.pml && cc -O2 -o pan pan.c && ./pan -m100000          (safety)
  *   … && ./pan -m100000 -a -f -N turn                                    (liveness)

@@ -37,7 +37,7 @@ def _arguments() -> argparse.Namespace:
     run.add_argument("--keep", type=Path, help="copy the histories to this folder")
     run.add_argument("--src", type=Path, help="have the workers import holdfast from this folder")
     verbs.add_parser("rows", help="write docs/faults.md from the tests' names")
-    compare = verbs.add_parser("compare", help="torture every library alike and write docs/torture.md")
+    compare = verbs.add_parser("compare", help="torture every library in the same way and write docs/torture.md")
     compare.add_argument("--seconds", type=float, default=120)
     compare.add_argument("--seeds", type=int, nargs="+", default=[1])
     compare.add_argument(

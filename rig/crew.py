@@ -35,16 +35,16 @@ __all__ = ["ALWAYS", "Crew", "judge_end", "that_count"]
 
 T = TypeVar("T")
 
-#: A life does its deeds for so long, s; then it looks for leaks, and ends.
+#: How long a life acts, s; then it looks for leaks, and ends.
 _LIFE_S = (2.0, 4.0)
-#: Beyond that it may take so long for closing, settling, ending, s: what hangs is found in the life itself, by its own
+#: How long closing, settling and ending may take in addition, s: what hangs is found in the life itself, by its own
 #: time, which is slower on a busy machine.
 _END_S = 300.0
 #: Beyond its own timeout an operation may take a few requests, and turns of others, s.
 _BOUND_S = 12.0
 #: The locks of a life that ended gracefully are free after this, s.
 _FREE_S = 5.0
-#: A look at those is not judged when a server or a wire was in trouble within so many seconds of it.
+#: A look at those is not judged when a server or a connection had a fault within this many seconds of it.
 _TROUBLE_S = 6.0
 #: What Python says when a program or a library has left something undone.
 _COMPLAINTS = re.compile(

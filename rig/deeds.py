@@ -157,7 +157,7 @@ class Deeds:
         await self._within(lock, lambda lease: self._stay(lease, name, asked_ns))
 
     async def extended(self) -> None:
-        """Again and again while it is renewed, then relied upon for longer than the first ttl."""
+        """Again and again while it is renewed, then relied on for longer than the first ttl."""
         name, asked_ns = self._lock_name(), now_ns()
         client = self._client()
         lease = await self._done(client.lock(name, ttl=0.2).acquire(timeout=TIMEOUT_S))
@@ -435,7 +435,7 @@ class Deeds:
             if len(set(idents)) < len(idents):
                 life.played["an ident that came again"] += 1
             if any(lease is first for lease in list(kept)[1:]):
-                self._log.write("broken", f"a stranger got the lease of {name} of somebody who has ended")
+                self._log.write("broken", f"another owner got the lease of {name} of one that has ended")
             await self._unarmed(self._stay(first, name, asked_ns))
         finally:
             for lease in kept:

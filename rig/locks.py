@@ -28,7 +28,7 @@ class Section:
     token: str | None = None
 
     async def remaining_s(self) -> float | None:
-        """For how long it may still be relied upon; None where the library does not tell. Raises `Lost`."""
+        """For how long it may still be relied on; None where the library does not tell. Raises `Lost`."""
         return None
 
     async def release(self) -> None:

@@ -23,7 +23,7 @@ from rig.stages import Stage
 
 __all__ = ["Run"]
 
-#: Workers may take so long to give back and go, s.
+#: How long workers may take to give back and end, s.
 _GOODBYE_S = 60.0
 
 

@@ -19,10 +19,10 @@ from testbed.topologies import Cluster, Quorum, WithSentinel
 
 __all__ = ["STAGES", "Stage"]
 
-#: A member of a quorum does not vote for so long after its start, s; not below the longest ttl of the locks that
+#: A member of a quorum does not vote for this long after its start, s; not below the longest ttl of the locks that
 #: workers and lives contend for: some lives extend theirs to this.
 RESTART_DELAY_S = 5.0
-#: A set of tokens that were given back is trimmed; in a run it may grow to so many.
+#: A set of tombstones is trimmed; in a run it may grow to this size.
 GONE_MAX = 100_000
 
 

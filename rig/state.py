@@ -21,7 +21,7 @@ from rig.watch import Watch
 
 __all__ = ["NO_THREAD", "OWN_TTL_S", "Interrupted", "LifeState", "Shared", "driven", "excused"]
 
-#: Who was granted a lock of the life's own keeps it so long on the server, should it never be given back, s.
+#: How long a lock of the life's own stays on the server if it is never given back, s.
 OWN_TTL_S = 60.0
 NO_THREAD = "can't start new thread"
 

@@ -190,7 +190,7 @@ def torture(
         run.stopping = threading.Event()
         if crew is not None:
             crew.join()
-        time.sleep(1.0)  # the last healing shall have its grant too
+        time.sleep(1.0)  # the last healing must have its grant too
         run.end()
         report.left_over = _left_over(stage, ttl_s)
         history = run.history(nemesis.faults)

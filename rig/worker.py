@@ -23,7 +23,7 @@ from rig.trace import Trace
 
 #: Waiting for a turn ends after this, s.
 _TIMEOUT_S = 5.0
-#: So many of the stays are longer than the ttl, where the library renews.
+#: Fraction of the stays that are longer than the ttl, where the library renews.
 _LONG_SHARE = 0.01
 
 
@@ -100,7 +100,7 @@ class _Loop:
             self._log.write("crash", traceback.format_exc())
 
     async def _until(self, section: Section) -> int | None:
-        """Up to when it may be relied upon: what remains counts from a stamp taken before."""
+        """Up to when it may be relied on: what remains counts from a stamp taken before."""
         at_ns = now_ns()
         remaining_s = await section.remaining_s()
         return None if remaining_s is None else at_ns + int(remaining_s * 1e9)

@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
 
     many = commands.add_parser("run", help="many seeds")
     many.add_argument("--seeds", type=_seeds, default=(0, None), help="N, A:B or A: (default: from 0 on)")
-    many.add_argument("--minutes", type=float, default=None, help="stop after so long (default: 1, or never)")
+    many.add_argument("--minutes", type=float, default=None, help="stop after this many minutes (default: 1, or never)")
     many.add_argument("--mode", choices=[*MODES], default="ordinary")
     many.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     many.add_argument("--primitives", type=_names, default=None, help="only these, comma-separated")
@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
     small.add_argument("--hurries", type=int, default=0, help="how often time may overtake a message that is under way")
     small.add_argument("--faults", type=_faults, default=FAULTS, help=f"one of these (default: {','.join(FAULTS)})")
     small.add_argument("--impatient", action="store_true", help="waiting has a limit")
-    small.add_argument("--minutes", type=float, default=None, help="stop after so long (default: never)")
+    small.add_argument("--minutes", type=float, default=None, help="stop after this many minutes (default: never)")
     small.add_argument("--choices", type=_choices, default=None, help="replay the world of these choices")
 
     options = parser.parse_args(argv)

@@ -1,4 +1,4 @@
-"""Virtual time, the seed's dice, and the record of a run: what everything else in a world stands on.
+"""Virtual time, the seed's random numbers, and the record of a run: what everything else in a world stands on.
 
 Laws: the seed decides everything, so the same seed gives the same trace to the byte; time moves only from one event to
 the next; a violated invariant ends the run and names itself.

@@ -181,7 +181,7 @@ class Process:
         return (local - self.offset) / self.rate
 
     def later(self, seconds: float, act: Callable[..., None], *args: Any) -> None:
-        """After so many of its own seconds."""
+        """After this many seconds on its own clock."""
         self._after((seconds if seconds > 0 else 0.0) / self.rate + LATE_S, act, *args)
 
     # -- tasks ------------------------------------------------------------------------------------
@@ -535,7 +535,7 @@ class Process:
             now = await Now()
             good = self.schedule.answered(hold, held, ttl_ms, sent_at, now, await Random())
             if held and not good and hold.is_left_over:
-                # The answer came after the end: what it extended is ours on the server, and nobody's here.
+                # The answer came after the end: what it extended is ours on the server, but no lease here has it.
                 try:
                     await hold.release()
                 except RequestFailed:

@@ -6,7 +6,7 @@ the last one, until there is none.
 Theory: why it is enough to go on from states that are met for the first time, and with the faults that `small` offers.
 
 *States.* What a process does next depends on nothing but what has reached it, and when: protocols have no other input,
-and there are no dice in a small world. So its state is a hash over that. With the server's data and clock, the
+and there is no randomness in a small world. So its state is a hash over that. With the server's data and clock, the
 messages under way, the memory of the checks, the time, and what may still go wrong, it makes the state of the world:
 two paths that come to equal states have equal futures, violations included, and the second may end there. So
 all orders of what commutes (arrivals at different processes) meet again after a step or two, and no order is left out.
@@ -19,7 +19,7 @@ cancelled there, too, or when the clock has moved, since what it then does looks
 restart may come at any point. (What is violated between the early place of a fault and its later one is violated in the
 path without it.)
 
-*Processes* that do the same are alike: of those that nothing has come of yet, the first goes first.
+*Processes* that do the same are interchangeable: of those that nothing has come of yet, the first goes first.
 
 The bound is the number of processes, of acquisitions, of faults (one), and of hurries, where time overtakes a message.
 There is no other: paths end by themselves. What is not a choice: jitter (the middle), the rate of clocks (equal), and
@@ -48,7 +48,7 @@ def choosable() -> list[str]:
 
 @dataclass(frozen=True)
 class Bound:
-    """How small the world is. `patient`: nobody's waiting has a limit."""
+    """How small the world is. `patient`: no wait has a limit."""
 
     primitive: str = "mutex"
     clients: int = 2
@@ -109,7 +109,7 @@ class Explored:
 
 
 def explore(bound: Bound, *, seconds: float | None = None, most: int | None = None) -> Explored:
-    """Go through all worlds within the bound; stop at a violation, after so many seconds, or at so many states."""
+    """Go through all worlds within the bound; stop at a violation, or after a number of seconds or states."""
     began = time.monotonic()
     explored = Explored(bound)
     met: set[bytes] = set()

@@ -227,7 +227,7 @@ class Node:
         return command.session not in self.connections and command.args[0] not in ("WATCH", "UNWATCH")
 
     def _wait(self, request: Request, value: Any, need: int, until: float, change: int) -> None:
-        """WAIT: answer when so many replicas have it, or when the time is over."""
+        """WAIT: answer when that many replicas have it, or when the time has passed."""
         acked = sum(1 for replica in self.replicas if replica.has >= change and replica.up)
         if acked >= need or self.world.now >= until or not self.up:
             self.world.network.reply(self, request, (value, acked), None)
@@ -283,7 +283,7 @@ class Node:
             self.receive(request)
 
     def stop(self) -> None:
-        """The process of the server ends; whoever is connected learns so."""
+        """The process of the server ends; its connections break."""
         self.up = False
         self.paused = False
         self._backlog.clear()

@@ -256,7 +256,7 @@ class Options:
             options = replace(options, nodes=rng.choice((3, 3, 5)), ttl_s=(low, low * rng.choice((1, 3))))
             rates.pop("inbox broken", None)  # nobody listens
             rates.pop("inbox deaf", None)
-            # One at a time for so many members is little: strike harder.
+            # One at a time is little for this number of members: strike harder.
             for kind in ("cut", "server pause"):
                 rates[kind] = rates.get(kind, 0.0) * 2 + 0.05
             if mode in ("quorum-empty", "quorum-instant-restart"):

@@ -143,7 +143,7 @@ def run_seeds(
     keep_going: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> Tally:
-    """Run seeds from the first to before the last (None: no last), for so many seconds at most.
+    """Run seeds from the first to before the last (None: no last), for a limited number of seconds.
 
     Stops at the first violation unless `keep_going`.
     """
@@ -192,7 +192,7 @@ def run_seeds(
     return tally
 
 
-#: So many worlds of a mode are shown to hold with its protection.
+#: Number of worlds of a mode that are shown to hold with its protection.
 _HELD = 6
 
 

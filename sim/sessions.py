@@ -1,4 +1,4 @@
-"""What workers of a primitive with leases do, as the faces do it: ask, work while the lease lasts, release.
+"""What workers of a primitive with leases do, as the APIs do it: ask, work while the lease lasts, release.
 
 Laws: an acquisition that ends without a grant leaves nothing on the server; nothing is held when all is over.
 
@@ -75,7 +75,7 @@ class Thing:
 
 T = TypeVar("T", bound=Thing)
 
-#: Helpers pause for so long on average, s.
+#: How long helpers pause on average, s.
 _HELP_S = 15.0
 
 
@@ -149,7 +149,7 @@ class Sessions(Primitive, Generic[T]):
         return int(1000 * self.world.rng.uniform(*self.world.options.ttl_s))
 
     def timeout_s(self) -> float | None:
-        """None: for ever, 0: not at all, or about as long as somebody works."""
+        """None: indefinitely, 0: not at all, or about as long as a worker works."""
         rng, options = self.world.rng, self.world.options
         r = rng.random()
         if r < options.patient:
@@ -288,7 +288,7 @@ class Sessions(Primitive, Generic[T]):
     async def end(
         self, process: Process, hold: LeaseRecord, parts: Sequence[tuple[T, Belief]], cancelled: bool
     ) -> None:
-        """Release it, as the faces do it."""
+        """Release it, as the APIs do it."""
         world = self.world
         hold.check_expired(process.local())
         process.unwatch(hold)

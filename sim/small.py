@@ -10,7 +10,7 @@ choices lead on:
   connections; one connection for all would allow fewer orders), the oldest push of any inbox at its process;
 - time moves to the next timer of a process (its patience, its sleep, its renewal, its deadline), or to the end of a
   key on the server. Timers of different processes that are due together fire in any order. While a message is
-  under way, this is a *hurry*: the message takes longer than that timer. There are at most so many hurries;
+  under way, this is a *hurry*: the message takes longer than that timer. Their number is limited;
 - the fault, once: a message is lost; or takes longer than anything, and arrives whenever a later choice says so;
   or its connection is reset; a process crashes, its inbox being missed by the server whenever a later choice says
   so; the task is cancelled where it is; a process is paused, until a later choice; its inbox breaks; the server
@@ -52,12 +52,12 @@ _AT_ONCE_S = 1e-6
 _MOMENT_S = 0.1
 #: Ends of keys that are further away than this make no difference here, s.
 _SOON_S = 10.0
-#: Whoever has not come to an end by then never does, virtual s.
+#: A process that has not ended by then never does, virtual s.
 _HORIZON_S = 120.0
 
 
 class _Middle(random.Random):
-    """No dice: the middle of everything, since jitter is not what is explored here."""
+    """No randomness: the middle of everything, since jitter is not what is explored here."""
 
     def random(self) -> float:
         return 0.5
@@ -226,7 +226,7 @@ class _Seat:
 
 
 class SmallWorld(World):
-    """`clients` processes, each of which acquires so many times; `patient`: without a limit to their waiting."""
+    """`clients` processes, each of which acquires that many times; `patient`: without a limit on their waiting."""
 
     def __init__(
         self,

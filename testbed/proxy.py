@@ -303,7 +303,7 @@ class Proxy:
         return rule
 
     def slow(self, least_s: float, most_s: float | None = None) -> None:
-        """Every direction takes so long from now on."""
+        """Every direction takes that long from now on."""
         self._delay_s = (least_s, least_s if most_s is None else most_s)
 
     def cut(self) -> None:

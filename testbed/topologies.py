@@ -22,9 +22,9 @@ from testbed.waiting import eventually
 
 __all__ = ["Cluster", "Quorum", "Replicated", "Topology", "WithSentinel", "plain"]
 
-#: After so long a master counts as down where a test is about that, ms.
+#: After this time a master counts as down where a test is about that, ms.
 DOWN_AFTER_MS = 1500
-#: And where it is not: no hiccup of a busy machine shall cause a failover.
+#: And where it is not: no hiccup of a busy machine may cause a failover.
 NEVER_DOWN_MS = 120_000
 NODE_TIMEOUT_MS = 2000
 

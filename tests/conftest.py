@@ -28,7 +28,7 @@ from tests.support.faces import FACES, Face, warm
 from tests.support.scripts import Scripts
 
 # Who was started in the background by a shell, or by nohup, inherits that some signals are ignored, and would pass that
-# on to the programs under test. These shall begin with the default, as from a terminal.
+# on to the programs under test. These must begin with the default, as from a terminal.
 for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
@@ -100,7 +100,7 @@ def private_server() -> Iterator[Callable[..., embedded.Server]]:
 
 @pytest.fixture
 def nothing_left(valkey_server: embedded.Server, unique_name: str) -> Iterator[None]:
-    """Afterwards this process has no thread and no descriptor more, and no key of the test's stays for ever.
+    """Afterwards this process has no thread and no descriptor more, and no key of the test's stays forever.
 
     For long tests, storms and whatever kills: `pytestmark = pytest.mark.usefixtures("nothing_left")`. It comes before
     the fixtures that a test asks for, so that it is finished after them.

@@ -22,7 +22,7 @@ from bench.tables import Table, Target, number
 
 __all__ = ["fairness", "family", "handoff", "tasks"]
 
-#: Held so long, that everybody else has come back to wait.
+#: Held for long enough that all others are waiting again.
 _HOLD_S = 0.002
 _WAITING = 8
 #: Of the fairness row.

@@ -15,7 +15,7 @@ __all__ = ["processes", "tasks", "threads"]
 
 FLOOR = "BLPOP floor"
 
-#: Held so long, that everybody else has come back to wait.
+#: Held for long enough that all others are waiting again.
 _HOLD_S = 0.002
 _SIZES = (2, 8, 32, 128)
 

@@ -123,7 +123,7 @@ def quorum(run: Run) -> Table:
         for stopped in (0, 1, 2):
             for who, pair in pairs.items():
                 if who == _BARE_ALL and stopped:
-                    continue  # it would wait for ever
+                    continue  # it would wait forever
                 if who in (_ONE, _BARE_ALL, _BARE_MAJORITY, "holdfast"):
                     once = timed(pair, run.some(60, 20))
                 else:

@@ -33,10 +33,10 @@ __all__ = ["Report", "main", "run"]
 _ROOT = Path(__file__).resolve().parents[2]
 
 _SILENCE_S = 60.0
-"""If no worker says anything for so long, the demo has failed and says so, rather than hang."""
+"""If no worker reports anything for this long, the demo has failed and says so, rather than hang."""
 
 _UNGUARDED_S = 10.0
-"""The sale without a lock can bring stock back; it is closed after so long."""
+"""The sale without a lock can bring stock back; it is closed after this time."""
 
 _KILL_BELOW, _STOP_BELOW = 0.8, 0.5
 """The harm is done when the stock has fallen to these parts of it."""

@@ -64,7 +64,7 @@ class Barriers(Sessions[_Barrier]):
     """Workload and invariants of the barrier."""
 
     name = "barrier"
-    fits_small_worlds = False  # whoever waits needs others
+    fits_small_worlds = False  # a waiter needs others
     worker = "party"
     refusals = (RequestFailed, BrokenBarrierError, DeclarationMismatch)
 

@@ -20,7 +20,7 @@ from sim.world import World
 
 __all__ = ["PRIMITIVE"]
 
-#: `notify_all` says so many.
+#: What `notify_all` passes.
 _ALL = 1_000_000
 
 
@@ -90,7 +90,7 @@ class Condition(Locks):
     async def wait(
         self, process: Process, lock: Lock, hold: LeaseRecord, belief: Belief
     ) -> tuple[LeaseRecord, list[tuple[Lock, Belief]]] | None:
-        """Wait as the faces do: the lease before, and the one after."""
+        """Wait as the APIs do: the lease before, and the one after."""
         world, rng = self.world, self.world.rng
         token, ttl_ms = process.token(), hold.ttl_ms
         turn = ConditionTurn(
@@ -126,7 +126,7 @@ class Condition(Locks):
         return again, self.believe(process, [lock], again)
 
     async def notify(self, process: Process, lock: Lock, hold: LeaseRecord, count: int) -> None:
-        """Let so many on to the lock's queue."""
+        """Move that many to the lock's queue."""
         self.plays("Condition.notify_all" if count == _ALL else "Condition.notify")
         number = int(process.token().rpartition(":")[2])
         key = self.waiters[lock].key_name

@@ -21,7 +21,7 @@ __all__ = ["PRIMITIVE"]
 #: Longer than any world: what is kept for less is forgotten on purpose.
 _KEEP_MS = 86_400_000
 _COUNT = 5
-#: So many latches, one after the other, since each opens for good.
+#: Number of latches, one after the other, since each opens for good.
 _LATCHES = 20
 
 
@@ -63,7 +63,7 @@ class Gates(Sessions[_Gate]):
     """Workload and invariants of events and latches."""
 
     name = "gates"
-    fits_small_worlds = False  # whoever waits needs others
+    fits_small_worlds = False  # a waiter needs others
     refusals = (RequestFailed, DeclarationMismatch)
 
     def __init__(self, world: World) -> None:
@@ -116,7 +116,7 @@ class Gates(Sessions[_Gate]):
             pass
 
     async def wait(self, process: Process, thing: _Gate) -> None:
-        """Wait as the faces do."""
+        """Wait as the APIs do."""
         world = self.world
         self.plays("Event.wait" if thing.kind == "event" else "CountDownLatch.wait")
         timeout_s, token = self.timeout_s(), process.token()

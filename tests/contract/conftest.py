@@ -1,4 +1,4 @@
-"""One contract for both faces on every kind of server."""
+"""One contract for both APIs on every kind of server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every argument is refused by its name, its value and what is allowed, or works; both faces, nothing else."""
+"""Every argument is refused by its name, its value and what is allowed, or works; both APIs, nothing else."""
 
 from __future__ import annotations
 

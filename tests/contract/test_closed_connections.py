@@ -1,4 +1,4 @@
-"""Connections that the server has closed while nobody used them: that is nobody's trouble."""
+"""Connections that the server has closed while they were not in use: no call fails because of it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_connection_whose_end_the_event_loop_has_not_seen(valkey_server: embed
 def test_a_transaction_never_goes_on_without_what_it_watches(
     face: Face, valkey_server: embedded.Server, valkey: Any
 ) -> None:
-    """Its connection ended after the read: it begins anew, and nobody's write is overwritten."""
+    """Its connection ended after the read: it begins again, and no write is overwritten."""
     locks = face.connect(valkey_server.url)
     key = unique("watched")
     valkey.set(key, 1)

@@ -427,7 +427,7 @@ def test_a_key_of_another_type(locks: Any, raw: Any, unique_name: str) -> None:
 # ---------------------------------------------------------------- bad input
 
 _BAD_TTLS = [0, -1, math.nan, math.inf, 0.0099, 400 * 86_400, "30", None, True, timedelta(0), [30]]
-_NOWHERE = "redis://127.0.0.1:1"  # whoever sent anything would be told so
+_NOWHERE = "redis://127.0.0.1:1"  # sending anything would fail
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def liar(valkey_server: embedded.Server) -> Iterator[Liar]:
 
 
 def everything_works(scene: Scene) -> None:
-    """Whoever asks gets an answer to that question."""
+    """Every request gets the reply to that request."""
     lock = scene.locks.lock(unique("after"), ttl=20)
     assert scene.ask(lock, "locked") is False
     lease = scene.ask(lock, "acquire", timeout=20)

@@ -287,7 +287,7 @@ def test_a_holder_of_many_bytes(locks: Any, raw: Any, unique_name: str, kind: st
         assert len(str(holder)) < 1_000
         assert str(holder).isprintable()
     assert raw.info("stats")["total_net_output_bytes"] - before < size / 2
-    assert raw.strlen(key_of(unique_name)) == len(value), "and it is nobody's to take"
+    assert raw.strlen(key_of(unique_name)) == len(value), "and no client may take it"
 
 
 def test_an_empty_value_is_a_holder(locks: Any, raw: Any, unique_name: str) -> None:

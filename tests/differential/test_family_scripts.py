@@ -55,7 +55,7 @@ class Machine(RuleBasedStateMachine):
             self.heard.append((kind, token))
 
     def check(self, keys: Sequence[str], *facts: tuple[str, str, Any]) -> None:
-        """`facts`: (command, key, what it has to give); none of `keys` may live for ever."""
+        """`facts`: (command, key, what it has to give); none of `keys` may live forever."""
         pipe = self.scripts.server.pipeline(transaction=False)
         for command, key, _ in facts:
             pipe.execute_command(command, key, *((0, -1) if command == "ZRANGE" else ()))
@@ -474,7 +474,7 @@ class Waits(Machine):
 
     @invariant()
     def server_and_model_agree(self) -> None:
-        """In particular nobody is forgotten: whoever left the waiters is in the queue, or holds, or left by itself."""
+        """In particular none is forgotten: one that left the waiters is in the queue, or holds, or left by itself."""
         self.check(
             [*self.keys.all, self.cond, f"{self.cond}:last"],
             ("GET", self.keys.lock, self.lock.holder),
@@ -587,7 +587,7 @@ class Meeting(Machine):
             assert reply[:2] == [1, self.went_on[token]], "asked again, it is told the same"
             return
         if token in self.buried:
-            assert reply == [-1], "whoever was told that it is over for it does not come back"
+            assert reply == [-1], "a party that was told of the end does not come back"
             return
         if self.broken or (generation and generation != self.generation + 1):
             assert reply == [-2]

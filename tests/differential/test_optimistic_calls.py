@@ -1,4 +1,4 @@
-"""Reentrant locks, optimistic writes, compare-and-set and guarded writes through both faces, against simple models."""
+"""Reentrant locks, optimistic writes, compare-and-set and guarded writes through both APIs, against simple models."""
 
 from __future__ import annotations
 

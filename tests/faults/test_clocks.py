@@ -1,4 +1,4 @@
-"""Time and the family: what ends when, and that nobody's wall clock has a say in it."""
+"""Time and the family: what ends when, and that no wall clock has a say in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.family_worker import FamilyWorker
 
 
 def test_max_hold_goes_on_through_downgrade_and_upgrade(far: Any, unique_name: str) -> None:
-    """Counted from the first lease on: otherwise changing sides would renew for ever."""
+    """Counted from the first lease on: otherwise changing sides would renew forever."""
     rw = far.rwlock(unique_name, ttl=30, max_hold=3)
     writer = rw.write().acquire()
     reader = writer.downgrade()

@@ -103,7 +103,7 @@ def simulate(kind: type[schemes.Scheme], seed: int, *, longest_s: float, skew_s:
 
 
 def found(kind: type[schemes.Scheme], seeds: int, **how: float) -> set[str]:
-    """Every kind of finding over so many seeds."""
+    """Every kind of finding over that many seeds."""
     return {verdict.kind for seed in range(seeds) for verdict in judge(simulate(kind, seed, **how))}
 
 

@@ -1,4 +1,4 @@
-"""Run by the runner with a changed package in front: the simulation looks for what is wrong with it, for so long."""
+"""Run by the runner with a changed package in front: the simulation looks for what is wrong with it, for some time."""
 
 from __future__ import annotations
 

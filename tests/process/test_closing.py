@@ -291,7 +291,7 @@ def test_closed_after_its_loop_was_dropped(valkey_server: embedded.Server, uniqu
 def test_releases_that_are_cancelled_before_their_first_step(
     valkey_server: embedded.Server, unique_name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """As at the end of an event loop: what they were to await is nobody's, and is not complained about."""
+    """As at the end of an event loop: what they were to await has no owner, and no warning is given."""
 
     async def main() -> None:
         locks = holdfast.asyncio.connect(valkey_server.url, ttl=600)

@@ -17,7 +17,7 @@ from holdfast import embedded
 from holdfast._faces import aio, aio_family
 from testbed.waiting import eventually
 
-#: As a rule the next thread has the number of the one that has ended; never in so many attempts would be strange.
+#: Usually the next thread has the ident of the one that has ended; never in this many attempts would be strange.
 ATTEMPTS = 200
 
 
@@ -89,7 +89,7 @@ def test_a_thread_with_the_number_of_an_ended_one_does_not_own_its_lease(
         assert lease.state.name == "HELD"
         second = heir(number, acquire, start)
         assert isinstance(second, holdfast.AcquireTimeout), second  # neither inside nor AlreadyHeld
-        lease.release()  # by whoever has the handle
+        lease.release()  # by any thread that has the handle
         assert lease.state.name == "RELEASED"
         third = heir(number, acquire, start)
         assert third.state.name == "HELD"

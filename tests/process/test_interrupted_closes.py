@@ -16,7 +16,7 @@ from testbed import servers
 from testbed.waiting import eventually
 from tests.support.bytecodes import at_bytecode, bytecodes_of, places_once
 
-#: A coroutine, or a connection, that was made at the very bytecode before is nobody's, and goes by itself.
+#: A coroutine, or a connection, that was made just one bytecode earlier has no owner, and goes by itself.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),

@@ -30,7 +30,7 @@ def check_nothing_is_left(look: Any, name: str) -> None:
         lambda: not [key for key in look.scan_iter(f"holdfast:{{{name}*") if not key.endswith(KEPT)],
         "nothing is left",
     )
-    assert all(look.pttl(key) > 0 for key in look.scan_iter(f"holdfast:{{{name}*")), "and nothing lives for ever"
+    assert all(look.pttl(key) > 0 for key in look.scan_iter(f"holdfast:{{{name}*")), "and nothing lives forever"
     assert look.zcard(f"holdfast:{{{name}}}:sem:holders") == 0
 
 

@@ -11,7 +11,7 @@ from sim.primitives import found
 from tests.mutants.inside import changed
 from tests.mutants.table import FAMILY, MUTANTS, Mutant
 
-#: So many of each primitive.
+#: How many of each primitive.
 EACH = 2
 SEEDS = range(12)
 MODES = ("ordinary", "calm", "empty")

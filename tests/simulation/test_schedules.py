@@ -25,7 +25,7 @@ from holdfast._transport.waits import Mailbox
 from tests.support.scheduled import World
 
 KEY = b"holdfast:{a}"
-#: Whoever can go on goes on without time passing: what takes longer than this was not woken, s.
+#: A thread that can go on does so without time passing: what takes longer than this was not woken, s.
 PROMPT_S = 0.3
 
 Scenario = Callable[[World], None]
@@ -99,7 +99,7 @@ class Watcher:
     def exclusive(self) -> None:
         """Of those who rely on a lease there is one, and the server knows that one for as long."""
         relied = [lease for lease in self.leases if lease._hold.alive and lease._hold.deadline > self.world.now_s]
-        assert len(relied) <= 1, f"{len(relied)} leases are relied upon at once"
+        assert len(relied) <= 1, f"{len(relied)} leases are relied on at the same time"
 
     def final(self) -> None:
         """A lease is told of its loss once, and never after its release."""

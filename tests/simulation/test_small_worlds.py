@@ -67,7 +67,7 @@ def changed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         text = (PACKAGE / mutant.file).read_text(encoding="utf-8").replace(mutant.old, mutant.new)
         there: dict[str, Any] = {"__name__": waiting.__name__}
         exec(compile(text, str(Path(mutant.file)), "exec"), there)
-        # Whoever has the function has it changed.
+        # Every reference to the function sees the change.
         monkeypatch.setattr(waiting.wait_for, "__code__", there["wait_for"].__code__)
     forget_scripts()
     yield mutant.what

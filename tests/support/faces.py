@@ -1,4 +1,4 @@
-"""Both faces behind one blocking interface, so that a contract is written once.
+"""Both APIs behind one blocking interface, so that a contract is written once.
 
 The asyncio face lives on an event loop in a thread of its own; every coroutine method is called through it.
 Objects of the face that come back are wrapped in turn.

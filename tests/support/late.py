@@ -39,7 +39,7 @@ __all__ = ["MY_ID", "OTHER_ID", "Late", "Request", "World"]
 
 MY_ID, OTHER_ID = "1" * 24, "2" * 24
 
-#: A request, and what happens between two, takes so long, s.
+#: How long a request takes, and what happens between two, s.
 STEP_S = 0.1
 #: The first requests are sent then, on the client's clock.
 BEGIN_S = 1_000.0

@@ -50,7 +50,7 @@ _FOREVER = float("inf")
 
 
 class Deadlock(AssertionError):
-    """Nobody can ever run again; or they run for ever."""
+    """Nobody can ever run again; or they run forever."""
 
 
 class _Over(BaseException):

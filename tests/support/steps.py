@@ -1,4 +1,4 @@
-"""Driving generators by hand: steps that a test writes once for both faces, and protocols without a driver."""
+"""Driving generators by hand: steps that a test writes once for both APIs, and protocols without a driver."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class Worker:
 
 @contextmanager
 def workers(face: str, url: str, count: int) -> Iterator[list[Worker]]:
-    """So many workers, ended at the end."""
+    """That many workers, ended at the end."""
     started = [Worker(face, url) for _ in range(count)]
     try:
         yield started

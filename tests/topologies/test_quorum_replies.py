@@ -45,7 +45,7 @@ def locks(five: Quorum, wire: Proxy, face: Face, unique_name: str) -> Any:
     lease = locks.lock(f"{unique_name}-warm").acquire(timeout=30)
     lease.extend(60)
     lease.release()
-    # Whoever answers late is not counted on for a while: all shall be equal when it begins.
+    # A member that answers late is not relied on for a while: all must be equal when it begins.
     locks.lock(f"{unique_name}-warm").acquire(timeout=30).release()
     return locks
 

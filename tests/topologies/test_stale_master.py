@@ -82,7 +82,7 @@ def test_the_old_master_comes_back(face: Face, unique_name: str) -> None:
         unaware.ensure_held()
         assert second.fencing_token > unaware.fencing_token
         servers.master.resume()
-        # At the stale master a lease that replicas have to acknowledge cannot be had, before and after it has learnt.
+        # The stale master grants no lease that replicas have to acknowledge, before and after it has learnt.
         for number in range(3):
             with pytest.raises(
                 (

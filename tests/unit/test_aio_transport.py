@@ -268,7 +268,7 @@ def test_an_answer_that_makes_no_sense_ends_the_connection(play: Callable[[Test]
 
 
 def test_a_server_that_hangs_up_after_the_handshake(play: Callable[[Test], None]) -> None:
-    """Whoever reads at that moment, requests do not wait for an end that was seen already."""
+    """Whichever task reads at that moment, requests do not wait for an end that was seen already."""
 
     async def test(fake: Fake, driver: AioDriver) -> None:
         hang_up = True

@@ -98,7 +98,7 @@ class Room:
     """Parts of the standard library it must do without."""
 
 
-# What a protocol must not touch: everything that blocks, tells the time, rolls dice, runs or logs.
+# What a protocol must not touch: everything that blocks, tells the time, draws random numbers, runs or logs.
 _IMPURE = frozenset(
     {
         *("asyncio", "concurrent", "multiprocessing", "queue", "sched", "threading", "_thread"),

@@ -24,7 +24,7 @@ def face(request: pytest.FixtureRequest) -> Iterator[Face]:
 
 @pytest.fixture
 def nowhere(face: Face) -> Any:
-    return face.connect("redis://127.0.0.1:1")  # whoever sent anything would be told so
+    return face.connect("redis://127.0.0.1:1")  # sending anything would fail
 
 
 def inner(wrapped: Any) -> Any:

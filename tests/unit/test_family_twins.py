@@ -1,4 +1,4 @@
-"""Both faces of the family have the same names, with the same arguments."""
+"""Both APIs of the family have the same names, with the same arguments."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ def test_every_pattern(size: int, eager: bool, give_backs_first: bool) -> None:
                 # Who holds it is told where most of the answers that count name one and the same.
                 assert got.holder == (FOREIGN if busy else None), fates
             elif fates.count("error") >= need and not (eager and isinstance(got, redlock.QuorumFailed)):
-                # What a majority says itself; one by one, it may be hopeless before so many have said it.
+                # What a majority says itself; one by one, it may be hopeless before that many have said it.
                 assert isinstance(got, RequestFailed) and got.kind == "OOM", (fates, got)
             else:
                 assert isinstance(got, redlock.QuorumFailed), (fates, got)
@@ -444,7 +444,7 @@ def test_releases_that_are_answered_soon_are_not_repeated() -> None:
     driver.asked.clear()
     driver.meet(("grant", "grant", "grant", "late", "late"))
     assert driver.run(redlock.release(quorum, KEYS, FIRST, TTL_MS, grant.more[1]))
-    driver.settle(give_backs_first=False)  # whoever pays looks again after the answers have come
+    driver.settle(give_backs_first=False)  # the payer looks again after the replies have come
     assert [node for script, node in driver.asked if script == "release"] == [0, 1, 2, 3, 4]
     assert driver.holders() == [None] * 5
 

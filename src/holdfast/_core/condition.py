@@ -1,7 +1,7 @@
 """The condition of a lock: wait until somebody who holds the lock says that something has changed.
 
 Laws: waiting releases the lock and queues in one step; a notification moves waiters into the lock's queue in one
-step, in the order of their coming, and is not spent on a process that has gone; a waiter that leaves passes on what it
+step, in arrival order, and is not spent on a process that has gone; a waiter that leaves passes on what it
 was told; only the holder may wait or notify.
 
 Theory: a waiter has a token of its own from the start, the one with which it will hold the lock again. It stands

@@ -163,7 +163,7 @@ class Listen(Effect[None]):
 
 
 class Unlisten(Effect[None]):
-    """Forget the token; a grant for it that comes later is given back by whoever reads the inbox."""
+    """Forget the token; a grant for it that comes later is given back by the reader of the inbox."""
 
     __slots__ = ("token",)
 

@@ -1,4 +1,4 @@
-"""The exclusive lock of one name, wherever it lives: what both faces need of it.
+"""The exclusive lock of one name, wherever it lives: what both APIs need of it.
 
 One class for a server that decides alone (a single one, a Sentinel's master, the owner of a slot), one for a quorum.
 """
@@ -55,7 +55,7 @@ class Exclusive:
         raise NotImplementedError
 
     def inspect(self) -> Protocol[tuple[str, int, int, int]]:
-        """(holder's token or "", remaining ms (-1 for ever, -2 free), last fencing token, waiters)."""
+        """(holder's token or "", remaining ms (-1 no ttl, -2 free), last fencing token, waiters)."""
         raise NotImplementedError
 
 

@@ -66,7 +66,7 @@ _KEY = re.compile(r"(?:[^{}]+:)?\{(.*)\}(?::([a-z]+))?", re.DOTALL)
 _KINDS = {"sem": "semaphore", "leader": "election"}
 _KINDS_OF_SCRIPTS = {"rw": "rwlock", "sem": "semaphore", "multi": "multilock", "cond": "condition of lock"}
 _NAME_SHOWN_MAX = 100
-#: So many of the keys of a request are named. A lock has four, a shared lock six.
+#: How many of the keys of a request are named. A lock has four, a readers-writer lock six.
 _KEYS_SHOWN_MAX = 12
 
 
@@ -134,7 +134,7 @@ class RequestFailed(Exception):
         return self.transient or self.kind == "nonsense"
 
     def public(self) -> HoldfastError:
-        """The error to raise at a face."""
+        """The error to raise to the user."""
         about = _about(self.request)
         if self.kind == "unfit":
             return ConfigurationError(

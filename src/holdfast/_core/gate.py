@@ -1,7 +1,7 @@
 """Gates: what stays shut until something has happened, for all who wait. Events and latches.
 
-Laws: whoever waits goes on once it is open, also when every message is lost; a deed counts once, however often it
-is sent; everybody declares a latch alike.
+Laws: a waiter goes on once it is open, even if every message is lost; a request counts once, however often it
+is sent; all clients declare a latch with the same count.
 
 Theory: a gate is a number of things still missing; open means none. An event is missing one thing until it is set.
 Waiters are told when it opens, and look for themselves now and then.

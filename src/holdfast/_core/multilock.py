@@ -203,7 +203,7 @@ async def renew(turns: Sequence[MultiTurn], ttl_ms: int, order: Order = RENEWAL)
     if len(turns) == 1:
         return await turns[0].renew(ttl_ms, order)
     for acquisition in turns:
-        acquisition.ttl_ms = max(acquisition.ttl_ms, ttl_ms)  # for so long a give-back may have to be tried
+        acquisition.ttl_ms = max(acquisition.ttl_ms, ttl_ms)  # how long a give-back may have to be tried
     return await _all_extended(turns, ttl_ms, 0, order)
 
 

@@ -99,7 +99,7 @@ class LockTurn(Acquisition):
 
 
 async def inspect(keys: LockKeys, request_timeout_s: float) -> tuple[str, int, int, int]:
-    """(holder's token or "", remaining ms (-1 for ever, -2 free), last fencing token, waiters)."""
+    """(holder's token or "", remaining ms (-1 no ttl, -2 free), last fencing token, waiters)."""
     holder, remaining_ms, fence, waiters = await once_more(
         Call("inspect", (keys.lock, keys.fence, keys.queue), (), request_timeout_s)
     )

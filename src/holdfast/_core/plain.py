@@ -36,7 +36,7 @@ _NUMBER = re.compile(rb"-?[0-9]{1,17}")
 
 _WARNING = (
     "{said}: {who}, so locks use plain commands. They still exclude each other and have fencing tokens, but waiters "
-    "poll and are not served in the order of their coming, and each step takes more round trips{way_out}"
+    "poll and are not served in arrival order, and each step takes more round trips{way_out}"
 )
 _NOBODY = "this server runs no scripts"
 _NOT_US = "this server runs no scripts for us"
@@ -76,7 +76,7 @@ class Scripts:
 
 
 async def no_scripts(failure: RequestFailed, keys: LockKeys, settings: Settings) -> bool:
-    """Whether this trouble says that scripts are not to be had, and plain commands are.
+    """Whether this failure says that scripts are not available, but plain commands are.
 
     The server may know none, or not let this user run them. A user who may neither run scripts nor these commands
     is better told of the scripts: so they are tried first, on a key that is only looked at.
@@ -317,7 +317,7 @@ async def acquire(
 
 
 async def inspect(keys: LockKeys, request_timeout_s: float) -> tuple[str, int, int, int]:
-    """(holder's token or "", remaining ms (-1 for ever, -2 free), last fencing token, waiters: 0)."""
+    """(holder's token or "", remaining ms (-1 no ttl, -2 free), last fencing token, waiters: 0)."""
     holder = await _holder(keys, request_timeout_s)
     remaining_ms: int = await once_more(Command(("PTTL", keys.lock), request_timeout_s, key=keys.lock, fits=COUNT))
     fence = await once_more(Command(("GET", keys.fence), request_timeout_s, key=keys.lock, fits=MAYBE))

@@ -6,7 +6,7 @@ changes nothing.
 
 Theory: HELD → SUSPECT (a renewal failed, validity lasts) → HELD or LOST; RELEASED from either. `LeaseRecord` keeps
 one lease's facts, `Schedule` the next moment at which a hold needs attention: its renewal, or its deadline. Both know
-no clock: whoever owns them says what time it is. Most holds are released long before anything is due: a new
+no clock: their owner says what time it is. Most holds are released long before anything is due: a new
 one is only noted, and planned (which is a heap's work) when it has outlived the first part of its ttl. The heap is
 cleaned lazily.
 
@@ -58,7 +58,7 @@ class Order(NamedTuple):
     asks_ms: int = 0
 
     def mark_ms(self, ttl_ms: int, tombstone_ms: int) -> int:
-        """As scripts want it: -1 only lengthens, 0 sets, more outdates for so long."""
+        """As scripts want it: -1 only lengthens, 0 sets, more outdates for that many ms."""
         if not self.sets:
             return -1
         return max(ttl_ms, tombstone_ms) if self.outdates else 0
@@ -81,8 +81,8 @@ class LeaseRecord:
     """One held lease as the core sees it.
 
     `extension(ttl_ms)` makes the protocol that renews it, `extension(ttl_ms, order)` the one that extends it: 0
-    not the holder any more, 1 done, more: done, and the server keeps it for so many ms, longer than it was asked for.
-    `renewal` is the same where the background does that, or None. `on_loss` is called once, with the reason, by whoever
+    not the holder any more, 1 done, more: done, and the server keeps it for that many ms, longer than was asked for.
+    `renewal` is the same where the background does that, or None. `on_loss` is called once, with the reason, by what
     finds the loss.
     """
 
@@ -352,7 +352,7 @@ class Schedule:
         return at
 
     def _plan_new(self) -> None:
-        # Whoever adds one from now on sees no time that would be soon enough.
+        # A thread that adds one from now on sees no time that would be soon enough.
         self._plan_at.clear()
         new = self._new
         while new:

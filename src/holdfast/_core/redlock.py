@@ -521,7 +521,7 @@ async def acquire(
 
 
 def _holders(answers: Sequence[Answer]) -> tuple[dict[str, int], int]:
-    """Who holds how many members, and the least remaining time of all, ms (-1: for ever)."""
+    """Who holds how many members, and the least remaining time of all, ms (-1: no ttl)."""
     holders: dict[str, int] = {}
     least_ms = -1
     for answer in answers:
@@ -617,7 +617,7 @@ async def give_back(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int) -> 
 
 
 async def inspect(quorum: Quorum, keys: LockKeys) -> tuple[str, int, int, int]:
-    """(token of who holds a majority or "", its remaining ms (-1 for ever, -2 free), last fencing token, 0)."""
+    """(token of who holds a majority or "", its remaining ms (-1 no ttl, -2 free), last fencing token, 0)."""
     request_timeout_s = quorum.settings.short_retry_s
     seen = (keys.lock, keys.fence, keys.queue)
     calls = [Call("inspect", seen, (), request_timeout_s, node=index) for index in range(quorum.size)]

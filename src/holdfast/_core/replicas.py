@@ -24,12 +24,12 @@ SyncTail: TypeAlias = "tuple[int, int] | tuple[int, int, bool]"
 #: What a lock wants.
 Sync: TypeAlias = "tuple[int, int] | Replicas | None"
 
-#: A replica that is gone is expected to be back for so long, s: Sentinel takes one for fit to be promoted until its
+#: A replica that is gone is expected to be back for this long, s: Sentinel takes one for fit to be promoted until its
 #: link was down for ten times down-after-milliseconds, which is 300 s by default.
 _REMEMBERED_S = 600.0
 #: Masters that are remembered: the shards of a large Cluster.
 _MASTERS_MAX = 1_000
-#: WAIT waits for so long, ms, but not for more than a sixth of the ttl.
+#: How long WAIT waits, ms, but not more than a sixth of the ttl.
 _WAIT_MS = 1_000
 
 _CONNECTED = re.compile(rb"connected_slaves:(\d+)")
@@ -44,7 +44,7 @@ class NotAcked(RequestFailed):
         self.name = name
         self.needed = needed
         self.acked = acked
-        #: Of what; said by whoever tells the user.
+        #: Of what; set by the caller that tells the user.
         self.label = "lock"
 
     def public(self) -> HoldfastError:
@@ -52,7 +52,7 @@ class NotAcked(RequestFailed):
 
 
 class Replicas:
-    """So many replicas, or all (None). Shared by the locks of a client."""
+    """A number of replicas, or all (None). Shared by the locks of a client."""
 
     __slots__ = ("_believed", "_masters", "refused", "wanted")
 

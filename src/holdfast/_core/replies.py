@@ -1,7 +1,7 @@
 """What a reply may look like: one place that says it for every script, and for the commands that we send ourselves.
 
 Law: nothing but a reply that fits reaches a protocol. A connection with another one is out of step, or leads to
-something that is no server of ours: whoever reads it closes it, and the command may have been executed.
+something that is no server of ours: its reader closes it, and the command may have been executed.
 
 A script with a new form of reply says so here, too (see the head of its `.lua` file).
 """
@@ -154,7 +154,7 @@ def MOMENT(reply: Reply) -> bool:
 
 
 def executed(count: int) -> Fits:
-    """What EXEC answers with after so many commands: their replies, or nil."""
+    """What EXEC answers after a number of commands: their replies, or nil."""
     return lambda reply: reply is None or (type(reply) is list and len(reply) == count)
 
 
@@ -221,7 +221,7 @@ def expected_of(fits: Fits | None) -> str:
 
 
 def nonsense(said: str, expected: str, node: str) -> RequestFailed:
-    """The trouble behind an answer that no server of ours gives. Its connection is closed by whoever finds it."""
+    """The trouble behind an answer that no server of ours gives. Its connection is closed where it is found."""
     shown = said if len(said) <= _SHOWN_MAX else f"{said[:_SHOWN_MAX]}…"
     return RequestFailed(
         "nonsense",

@@ -1,6 +1,6 @@
 """The shared lock: any number of readers or one writer.
 
-Laws: no writer beside a reader, whoever wrote the lock's key; arrival order, readers that follow each other
+Laws: no writer while there is a reader, even if others write the key; arrival order, readers that follow each other
 together, so that neither side starves; every reader's time is its own; at most one upgrade waits.
 
 Theory: the writer is the holder of the plain lock of that name (`holdfast:{NAME}`), in the same queue, so the two
@@ -173,7 +173,7 @@ async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
 
 
 async def inspect(keys: LockKeys, request_timeout_s: float) -> tuple[str, int, int, int, int]:
-    """(exclusive holder's token or "", its remaining ms (-1 for ever, -2 none), readers, waiters, last fence)."""
+    """(exclusive holder's token or "", its remaining ms (-1 no ttl, -2 none), readers, waiters, last fence)."""
     holder, remaining_ms, readers, waiters, fence = await once_more(
         Call("rw_inspect", keys.more(*_MORE), (), request_timeout_s)
     )

@@ -1,11 +1,11 @@
 """The semaphore: permits, leased.
 
 Laws: never more permits out than the limit of now allows for new ones; first come first served, whatever the size
-of a request; every holder's time is its own; a limit is declared by everybody alike or changed on purpose.
+of a request; every holder's time is its own; all clients declare the same limit, or one changes it on purpose.
 
 Theory: holders stand in a sorted set, each with its own expiry on the server's clock; how many permits a token is
 about stands in it (`<k>.`), so that nothing has to be kept beside it. Released permits go to the head of the queue
-while they suffice for it; who asks for more than is free holds up whoever came later, and so is not starved.
+while they suffice for it; a request for more than is free holds up later ones, and so is not starved.
 """
 
 from __future__ import annotations

@@ -16,16 +16,16 @@ class Settings(NamedTuple):
 
     #: How long the last fencing token is remembered; after that the server's time alone keeps the order.
     fence_ms: int = 86_400_000
-    #: A pushed grant waits so long for its waiter to confirm it. Above a slow network's round trip, below what
+    #: How long a pushed grant waits for its waiter to confirm it. Above a slow network's round trip, below what
     #: others would mind: a half-open waiter costs the queue this much.
     claim_ms: int = 2_000
-    #: A token that was given back is refused so long: far longer than a request can be under way.
+    #: How long a token that was given back is refused: far longer than a request can be under way.
     tombstone_ms: int = 60_000
     #: A request without an answer is given up after this; also at most a third of the ttl.
     request_timeout_s: float = 5.0
-    #: `acquire` without a timeout puts up with a server in trouble for so long before it raises.
+    #: How long `acquire` without a timeout tolerates an unavailable server before it raises.
     retry_limit_s: float = 30.0
-    #: `try_acquire` does the same for so long: one fresh connection, not an outage.
+    #: How long `try_acquire` does the same: one fresh connection, not an outage.
     short_retry_s: float = 1.0
     #: Pauses between tries at a server in trouble grow from the first to the second.
     trouble_pause_s: float = 0.05

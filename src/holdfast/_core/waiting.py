@@ -182,7 +182,7 @@ class Acquisition:
 
     async def renew(self, ttl_ms: int, order: Order = RENEWAL) -> int:
         """Extend to `ttl_ms` from now: 0 when not held any more, 1 or for how many ms it is. Raises `RequestFailed`."""
-        self.ttl_ms = max(self.ttl_ms, ttl_ms)  # for so long a give-back may have to be tried
+        self.ttl_ms = max(self.ttl_ms, ttl_ms)  # how long a give-back may have to be tried
         sync = self.sync
         for last in (False, True):
             request_timeout_s = request_timeout_for(ttl_ms, self.settings)
@@ -325,7 +325,7 @@ async def wait_for(acquisition: Acquisition, timeout_s: float | None, *, listeni
                     grant.stray = stray
                     doubtful = queued = stray = False
                     return grant
-                # The answer came too late to be worth anything: repeat, but not for ever.
+                # The answer came too late to be worth anything: repeat, but not forever.
                 stray = True
                 if late_at is None:
                     late_at = asked_at
@@ -375,7 +375,7 @@ async def wait_for(acquisition: Acquisition, timeout_s: float | None, *, listeni
             if acquisition.look_every_s is not None:
                 wait_s = min(wait_s, acquisition.look_every_s)
             if queued:
-                # Whom the lock is handed to may hang: that is found out by whoever comes after it, and looks. All
+                # Whom the lock is handed to may hang: the waiter behind it finds that out, when it checks. All
                 # together look no more often than a few times in a claim window, however many there are.
                 wait_s = min(wait_s, settings.claim_ms / 1000 * (max(place, 1) + await Random() / 2))
             if give_up_at is not None:

@@ -57,22 +57,22 @@ __all__ = ["AioDriver"]
 
 R = TypeVar("R")
 
-#: When the client is closed, acquires have so long to end by themselves, s: a round trip, and a few turns of the loop.
+#: When the client is closed, acquires have this long to end, s: a round trip, and a few turns of the loop.
 LEAVE_S = 0.25
-#: Callbacks of those who hold have so long to return before the locks are released, s; bodies have so long to end.
+#: How long callbacks of holders have to return before the locks are released, and bodies to end, s.
 TOLD_S = 0.5
 BODIES_S = 1.0
-#: A server that has said nothing for so long is not waited for any more, s.
+#: A server that has been silent for this long is given up, s.
 CLOSE_PATIENCE_S = 1.0
 #: While servers answer, what they are told takes no longer than this, s.
 RELEASE_MAX_S = 5.0
-#: So many leases are released before other tasks have their turn.
+#: How many leases are released before other tasks run.
 RELEASED_A_TURN = 50
 #: How long a reply that was not waited for is still looked at, s.
 LATE_PATIENCE_S = 30.0
-#: A member of a quorum that owes an answer for so long, s, is asked on a new connection: the old one may be half-open.
+#: A member of a quorum that owes a reply for this long, s, is asked on a new connection: the old one may be half-open.
 MEMBER_SILENCE_S = 0.25
-#: A slot of a Cluster can move while we follow it, but not for ever.
+#: A slot of a Cluster can move while we follow it, but not forever.
 REDIRECTS_MAX = 5
 #: A redirected request has at least this time, s.
 REDIRECT_LEAST_S = 0.05
@@ -163,7 +163,7 @@ class AioDriver:
         self._callbacks: set[asyncio.Task[Any]] = set()
         self.schedule = Schedule(settings)
         self.random = random.Random().random
-        #: When the client shall say again who it is.
+        #: When the client publishes its description again.
         self.introduce_at = float("-inf")
         self._node_for = topology.node_for
         self._moves: bool = getattr(topology, "moves", True)  # whether MOVED and ASK can come
@@ -395,7 +395,7 @@ class AioDriver:
             told_already(task)
 
     def call_back(self, callback: Callable[[Any], Any], argument: Any) -> None:
-        """Call a stranger's function; what it returns is awaited in the background."""
+        """Call a user's function; what it returns is awaited in the background."""
         result = callback(argument)
         if asyncio.iscoroutine(result):
             task = self.loop.create_task(result)
@@ -526,7 +526,7 @@ class AioDriver:
             reply = await link.submit(packed, command.request_timeout_s, None, command.fits)
         except BaseException as error:
             server.end_session(session)
-            link.abort()  # what it owes or has watched is nobody's business any more
+            link.abort()  # what it owes or has watched does not matter any more
             if isinstance(error, RequestFailed):
                 if error.kind == "MOVED":
                     self.topology.redirect(server, error)  # the session has to begin anew, at the right node
@@ -666,7 +666,7 @@ class AioDriver:
             waiter.wake(Wake(Wake.ASK))
 
     def _deliver(self, reply: Reply) -> None:
-        """What came in the inbox. For nobody: whoever left has sent the give-back."""
+        """What came in the inbox. Without a waiter: the one that left has sent the give-back."""
         wake = wake_of(reply, self.channel)
         waiter = self._waiters.get(wake[0]) if wake is not None else None
         if wake is not None and waiter is not None:
@@ -719,7 +719,7 @@ class AioDriver:
         self.schedule.remove(hold)
 
     def extending(self, hold: LeaseRecord, ttl_ms: int, asked_at: float) -> Order:
-        """It is going to be asked to last so long, with this order."""
+        """It is going to be asked to last that long, with this order."""
         order, at = self.schedule.extending(hold, ttl_ms, asked_at)
         if at is not None and at < self._alarm_at:
             self._arm(at)
@@ -793,7 +793,7 @@ class AioDriver:
         return True
 
     async def close(self) -> None:
-        """End what waits, tell those who hold, release what they held, end the background. Twice is once."""
+        """End what waits, tell those who hold, release what they held, end the background. Idempotent."""
         self.begin_end()
         me = asyncio.current_task()
         assert me is not None

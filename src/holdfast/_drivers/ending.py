@@ -39,21 +39,21 @@ __all__ = ["end", "run_out"]
 
 #: The owner's number at the end of what stands for it in a token.
 _LAST_NUMBER = re.compile(r"(\d+)$")
-#: It calls strangers' functions, which may close a client.
+#: It calls users' functions, which may close a client.
 _TELLER = "holdfast._drivers.teller"
-#: Those who wait, and requests under way, have so long to end by themselves, s: a round trip and some air.
+#: How long waiters and requests in progress have to end by themselves, s: a round trip and some slack.
 _LEAVE_S = 0.25
-#: Callbacks of those who hold have so long to return before the locks are released, s.
+#: How long callbacks of holders have to return before the locks are released, s.
 _TOLD_S = 0.5
-#: A server that has said nothing for so long is not waited for any more, s.
+#: A server that has been silent for this long is given up, s.
 _SILENCE_S = 1.0
 #: While servers answer, what they are told takes no longer than this, s.
 _RELEASE_MAX_S = 5.0
-#: Between so many steps of protocols the connections are looked after.
+#: After how many steps of protocols the connections are served.
 _AT_A_TIME = 256
-#: Threads of the background have so long to end, s, all together.
+#: How long background threads have to end, s, all together.
 _JOIN_S = 0.25
-#: What a client that has ended still has to undo is given so long, s.
+#: How long a client that has ended may take for what it still has to undo, s.
 _AFTERWARDS_S = 1.0
 
 

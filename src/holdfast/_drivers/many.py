@@ -35,13 +35,13 @@ __all__ = ["Dialler", "ask_all"]
 _READABLE = select.POLLIN
 #: When enough have answered, the others are waited for this long, s, or as long as it took so far.
 GRACE_S = 0.002
-#: So many connections to one server may owe replies: enough for a slow one, an end to those that hang.
+#: How many connections to one server may owe replies: enough for a slow one, an end to those that hang.
 OWED_MAX = 32
 #: A connection that owes a reply is closed after this, s.
 LATE_PATIENCE_S = 30.0
-#: So long may a handshake take, s.
+#: How long a handshake may take, s.
 DIAL_PATIENCE_S = 2.0
-#: So many calls wait for one server to be dialled.
+#: How many calls wait for a connection to one server.
 DIALS_MAX = 64
 #: A dialling thread that has nothing to do for this long ends, s.
 DIAL_IDLE_S = 10.0

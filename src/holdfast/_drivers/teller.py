@@ -1,4 +1,4 @@
-"""Calls strangers' functions: those that are told of a loss.
+"""Calls users' functions: the callbacks for a loss.
 
 Laws: who finds a loss waits for none of them, and is hurt by none of them; that no thread can be started is no reason
 to tell nobody.

@@ -70,15 +70,15 @@ R = TypeVar("R")
 
 _PING = pack_command(("PING",))
 
-#: An inbox that was not heard of for so long is asked for a sign of life when somebody relies on it, s.
+#: An inbox that has been silent for this long is pinged when a waiter relies on it, s.
 INBOX_QUIET_S = 10.0
-#: So long may the sign take, s.
+#: How long the reply may take, s.
 INBOX_PATIENCE_S = 5.0
 #: Where no thread could be started, it is tried again after this, s.
 _START_AGAIN_S = 0.1
-#: So many drivers are closed at a time, when their clients were dropped.
+#: How many drivers are closed at a time when their clients were dropped.
 _CLOSERS_MAX = 8
-#: A closer that cannot be started is tried so often before its place is given up to whoever comes next.
+#: A closer that cannot be started is tried this often before its place is given to the next one.
 _CLOSER_TRIES = 20
 #: How often MOVED and ASK are followed for one request.
 _REDIRECTS_MAX = 5
@@ -88,9 +88,9 @@ _REDIRECT_LEAST_S = 0.05
 _GONE = frozenset({"silent", "broken", "refused", "READONLY", "MASTERDOWN"})
 #: How often the agent looks whether connections have owed a reply for too long, s.
 _OWED_LOOK_S = 1.0
-#: For so long after its last deed the agent looks again by itself, s: below the time to the first renewal, as a rule.
+#: How long after its last action the agent checks again by itself, s: usually below the time to the first renewal.
 _LINGER_S = 1.0
-#: So many threads do what was spawned: beyond, servers share them. And so many of these for what asks several at once.
+#: How many threads run what was spawned, beyond which servers share them; and how many of them for several servers.
 _LANES_MAX = 64
 _LANES_FOR_MANY = 8
 #: Threads for renewals that ask several servers each: beyond, they share them.
@@ -101,7 +101,7 @@ _AT_ONCE = frozenset({Now, Random, Spawn, Unlisten, Sleep})
 _BLIND_S = 0.05
 #: A thread that has had nothing to do for this long ends, s.
 _IDLE_S = 10.0
-#: Dropped holds are looked through for those that have ended when there are so many, and twice what was left then.
+#: At how many dropped holds those that have ended are removed; then at twice the number that remained.
 _ABANDONED_MIN = 1000
 
 
@@ -333,7 +333,7 @@ class ThreadDriver:
 
     def _elsewhere(self, node: Node, failure: RequestFailed, ask: Callable[[Node, bool], Any]) -> Any:
         """Follow MOVED and ASK; any other trouble is noted, and raised."""
-        for _ in range(_REDIRECTS_MAX):  # a slot can move while we follow it, but not for ever
+        for _ in range(_REDIRECTS_MAX):  # a slot can move while we follow it, but not forever
             if failure.kind not in ("MOVED", "ASK"):
                 break
             elsewhere = self.topology.redirect(node, failure)
@@ -590,7 +590,7 @@ class ThreadDriver:
     def finish(self, hold: LeaseRecord) -> bool:
         """End it for its owner, who then releases it; False when it had ended before, in whatever way.
 
-        One step: of an owner, a signal handler, a loss and a close only one ends a lease. Whoever catches an exception
+        One step: of an owner, a signal handler, a loss and a close only one ends a lease. Code catching an exception
         out of this, or before the release has begun, asks `hold.half_released()`.
         """
         if not hold.mark_released():
@@ -775,7 +775,7 @@ class ThreadDriver:
         return self._chores.settle(request_timeout_s)
 
     def close(self) -> None:
-        """End what waits, tell those who hold, release what they held, end the background. Twice is once."""
+        """End what waits, tell those who hold, release what they held, end the background. Idempotent."""
         end_clients((self,))
 
     # The steps of it, for `end`, which does them for several clients side by side.
@@ -790,7 +790,7 @@ class ThreadDriver:
         return True
 
     def interrupt_end(self) -> None:
-        """An exception has come up while it was ended: whoever comes next may do the rest."""
+        """An exception has come up while it was ended: the next call may do the rest."""
         if self._right_to_close.get("closer") == threading.get_ident():
             self._right_to_close.clear()
 
@@ -834,7 +834,7 @@ class ThreadDriver:
                 wire.abort()
 
     def chores_left(self, last: bool = False) -> list[tuple[Protocol[None], Effect[Any] | None]]:
-        """What was spawned and is left to do, for the caller to do. After the `last` time, whoever spawns does it."""
+        """What was spawned and is left to do, for the caller to do. After the `last` time, the spawner does it."""
         return self._chores.hand_over(last)
 
     def end_background(self) -> None:
@@ -956,7 +956,7 @@ async def _ignoring_trouble(protocol: Protocol[Any]) -> None:
 class _Background:
     """A daemon thread that is started when first needed.
 
-    Whoever finds none starts one, without a lock; of several that were started at once the first one stays.
+    A thread that finds none starts one, without a lock; of several that were started at once the first one stays.
     """
 
     name = "holdfast"
@@ -1110,7 +1110,7 @@ class _Agent(_Background):
                 asked.wire.close()
 
     def _look(self, selector: selectors.BaseSelector, waker: tuple[socket.socket, socket.socket]) -> None:
-        self._waker = waker  # whoever had nobody to poke before has left its news, which the first turn looks at
+        self._waker = waker  # news from before there was a waker is looked at in the first turn
         try:
             while not self._stopping:
                 self._round(selector, waker[0])
@@ -1348,7 +1348,7 @@ class _Chores(_Background):
     def hand_over(self, last: bool) -> list[tuple[Protocol[None], Effect[Any] | None]]:
         """End the threads after their present steps; what is left is the caller's to do, and what is added later.
 
-        After the `last` time it is done by whoever adds it.
+        After the `last` time it is done by the thread that adds it.
         """
         self._over = self._over or last
         taken = []

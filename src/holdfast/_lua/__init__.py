@@ -74,7 +74,7 @@ def load(name: str) -> Script:
 
 
 class _Scripts(dict[str, Script]):
-    """Reads what is asked for; whoever wants to know which there are gets them all."""
+    """Reads what is asked for; asking which there are reads them all."""
 
     def __missing__(self, name: str) -> Script:
         if name in PARTS:

@@ -3,7 +3,7 @@
 -- ARGV    1 token  2 ttl_ms  3 "try" or "wait"  4 arrival_us as an earlier reply gave it, or 0
 --         5 fence_ms  6 claim_ms  7 prefix of inboxes
 -- Returns {1, fencing token}                                            granted (also to a repeat)
---         {0, holder's remaining ms (-1: for ever), holder, place in the queue (-1: not queued), arrival_us}
+--         {0, holder's remaining ms (-1: no ttl), holder, place in the queue (-1: not queued), arrival_us}
 --         {0, 0, "", place, arrival_us}       free, but its queue is not gone through: ask again at once
 --         {-1}                                                          this token was given back before
 -- #include fence
@@ -50,7 +50,7 @@ if waits then
   end
 end
 if not holder then
-  -- The last holder's time ran out: the queue goes first, and whoever asks may be its head.
+  -- The last holder's time ran out: the queue goes first, and the client that asks may be its head.
   holder = next_waiter(queue, ARGV[7], token)
   if holder == nil or holder == token then
     redis.call('ZREM', queue, token)

@@ -14,7 +14,7 @@ if ARGV[1] ~= 'look' then
   generation = generation + 1 - broken
   redis.call('HSET', state, 'generation', generation, 'parties', ARGV[2], 'broken', broken)
   redis.call('PEXPIRE', state, ARGV[3])
-  -- Whoever waits is told that this generation is over for it.
+  -- The waiters are told that this generation has ended.
   local waiting = redis.call('ZRANGE', arrived, 0, -1)
   if waiting[1] then
     bury_all(gone, waiting, ARGV[5])

@@ -1,4 +1,4 @@
--- Move waiters of a condition into the queue of its lock, in the order of their coming. Only for the lock's holder.
+-- Move waiters of a condition into the queue of its lock, in arrival order. Only for the lock's holder.
 -- KEYS    1 lock  2 queue  3 condition's waiters  4 last notification
 -- ARGV    1 token of the holder  2 how many  3 prefix of inboxes  4 number of this notification among the holder's
 -- Returns how many were moved (also to a repeat), or {that} when there may be more than one call looks at: another

@@ -3,9 +3,9 @@
 -- ARGV    1 token of the waiting  2 ttl_ms  3 "wait", or "leave": the time is over, queue for the lock
 --         4 arrival_us as an earlier reply gave it, or 0: this begins  5 fence_ms  6 claim_ms  7 prefix of inboxes
 --         8 token of the holder that begins to wait  9 ms after which a waiter looks for itself
---         10 tombstone_ms: > 0 refuses that holder's token for so long (a delayed acquire of it may follow)
+--         10 tombstone_ms: > 0 refuses that holder's token for that long (a delayed acquire of it may follow)
 -- Returns {1, fencing token, notified}                                  the lock is held again, by the waiting token
---         {0, ms until a look is worth it (-1: for ever), holder, place, arrival_us, notified}
+--         {0, ms until a look is worth it (-1: no ttl), holder, place, arrival_us, notified}
 --         {0, 0, "", place, arrival_us, …}       a queue is not gone through: ask again at once
 --         {-1}                                                          this token was given back before
 --         {-2}                                                          the lock is not held by the holder's token
@@ -56,7 +56,7 @@ elseif arrival == 0 and not redis.call('ZSCORE', queue, token) then
   return {0, passed < 0 and 0 or tonumber(ARGV[9]), '', 0, now_us}
 end
 
--- Notified, out of time, or forgotten by the server (which counts as notified): on to the lock. Whoever was taken out
+-- Notified, out of time, or forgotten by the server (which counts as notified): on to the lock. A waiter taken out
 -- of its queue for a claim that ended comes back to its old place, or to the one among the waiters, which is earlier.
 since = notified == 1 and arrival > 0 and arrival or now_us
 redis.call('ZADD', queue, 'NX', string.format('%.0f', since), token)

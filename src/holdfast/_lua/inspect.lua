@@ -1,6 +1,6 @@
 -- Look at a lock without changing anything.
 -- KEYS    1 lock  2 fence  3 queue
--- Returns {holder (the first 200 bytes) or nil as "", remaining ms (-1: for ever, -2: free), last fencing token, waiters}
+-- Returns {holder (the first 200 bytes) or nil as "", remaining ms (-1: no ttl, -2: free), last fencing token, waiters}
 -- #include fence
 -- #include holder
 local fence = stored_fence(redis.call('GET', KEYS[2]) or '0')

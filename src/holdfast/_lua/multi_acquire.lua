@@ -3,7 +3,7 @@
 -- ARGV    1 token  2 ttl_ms  3 "try": all or none; "wait": take up to the first that is busy, and queue there
 --         4 arrival_us as an earlier reply gave it, or 0  5 fence_ms  6 claim_ms  7 prefix of inboxes
 -- Returns {1, fencing token, the same for all}                          all granted (also to a repeat)
---         {0, ms until a look is worth it (-1: for ever), holder, place (-1: not queued), arrival_us}
+--         {0, ms until a look is worth it (-1: no ttl), holder, place (-1: not queued), arrival_us}
 --         {0, 0, "", place, arrival_us}          a queue is not gone through: ask again at once
 --         {-1}                                                          this token was given back before
 -- #include moment
@@ -53,7 +53,7 @@ end
 
 -- #include holder
 -- #include waiters
-looks_left = 128 -- so many names take their time as well
+looks_left = 128 -- a number of names takes its time as well
 -- #include queue
 local token, ttl_ms, fence_ms = ARGV[1], tonumber(ARGV[2]), ARGV[5]
 local waits = ARGV[3] == 'wait'

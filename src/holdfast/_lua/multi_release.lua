@@ -1,7 +1,7 @@
 -- Release several locks and hand each to the head of its queue; also leaves the queues, and gives back.
 -- KEYS    for each lock: lock, fence, queue, gone
 -- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
---         5 tombstone_ms: > 0 leaves the queues too, and refuses this token for so long (a delayed acquire may follow)
+--         5 tombstone_ms: > 0 leaves the queues too, and refuses this token for that long (a delayed acquire may follow)
 -- Returns 1 all were held, 0 not all; 3 and -1 the same, but queues are not gone through: ask again
 local token, tombstone_ms = ARGV[1], tonumber(ARGV[5])
 
@@ -21,7 +21,7 @@ end
 
 -- #include fence
 -- #include waiters
-looks_left = 128 -- so many names take their time as well
+looks_left = 128 -- a number of names takes its time as well
 -- #include queue
 -- #include tombstone
 local result, done = 1, true

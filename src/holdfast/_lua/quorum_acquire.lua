@@ -4,7 +4,7 @@
 --         5 restart_delay_ms: up for less than this, it may have forgotten a lease and does not vote
 --         6 "check" says who it is too (the set-up may be wrong), "" does not
 -- Returns {1, fencing token, server's time_us, run id or ""}     granted (also to a repeat)
---         {0, holder's remaining ms (-1: for ever), holder}      taken
+--         {0, holder's remaining ms (-1: no ttl), holder}      taken
 --         {-1}                                                   this token was given back before
 --         {-2, ms until it votes (-1: its uptime is a secret)}   does not vote
 --         {-3, role}                                             is not a master
@@ -45,7 +45,7 @@ local wish = now
 if hint > now and hint < now + 10000000 then
   wish = hint
 end
--- Nobody holds it, nothing was given back of late: first, since it is the most frequent case and should cost least.
+-- Nobody holds it, nothing was given back recently: first, since it is the most frequent case and should cost least.
 if redis.call('EXISTS', lock, gone) == 0 then
   local fence = next_fence(fence_key, fence_ms, wish)
   if not fence then

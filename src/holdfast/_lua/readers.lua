@@ -1,7 +1,7 @@
 -- Part: readers beside the lock. Needs fence, holder, moment and waiters; KEYS 1 lock 2 fence 3 queue 4 gone 5 readers
 -- 6 upgraded.
 -- Readers stand in a sorted set, each scored with the ms at which its own time is over. While there are any, the
--- lock's key holds SHARED until the last of them is due, so that whoever knows only the lock is kept out as well.
+-- lock's key holds SHARED until the last of them is due, so that clients that only know the lock are kept out as well.
 -- A reader that became the writer has its token in a key of its own: when that runs out, it is a reader as before.
 -- What a token asks for is in its middle: `r.…` reads, `u<n>.…` is the upgrade of that reader, all else is exclusive.
 local SHARED = '000000000000000000000000:shared:0'

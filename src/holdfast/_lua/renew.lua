@@ -1,8 +1,8 @@
 -- Extend what is held; never create, never add.
 -- KEYS    1 lock  2 the lease's order of extensions, or none for what only lengthens
 -- ARGV    1 token  2 ttl_ms from now  3 extensions sent so far, with this one
---         4 -1: a renewal, never shortens; 0: an extension; > 0: one that outdates earlier requests for so many ms
--- Returns 1 extended, 0 not the holder; > 1: extended, and it lasts for so many ms, longer than was asked for
+--         4 -1: a renewal, never shortens; 0: an extension; > 0: one that outdates earlier requests for that many ms
+-- Returns 1 extended, 0 not the holder; > 1: extended, and it lasts for that many ms, longer than was asked for
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end

@@ -3,7 +3,7 @@
 -- ARGV    1 token  2 ttl_ms  3 "try" or "wait"  4 arrival_us as an earlier reply gave it, or 0
 --         5 fence_ms  6 claim_ms  7 prefix of inboxes
 -- Returns {1, fencing token}                                            granted (also to a repeat)
---         {0, ms until a look is worth it (-1: for ever), a holder, place (-1: not queued), arrival_us}
+--         {0, ms until a look is worth it (-1: no ttl), a holder, place (-1: not queued), arrival_us}
 --         {0, 0, "", place, arrival_us}          the queue is not gone through: ask again at once
 --         {-1}                                                          this token was given back before
 --         {-2}                                                          upgrade: not a reader any more

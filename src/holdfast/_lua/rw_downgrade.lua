@@ -1,7 +1,7 @@
 -- Turn a writer into a reader, and let in the readers that are next.
 -- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers  6 upgraded
 -- ARGV    1 token of the writer  2 token of the reader  3 ttl_ms  4 fence_ms  5 claim_ms  6 prefix of inboxes
---         7 tombstone_ms: > 0 refuses the writer's token for so long (a delayed acquire may follow)
+--         7 tombstone_ms: > 0 refuses the writer's token for that long (a delayed acquire may follow)
 -- Returns {1, fencing token} now a reader (also to a repeat), {0} not the writer
 -- #include fence
 -- #include moment

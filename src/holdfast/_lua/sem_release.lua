@@ -1,7 +1,7 @@
 -- Give permits back and let in who is next; also leaves the queue, and gives back what may be held.
 -- KEYS    1 limit  2 fence  3 queue  4 gone  5 holders
 -- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
---         5 tombstone_ms: > 0 leaves the queue too, and refuses this token for so long (a delayed acquire may follow)
+--         5 tombstone_ms: > 0 leaves the queue too, and refuses this token for that long (a delayed acquire may follow)
 -- Returns 2 released and others let in, 1 released, 0 was not a holder
 --         3 released, -1 was not a holder; the queue is not gone through: ask again
 -- #include moment

@@ -1,8 +1,8 @@
 -- Extend held permits from now; also confirms a pushed grant. Never creates, never adds.
 -- KEYS    1 limit  2 fence  3 queue  4 gone  5 holders  6 the lease's order of extensions
 -- ARGV    1 token  2 ttl_ms from now  3 keep_ms of the limit  4 extensions sent so far, with this one
---         5 -1: a renewal, never shortens; 0: an extension; > 0: one that outdates earlier requests for so many ms
--- Returns 1 extended, 0 not a holder; > 1: extended, and it lasts for so many ms, longer than was asked for
+--         5 -1: a renewal, never shortens; 0: an extension; > 0: one that outdates earlier requests for that many ms
+-- Returns 1 extended, 0 not a holder; > 1: extended, and it lasts for that many ms, longer than was asked for
 -- #include fence
 -- #include moment
 -- #include waiters

@@ -1,5 +1,5 @@
 -- Part: refuse tokens from now on, since delayed requests of them may follow. Each stands in a sorted set with the ms at
--- which it may be forgotten; every call takes out what is over of the oldest few. Beyond so many, the oldest go early.
+-- which it may be forgotten; every call takes out what is over of the oldest few. Beyond a limit, the oldest go early.
 local function bury_all(gone, tokens, tombstone_ms)
   local time = redis.call('TIME')
   local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)

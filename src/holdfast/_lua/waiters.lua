@@ -1,4 +1,4 @@
--- Part: which of those who wait are still there. What one call does is bounded: it looks at so many, leaves the rest as
+-- Part: which of those who wait are still there. What one call does is bounded: it looks at a limited number, leaves the rest as
 -- it is, and says that it is not done.
 local looks_left = 256
 

@@ -38,16 +38,16 @@ __all__ = ["Inbox", "Link", "Server", "SingleTopology", "server_of_client", "spe
 CONNECT_TIMEOUT_S = 5.0
 #: A connection that owes replies and says nothing gets no new requests after this, s: they may do better on a new one.
 SILENCE_S = 1.0
-#: One that was not heard of for so long is looked at before it is used, s: the event loop may have been held up, and
+#: One that has been silent for this long is checked before it is used, s: the event loop may have been held up, and
 #: the connection be closed.
 UNSEEN_S = 0.0005
-#: So many requests of a connection that has ended are failed before others have their turn.
+#: How many requests of an ended connection are failed before other tasks run.
 _FAILED_A_TURN = 100
 #: And it is closed after this much more, s: until then, late replies are still matched.
 LINGER_S = 10.0
-#: An inbox that was not heard of for so long is asked for a sign of life when somebody relies on it, s.
+#: An inbox that has been silent for this long is pinged when a waiter relies on it, s.
 INBOX_QUIET_S = 10.0
-#: So long may the sign take, s.
+#: How long the reply may take, s.
 INBOX_PATIENCE_S = 5.0
 #: Dedicated connections that are kept for the next user.
 IDLE_LINKS_MAX = 8
@@ -671,7 +671,7 @@ class Server:
             self._link = None
 
     def retire_link(self, silent_s: float = 0.0) -> None:
-        """The next request goes on a new connection, if this one has been silent for so long."""
+        """The next request goes on a new connection, if this one has been silent for that long."""
         link = self._link
         if link is not None and (not silent_s or link.silent_for(monotonic()) > silent_s):
             link.retire()

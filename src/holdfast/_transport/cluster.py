@@ -1,10 +1,10 @@
-"""A Cluster: which node owns which slot, in either colour.
+"""A Cluster: which node owns which slot, for both APIs.
 
 Laws: a key's slot is computed as servers do; MOVED and ASK are believed at once; the table is read anew when there is
 reason to, from nodes that answer, and not more often than it helps.
 
 Theory: nothing is known at first, and any node answers with MOVED, which is followed; that, and any trouble at a node,
-marks the table as stale. How it is read (by whom, and who waits) is the colour's: `ThreadsCluster` reads in the thread
+marks the table as stale. How it is read depends on the API: `ThreadsCluster` reads in the thread
 that asks next, `AioCluster` in a task.
 """
 
@@ -31,14 +31,14 @@ N = TypeVar("N")
 SLOTS = 16_384
 #: The table is not read more often than this, s.
 REFRESH_EVERY_S = 0.25
-#: A node is asked for it for so long, s, and so many nodes at a time.
+#: How long a node is asked for it, s, and how many nodes at a time.
 REFRESH_PATIENCE_S = 1.0
 REFRESH_TRIES = 3
-#: The next one is asked when the one before has not answered for so long, s.
+#: The next one is asked when the one before has not answered for this long, s.
 REFRESH_STAGGER_S = 0.05
 #: Trouble that says nothing about who owns what.
 _HARMLESS = frozenset({"closed", "OOM", "NOSCRIPT", "BUSY", "NOACK", "NOREPLICAS", "NOPERM"})
-#: So long does a request wait for the table, s: any node will tell it where to go.
+#: How long a request waits for the table, s: any node will tell it where to go.
 REFRESH_WAIT_S = 0.25
 #: A node that tables have not named for so long has left, s: until then it may be one that only some know already.
 FORGET_AFTER_S = 30.0
@@ -259,7 +259,7 @@ def _shares_of(shares: Any, own_host: str) -> list[tuple[int, int, list[tuple[st
 
 
 class ThreadsCluster(ClusterTopology[Node]):
-    """For threads: whoever finds the table stale has it read, and waits a moment; the others go on with the old one.
+    """For threads: one that finds the table stale has it read, and waits a moment; the others go on with the old one.
 
     A thread of its own reads, since the nodes that it asks may hang for longer than anybody has given.
     """

@@ -1,7 +1,7 @@
 """Monkey patching by gevent and eventlet: threads become greenlets, and what waits lets others run.
 
 What was made before the patch waits in the old way: it holds up every greenlet, or lets several in at once where only
-one thread can be. So whoever keeps such things asks here whether they are still the right ones.
+one thread can be. So code that keeps such things asks here whether they are still the right ones.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _AROUND_MAX = 2_000
 _AROUND_MAX_BYTES = 4_000_000
 #: What is longer carries a value, and does not repeat.
 _BEHIND_MAX_BYTES = 1_000
-#: So many arguments at the beginning are new in each call, where it is not the token alone.
+#: How many leading arguments change with each call, where it is not the token alone.
 _VARYING = {"quorum_acquire": 2, "raise_fence": 2, "multi_renew": 3}
 _around_token: dict[tuple[object, ...], tuple[bytes, bytes]] = {}
 _around_bytes = 0

@@ -1,4 +1,4 @@
-"""Many requests on one connection that does not block, for whoever has little time and much to say.
+"""Many requests on one non-blocking connection, for callers with little time and much to send.
 
 Laws: replies are matched to requests in order; a connection on which something went wrong is closed, and what it owes
 is answered with that trouble.

@@ -66,9 +66,9 @@ class Connection:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._sock: socket.socket | None = None
-        #: When it has to be made, on our clock: set by whoever connects.
+        #: When it has to be made, on our clock: set by the code that connects.
         self.until = float("inf")
-        #: Both are set by whoever connects, s.
+        #: Both are set by the code that connects, s.
         self.socket_connect_timeout: float | None = None
         self.socket_timeout: float | None = None
 
@@ -140,7 +140,7 @@ class Connection:
             commands.append(("AUTH", address.username or "default", address.password))
         if address.database:
             commands.append(("SELECT", address.database))
-        # A server that takes no more clients says so to whatever comes first, which shall not be a lock's request; to
+        # A server that takes no more clients says so to whatever comes first, which must not be a lock's request; to
         # one that wants a password a long request is a protocol error, and a short one says what is missing.
         sounding = not commands
         if sounding:

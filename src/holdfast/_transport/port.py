@@ -1,4 +1,4 @@
-"""What a driver needs of a topology, in either colour.
+"""What a driver needs of a topology, for both APIs.
 
 A topology knows the nodes (servers) and which of them a key belongs to. Nodes do the talking; what a node looks like
 differs between threads and asyncio, so it is a type parameter here.

@@ -1,4 +1,4 @@
-"""The members of a quorum as a topology, in either colour."""
+"""The members of a quorum as a topology, for both APIs."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ _MISPLACED = frozenset({"READONLY", "MASTERDOWN"})
 _NEGLIGIBLE_S = 0.01
 #: A connection that leaves less than this for the request is too late, s.
 _LEAST_S = 0.001
-#: A connection that was idle for so long is looked at before it is used, s: where request follows request there is
+#: A connection that was idle for this long is checked before it is used, s: where request follows request there is
 #: nothing to see yet, and a look costs a system call.
 _UNSEEN_S = 0.00005
 _Push: type = getattr(hiredis, "PushNotification", type(None))
@@ -152,7 +152,7 @@ class Wire:
         if reply is False and not self.has_more():
             self._limit()
             reply = self.read_first()
-        while reply is False or type(reply) is _Push:  # a push may come at any time, and is nobody's reply
+        while reply is False or type(reply) is _Push:  # a push may come at any time, and is not a reply
             reply = self.read_more() if reply is False else reader.gets()
         return reply
 

@@ -1,6 +1,6 @@
 """Waiting and waking between threads, safe in signal handlers and finalizers.
 
-Laws: waking never waits and takes no lock that could be held; whoever waits looks at the clock and at what it waits for
+Laws: waking never waits and takes no lock that could be held; a waiter looks at the clock and at what it waits for
 at least every `SLICE_S`; everything here may be interrupted at any bytecode by a signal handler of the same thread that
 uses the same object.
 

@@ -1,4 +1,4 @@
-"""Every lock the lab can run, behind one face for its worker processes.
+"""Every lock the lab can run, behind one interface for its worker processes.
 
 A handle is one client's view of one lock. Schemes run on the lab's own driver; libraries and locks that users
 bring run as they are, over the addresses they are given.

@@ -33,7 +33,7 @@ LOCK_NAME = "orders:42"
 _WARM_NAME = "warm-up"
 #: A machine that is very busy keeps a client waiting for longer than that has patience.
 _WARM_AGAIN = 2
-#: For a lock that nobody's slowness should expire, ms.
+#: For a lock that no slow client should let expire, ms.
 LONG_MS = 30_000
 #: For a lock that is meant to expire, ms.
 SHORT_MS = 1_000
@@ -322,7 +322,7 @@ class Stage:
         self.short_ms = int(SHORT_MS * stretch)
         #: For how long clients that know of such a thing leave a restarted server out.
         self.restart_delay_s = restart_delay_s
-        #: Of all servers: whoever is played with knows it.
+        #: Of all servers: the actors knows it.
         self.password = secrets.token_urlsafe(24)
         self.servers: list[LabServer] = []
         self.actors: dict[str, Actor] = {}
@@ -501,7 +501,7 @@ class Stage:
         return actor.entered
 
     async def through_expiry(self, actor: Actor, ttl_ms: int) -> bool:
-        """Whether the asking actor gets in by itself, given twice the ttl of whoever was before, and two tries more."""
+        """Whether the asking actor gets in by itself, given twice the ttl of the holder before, and two tries more."""
         grace_s = 2 * ttl_ms / 1000 + 0.5
         began = time.monotonic()
         while not actor.ended_asking and time.monotonic() < began + grace_s:

@@ -166,7 +166,7 @@ def _foreign_releases(history: History) -> list[Verdict]:
     """A command of one client removed the lock's key while it stood for the lock of another.
 
     A key becomes the lock of the client that wrote it when that client is told "acquired". One that somebody
-    else wrote meanwhile with its release, handing the lock on, becomes the lock of whoever is told next. Keys that
+    else wrote meanwhile with its release, handing the lock on, becomes the lock of the client told next. Keys that
     were there before one asked are not one's own.
     """
     found = []

@@ -17,7 +17,7 @@ class Incr(Scheme):
 
     Source: the first of the three recipes in Java articles on Redis locks.
     Claim: INCR is atomic, so exactly one client reads 1; EXPIRE keeps a crash from locking up forever.
-    Weak: a crash between INCR and EXPIRE leaves the key forever. DEL removes whoever's lock is there. Everyone
+    Weak: a crash between INCR and EXPIRE leaves the key forever. DEL removes any client's lock. Everyone
     who is refused still counts the key up.
     """
 

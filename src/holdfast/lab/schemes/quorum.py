@@ -14,7 +14,7 @@ class RedlockNaive(Scheme):
 
     Source: the version printed in one article, kept as it stands.
     Claim: three of five servers are enough, so that two may fail.
-    Weak: waits forever on a server that does not answer. Whoever fails to get a majority deletes the key on every
+    Weak: waits forever on a server that does not answer. A client that fails to get a majority deletes the key on every
     server, the winner's included; so does unlock. The time that asking took is not taken off the ttl.
     """
 

@@ -1,4 +1,4 @@
-"""Rung 4: the value says when the lock ends, on the clock of whoever wrote it."""
+"""Rung 4: the value says when the lock ends, on the clock of the client that wrote it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rungs 7 and 8: the value says whose lock it is. Rung 12 puts a face on it."""
+"""Rungs 7 and 8: the value says whose lock it is. Rung 12 puts an API on it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,120 @@
+"""Plain English: phrases that read as archaic or translated are refused, with what to write instead.
+
+Read are the pages, and the sources with all that is in them (docstrings, comments, messages, names). Where one of the
+phrases is right, it stands in `ALLOWED`, with its reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("src", "sim", "rig", "tests", "testbed", "bench", "examples", "models", "tools")
+SUFFIXES = {".py", ".lua", ".pml", ".md", ".html"}
+#: `_faces`: not yet.
+LEFT_OUT = {"__pycache__", "_faces"}
+
+#: Nowhere.
+BANNED = {
+    r"shall": "must, should, will",
+    r"of late": "recently",
+    r"for ever": "forever, indefinitely, no ttl",
+    r"nobody's": "no …",
+    r"whoever": "a client that …, the caller, the thread that …",
+    r"upon": "on",
+    r"twice is once": "idempotent",
+    r"cannot be had": "is not supported, is not available",
+    r"in the order of their coming": "in arrival order",
+    r"excluded badly": "exclusion violated",
+    r"(?:either|both) (?:faces?|colours?)": "either API, both APIs",
+    r"for so (?:long|many)(?!\s(?:as|that)\b)": "for this long, for that many",
+    r"a unit mistaken": "almost certainly ms passed as s",
+    r"what was asked may have been done": "the command may have been executed",
+}
+#: Nor, in prose for readers of the pages: there are too many of them in names and comments.
+BANNED_ON_PAGES = {
+    r"so (?:long|many)(?! as\b)": "this long, that many, a number",
+    r"somebody": "someone, another client",
+    r"everybody|anybody": "everyone, all clients; anyone",
+    r"who (?:waits|holds it waits|asks first)": "waiters, the client that …",
+    r"anew": "again",
+    r"deeds?": "action, request",
+    r"mend(?:s|ed)?": "fix",
+    r"strangers?": "foreign client, user",
+    r"heirs?": "next holder, new master",
+    r"bury|buried|buries|burials?": "leave a tombstone",
+    r"faces?|colours?": "API",
+    r"rough|smooth": "contended, uncontended",
+    r"dice": "random numbers",
+    r"carried out": "executed",
+    r"as a rule": "usually",
+    r"let(?:s|ting)? go of": "release",
+    r"lies about": "is left over",
+    r"(?<!there\s)(?:is|are) no (?!longer|more|one)[a-z-]+": "is not a …",
+    r"wherefore|thereof|whereof|thereby": "plain words",
+}
+#: (path, phrase): why it is right there.
+ALLOWED: dict[tuple[str, str], str] = {}
+
+
+def pages() -> list[Path]:
+    """Every page but the Chinese ones."""
+    found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("models/*.md")]
+    return [page for page in found if not page.name.endswith(".zh-CN.md")]
+
+
+def sources() -> list[Path]:
+    found = (path for folder in SOURCES for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES)
+    return [path for path in found if path != Path(__file__).resolve() and not LEFT_OUT & {*path.parts}]
+
+
+def finds(text: str, banned: dict[str, str]) -> Iterator[tuple[int, str, str]]:
+    """(line, what stands there, what to write); a phrase may be broken over two lines."""
+    for phrase, better in banned.items():
+        pattern = phrase.replace(" ", r"\s+(?:#+:? |-- |// |\* )?")
+        for found in re.finditer(rf"\b(?:{pattern})\b", text, re.IGNORECASE):
+            yield text.count("\n", 0, found.start()) + 1, " ".join(found[0].split()), better
+
+
+def report(paths: list[Path], banned: dict[str, str]) -> list[str]:
+    said = []
+    for path in sorted(paths):
+        name = path.relative_to(ROOT).as_posix()
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".md":
+            text = re.sub(r"`[^`\n]+`", "``", text)  # names are not prose
+        for line, found, better in finds(text, banned):
+            if (name, found.lower()) not in ALLOWED:
+                said.append(f"{name}:{line}: {found!r}: write {better}")
+    return said
+
+
+def test_sources_are_plain_english() -> None:
+    assert report(sources(), BANNED) == []
+
+
+def test_pages_are_plain_english() -> None:
+    assert report(pages(), BANNED | BANNED_ON_PAGES) == []
+
+
+def test_nothing_is_allowed_in_vain() -> None:
+    for name, phrase in ALLOWED:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert any(found.lower() == phrase for _, found, _ in finds(text, BANNED | BANNED_ON_PAGES)), (name, phrase)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("It shall wait.", [(1, "shall")]),
+        ("one\nthat was seen of\nlate", [(2, "of late")]),
+        ("# kept for\n# ever", [(1, "for # ever")]),
+        ("forever, shallow, latest, thereupon", []),
+    ],
+)
+def test_what_is_found(text: str, found: list[tuple[int, str]]) -> None:
+    assert [(line, said) for line, said, _ in finds(text, BANNED)] == found
