@@ -40,7 +40,7 @@ REFRESH_STAGGER_S = 0.05
 _HARMLESS = frozenset({"closed", "OOM", "NOSCRIPT", "BUSY", "NOACK", "NOREPLICAS", "NOPERM"})
 #: How long a request waits for the table, s: any node will tell it where to go.
 REFRESH_WAIT_S = 0.25
-#: A node that tables have not named for so long has left, s: until then it may be one that only some know already.
+#: A node that no table has named for this long has left, s: until then, it may be new and known to few.
 FORGET_AFTER_S = 30.0
 #: With more nodes than this, those that are not named are forgotten at once: a server may tell of any number.
 KNOWN_MAX = 2_000

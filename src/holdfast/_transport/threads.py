@@ -411,7 +411,7 @@ class Node:
         self.close()
         inbox, self._inbox = self._inbox, None
         if inbox is not None:
-            inbox.abort()  # whoever reads it finds the end
+            inbox.abort()  # its reader finds the end
 
     def in_use(self) -> list[Wire]:
         """Connections that are not idle."""

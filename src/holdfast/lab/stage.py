@@ -322,7 +322,7 @@ class Stage:
         self.short_ms = int(SHORT_MS * stretch)
         #: For how long clients that know of such a thing leave a restarted server out.
         self.restart_delay_s = restart_delay_s
-        #: Of all servers: the actors knows it.
+        #: Of all servers: the actors know it.
         self.password = secrets.token_urlsafe(24)
         self.servers: list[LabServer] = []
         self.actors: dict[str, Actor] = {}
