@@ -158,7 +158,7 @@ def test_torture_prints_the_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_what_was_started_is_removed_however_it_ends(number: signal.Signals, status: int, tmp_path: Path) -> None:
     lab = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.lab", "run", "setnx", "crash-holding"],
+        [sys.executable, "-m", "holdfast", "lab", "run", "setnx", "crash-holding"],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
