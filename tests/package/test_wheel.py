@@ -15,7 +15,7 @@ from holdfast._lua import SCRIPTS
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Lines of Python and Lua that the wheel may have. Lower it when something leaves; what raises it has to be worth it.
-MOST_LINES = 28_000
+MOST_LINES = 29_500
 #: What a build may take on a busy machine, s.
 BUILD_S = 100.0
 
@@ -77,7 +77,7 @@ def test_the_wheel_is_not_longer_than_it_may_be(wheel: Path) -> None:
     found = lines_by_room(wheel)
     table = "\n".join(f"{lines:6}  {room}" for room, lines in sorted(found.items(), key=lambda item: -item[1]))
     assert sum(found.values()) <= MOST_LINES, f"{sum(found.values())} lines:\n{table}"
-    assert sum(found.values()) > MOST_LINES - 3_000, f"it has got shorter: lower MOST_LINES\n{table}"
+    assert sum(found.values()) > MOST_LINES - 4_000, f"it has got shorter: lower MOST_LINES\n{table}"
 
 
 def test_the_sdist_has_what_its_tests_need(built: Path) -> None:
