@@ -49,11 +49,11 @@ test-all: $(READY) ## both
 	@$(PYTEST) $(PYTEST_ARGS) || { status=$$?; \
 	    echo 'again, only what has failed, one at a time: make test-all JOBS=0 PYTEST_ARGS=--last-failed' >&2; exit $$status; }
 
-check: $(READY) ## style, types, imports between the modules, subjects of commits
+check: $(READY) ## style, types, imports between the modules, words, subjects of commits
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(SOURCES)
-	$(BIN)/python -m pytest -q tests/unit/test_architecture.py tests/package/test_commits.py
+	$(BIN)/python -m pytest -q tests/unit/test_architecture.py tests/package/test_commits.py tests/docs/test_words.py
 
 format: $(READY) ## put the source into shape
 	$(BIN)/ruff check --fix .
