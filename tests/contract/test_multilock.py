@@ -24,8 +24,7 @@ def names(unique_name: str) -> list[str]:
 def apart(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The way over several slots also works on one server, when it is taken there."""
     if request.param == "slot by slot":
-        for module in ("aio", "threads"):
-            monkeypatch.setattr(f"holdfast._transport.{module}.SingleTopology.moves", True)
+        monkeypatch.setattr("holdfast._transport.single.SingleTopology.moves", True)
     return str(request.param)
 
 

@@ -34,7 +34,7 @@ import hiredis
 
 from holdfast._core.failure import RequestFailed, refusal
 from holdfast._lua import SCRIPTS
-from holdfast._transport.threads import SingleTopology
+from holdfast._transport.single import SingleTopology
 from sim.server import Refused, Server
 
 __all__ = ["Deadlock", "Node", "World"]

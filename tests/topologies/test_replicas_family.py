@@ -78,8 +78,7 @@ def test_a_lease_that_the_replicas_do_not_follow_is_lost(
 
 
 def test_several_slots(in_step: Replicated, face: Face, unique_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("aio", "threads"):
-        monkeypatch.setattr(f"holdfast._transport.{module}.SingleTopology.moves", True)
+    monkeypatch.setattr("holdfast._transport.single.SingleTopology.moves", True)
     names = [f"{unique_name}-{letter}" for letter in "abc"]
     locks = face.connect(in_step.url, sync_replicas=2)
     lease = locks.multilock(*names, ttl=30).acquire()

@@ -31,8 +31,9 @@ from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._drivers.aio import AioDriver
 from holdfast._lua import SCRIPTS
 from holdfast._transport import aio
-from holdfast._transport.aio import SingleTopology, server_of_client
+from holdfast._transport.aio import server_of_client
 from holdfast._transport.clock import clock
+from holdfast._transport.single import SingleTopology
 
 PATIENCE_S = 20.0
 
@@ -495,7 +496,7 @@ def test_a_half_open_inbox_is_found_out(play: Callable[[Test], None], monkeypatc
     async def test(fake: Fake, driver: AioDriver) -> None:
         fake.answer = lambda words, wire: SUBSCRIBED if words[0] == b"SUBSCRIBE" else None
         await driver.run(protocol(Listen("a", "k", PATIENCE_S)))
-        monkeypatch.setattr(aio, "INBOX_PATIENCE_S", 0.05)
+        monkeypatch.setattr(aio, "INBOX_TIMEOUT_S", 0.05)
         waiting = asyncio.create_task(driver.run(protocol(AwaitWake("a", PATIENCE_S))))
         await driver.run(protocol(Listen("b", "k", PATIENCE_S)))  # relies on it: asks for a sign of life
         got = await waiting

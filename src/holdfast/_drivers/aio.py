@@ -49,7 +49,8 @@ from holdfast._core.waiting import Acquisition, Busy, Grant, granted, released, 
 from holdfast._lua import SCRIPTS
 from holdfast._transport.aio import Inbox, Server, told_already
 from holdfast._transport.clock import clock
-from holdfast._transport.cluster import AioCluster
+from holdfast._transport.cluster_aio import AioCluster
+from holdfast._transport.limits import GONE, REDIRECTS_MAX
 from holdfast._transport.pack import PreparedRequest, pack_command, pack_script, pack_sync, spelled_out
 from holdfast._transport.port import Topology
 
@@ -72,8 +73,6 @@ RELEASED_A_TURN = 50
 LATE_PATIENCE_S = 30.0
 #: A member of a quorum that owes a reply for this long, s, is asked on a new connection: the old one may be half-open.
 MEMBER_SILENCE_S = 0.25
-#: A slot of a Cluster can move while we follow it, but not forever.
-REDIRECTS_MAX = 5
 #: A redirected request has at least this time, s.
 REDIRECT_LEAST_S = 0.05
 
@@ -96,8 +95,6 @@ _BLOCKING = frozenset(
         "WAIT",
     }
 )
-#: Trouble after which another server may be in charge.
-_GONE = frozenset({"silent", "broken", "refused", "READONLY", "MASTERDOWN"})
 #: The session of calls that wait for replicas: they hold up each other, but nobody else.
 _SYNC_SESSION = "sync"
 
@@ -439,7 +436,7 @@ class AioDriver:
 
     def _in_trouble(self, server: Server, failure: RequestFailed) -> None:
         self.topology.troubled(server, failure)
-        if self._fails_over and failure.kind in _GONE and server.inbox is not None:
+        if self._fails_over and failure.kind in GONE and server.inbox is not None:
             server.inbox.abort()  # it may be connected to what was the master
 
     async def _following(self, server: Server, call: Call, future: asyncio.Future[Any]) -> Any:
@@ -490,7 +487,7 @@ class AioDriver:
                 if error.kind == "NOSCRIPT":
                     packed = spelled_out(packed, script)
                     continue
-                if self._fails_over and error.kind in _GONE:
+                if self._fails_over and error.kind in GONE:
                     server.end_session(_SYNC_SESSION)  # it may lead to what was the master
                 server, asking = self._elsewhere(server, error)
                 continue

@@ -22,11 +22,11 @@ from holdfast._core.effects import Answer, Call, CallMany
 from holdfast._core.failure import RequestFailed
 from holdfast._drivers.teller import CANNOT_START
 from holdfast._lua import SCRIPTS, Script
-from holdfast._transport.asked import Asked
 from holdfast._transport.clock import clock
 from holdfast._transport.greenlets import new_poll
 from holdfast._transport.inherited import ours
 from holdfast._transport.pack import pack_script
+from holdfast._transport.pending import PendingReply
 from holdfast._transport.threads import Node, Wire
 from holdfast._transport.waits import Mailbox
 
@@ -197,7 +197,7 @@ def ask_all(
     many: CallMany,
     nodes: Sequence[Node],
     dialler_of: Callable[[Node], Dialler],
-    adopt: Callable[[Sequence[Asked]], None],
+    adopt: Callable[[Sequence[PendingReply]], None],
     cancelled: Callable[[Callable[[], None] | None], bool] | None,
 ) -> list[Answer]:
     """Send all calls, `calls[i]` to `nodes[i]`, and take the answers as they come.
@@ -206,7 +206,7 @@ def ask_all(
     """
     calls, enough = many.calls, many.enough
     answers: list[Answer] = [None] * len(calls)
-    under_way: dict[int, Asked] = {}
+    under_way: dict[int, PendingReply] = {}
     dialling: set[int] = set()
     poll = new_poll()
     waker: _Waker | None = None
@@ -242,7 +242,7 @@ def ask_all(
             answers[index] = RequestFailed("broken", str(error), node.name, maybe_executed=True, transient=True)
             return
         fd = wire.sock.fileno()
-        under_way[fd] = Asked(index, script, packed, node, wire, many.late, at)
+        under_way[fd] = PendingReply(index, script, packed, node, wire, many.late, at)
         poll.register(fd, _READABLE)
 
     try:

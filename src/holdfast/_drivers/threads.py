@@ -54,11 +54,12 @@ from holdfast._drivers.ending import run_out
 from holdfast._drivers.identity import here
 from holdfast._drivers.many import GRACE_S, Dialler, ask_all
 from holdfast._drivers.teller import CANNOT_START, Teller, report
-from holdfast._transport.asked import Asked
 from holdfast._transport.clock import clock
 from holdfast._transport.greenlets import refuse_half_patched, who_patched
 from holdfast._transport.inherited import let_go, ours
+from holdfast._transport.limits import GONE, INBOX_QUIET_S, INBOX_TIMEOUT_S, REDIRECTS_MAX
 from holdfast._transport.pack import PreparedRequest, pack_command
+from holdfast._transport.pending import PendingReply
 from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node, Wire
 from holdfast._transport.waits import Flag, Mailbox, Pulse, snapshot
@@ -70,22 +71,14 @@ R = TypeVar("R")
 
 _PING = pack_command(("PING",))
 
-#: An inbox that has been silent for this long is pinged when a waiter relies on it, s.
-INBOX_QUIET_S = 10.0
-#: How long the reply may take, s.
-INBOX_PATIENCE_S = 5.0
 #: Where no thread could be started, it is tried again after this, s.
 _START_AGAIN_S = 0.1
 #: How many drivers are closed at a time when their clients were dropped.
 _CLOSERS_MAX = 8
 #: A closer that cannot be started is tried this often before its place is given to the next one.
 _CLOSER_TRIES = 20
-#: How often MOVED and ASK are followed for one request.
-_REDIRECTS_MAX = 5
 #: A redirected request has at least this time, s.
 _REDIRECT_LEAST_S = 0.05
-#: Trouble after which another server may be in charge.
-_GONE = frozenset({"silent", "broken", "refused", "READONLY", "MASTERDOWN"})
 #: How often the agent looks whether connections have owed a reply for too long, s.
 _OWED_LOOK_S = 1.0
 #: How long after its last action the agent checks again by itself, s: usually below the time to the first renewal.
@@ -333,7 +326,7 @@ class ThreadDriver:
 
     def _elsewhere(self, node: Node, failure: RequestFailed, ask: Callable[[Node, bool], Any]) -> Any:
         """Follow MOVED and ASK; any other trouble is noted, and raised."""
-        for _ in range(_REDIRECTS_MAX):  # a slot can move while we follow it, but not forever
+        for _ in range(REDIRECTS_MAX):  # a slot can move while we follow it, but not forever
             if failure.kind not in ("MOVED", "ASK"):
                 break
             elsewhere = self.topology.redirect(node, failure)
@@ -351,7 +344,7 @@ class ThreadDriver:
 
     def _in_trouble(self, node: Node, failure: RequestFailed) -> None:
         self.topology.troubled(node, failure)
-        if self._fails_over and failure.kind in _GONE and node in self._inbox_of:
+        if self._fails_over and failure.kind in GONE and node in self._inbox_of:
             self._agent.drop(node)  # it may be connected to what was the master
 
     def _abortable(self, act: Callable[[Callable[[Wire | None], None]], Any], cancel: Cancel) -> Any:
@@ -1020,8 +1013,8 @@ class _Agent(_Background):
         self._sleeps_until = 0.0
         self._lingers = True
         self._new: list[tuple[Node, Wire]] = []
-        self._new_owed: list[Asked] = []
-        self._owed: set[Asked] = set()
+        self._new_owed: list[PendingReply] = []
+        self._owed: set[PendingReply] = set()
         self._to_check: list[Node] = []
         self._heard_at: dict[Node, float] = {}
         self._pong_until: dict[Node, float] = {}
@@ -1052,7 +1045,7 @@ class _Agent(_Background):
         if wire is not None:
             wire.abort()  # reading it finds the end
 
-    def adopt(self, asked: Sequence[Asked]) -> None:
+    def adopt(self, asked: Sequence[PendingReply]) -> None:
         """Read what these connections owe, when it comes."""
         for one in asked:
             one.node.owed += 1
@@ -1166,7 +1159,7 @@ class _Agent(_Background):
         ready = selector.select(wait_s)
         self._lingers = bool(ready)
         for key, _ in ready:
-            if isinstance(key.data, Asked):
+            if isinstance(key.data, PendingReply):
                 self._read_owed(selector, key.data)
             elif key.data is None:
                 try:
@@ -1192,7 +1185,7 @@ class _Agent(_Background):
             if due:
                 driver.renew(due)
 
-    def _read_owed(self, selector: selectors.BaseSelector, asked: Asked) -> None:
+    def _read_owed(self, selector: selectors.BaseSelector, asked: PendingReply) -> None:
         sock = asked.wire.sock
         try:
             answer = asked.read()
@@ -1209,7 +1202,9 @@ class _Agent(_Background):
                 if protocol is not None:
                     self.driver.spawn(protocol)
 
-    def _disowned(self, selector: selectors.BaseSelector, asked: Asked, sock: socket.socket | None = None) -> None:
+    def _disowned(
+        self, selector: selectors.BaseSelector, asked: PendingReply, sock: socket.socket | None = None
+    ) -> None:
         self._owed.discard(asked)
         asked.node.owed -= 1
         try:
@@ -1220,7 +1215,7 @@ class _Agent(_Background):
     def _ping(self, node: Node) -> None:
         wire = self.driver._inbox_of.get(node)
         if wire is not None and node not in self._pong_until:
-            self._pong_until[node] = clock() + INBOX_PATIENCE_S
+            self._pong_until[node] = clock() + INBOX_TIMEOUT_S
             try:
                 wire.sock.send(_PING)
             except (OSError, ValueError):

@@ -23,7 +23,8 @@ _ASYNCIO = "an asyncio client of redis-py (redis.asyncio.Redis), or holdfast.asy
 
 def threads_topology(place: Any) -> Topology[Node]:
     """For a client that blocks."""
-    from holdfast._transport.threads import Node, SingleTopology, node_of_client
+    from holdfast._transport.single import SingleTopology
+    from holdfast._transport.threads import Node, node_of_client
 
     if isinstance(place, Address):
         return SingleTopology(Node(place.name, place.connection, is_ours=place.needs_no_names))
@@ -34,7 +35,7 @@ def threads_topology(place: Any) -> Topology[Node]:
     _refuse_part(place, _THREADS)
     seeds = place if isinstance(place, Seeds) else seeds_of(place)
     if seeds is not None:
-        from holdfast._transport.cluster import ThreadsCluster
+        from holdfast._transport.cluster_threads import ThreadsCluster
 
         if _is_asyncio(seeds.connection_class):
             _check_threads(place, wrong=True)
@@ -100,7 +101,8 @@ def _check_threads(client: Any, wrong: bool = False) -> None:
 
 def asyncio_topology(place: Any) -> Callable[[], Topology[Server]]:
     """For an asyncio client: what makes the servers, anew for every event loop."""
-    from holdfast._transport.aio import Server, SingleTopology, server_of_client
+    from holdfast._transport.aio import Server, server_of_client
+    from holdfast._transport.single import SingleTopology
 
     if isinstance(place, Members):
         for client in place.clients:
@@ -109,7 +111,7 @@ def asyncio_topology(place: Any) -> Callable[[], Topology[Server]]:
     _refuse_part(place, _ASYNCIO)
     seeds = place if isinstance(place, Seeds) else seeds_of(place)
     if seeds is not None:
-        from holdfast._transport.cluster import AioCluster
+        from holdfast._transport.cluster_aio import AioCluster
 
         if not _is_asyncio(seeds.connection_class):
             _check_asyncio(place, wrong=True)

@@ -16,7 +16,7 @@ import asyncio
 import math
 import select
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import monotonic
 from typing import Any, TypeAlias
 from weakref import WeakSet
@@ -29,10 +29,12 @@ from holdfast._core.failure import RequestFailed, refusal
 from holdfast._core.replies import FITS, MAYBE, Fits, expected_of, is_confirmation, nonsense, promises_too_much
 from holdfast._lua import Script
 from holdfast._transport.handshake import is_tls, late
+from holdfast._transport.limits import INBOX_QUIET_S, INBOX_TIMEOUT_S, MISPLACED
 from holdfast._transport.pack import pack_command, spelled_out
 from holdfast._transport.refusals import connection_failed
+from holdfast._transport.single import describe
 
-__all__ = ["Inbox", "Link", "Server", "SingleTopology", "server_of_client", "spelled_out", "told_already"]
+__all__ = ["Inbox", "Link", "Server", "server_of_client", "spelled_out", "told_already"]
 
 #: A connection attempt, handshake and discovery included, is given up after this, s.
 CONNECT_TIMEOUT_S = 5.0
@@ -45,18 +47,12 @@ UNSEEN_S = 0.0005
 _FAILED_A_TURN = 100
 #: And it is closed after this much more, s: until then, late replies are still matched.
 LINGER_S = 10.0
-#: An inbox that has been silent for this long is pinged when a waiter relies on it, s.
-INBOX_QUIET_S = 10.0
-#: How long the reply may take, s.
-INBOX_PATIENCE_S = 5.0
 #: Dedicated connections that are kept for the next user.
 IDLE_LINKS_MAX = 8
 
 _MORE = object()
 #: Transports of a kind that cannot be silenced, kept from their finalizers.
 _forgotten: list[Any] = []
-#: Errors of a server that has changed its role: its connections lead to the wrong place.
-_MISPLACED = frozenset({"READONLY", "MASTERDOWN"})
 _PING = pack_command(("PING",))
 _Push: type = getattr(hiredis, "PushNotification", type(None))
 
@@ -259,7 +255,7 @@ class Link(asyncio.Protocol):
                 self._load(script, future, deadline, packed, fits)
             return
         failure = refusal(said, self.server.name)
-        if failure.kind in _MISPLACED:
+        if failure.kind in MISPLACED:
             self.retire()
         if not future.done():
             _fail(future, failure)
@@ -513,7 +509,7 @@ class Inbox(asyncio.Protocol):
                 self.data_received(ahead)
             self._transport.write(pack_command(("SUBSCRIBE", self._channel)))
         try:
-            async with asyncio.timeout(INBOX_PATIENCE_S):
+            async with asyncio.timeout(INBOX_TIMEOUT_S):
                 await self._confirmed
         except TimeoutError:
             self.abort()
@@ -549,7 +545,7 @@ class Inbox(asyncio.Protocol):
         now = monotonic()
         if self._asked is None and self._transport is not None and now - self._heard_at > INBOX_QUIET_S:
             self._transport.write(_PING)
-            self._asked = self._loop.call_later(INBOX_PATIENCE_S, self._judge, now)
+            self._asked = self._loop.call_later(INBOX_TIMEOUT_S, self._judge, now)
 
     def _judge(self, asked_at: float) -> None:
         self._asked = None
@@ -676,6 +672,10 @@ class Server:
         if link is not None and (not silent_s or link.silent_for(monotonic()) > silent_s):
             link.retire()
 
+    def reconnect(self) -> None:
+        """Let the next request go on a new connection."""
+        self.retire_link()
+
     def retire(self) -> None:
         """It has left its Cluster: connections end when they owe nothing, and its inbox does now."""
         self.retired = True
@@ -727,39 +727,4 @@ def server_of_client(client: Any, name: str | None = None) -> Server:
         # Not pool.make_connection(): some pools count what they made, and never learn that ours has ended.
         return pool.connection_class(**pool.connection_kwargs)
 
-    return Server(name or _describe(pool), make)
-
-
-def _describe(pool: Any) -> str:
-    kwargs = pool.connection_kwargs
-    service = getattr(pool, "service_name", None)
-    if service is not None:
-        return f"{service} (through Sentinel)"
-    if "path" in kwargs:
-        return str(kwargs["path"])
-    return f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-
-
-class SingleTopology:
-    """One server for everything. `fails_over`: Sentinels may name another one for it."""
-
-    __slots__ = ("_server", "fails_over")
-    #: Whether MOVED and ASK can come.
-    moves = False
-
-    def __init__(self, server: Server, fails_over: bool = False) -> None:
-        self._server = server
-        self.fails_over = fails_over
-
-    def node_for(self, key: str | None, index: int | None) -> Server:
-        return self._server
-
-    def nodes(self) -> Sequence[Server]:
-        return (self._server,)
-
-    def redirect(self, node: Server, failure: RequestFailed) -> tuple[Server, bool] | None:
-        return None
-
-    def troubled(self, node: Server, failure: RequestFailed) -> None:
-        if self.fails_over and failure.kind in ("silent", "READONLY", "MASTERDOWN"):
-            node.retire_link()  # the next connection asks the Sentinels
+    return Server(name or describe(pool), make)

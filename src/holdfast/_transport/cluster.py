@@ -10,29 +10,32 @@ that asks next, `AioCluster` in a task.
 
 from __future__ import annotations
 
-import asyncio
-import binascii
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from holdfast._core.effects import Command
 from holdfast._core.failure import RequestFailed
-from holdfast._transport.aio import Server, told_already
+from holdfast._core.keys import SLOTS
+from holdfast._core.keys import slot_of as slot_of_key
 from holdfast._transport.clock import clock
 from holdfast._transport.handshake import UnfitServer
-from holdfast._transport.pack import pack_command
-from holdfast._transport.threads import Node
 
-__all__ = ["AioCluster", "ClusterTopology", "ThreadsCluster", "slot_of"]
+__all__ = [
+    "REFRESH_EVERY_S",
+    "REFRESH_STAGGER_S",
+    "REFRESH_TIMEOUT_S",
+    "REFRESH_TRIES",
+    "REFRESH_WAIT_S",
+    "ClusterTopology",
+    "refuse",
+    "slot_of",
+]
 
 N = TypeVar("N")
 
-SLOTS = 16_384
 #: The table is not read more often than this, s.
 REFRESH_EVERY_S = 0.25
 #: How long a node is asked for it, s, and how many nodes at a time.
-REFRESH_PATIENCE_S = 1.0
+REFRESH_TIMEOUT_S = 1.0
 REFRESH_TRIES = 3
 #: The next one is asked when the one before has not answered for this long, s.
 REFRESH_STAGGER_S = 0.05
@@ -57,16 +60,10 @@ def _is_below(digits: str, limit: int) -> bool:
 
 
 def slot_of(key: str) -> int:
-    """The slot of a key: CRC16 of what stands between the first "{" and the next "}", or of the whole key."""
+    """The slot of a key, computed once for those that are not long."""
     slot = _slots.get(key)
     if slot is None:
-        data = key.encode()
-        opened = data.find(b"{")
-        if opened >= 0:
-            closed = data.find(b"}", opened + 1)
-            if closed > opened + 1:
-                data = data[opened + 1 : closed]
-        slot = binascii.crc_hqx(data, 0) % SLOTS
+        slot = slot_of_key(key)
         if len(key) <= _SLOT_KEY_MAX:
             if len(_slots) >= _SLOTS_KEPT:
                 _slots.clear()
@@ -79,13 +76,8 @@ def _is_single(failure: RequestFailed) -> bool:
     return "cluster support disabled" in failure.message
 
 
-def _refuse() -> Any:
+def refuse() -> Any:
     raise UnfitServer("it is not a node of a Cluster (cluster support is disabled there): use redis:// for it")
-
-
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()
 
 
 class ClusterTopology(Generic[N]):
@@ -256,166 +248,3 @@ def _shares_of(shares: Any, own_host: str) -> list[tuple[int, int, list[tuple[st
             raise ValueError("no master")
         read.append((first, last, addresses))
     return read
-
-
-class ThreadsCluster(ClusterTopology[Node]):
-    """For threads: one that finds the table stale has it read, and waits a moment; the others go on with the old one.
-
-    A thread of its own reads, since the nodes that it asks may hang for longer than anybody has given.
-    """
-
-    def __init__(self, seeds: Sequence[tuple[str, int]], make: Callable[[str, int], Node]) -> None:
-        super().__init__(seeds, make)
-        self._place = [None]  # taken by the one that reads
-
-    def node_for(self, key: str | None, index: int | None) -> Node:
-        if self._stale and (read := self._begin_to_read()) is not None:
-            read.wait(REFRESH_WAIT_S)
-        return super().node_for(key, index)
-
-    def owner_of(self, key: str | None) -> Node:
-        """The same for those who must not wait."""
-        if self._stale:
-            self._begin_to_read()
-        return super().node_for(key, None)
-
-    def _refusing(self, node: Node) -> Node:
-        return Node(node.name, _refuse)
-
-    def _leave(self, node: Node) -> None:
-        node.retire()
-
-    def _has_left(self, node: Node) -> bool:
-        return not node.in_use()
-
-    def _begin_to_read(self) -> threading.Event | None:
-        """Have the table read, if it is time for that: set when that has ended."""
-        if not self._due():
-            return None
-        try:
-            self._place.pop()
-        except IndexError:
-            return None
-        read = threading.Event()
-        try:
-            threading.Thread(target=self._read_and_tell, args=(read,), name="holdfast-slots", daemon=True).start()
-        except RuntimeError:  # no more threads
-            self._place.append(None)
-            return None
-        except BaseException:
-            self._place.append(None)
-            raise
-        return read
-
-    def _read_and_tell(self, read: threading.Event) -> None:
-        try:
-            self._read()
-        finally:
-            self._place.append(None)
-            read.set()
-
-    def _read(self) -> None:
-        """Ask one node after the other, without waiting long for those before, until one has told."""
-        self._read_at = clock()
-        candidates = self._candidates()[:REFRESH_TRIES]
-        left = [None] * len(candidates)
-        told = threading.Event()
-
-        def ask(node: Node) -> None:
-            try:
-                if self._learn(node, node.command(Command(("CLUSTER", "SLOTS"), REFRESH_PATIENCE_S))):
-                    told.set()
-            except RequestFailed as failure:
-                self._said(node, failure)
-            finally:
-                left.pop()
-                if not left:
-                    told.set()
-
-        for node in candidates[:-1]:
-            try:
-                threading.Thread(target=ask, args=(node,), name="holdfast-slots", daemon=True).start()
-            except RuntimeError:  # no more threads
-                ask(node)
-            if told.wait(REFRESH_STAGGER_S):
-                return
-        ask(candidates[-1])
-        told.wait(2 * REFRESH_PATIENCE_S)
-
-    def forget(self) -> None:
-        """After fork, in the child: another thread may have been reading."""
-        self._place = [None]
-
-
-class AioCluster(ClusterTopology[Server]):
-    """For asyncio: a task reads the table, and nobody waits for it but the first, a moment."""
-
-    def __init__(self, seeds: Sequence[tuple[str, int]], make: Callable[[str, int], Server]) -> None:
-        super().__init__(seeds, make)
-        self._task: asyncio.Task[None] | None = None
-
-    def _outdated(self) -> None:
-        super()._outdated()
-        if self._task is None or self._task.done():
-            try:
-                self._task = asyncio.get_running_loop().create_task(self._read())
-                self._task.add_done_callback(told_already)
-            except RuntimeError:
-                pass  # no event loop runs: the next one reads it
-
-    async def _read(self) -> None:
-        pause_s = self._read_at + REFRESH_EVERY_S - clock()
-        if pause_s > 0:
-            await asyncio.sleep(pause_s)
-        self._read_at = clock()
-        asked: dict[asyncio.Future[Any], Server] = {}
-        try:
-            for server in self._candidates()[:REFRESH_TRIES]:
-                asked[server.submit(pack_command(("CLUSTER", "SLOTS")), REFRESH_PATIENCE_S)] = server
-                if await self._told(asked, REFRESH_STAGGER_S):
-                    return
-            until = clock() + 2 * REFRESH_PATIENCE_S
-            while asked and (left_s := until - clock()) > 0:
-                if await self._told(asked, left_s):
-                    return
-        except RequestFailed:
-            return  # the client is closed
-        finally:
-            for future in asked:
-                future.add_done_callback(_retrieve)
-
-    def _refusing(self, node: Server) -> Server:
-        return Server(node.name, _refuse)
-
-    def _leave(self, node: Server) -> None:
-        node.retire()
-
-    def _has_left(self, node: Server) -> bool:
-        return node.gone
-
-    async def _told(self, asked: dict[asyncio.Future[Any], Server], request_timeout_s: float) -> bool:
-        """Whether one of them has told who owns what."""
-        done, _ = await asyncio.wait(asked, timeout=request_timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        for future in done:
-            server = asked.pop(future)
-            error = future.exception()
-            if error is None and self._learn(server, future.result()):
-                return True
-            if isinstance(error, RequestFailed):
-                self._said(server, error)
-        return False
-
-    async def known(self) -> None:
-        """Wait a moment for the table when it has never been read: who is asked first may hang."""
-        if self._read_at == float("-inf"):
-            self._outdated()
-        if not self._learned and self._task is not None:
-            await asyncio.wait((self._task,), timeout=REFRESH_WAIT_S)
-
-    def end(self) -> asyncio.Task[None] | None:
-        """The task that reads, cancelled, if there is one."""
-        task, self._task = self._task, None
-        if task is None or task.done():
-            return None
-        task.cancel()
-        return task

@@ -39,13 +39,13 @@ from holdfast._transport.dial import Attempts
 from holdfast._transport.greenlets import poll_of_the_system
 from holdfast._transport.handshake import is_tls, late
 from holdfast._transport.inherited import ours
+from holdfast._transport.limits import MISPLACED
 from holdfast._transport.pack import pack_command, pack_script, pack_sync, spelled_out
+from holdfast._transport.single import describe
 
-__all__ = ["Node", "SingleTopology", "Wire", "node_of_client"]
+__all__ = ["Node", "Wire", "node_of_client"]
 
 _ASKING = pack_command(("ASKING",))
-#: Errors of a server that has changed its role: its connections lead to the wrong place.
-_MISPLACED = frozenset({"READONLY", "MASTERDOWN"})
 #: What is left of a time is not worth a system call when it differs by less from what the socket knows, s.
 _NEGLIGIBLE_S = 0.01
 #: A connection that leaves less than this for the request is too late, s.
@@ -400,6 +400,10 @@ class Node:
             except IndexError:
                 return
 
+    def reconnect(self) -> None:
+        """Let the next request go on a new connection."""
+        self.drop_idle()
+
     def close(self) -> None:
         """No new connections; those in use are closed when they come back."""
         self.closed = True
@@ -652,7 +656,7 @@ class Node:
     def refused(self, reply: Any) -> RequestFailed:
         """The trouble behind a server's error."""
         failure = refusal(str(reply), self.name)
-        if failure.kind in _MISPLACED:
+        if failure.kind in MISPLACED:
             self.drop_idle()
         return failure
 
@@ -707,40 +711,3 @@ def node_of_client(client: Any, name: str | None = None) -> Node:
         return pool.connection_class(**pool.connection_kwargs)
 
     return Node(name or describe(pool), make)
-
-
-def describe(pool: Any) -> str:
-    """host:port, or the socket's path, or the Sentinel's service, for messages."""
-    kwargs = pool.connection_kwargs
-    service = getattr(pool, "service_name", None)
-    if service is not None:
-        return f"{service} (through Sentinel)"
-    if "path" in kwargs:
-        return str(kwargs["path"])
-    return f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-
-
-class SingleTopology:
-    """One node for everything. `fails_over`: Sentinels may name another server for it."""
-
-    __slots__ = ("_node", "fails_over")
-
-    #: Whether MOVED and ASK can come, and keys of one script have to share a slot.
-    moves = False
-
-    def __init__(self, node: Node, fails_over: bool = False) -> None:
-        self._node = node
-        self.fails_over = fails_over
-
-    def node_for(self, key: str | None, index: int | None) -> Node:
-        return self._node
-
-    def nodes(self) -> Sequence[Node]:
-        return (self._node,)
-
-    def redirect(self, node: Node, failure: RequestFailed) -> tuple[Node, bool] | None:
-        return None
-
-    def troubled(self, node: Node, failure: RequestFailed) -> None:
-        if self.fails_over and failure.kind in ("silent", "broken", "READONLY", "MASTERDOWN"):
-            node.drop_idle()  # the next connection asks the Sentinels

@@ -14,12 +14,12 @@ from holdfast._lua import Script
 from holdfast._transport.pack import spelled_out
 from holdfast._transport.threads import Node, Wire
 
-__all__ = ["Asked"]
+__all__ = ["PendingReply"]
 
 _Push: type = getattr(hiredis, "PushNotification", type(None))
 
 
-class Asked:
+class PendingReply:
     """One request under way on one connection."""
 
     __slots__ = ("index", "late", "loaded", "node", "packed", "script", "sent_at", "until", "wire")
