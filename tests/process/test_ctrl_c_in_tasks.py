@@ -85,9 +85,9 @@ async def main():
 A_CONNECTION_IS_MADE = """
 connect = transport._connect
 
-async def interrupted(make, name):
+async def interrupted(*args):
     once()
-    return await connect(make, name)
+    return await connect(*args)
 
 transport._connect = interrupted
 
@@ -115,4 +115,4 @@ def test_an_interruption_ends_in_time_and_in_silence(
         text=True,
         timeout=60,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr

@@ -46,6 +46,7 @@ from holdfast._core.record import LeaseRecord, Order, Schedule
 from holdfast._core.replies import COUNT, DONE, FITS, MAYBE, wake_of
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, Busy, Grant, granted, released, within
+from holdfast._drivers.reopening import Reopening
 from holdfast._lua import SCRIPTS
 from holdfast._transport.aio import Inbox, Server, told_already
 from holdfast._transport.clock import clock
@@ -168,6 +169,7 @@ class AioDriver:
         self._unread: AioCluster | None = topology if isinstance(topology, AioCluster) else None
         self._fails_over: bool = getattr(topology, "fails_over", False)
         self._waiters: dict[str, _Waiter] = {}
+        self._reopening: weakref.WeakKeyDictionary[Server, Reopening] = weakref.WeakKeyDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = float("inf")
@@ -647,8 +649,12 @@ class AioDriver:
 
     async def _open_inbox(self, server: Server) -> Inbox:
         try:
+            reopening = self._reopening.setdefault(server, Reopening(self.settings))
+            if reopening.pause_s:
+                await self._pause(self._sleepers, reopening.pause_s)
             inbox = Inbox(server, self.channel, self._deliver, self._inbox_broken, self.loop)
             await inbox.subscribe()
+            reopening.opened(clock())
             server.inbox = inbox
             return inbox
         finally:
@@ -656,6 +662,7 @@ class AioDriver:
 
     def _inbox_broken(self, inbox: Inbox) -> None:
         """Those who wait look for themselves, and open it anew."""
+        self._reopening[inbox.server].broke(clock())
         self._ask_all_waiters()
 
     def _ask_all_waiters(self) -> None:

@@ -53,6 +53,7 @@ from holdfast._drivers.ending import end as end_clients
 from holdfast._drivers.ending import run_out
 from holdfast._drivers.identity import here
 from holdfast._drivers.many import GRACE_S, Dialler, ask_all
+from holdfast._drivers.reopening import Reopening
 from holdfast._drivers.teller import CANNOT_START, Teller, report
 from holdfast._transport.clock import clock
 from holdfast._transport.greenlets import refuse_half_patched, who_patched
@@ -161,6 +162,7 @@ class ThreadDriver:
         self._waiters: dict[str, Mailbox[Wake | None]] = {}
         self._inbox_locks: dict[Node, Any] = {}
         self._inbox_of: dict[Node, Wire] = {}
+        self._reopening: dict[Node, Reopening] = {}
         self._sessions: dict[str, Wire] = {}
         self._dropped: collections.deque[LeaseRecord] = collections.deque()
         self._to_give_back: collections.deque[LeaseRecord] = collections.deque()
@@ -531,9 +533,13 @@ class ThreadDriver:
         try:
             if node in self._inbox_of:
                 return
+            reopening = self._reopening.setdefault(node, Reopening(self.settings))
+            if reopening.pause_s:
+                self._over.wait_s(min(reopening.pause_s, until - clock()))
             if self.closed:
                 raise RequestFailed("closed", "the client is closed", node.name, maybe_executed=False, transient=False)
             wire = node.subscribe(self.channel, max(0.05, until - clock()))
+            reopening.opened(clock())
             if self._inbox_of.setdefault(node, wire) is wire:
                 self._agent.watch(node, wire)
             else:
@@ -546,8 +552,10 @@ class ThreadDriver:
         wire = self._inbox_of.pop(node, None)
         if wire is not None:
             wire.close()
+            self._reopening[node].broke(clock())
         if node.closed:  # it has left its Cluster
             self._inbox_locks.pop(node, None)
+            self._reopening.pop(node, None)
         self._ask_all_waiters()
 
     def _ask_all_waiters(self) -> None:

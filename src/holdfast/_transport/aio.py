@@ -485,7 +485,7 @@ class Inbox(asyncio.Protocol):
         on_broken: Callable[[Inbox], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._server = server
+        self.server = server
         self._channel = channel
         self._on_message = on_message
         self._on_broken = on_broken
@@ -500,7 +500,7 @@ class Inbox(asyncio.Protocol):
 
     async def subscribe(self) -> None:
         """Connect, and wait for the confirmation. Raises `RequestFailed`."""
-        connection = await _connect(self._server)
+        connection = await _connect(self.server)
         self._transport, self._kept, ahead = _take_over(connection, self)
         if self._transport.is_closing():
             self.connection_lost(None)
@@ -514,7 +514,7 @@ class Inbox(asyncio.Protocol):
         except TimeoutError:
             self.abort()
             raise RequestFailed(
-                "silent", "no answer to SUBSCRIBE", self._server.name, maybe_executed=False, transient=True
+                "silent", "no answer to SUBSCRIBE", self.server.name, maybe_executed=False, transient=True
             ) from None
         except BaseException:
             self.abort()
@@ -532,12 +532,12 @@ class Inbox(asyncio.Protocol):
                     self.open = True
                     self._confirmed.set_result(None)
                 elif isinstance(reply, hiredis.ReplyError):
-                    self._confirmed.set_exception(refusal(str(reply), self._server.name))
+                    self._confirmed.set_exception(refusal(str(reply), self.server.name))
                 else:
                     raise ValueError(repr(reply))
         except Exception as error:  # of the parser, which runs out of memory for some
             if not self._confirmed.done():
-                self._confirmed.set_exception(nonsense(str(error), "a confirmation of SUBSCRIBE", self._server.name))
+                self._confirmed.set_exception(nonsense(str(error), "a confirmation of SUBSCRIBE", self.server.name))
             self.abort()
 
     def check(self) -> None:
@@ -562,7 +562,7 @@ class Inbox(asyncio.Protocol):
         if not self._confirmed.done():
             said = str(exc) if exc is not None and str(exc) else "the connection was closed"
             self._confirmed.set_exception(
-                RequestFailed("broken", said, self._server.name, maybe_executed=False, transient=True)
+                RequestFailed("broken", said, self.server.name, maybe_executed=False, transient=True)
             )
             self._confirmed.exception()  # retrieved: nobody may be waiting any more
         if was_open:
