@@ -80,7 +80,7 @@ byte ends = ENDS;
 byte said[CLIENTS];     /* the fencing token in the message */
 byte last_fence = 0;
 #define NEXT_FENCE fence++
-#define SAY said[heir] = fence
+#define SAY said[next_holder] = fence
 #else
 #define NEXT_FENCE skip
 #define SAY skip
@@ -104,36 +104,36 @@ inline stop_believing(who) {
 
 /* Take the head of the queue whose process is there, and hand it the lock; else leave it free. */
 inline hand_over() {
-  heir = NOBODY;
+  next_holder = NOBODY;
   do
   :: nempty(queue) ->
-     queue?heir;
+     queue?next_holder;
 #ifdef KEEP_THE_DEAD
      break
 #else
      if
-     :: there[heir] -> break
-     :: else -> heir = NOBODY
+     :: there[next_holder] -> break
+     :: else -> next_holder = NOBODY
      fi
 #endif
   :: empty(queue) -> break
   od;
-  owner = heir;
+  owner = next_holder;
   until = BY_CLAIM;
   if
-  :: heir != NOBODY ->
+  :: next_holder != NOBODY ->
      NEXT_FENCE;
      if
      :: losses > 0 -> losses--
      :: true ->
         if
-        :: !message[heir] -> message[heir] = true; SAY
+        :: !message[next_holder] -> message[next_holder] = true; SAY
         :: else -> skip /* the older one is still there */
         fi
      fi
   :: else -> skip
   fi;
-  heir = NOBODY
+  next_holder = NOBODY
 }
 
 inline leave_queue() {
@@ -151,7 +151,7 @@ inline enter_queue() {
 }
 
 proctype Client(byte me) {
-  byte heir = NOBODY;
+  byte next_holder = NOBODY;
   byte rounds = ROUNDS;
   byte told = 0;
   bool granted = false;

@@ -1,6 +1,6 @@
 """A process that lives through faults of the process: `python -m rig.life JSON`. Its ends are in `rig.exits`.
 
-It does what `rig.deeds` knows, in several threads or tasks, while `rig.hazards` strikes; then closes its clients, looks
+It does what `rig.actions` has, in several threads or tasks, while `rig.hazards` strikes; then closes its clients, looks
 for what they have left, and ends in the way that it was told.
 """
 
@@ -20,7 +20,7 @@ import warnings
 from typing import Any
 
 from rig import exits
-from rig.deeds import Deeds
+from rig.actions import Actions
 from rig.hazards import Hazards
 from rig.state import OWN_TTL_S, Interrupted, LifeState, Shared, driven
 from testbed import leaks
@@ -71,8 +71,8 @@ class Life(LifeState):
         growth = leaks.Growth()
         self.clients = [Shared(self.connect(), self.over_quorum) for _ in range(2)]
         hazards = self.hazards = Hazards(self, self.faults)
-        deeds = [Deeds(self, number) for number in range(self.config["loops"])]
-        threads = [threading.Thread(target=self._work, args=(each,), name="rig-loop") for each in deeds[1:]]
+        actions = [Actions(self, number) for number in range(self.config["loops"])]
+        threads = [threading.Thread(target=self._work, args=(each,), name="rig-loop") for each in actions[1:]]
         for thread in threads:
             thread.start()
         hazards.begin()
@@ -82,7 +82,7 @@ class Life(LifeState):
             self.armed = False
             self.watch.end(0)
             try:
-                driven(deeds[0].one())
+                driven(actions[0].one())
             except Interrupted:
                 pass
             except Exception as error:
@@ -95,13 +95,13 @@ class Life(LifeState):
         hazards.end()
         self.stopping = True
         self._closing(threads)
-        del deeds, threads, hazards
+        del actions, threads, hazards
         self._check(before, growth)
 
-    def _work(self, deeds: Deeds) -> None:
+    def _work(self, actions: Actions) -> None:
         while not self.stopping:
             try:
-                driven(deeds.one())
+                driven(actions.one())
             except BaseException as error:
                 self.crashed(error)
                 return
@@ -155,7 +155,7 @@ class Life(LifeState):
         growth = leaks.Growth()
         self.clients = [Shared(self.connect(), self.over_quorum) for _ in range(2)]
         hazards = self.hazards = Hazards(self, self.faults)
-        tasks = [asyncio.create_task(self._awork(Deeds(self, number))) for number in range(self.config["loops"])]
+        tasks = [asyncio.create_task(self._awork(Actions(self, number))) for number in range(self.config["loops"])]
         hazards.begin()
         until = time.monotonic() + self.config["seconds"]
         while time.monotonic() < until and not all(task.done() for task in tasks):
@@ -197,9 +197,9 @@ class Life(LifeState):
         if growth.samples:
             self.log.write("memory", growth.samples[0], growth.samples[-1])
 
-    async def _awork(self, deeds: Deeds) -> None:
+    async def _awork(self, actions: Actions) -> None:
         while not self.stopping:
-            await deeds.one()
+            await actions.one()
 
     async def _awarm(self) -> None:
         client = self.connect()
@@ -229,7 +229,7 @@ def main(config: dict[str, Any]) -> int:
     warnings.simplefilter("ignore", DeprecationWarning)  # of fork with threads, which is what we are here for
     warnings.simplefilter("error", RuntimeWarning)
     # An exception may fall between the making of a coroutine of ours and its first step.
-    warnings.filterwarnings("ignore", message="coroutine 'Deeds", category=RuntimeWarning)
+    warnings.filterwarnings("ignore", message="coroutine 'Actions", category=RuntimeWarning)
     sys.unraisablehook = _unraisable
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -81,7 +81,7 @@ class Nemesis:
             # Without sync_replicas a promoted replica may lack the last writes: that is what the row says.
             self._menu += [("failover", 22, self._failover)]
 
-    def reign(self, stopping: threading.Event) -> None:
+    def run(self, stopping: threading.Event) -> None:
         """Fault after fault, all kinds in turn before any comes again, until told to stop."""
         while True:
             for kind, row, inject in self._random.sample(self._menu, len(self._menu)):
@@ -137,10 +137,10 @@ class Nemesis:
         for wire in wires:
             wire.heal()
 
-    def _lose(self, deed: Any) -> None:
+    def _lose(self, action: Any) -> None:
         wires = self._wires()
         for wire in wires:
-            wire.on(b"*", deed, most=self._random.randint(1, 3), skip=self._random.randint(0, 5))
+            wire.on(b"*", action, most=self._random.randint(1, 3), skip=self._random.randint(0, 5))
         self._some_time(most_s=1)
         for wire in wires:
             wire.heal()

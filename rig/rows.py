@@ -245,7 +245,7 @@ ALSO |= {
     "test_what_is_connected_goes_on_without_descriptors": (63,),
     "test_a_connection_that_cannot_be_made_says_so": (63,),
     "test_a_thread_with_the_number_of_an_ended_one_does_not_own_its_lease": (64,),
-    "test_a_stranger_cannot_use_the_condition_of_an_ended_thread": (64,),
+    "test_another_thread_cannot_use_the_condition_of_an_ended_thread": (64,),
     "test_a_reader_with_the_number_of_an_ended_one_reads": (64,),
     "test_tasks_that_get_the_address_of_an_ended_one": (64,),
     "test_the_end_of_a_lost_lead_leaves_the_next_one_alone": (65,),
@@ -337,7 +337,7 @@ class Shown:
 
     name: str
     path: str
-    faces: str
+    apis: str
     servers: str
 
 
@@ -369,11 +369,11 @@ def _test(function: ast.FunctionDef | ast.AsyncFunctionDef, path: Path, source: 
     decorators = " ".join(ast.unparse(each) for each in function.decorator_list)
     chosen = [name for name in ("threads", "asyncio") if "'face" in decorators and f"'{name}'" in decorators]
     if chosen:
-        faces = ", ".join(chosen)
+        apis = ", ".join(chosen)
     elif asked_for & {"face", "near", "far", "locks"}:
-        faces = "threads, asyncio"
+        apis = "threads, asyncio"
     else:
-        faces = "asyncio" if "asyncio" in source else "threads"
+        apis = "asyncio" if "asyncio" in source else "threads"
     servers = ""
     if "EVERY_SERVER" in decorators or asked_for & {"server", "url", "server_kind"}:
         servers = "Redis 6.2, Redis 7.0, Valkey 9.1"
@@ -381,7 +381,7 @@ def _test(function: ast.FunctionDef | ast.AsyncFunctionDef, path: Path, source: 
         servers = "Redis 6.2, Valkey 9.1"
     elif "redis70" in decorators:
         servers = "Redis 7.0, Valkey 9.1"
-    return Shown(function.name, path.relative_to(ROOT).as_posix(), faces, servers)
+    return Shown(function.name, path.relative_to(ROOT).as_posix(), apis, servers)
 
 
 def page() -> str:
@@ -438,7 +438,7 @@ def page() -> str:
 
 
 def _shown(test: Shown) -> str:
-    extra = "; ".join(filter(None, (test.faces, test.servers)))
+    extra = "; ".join(filter(None, (test.apis, test.servers)))
     return f"[`{test.name}`](../{test.path}) ({extra})"
 
 

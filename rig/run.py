@@ -118,11 +118,11 @@ class Run:
             self._close.callback(clock.close)
             home = Path(clock.program).parent
             self.environment |= {"HOLDFAST_LAB_CLOCK": str(home / "offset"), "LD_PRELOAD": str(home / "clock.so")}
-        faces = ["threads", "asyncio"] if KINDS[library][1] is not None else ["threads"]
+        apis = ["threads", "asyncio"] if KINDS[library][1] is not None else ["threads"]
         self._configs: list[dict[str, Any]] = [
             {
                 "library": library,
-                "face": faces[number % len(faces)],
+                "api": apis[number % len(apis)],
                 "url": stage.url_for(number),
                 "ttl_s": ttl_s,
                 "loops": loops,
@@ -154,7 +154,7 @@ class Run:
 
     def _begin(self, number: int) -> _Worker:
         self._count += 1
-        name = f"{number}{self._configs[number]['face'][0]}{self._count}"
+        name = f"{number}{self._configs[number]['api'][0]}{self._count}"
         config = {
             **self._configs[number],
             "name": name,

@@ -95,9 +95,9 @@ class LifeState(ABC):
         self.watch = Watch(self.hung)
         self.watch.each(self._tell)
         extra = {"outlived": "outlived", "close": "close_one", "fork": "fork", "handler": "spare"}
-        self.extra_deeds = frozenset(deed for fault, deed in extra.items() if fault in self.faults)
+        self.extra_actions = frozenset(action for fault, action in extra.items() if fault in self.faults)
 
-    # ---- for the deeds ----
+    # ---- for the actions ----
 
     def connect(self) -> Any:
         """A client of its own."""

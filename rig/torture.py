@@ -169,10 +169,10 @@ def torture(
             opened.callback(crew.join)
             opened.callback(crew.kill)
             crew.start()
-        reign = threading.Thread(target=_reign, args=(nemesis, run, calm_s), name="nemesis")
+        striking = threading.Thread(target=_strike, args=(nemesis, run, calm_s), name="nemesis")
         opened.callback(run.stopping.set)
-        reign.start()
-        opened.callback(reign.join)
+        striking.start()
+        opened.callback(striking.join)
         opened.callback(run.stopping.set)
         until = time.monotonic() + seconds
         said_at = time.monotonic()
@@ -186,7 +186,7 @@ def torture(
                     run.failures.append(f"worker {number} ended by itself: {worker.said()}")
                     until = 0
         run.stopping.set()
-        reign.join()
+        striking.join()
         run.stopping = threading.Event()
         if crew is not None:
             crew.join()
@@ -202,11 +202,11 @@ def torture(
     return report
 
 
-def _reign(nemesis: Nemesis, run: Run, calm_s: float) -> None:
+def _strike(nemesis: Nemesis, run: Run, calm_s: float) -> None:
     if run.stopping.wait(calm_s):
         return
     try:
-        nemesis.reign(run.stopping)
+        nemesis.run(run.stopping)
     except Exception as error:
         run.failures.append(f"the nemesis failed: {type(error).__name__}: {error}")
 

@@ -144,7 +144,7 @@ def main(config: dict[str, Any]) -> int:
         trace.install()
     blocking, tasks = KINDS[config["library"]]
     failed: list[BaseException] = []
-    if config["face"] == "threads":
+    if config["api"] == "threads":
         locks: Locks = blocking(config["url"], config["ttl_s"], **config["options"])
         loops = [_Loop(config, number, locks, log, stopping, trace) for number in range(config["loops"])]
 

@@ -348,7 +348,7 @@ class Process:
             self.resume(task, ticket, None, error)
 
     def _heard_trouble(self, server: int, failure: RequestFailed) -> None:
-        """Ask who is master now, as a Sentinel client does when it connects anew."""
+        """Ask who is master now, as a Sentinel client does when it connects again."""
         if server == self.master and failure.kind in ("refused", "broken", "silent", "READONLY"):
             if self.master != self.world.master_number():
                 self.world.redirected_at = self.world.now

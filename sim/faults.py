@@ -240,29 +240,29 @@ class Nemesis:
         """A replica is promoted; the old master is down, or cut off and still believing in itself."""
         world = self.world
         old = world.master
-        heirs = [node for node in world.nodes if node.master is old and node.up]
-        if not heirs:
+        candidates = [node for node in world.nodes if node.master is old and node.up]
+        if not candidates:
             return
-        heir = world.rng.choice(heirs)
+        promoted = world.rng.choice(candidates)
         stays = world.rng.random() < 0.5
-        self._note(f"{heir.name} is promoted, {old.name} {'goes on as a stale master' if stays else 'stops'}")
+        self._note(f"{promoted.name} is promoted, {old.name} {'goes on as a stale master' if stays else 'stops'}")
         if not stays:
             old.stop()
         # Nothing more reaches the replicas of the old master.
-        heir.master = None
-        heir.link_cut = False
-        heir.changes = heir.has
-        # What is still under way to the others is not what they will have from the heir.
+        promoted.master = None
+        promoted.link_cut = False
+        promoted.changes = promoted.has
+        # What is still under way to the others is not what they will have from the new master.
         for replica in old.replicas:
             replica.generation = -1
-        heir.generation = world.new_generation()
-        heir.drop_subscribers()
+        promoted.generation = world.new_generation()
+        promoted.drop_subscribers()
         old.replicas = []
-        world.master = heir
+        world.master = promoted
         for node in world.nodes:
-            if node not in (old, heir) and node.up:
-                self._follow(node, heir)
-        world.lost_data(heir)
+            if node not in (old, promoted) and node.up:
+                self._follow(node, promoted)
+        world.lost_data(promoted)
         world.after(1.0 + world.rng.random() * 5.0, self._rejoin, old)
 
     def _follow(self, node: Node, master: Node) -> None:

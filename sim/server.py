@@ -734,7 +734,7 @@ class _Engine:
         )
 
     def forget(self) -> None:
-        """The scripts' texts have changed (a mutant): compile anew."""
+        """The scripts' texts have changed (a mutant): compile again."""
         self._loaded.clear()
 
     def run(

@@ -193,7 +193,7 @@ class Sessions(Primitive, Generic[T]):
         timeout_s: float | None,
         start: Callable[[float | None, bool], Protocol[Grant | Busy]],
     ) -> Protocol[Grant | Busy]:
-        """An acquisition that the fast path may do, as the faces do it."""
+        """An acquisition that the fast path may do, as the APIs do it."""
         first: Call | None = None
         if turn.sync is None:
             request_timeout_s = request_timeout_for(turn.ttl_ms, turn.settings)

@@ -218,7 +218,7 @@ class _Seat:
         self.timers: list[_Timer] = []
         #: A process is what has reached it and when: its state needs no other description.
         self.history = hashlib.blake2b(digest_size=16)
-        #: The timer that fires next; to be looked for anew when something has reached the process.
+        #: The timer that fires next; to be looked for again when something has reached the process.
         self.next: _Timer | None = None
         self.known = False
         #: The last choice touched it.

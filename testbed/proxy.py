@@ -24,12 +24,12 @@ from typing import Any, Literal, Self, TypeVar
 
 from holdfast._lua import SCRIPTS
 
-__all__ = ["Deed", "Proxy", "Rule"]
+__all__ = ["Action", "Proxy", "Rule"]
 
 R = TypeVar("R")
 
 #: What happens at a request that a rule is for.
-Deed = Literal[
+Action = Literal[
     "swallow",  # it and everything after it never arrives; the connection stays open, dead
     "lose the reply",  # it arrives; nothing comes back on this connection any more
     "reset",  # it does not arrive; the client's connection ends with RST
@@ -43,9 +43,9 @@ Deed = Literal[
 class Rule:
     """What to do at requests that contain `needle`: leaves out the first `skip`, serves for `most`."""
 
-    def __init__(self, needle: bytes, deed: Deed, most: int | None, skip: int) -> None:
+    def __init__(self, needle: bytes, action: Action, most: int | None, skip: int) -> None:
         self.needle = needle
-        self.deed = deed
+        self.action = action
         self.most = most
         self.skip = skip
         self.seen = 0
@@ -155,19 +155,19 @@ class _Pair:
         for rule in tuple(self.proxy.rules):
             if not rule.takes(data):
                 continue
-            if rule.deed == "swallow":
+            if rule.action == "swallow":
                 self.up.dead = True
-            elif rule.deed == "lose the reply":
+            elif rule.action == "lose the reply":
                 self.down.dead = True
-            elif rule.deed == "reset":
+            elif rule.action == "reset":
                 self.reset()
                 return
-            elif rule.deed == "reset after":
+            elif rule.action == "reset after":
                 self.reset_at_reply = True
-            elif rule.deed == "hold":
+            elif rule.action == "hold":
                 self.up.shut = True
                 rule._held.append((self.up, self.proxy.loop))
-            elif rule.deed == "hold the reply":
+            elif rule.action == "hold the reply":
                 self.down.shut = True
                 rule._held.append((self.down, self.proxy.loop))
         self.up.send(data)
@@ -295,10 +295,10 @@ class Proxy:
 
     # ---- what a test does ----
 
-    def on(self, script: str | bytes, deed: Deed, *, most: int | None = 1, skip: int = 0) -> Rule:
+    def on(self, script: str | bytes, action: Action, *, most: int | None = 1, skip: int = 0) -> Rule:
         """A rule for calls of a shipped script (by its name), or for requests that contain these bytes."""
         needle = SCRIPTS[script].sha.encode() if isinstance(script, str) else script
-        rule = Rule(needle, deed, most, skip)
+        rule = Rule(needle, action, most, skip)
         self._do(lambda: self.rules.append(rule))
         return rule
 

@@ -1,4 +1,4 @@
-"""Events and latches: who waits goes through once it is open, and not before; a deed counts once."""
+"""Events and latches: who waits goes through once it is open, and not before; an action counts once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Gate(Thing):
         self.kind = kind
         self.declared = declared
         self.missing = declared
-        #: Deeds that count no more, and until which ms the server knows them.
+        #: Actions that count no more, and until which ms the server knows them.
         self.done: set[bytes] = set()
         self.done_until_ms = 0
         #: Since when it is open; until when it was, or is.

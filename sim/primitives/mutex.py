@@ -36,8 +36,8 @@ class Lock(Thing):
         self.last_fence: dict[int, int] = {}
         #: The fencing token that the master wrote last for each token; several, where it comes about in several steps.
         self.fences: dict[bytes, set[int]] = {}
-        #: Tokens that a server has buried: until which ms of its clock they are refused.
-        self.buried: dict[bytes, int] = {}
+        #: Tokens that a server has tombstones of: until which ms of its clock they are refused.
+        self.tombstones: dict[bytes, int] = {}
         #: Tokens that were released or given back: until which ms of its clock none may hold again.
         self.released: dict[bytes, int] = {}
         #: When each token was first queued (µs of the server), and who waits in that order.
@@ -174,7 +174,7 @@ class Locks(Sessions[Lock]):
             if call.args[4]:
                 lock.leave_queue(asker)
                 if not server.out_of_memory:
-                    lock.buried[asker] = now_ms + int(call.args[4])
+                    lock.tombstones[asker] = now_ms + int(call.args[4])
 
     def skipped(self, node: Node, lock: Lock) -> None:
         """Who was taken out of the queue since its process is not there has lost its place; it asks again."""
@@ -236,7 +236,7 @@ class Locks(Sessions[Lock]):
             self.fenced(node, lock, token)
         if node is lock.node and token not in lock.ledger.waiting:
             lock.ledger.handed_to_nobody(token)
-        if node is lock.node and server.now_ms <= lock.buried.get(token, -1):
+        if node is lock.node and server.now_ms <= lock.tombstones.get(token, -1):
             world.fail("orphan", f"{token.decode()} was given back, and got the lock again")
         self.in_order(node, lock, token)
         lock.leave_queue(token)
@@ -266,7 +266,7 @@ class Locks(Sessions[Lock]):
             if token is not None:
                 lock.holders[node.number] = token, node.server.expires.get(lock.key, 0)
             lock.queue.clear()
-            lock.buried.clear()
+            lock.tombstones.clear()
             lock.released.clear()
 
 

@@ -304,16 +304,16 @@ class Guarded(RuleBasedStateMachine):
         key = self.keys[which]
         seen = self.newest.get(key, 0)
         value = f"by {token}"
-        deeds: list[Any] = [
+        actions: list[Any] = [
             lambda: self.gate.check(key, token),
             lambda: guarded(self.face, self.client, key, value, token, ttl=500 if ttl else None),
         ]
-        for deed in deeds:
+        for action in actions:
             if token >= seen:
-                deed()
+                action()
                 continue
             with pytest.raises(fencing.StaleFencingToken) as caught:
-                deed()
+                action()
             assert (caught.value.resource, caught.value.token, caught.value.seen) == (key, token, seen)
         if token >= seen:
             self.newest[key], self.values[key], self.lives[key] = token, value, ttl

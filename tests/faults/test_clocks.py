@@ -98,13 +98,13 @@ def test_who_waits_does_so_by_no_wall_clock(
         shift_s = next(shifts)
         monkeypatch.setattr(time, "time", lambda: true_time() + shift_s)
 
-    deeds = {
+    actions = {
         "latch": (far.latch(unique_name, 1).wait, near.latch(unique_name, 1).count_down),
         "event": (far.event(unique_name).wait, near.event(unique_name).set),
         "barrier": (far.barrier(unique_name, 2).wait, near.barrier(unique_name, 2).wait),
     }
     parts = {"latch": ":latch:queue", "event": ":event:queue", "barrier": ":barrier:arrived"}
-    for kind, (wait, go) in deeds.items():
+    for kind, (wait, go) in actions.items():
         waiting = face.start(wait, timeout=600)
         eventually(lambda kind=kind: look.zcard(f"holdfast:{{{unique_name}}}{parts[kind]}") == 1)  # type: ignore[misc]
         jump()

@@ -15,7 +15,7 @@ import holdfast
 from holdfast import embedded
 from holdfast._core.tokens import client_of
 from holdfast._lua import SCRIPTS
-from testbed.proxy import Deed, Proxy
+from testbed.proxy import Action, Proxy
 from testbed.waiting import eventually
 from tests.support.faces import AsyncioFace, Face
 from tests.support.keys import fence_of, key_of, queue_of
@@ -23,7 +23,7 @@ from tests.support.keys import fence_of, key_of, queue_of
 #: Longer than any test may take: what is gone before it was given back, and did not expire.
 LONG_S = 600
 
-LOSSES = pytest.mark.parametrize("deed", ["lose the reply", "reset after"])
+LOSSES = pytest.mark.parametrize("action", ["lose the reply", "reset after"])
 
 
 def held_by(look: Any, name: str) -> str | None:
@@ -34,9 +34,9 @@ def held_by(look: Any, name: str) -> str | None:
 # ---------------------------------------------------------------- requests and replies that get lost
 
 
-@pytest.mark.parametrize("deed", ["swallow", "reset"])
-def test_01_a_dropped_acquire_is_repeated(near: Any, wire: Proxy, look: Any, unique_name: str, deed: Deed) -> None:
-    drop = wire.on("acquire", deed)
+@pytest.mark.parametrize("action", ["swallow", "reset"])
+def test_01_a_dropped_acquire_is_repeated(near: Any, wire: Proxy, look: Any, unique_name: str, action: Action) -> None:
+    drop = wire.on("acquire", action)
     lease = near.lock(unique_name, ttl=3).acquire(timeout=30)
     assert drop.times == 1
     assert held_by(look, unique_name) == lease.token
@@ -44,19 +44,19 @@ def test_01_a_dropped_acquire_is_repeated(near: Any, wire: Proxy, look: Any, uni
     assert held_by(look, unique_name) is None
 
 
-@pytest.mark.parametrize("deed", ["swallow", "reset"])
-def test_01_a_dropped_release_is_repeated(near: Any, wire: Proxy, look: Any, unique_name: str, deed: Deed) -> None:
+@pytest.mark.parametrize("action", ["swallow", "reset"])
+def test_01_a_dropped_release_is_repeated(near: Any, wire: Proxy, look: Any, unique_name: str, action: Action) -> None:
     lease = near.lock(unique_name, ttl=1.5).acquire()
-    drop = wire.on("release", deed)
+    drop = wire.on("release", action)
     lease.release()
     assert drop.times == 1
     assert held_by(look, unique_name) is None
 
 
-@pytest.mark.parametrize("deed", ["swallow", "reset after"])
-def test_01_02_a_lost_renewal_is_repeated(near: Any, wire: Proxy, look: Any, unique_name: str, deed: Deed) -> None:
+@pytest.mark.parametrize("action", ["swallow", "reset after"])
+def test_01_02_a_lost_renewal_is_repeated(near: Any, wire: Proxy, look: Any, unique_name: str, action: Action) -> None:
     lease = near.lock(unique_name, ttl=3).acquire()
-    lost = wire.on("renew", deed)
+    lost = wire.on("renew", action)
     lost.wait()
     again = wire.on("renew", "note", most=None)
     eventually(lambda: again.times > 1 and lease.state.name == "HELD", "renewed after the loss")
@@ -67,9 +67,9 @@ def test_01_02_a_lost_renewal_is_repeated(near: Any, wire: Proxy, look: Any, uni
 
 @LOSSES
 def test_02_a_lost_reply_to_acquire_is_no_refusal(
-    near: Any, wire: Proxy, look: Any, unique_name: str, deed: Deed
+    near: Any, wire: Proxy, look: Any, unique_name: str, action: Action
 ) -> None:
-    lost = wire.on("acquire", deed)
+    lost = wire.on("acquire", action)
     lease = near.lock(unique_name, ttl=3).acquire(timeout=30)
     assert lost.times == 1
     assert held_by(look, unique_name) == lease.token
@@ -109,9 +109,11 @@ def test_03_the_client_library_repeats_nothing_by_itself(face: Face, wire: Proxy
 
 
 @LOSSES
-def test_04_a_lost_reply_to_release_is_no_loss(near: Any, wire: Proxy, look: Any, unique_name: str, deed: Deed) -> None:
+def test_04_a_lost_reply_to_release_is_no_loss(
+    near: Any, wire: Proxy, look: Any, unique_name: str, action: Action
+) -> None:
     lease = near.lock(unique_name, ttl=1.5).acquire()
-    lost = wire.on("release", deed)
+    lost = wire.on("release", action)
     lease.release()
     assert lost.times == 1
     assert lease.state.name == "RELEASED"
@@ -120,29 +122,29 @@ def test_04_a_lost_reply_to_release_is_no_loss(near: Any, wire: Proxy, look: Any
 
 @LOSSES
 def test_04_a_release_whose_reply_was_lost_hands_over_once(
-    near: Any, far: Any, face: Face, wire: Proxy, look: Any, unique_name: str, deed: Deed
+    near: Any, far: Any, face: Face, wire: Proxy, look: Any, unique_name: str, action: Action
 ) -> None:
     lease = near.lock(unique_name, ttl=1.5).acquire()
     waiting = face.start(far.lock(unique_name, ttl=LONG_S).acquire)
     eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
-    wire.on("release", deed)
+    wire.on("release", action)
     lease.release()
     after = waiting.result(60)
     assert held_by(look, unique_name) == after.token, "the repeated release took nothing from the next holder"
     after.release()
 
 
-def _tries(deed: Deed) -> int:
+def _tries(action: Action) -> int:
     """How often an extension is sent before its outcome is called unknown: once more over a new connection."""
-    return 2 if deed == "reset after" else 1
+    return 2 if action == "reset after" else 1
 
 
 @LOSSES
 def test_05_a_lost_reply_to_extend_adds_nothing(
-    near: Any, wire: Proxy, look: Any, unique_name: str, deed: Deed
+    near: Any, wire: Proxy, look: Any, unique_name: str, action: Action
 ) -> None:
     lease = near.lock(unique_name, ttl=3, renew=False).acquire()
-    wire.on("renew", deed, most=_tries(deed))
+    wire.on("renew", action, most=_tries(action))
     with pytest.raises(holdfast.OutcomeUnknown):
         lease.extend(3.3)
     assert lease.remaining() <= 3, "what is not known to be longer is not trusted for longer"
@@ -153,10 +155,10 @@ def test_05_a_lost_reply_to_extend_adds_nothing(
 
 @LOSSES
 def test_05_a_lost_reply_to_a_shorter_extend_is_no_longer_trust(
-    near: Any, wire: Proxy, look: Any, unique_name: str, deed: Deed
+    near: Any, wire: Proxy, look: Any, unique_name: str, action: Action
 ) -> None:
     lease = near.lock(unique_name, ttl=LONG_S).acquire()
-    wire.on("renew", deed, most=_tries(deed))
+    wire.on("renew", action, most=_tries(action))
     with pytest.raises(holdfast.OutcomeUnknown):
         lease.extend(2)
     assert lease.remaining() < 2, "the server may have done it"

@@ -97,7 +97,7 @@ def test_a_thread_with_the_number_of_an_ended_one_does_not_own_its_lease(
 
 
 @STARTS
-def test_a_stranger_cannot_use_the_condition_of_an_ended_thread(
+def test_another_thread_cannot_use_the_condition_of_an_ended_thread(
     valkey_server: embedded.Server, unique_name: str, start: Any
 ) -> None:
     with holdfast.connect(valkey_server.url) as locks:

@@ -17,8 +17,8 @@ LONG = pytest.mark.thorough
 LIBRARIES = pytest.mark.parametrize("library", ["gevent", "eventlet"])
 
 
-def run(server: embedded.Server, library: str, when: str, *deeds: str, **environment: str) -> list[dict[str, Any]]:
-    """What the program reports, one object for each deed and one for its end."""
+def run(server: embedded.Server, library: str, when: str, *actions: str, **environment: str) -> list[dict[str, Any]]:
+    """What the program reports, one object for each action and one for its end."""
     done = subprocess.run(
         [
             sys.executable,
@@ -30,7 +30,7 @@ def run(server: embedded.Server, library: str, when: str, *deeds: str, **environ
             when,
             server.url,
             str(server.pid),
-            *deeds,
+            *actions,
         ],
         capture_output=True,
         env={**os.environ, **environment},

@@ -35,7 +35,7 @@ def check_nothing_is_left(look: Any, name: str) -> None:
 
 
 class AsyncioStorm:
-    """One deed of each kind, by tasks."""
+    """One action of each kind, by tasks."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.name = name
@@ -162,12 +162,12 @@ def test_cancelled_tasks_leave_nothing(private_server: Any, looking_at: Any, uni
 
 
 class ThreadStorm:
-    """One deed of each kind, by threads, with a `Cancel` that is set at any moment, and with short timeouts."""
+    """One action of each kind, by threads, with a `Cancel` that is set at any moment, and with short timeouts."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def deeds(self) -> dict[str, Callable[[holdfast.Client, holdfast.Cancel, random.Random], None]]:
+    def actions(self) -> dict[str, Callable[[holdfast.Client, holdfast.Cancel, random.Random], None]]:
         name = self.name
 
         def reader(client: holdfast.Client, cancel: holdfast.Cancel, rng: random.Random) -> None:
@@ -225,21 +225,21 @@ class ThreadStorm:
             client.election(f"{name}-el").campaign(cancel=cancel).release()
 
         every = (reader, writer, permits, several, reentrant, condition, latch, event, barrier, election)
-        return {deed.__name__: deed for deed in every}
+        return {action.__name__: action for action in every}
 
 
 def test_threads_that_give_up_leave_nothing(valkey_server: embedded.Server, look: Any, unique_name: str) -> None:
-    deeds = ThreadStorm(unique_name).deeds()
+    actions = ThreadStorm(unique_name).actions()
     with holdfast.connect(valkey_server.url) as one, holdfast.connect(valkey_server.url) as two:
 
         def session(number: int) -> tuple[str, bool]:
             rng = random.Random(number)
-            kind = sorted(deeds)[number % len(deeds)]
+            kind = sorted(actions)[number % len(actions)]
             cancel = holdfast.Cancel()
             timer = Timer(rng.random() * 0.1, cancel.set)
             timer.start()
             try:
-                deeds[kind](rng.choice((one, two)), cancel, rng)
+                actions[kind](rng.choice((one, two)), cancel, rng)
                 return kind, True
             except GIVEN_UP:
                 return kind, False

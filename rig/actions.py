@@ -21,15 +21,15 @@ from typing import Any
 from rig.history import now_ns
 from rig.state import OWN_TTL_S, LifeState, Shared, driven
 
-__all__ = ["Deeds"]
+__all__ = ["Actions"]
 
 #: Waiting for a turn ends after this, s.
 TIMEOUT_S = 1.0
 PERMITS = 3
 
 
-class Deeds:
-    """The deeds of one thread or task."""
+class Actions:
+    """The actions of one thread or task."""
 
     def __init__(self, life: LifeState, number: int) -> None:
         self._life = life
@@ -37,7 +37,7 @@ class Deeds:
         self._random = random.Random(f"{life.seed}-{number}")
         self._log = life.log
         self._blocking = life.blocking
-        self._deed = ""
+        self._action = ""
         self._counts = itertools.count(1)
         names = ["plain", "block", "extended", "reentrant", "passed_on", "looks", "election", "cycle", "cancelled"]
         if not life.over_quorum:
@@ -46,21 +46,21 @@ class Deeds:
         # More of what hurts: blocks that exceptions interrupt, waits that signals interrupt.
         names += ["block"] * 4 + ["in_vain"] * 2 + ["cancelled"] * 2
         for name in ("close_one", "outlived", "fork", "spare"):
-            names += [name] * (2 if name in life.extra_deeds else 0)
-        self._names = names + ["spare"] * 3 * ("spare" in life.extra_deeds)
+            names += [name] * (2 if name in life.extra_actions else 0)
+        self._names = names + ["spare"] * 3 * ("spare" in life.extra_actions)
 
-    # ---- one deed ----
+    # ---- one action ----
 
     async def one(self) -> None:
         """Any. Errors of the library are part of the game, others are not."""
         life = self._life
-        name = self._deed = self._random.choice(self._names)
-        deed: Callable[[], Awaitable[None]] = getattr(self, name)
+        name = self._action = self._random.choice(self._names)
+        action: Callable[[], Awaitable[None]] = getattr(self, name)
         life.watch.begin(self._number, name, life.bound_s)
         try:
             if self._number == 0:
                 life.armed = True
-            await deed()
+            await action()
         except life.errors as error:
             life.armed = False
             self._log.write("error", "in a life", type(error).__name__)
@@ -95,7 +95,7 @@ class Deeds:
         life, log = self._life, self._log
         start_ns = now_ns()
         fence = lease.fencing_token
-        ident = f"{self._life.name}.{os.getpid()}.{self._number}.{next(self._counts)}.{self._deed}"
+        ident = f"{self._life.name}.{os.getpid()}.{self._number}.{next(self._counts)}.{self._action}"
         until_ns = start_ns + int(lease.remaining() * 1e9)
         log.write("granted", ident, lock, fence, asked_ns, start_ns, until_ns, mode)
         for _ in range(self._random.randint(1, 3)):
