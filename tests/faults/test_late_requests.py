@@ -98,7 +98,7 @@ def on_another_connection(near: Any) -> None:
     client = getattr(near, "_target", None)
     if client is not None:
         for node in client._here.topology.nodes():
-            near._face.call(node.retire_link)
+            near._face.call(node.retire_wire)
 
 
 def carried_out(look: Any, held_back: Rule) -> None:

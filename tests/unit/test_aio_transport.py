@@ -31,7 +31,7 @@ from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._drivers.aio import AioDriver
 from holdfast._lua import SCRIPTS
 from holdfast._transport import aio
-from holdfast._transport.aio import server_of_client
+from holdfast._transport.aio import node_of_client
 from holdfast._transport.clock import clock
 from holdfast._transport.single import SingleTopology
 
@@ -102,7 +102,7 @@ def play(tmp_path: Path) -> Callable[[Test], None]:
         fake = Fake(tmp_path / "s")
         await fake.start()
         client = redis.asyncio.Redis(unix_socket_path=str(fake.path), protocol=2)
-        driver = AioDriver(SingleTopology(server_of_client(client)), "c" * 24, "holdfast:inbox:")
+        driver = AioDriver(SingleTopology(node_of_client(client)), "c" * 24, "holdfast:inbox:")
         try:
             async with asyncio.timeout(PATIENCE_S * 2):
                 await test(fake, driver)
@@ -301,7 +301,7 @@ def test_a_server_that_hangs_up_after_the_handshake(play: Callable[[Test], None]
 def test_nobody_listens_there(tmp_path: Path) -> None:
     async def main() -> None:
         client = redis.asyncio.Redis(unix_socket_path=str(tmp_path / "none"), protocol=2)
-        driver = AioDriver(SingleTopology(server_of_client(client)), "c" * 24, "holdfast:inbox:")
+        driver = AioDriver(SingleTopology(node_of_client(client)), "c" * 24, "holdfast:inbox:")
         for _ in range(2):
             with pytest.raises(RequestFailed) as caught:
                 await driver.run(protocol(call()))
@@ -324,7 +324,7 @@ def test_a_server_that_accepts_and_says_nothing(tmp_path: Path) -> None:
 
         server = await asyncio.start_unix_server(serve, str(tmp_path / "s"))
         client = redis.asyncio.Redis(unix_socket_path=str(tmp_path / "s"), protocol=2)
-        driver = AioDriver(SingleTopology(server_of_client(client)), "c" * 24, "holdfast:inbox:")
+        driver = AioDriver(SingleTopology(node_of_client(client)), "c" * 24, "holdfast:inbox:")
         with pytest.raises(RequestFailed) as caught:
             await driver.run(protocol(call(request_timeout_s=0.05)))
         assert (caught.value.kind, caught.value.maybe_executed, caught.value.transient) == ("refused", False, True)
@@ -433,7 +433,7 @@ def test_what_is_spawned_is_sent_before_the_loop_ends(tmp_path: Path) -> None:
         fake = Fake(tmp_path / "s")
         await fake.start()
         client = redis.asyncio.Redis(unix_socket_path=str(fake.path), protocol=2)
-        driver = AioDriver(SingleTopology(server_of_client(client)), "c" * 24, "holdfast:inbox:")
+        driver = AioDriver(SingleTopology(node_of_client(client)), "c" * 24, "holdfast:inbox:")
         await driver.run(protocol(call("first")))
 
         async def give_back() -> None:

@@ -48,7 +48,7 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, Busy, Grant, granted, released, within
 from holdfast._drivers.reopening import Reopening
 from holdfast._lua import SCRIPTS
-from holdfast._transport.aio import Inbox, Server, told_already
+from holdfast._transport.aio import Inbox, Node, told_already
 from holdfast._transport.clock import clock
 from holdfast._transport.cluster_aio import AioCluster
 from holdfast._transport.limits import GONE, REDIRECTS_MAX
@@ -134,7 +134,7 @@ class AioDriver:
 
     def __init__(
         self,
-        topology: Topology[Server],
+        topology: Topology[Node],
         client_id: str,
         inboxes: str,
         settings: Settings = DEFAULT,
@@ -426,7 +426,7 @@ class AioDriver:
         future = server.submit(pack_script(script, keys, call.args), call.request_timeout_s, script)
         return self._following(server, call, future) if self._moves or self._fails_over else future
 
-    def _elsewhere(self, server: Server, failure: RequestFailed) -> tuple[Server, bool]:
+    def _elsewhere(self, server: Node, failure: RequestFailed) -> tuple[Node, bool]:
         """Where MOVED and ASK lead; any other trouble is noted, and raised."""
         elsewhere = self.topology.redirect(server, failure) if failure.kind in ("MOVED", "ASK") else None
         if elsewhere is None:
@@ -436,12 +436,12 @@ class AioDriver:
             self._ask_all_waiters()  # their inbox is at the node that has owned the slot
         return elsewhere
 
-    def _in_trouble(self, server: Server, failure: RequestFailed) -> None:
+    def _in_trouble(self, server: Node, failure: RequestFailed) -> None:
         self.topology.troubled(server, failure)
         if self._fails_over and failure.kind in GONE and server.inbox is not None:
             server.inbox.abort()  # it may be connected to what was the master
 
-    async def _following(self, server: Server, call: Call, future: asyncio.Future[Any]) -> Any:
+    async def _following(self, server: Node, call: Call, future: asyncio.Future[Any]) -> Any:
         """The reply, wherever MOVED and ASK lead, in the time of one request."""
         until = clock() + call.request_timeout_s
         for _ in range(REDIRECTS_MAX):
@@ -575,7 +575,7 @@ class AioDriver:
             )
             future: asyncio.Future[Any]
             try:
-                self._node_for(call.keys[0], call.node).retire_link(max(MEMBER_SILENCE_S, many.request_timeout_s))
+                self._node_for(call.keys[0], call.node).retire_wire(max(MEMBER_SILENCE_S, many.request_timeout_s))
                 future = asyncio.ensure_future(self.call(patient))
             except RequestFailed as failure:
                 future = self.loop.create_future()
@@ -647,7 +647,7 @@ class AioDriver:
         if failure is not None:
             raise failure
 
-    async def _open_inbox(self, server: Server) -> Inbox:
+    async def _open_inbox(self, server: Node) -> Inbox:
         try:
             reopening = self._reopening.setdefault(server, Reopening(self.settings))
             if reopening.pause_s:
@@ -908,7 +908,7 @@ class AioDriver:
             pause_s = min(pause_s * 2 or 0.0002, 0.01)
         return True
 
-    async def _until_quiet(self, servers: Sequence[Server]) -> None:
+    async def _until_quiet(self, servers: Sequence[Node]) -> None:
         """What is under way ends, and what it spawns, as long as there is some progress."""
         at_most = self.loop.time() + RELEASE_MAX_S
         until = self.loop.time() + CLOSE_PATIENCE_S
@@ -922,7 +922,7 @@ class AioDriver:
             quiet = 0 if left else quiet + 1
             await asyncio.sleep(0 if quiet else 0.001)
 
-    async def _until_gone(self, servers: Sequence[Server]) -> None:
+    async def _until_gone(self, servers: Sequence[Node]) -> None:
         """Connections say goodbye in their own time; those that do not in ours are cut."""
         until = self.loop.time() + CLOSE_PATIENCE_S
         aborted = False

@@ -12,7 +12,7 @@ from holdfast._transport.quorum import QuorumTopology
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from holdfast._transport.aio import Server
+    from holdfast._transport import aio
     from holdfast._transport.threads import Node
 
 __all__ = ["asyncio_topology", "threads_topology"]
@@ -99,15 +99,15 @@ def _check_threads(client: Any, wrong: bool = False) -> None:
         )
 
 
-def asyncio_topology(place: Any) -> Callable[[], Topology[Server]]:
+def asyncio_topology(place: Any) -> Callable[[], Topology[aio.Node]]:
     """For an asyncio client: what makes the servers, anew for every event loop."""
-    from holdfast._transport.aio import Server, server_of_client
+    from holdfast._transport.aio import Node, node_of_client
     from holdfast._transport.single import SingleTopology
 
     if isinstance(place, Members):
         for client in place.clients:
             _check_asyncio(client)
-        return lambda: QuorumTopology([server_of_client(client) for client in place.clients])
+        return lambda: QuorumTopology([node_of_client(client) for client in place.clients])
     _refuse_part(place, _ASYNCIO)
     seeds = place if isinstance(place, Seeds) else seeds_of(place)
     if seeds is not None:
@@ -115,11 +115,9 @@ def asyncio_topology(place: Any) -> Callable[[], Topology[Server]]:
 
         if not _is_asyncio(seeds.connection_class):
             _check_asyncio(place, wrong=True)
-        return lambda: AioCluster(
-            seeds.addresses, lambda host, port: Server(f"{host}:{port}", _maker(seeds, host, port))
-        )
+        return lambda: AioCluster(seeds.addresses, lambda host, port: Node(f"{host}:{port}", _maker(seeds, host, port)))
     _check_asyncio(place)
-    return lambda: SingleTopology(server_of_client(place), _through_sentinel(place))
+    return lambda: SingleTopology(node_of_client(place), _through_sentinel(place))
 
 
 def _check_asyncio(client: Any, wrong: bool = False) -> None:

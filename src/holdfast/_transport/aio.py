@@ -34,7 +34,7 @@ from holdfast._transport.pack import pack_command, spelled_out
 from holdfast._transport.refusals import connection_failed
 from holdfast._transport.single import describe
 
-__all__ = ["Inbox", "Link", "Server", "server_of_client", "spelled_out", "told_already"]
+__all__ = ["Inbox", "Node", "Wire", "node_of_client", "spelled_out", "told_already"]
 
 #: A connection attempt, handshake and discovery included, is given up after this, s.
 CONNECT_TIMEOUT_S = 5.0
@@ -48,7 +48,7 @@ _FAILED_A_TURN = 100
 #: And it is closed after this much more, s: until then, late replies are still matched.
 LINGER_S = 10.0
 #: Dedicated connections that are kept for the next user.
-IDLE_LINKS_MAX = 8
+IDLE_WIRES_MAX = 8
 
 _MORE = object()
 #: Transports of a kind that cannot be silenced, kept from their finalizers.
@@ -60,12 +60,12 @@ _Push: type = getattr(hiredis, "PushNotification", type(None))
 _Request: TypeAlias = "tuple[asyncio.Future[Any], float, bytes, Script | None, Fits | None]"
 
 
-async def _connect(server: Server) -> Any:
+async def _connect(node: Node) -> Any:
     """A connection of the client library, handshake done. Raises `RequestFailed`."""
     connection: Any = None
     try:
-        connection = server.make()
-        server.tls = is_tls(connection)
+        connection = node.make()
+        node.tls = is_tls(connection)
         # Nothing is repeated behind our back; and nobody would listen to notices of maintenance.
         connection.retry = type(connection.retry)(NoBackoff(), 0)
         connection.maint_notifications_config = None
@@ -74,10 +74,10 @@ async def _connect(server: Server) -> Any:
         connection._writer.transport.is_closing  # noqa: B018 (what is no connection of redis-py has none)
     except TimeoutError as error:
         _drop(connection)
-        raise late(server.name, CONNECT_TIMEOUT_S, tls=server.tls) from error
+        raise late(node.name, CONNECT_TIMEOUT_S, tls=node.tls) from error
     except Exception as error:
         _drop(connection)
-        raise connection_failed(error, server.name, tls=server.tls) from error
+        raise connection_failed(error, node.name, tls=node.tls) from error
     except BaseException:
         _drop(connection)
         raise
@@ -110,11 +110,11 @@ def _take_over(connection: Any, protocol: asyncio.Protocol) -> tuple[asyncio.Tra
     return transport, writer, bytes(getattr(reader, "_buffer", b""))
 
 
-class Link(asyncio.Protocol):
+class Wire(asyncio.Protocol):
     """One connection for the commands of many tasks. It may be used before it is connected."""
 
-    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
-        self.server = server
+    def __init__(self, node: Node, loop: asyncio.AbstractEventLoop) -> None:
+        self.node = node
         self._loop = loop
         self._create_future = loop.create_future
         self._reader = hiredis.Reader(notEnoughData=_MORE)
@@ -231,7 +231,7 @@ class Link(asyncio.Protocol):
 
     def _interrupted(self) -> RequestFailed:
         said = "an exception has interrupted the reading of its reply"
-        return RequestFailed("broken", said, self.server.name, maybe_executed=True, transient=True)
+        return RequestFailed("broken", said, self.node.name, maybe_executed=True, transient=True)
 
     def _only_pushes(self) -> bool:
         """Whether what was read beyond the last reply is nothing but pushes, which are dropped."""
@@ -242,7 +242,7 @@ class Link(asyncio.Protocol):
 
     def _nonsense(self, future: asyncio.Future[Any] | None, said: str, expected: str) -> None:
         """No further reply on this connection can be trusted to be for its request."""
-        failure = nonsense(said, expected, self.server.name)
+        failure = nonsense(said, expected, self.node.name)
         if future is not None and not future.done():
             _fail(future, failure)
         self._end(f"another answer on this connection made no sense: {failure.message}")
@@ -254,7 +254,7 @@ class Link(asyncio.Protocol):
             if not future.done():
                 self._load(script, future, deadline, packed, fits)
             return
-        failure = refusal(said, self.server.name)
+        failure = refusal(said, self.node.name)
         if failure.kind in MISPLACED:
             self.retire()
         if not future.done():
@@ -310,22 +310,20 @@ class Link(asyncio.Protocol):
 
     def _silent(self, connected: bool) -> RequestFailed:
         if connected:
-            return RequestFailed("silent", "no answer in time", self.server.name, maybe_executed=True, transient=True)
-        return late(self.server.name, None, tls=self.server.tls)
+            return RequestFailed("silent", "no answer in time", self.node.name, maybe_executed=True, transient=True)
+        return late(self.node.name, None, tls=self.node.tls)
 
     # ------------------------------------------------------------------ beginning and end
 
     async def _open(self) -> None:
         try:
-            connection = await _connect(self.server)
+            connection = await _connect(self.node)
         except RequestFailed as failure:
             self._fail(failure)
             return
         except BaseException:
             self._fail(
-                RequestFailed(
-                    "closed", "the client was closed", self.server.name, maybe_executed=False, transient=False
-                )
+                RequestFailed("closed", "the client was closed", self.node.name, maybe_executed=False, transient=False)
             )
             raise
         finally:
@@ -337,7 +335,7 @@ class Link(asyncio.Protocol):
         if transport.is_closing():
             self._fail(
                 RequestFailed(
-                    "broken", "the connection was closed", self.server.name, maybe_executed=False, transient=True
+                    "broken", "the connection was closed", self.node.name, maybe_executed=False, transient=True
                 )
             )
             self._kept = None
@@ -354,7 +352,7 @@ class Link(asyncio.Protocol):
     def _fail(self, failure: RequestFailed, unsent: int | None = None) -> None:
         """End everything that is pending: the last `unsent` requests (None: all) have certainly not left."""
         self.ended = True
-        self.server.forget_link(self)
+        self.node.forget_wire(self)
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -377,7 +375,7 @@ class Link(asyncio.Protocol):
         self._transport = self._kept = None
         if not self.ended:
             said = str(exc) if exc is not None and str(exc) else "the connection was closed"
-            self._fail(RequestFailed("broken", said, self.server.name, maybe_executed=True, transient=True), unsent)
+            self._fail(RequestFailed("broken", said, self.node.name, maybe_executed=True, transient=True), unsent)
 
     def _end(self, said: str) -> None:
         if self._transport is not None:
@@ -389,7 +387,7 @@ class Link(asyncio.Protocol):
         if self._retired or self.ended:
             return
         self._retired = True
-        self.server.forget_link(self)
+        self.node.forget_wire(self)
         self._flush()
         self._loop.call_later(LINGER_S, self.abort)
         if not self._pending:
@@ -479,13 +477,13 @@ class Inbox(asyncio.Protocol):
 
     def __init__(
         self,
-        server: Server,
+        node: Node,
         channel: str,
         on_message: Callable[[Reply], None],
         on_broken: Callable[[Inbox], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self.server = server
+        self.node = node
         self._channel = channel
         self._on_message = on_message
         self._on_broken = on_broken
@@ -500,7 +498,7 @@ class Inbox(asyncio.Protocol):
 
     async def subscribe(self) -> None:
         """Connect, and wait for the confirmation. Raises `RequestFailed`."""
-        connection = await _connect(self.server)
+        connection = await _connect(self.node)
         self._transport, self._kept, ahead = _take_over(connection, self)
         if self._transport.is_closing():
             self.connection_lost(None)
@@ -514,7 +512,7 @@ class Inbox(asyncio.Protocol):
         except TimeoutError:
             self.abort()
             raise RequestFailed(
-                "silent", "no answer to SUBSCRIBE", self.server.name, maybe_executed=False, transient=True
+                "silent", "no answer to SUBSCRIBE", self.node.name, maybe_executed=False, transient=True
             ) from None
         except BaseException:
             self.abort()
@@ -532,12 +530,12 @@ class Inbox(asyncio.Protocol):
                     self.open = True
                     self._confirmed.set_result(None)
                 elif isinstance(reply, hiredis.ReplyError):
-                    self._confirmed.set_exception(refusal(str(reply), self.server.name))
+                    self._confirmed.set_exception(refusal(str(reply), self.node.name))
                 else:
                     raise ValueError(repr(reply))
         except Exception as error:  # of the parser, which runs out of memory for some
             if not self._confirmed.done():
-                self._confirmed.set_exception(nonsense(str(error), "a confirmation of SUBSCRIBE", self.server.name))
+                self._confirmed.set_exception(nonsense(str(error), "a confirmation of SUBSCRIBE", self.node.name))
             self.abort()
 
     def check(self) -> None:
@@ -562,7 +560,7 @@ class Inbox(asyncio.Protocol):
         if not self._confirmed.done():
             said = str(exc) if exc is not None and str(exc) else "the connection was closed"
             self._confirmed.set_exception(
-                RequestFailed("broken", said, self.server.name, maybe_executed=False, transient=True)
+                RequestFailed("broken", said, self.node.name, maybe_executed=False, transient=True)
             )
             self._confirmed.exception()  # retrieved: nobody may be waiting any more
         if was_open:
@@ -579,14 +577,14 @@ class Inbox(asyncio.Protocol):
         return self._transport is None
 
     def forget(self) -> None:
-        """As for `Link`."""
+        """As for `Wire`."""
         transport, self._transport = self._transport, None
         self.open = False
         _forget_transport(transport)
         self._kept = None
 
 
-class Server:
+class Node:
     """One server: its connections, made when first needed. Belongs to one event loop."""
 
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
@@ -599,96 +597,96 @@ class Server:
         self.retired = False
         self.inbox: Inbox | None = None
         self.opening: asyncio.Task[Inbox] | None = None
-        self._link: Link | None = None
-        self._all: set[Link] = set()
-        self._in_session: dict[str, Link] = {}
-        self._idle: list[Link] = []
+        self._wire: Wire | None = None
+        self._all: set[Wire] = set()
+        self._in_session: dict[str, Wire] = {}
+        self._idle: list[Wire] = []
 
     def submit(
         self, packed: bytes, request_timeout_s: float, script: Script | None = None, fits: Fits | None = None
     ) -> asyncio.Future[Any]:
         """Send it on the connection that everybody shares. Raises `RequestFailed` when closed."""
-        link = self._link
-        if link is None or link.is_unread():
-            if link is not None:
-                link.retire()
-            link = self._link = self._new_link()
-        return link.submit(packed, request_timeout_s, script, fits)
+        wire = self._wire
+        if wire is None or wire.is_unread():
+            if wire is not None:
+                wire.retire()
+            wire = self._wire = self._new_wire()
+        return wire.submit(packed, request_timeout_s, script, fits)
 
-    def session(self, name: str) -> Link:
+    def session(self, name: str) -> Wire:
         """The connection of that session alone."""
-        link = self._in_session.get(name)
-        if link is None:
-            link = self._in_session[name] = self._take()
-        elif not link.usable:
+        wire = self._in_session.get(name)
+        if wire is None:
+            wire = self._in_session[name] = self._take()
+        elif not wire.usable:
             # What the session has watched or begun went with it: another connection would know nothing of that.
             del self._in_session[name]
             raise RequestFailed("broken", "the connection was closed", self.name, maybe_executed=False, transient=True)
-        return link
+        return wire
 
-    def lasting_session(self, name: str) -> Link:
+    def lasting_session(self, name: str) -> Wire:
         """The same for a session whose requests know nothing of each other: on a new connection when need be."""
-        link = self._in_session.get(name)
-        if link is not None and (not link.usable or link.is_unread()):
+        wire = self._in_session.get(name)
+        if wire is not None and (not wire.usable or wire.is_unread()):
             self.end_session(name)
-            link.retire()
+            wire.retire()
         return self.session(name)
 
     def end_session(self, name: str) -> None:
         """Others may have its connection now, when it owes nothing."""
-        link = self._in_session.pop(name, None)
-        if link is None or not link.usable:
+        wire = self._in_session.pop(name, None)
+        if wire is None or not wire.usable:
             return
-        if link.owes or len(self._idle) >= IDLE_LINKS_MAX or self.closed:
-            link.abort()
+        if wire.owes or len(self._idle) >= IDLE_WIRES_MAX or self.closed:
+            wire.abort()
         else:
-            self._idle.append(link)
+            self._idle.append(wire)
 
-    def _take(self) -> Link:
+    def _take(self) -> Wire:
         while self._idle:
-            link = self._idle.pop()
-            if link.usable and not link.is_unread():
-                return link
-        return self._new_link()
+            wire = self._idle.pop()
+            if wire.usable and not wire.is_unread():
+                return wire
+        return self._new_wire()
 
-    def _new_link(self) -> Link:
+    def _new_wire(self) -> Wire:
         if self.closed:
             raise RequestFailed("closed", "the client is closed", self.name, maybe_executed=False, transient=False)
-        self._all = {link for link in self._all if not link.gone}
-        link = Link(self, asyncio.get_running_loop())
-        self._all.add(link)
+        self._all = {wire for wire in self._all if not wire.gone}
+        wire = Wire(self, asyncio.get_running_loop())
+        self._all.add(wire)
         if self.retired:
-            asyncio.get_running_loop().call_soon(link.retire)
-        return link
+            asyncio.get_running_loop().call_soon(wire.retire)
+        return wire
 
-    def forget_link(self, link: Link) -> None:
+    def forget_wire(self, wire: Wire) -> None:
         """It takes no more requests."""
-        if self._link is link:
-            self._link = None
+        if self._wire is wire:
+            self._wire = None
 
-    def retire_link(self, silent_s: float = 0.0) -> None:
+    def retire_wire(self, silent_s: float = 0.0) -> None:
         """The next request goes on a new connection, if this one has been silent for that long."""
-        link = self._link
-        if link is not None and (not silent_s or link.silent_for(monotonic()) > silent_s):
-            link.retire()
+        wire = self._wire
+        if wire is not None and (not silent_s or wire.silent_for(monotonic()) > silent_s):
+            wire.retire()
 
     def reconnect(self) -> None:
         """Let the next request go on a new connection."""
-        self.retire_link()
+        self.retire_wire()
 
     def retire(self) -> None:
         """It has left its Cluster: connections end when they owe nothing, and its inbox does now."""
         self.retired = True
-        for link in tuple(self._all):
-            link.retire()
+        for wire in tuple(self._all):
+            wire.retire()
         if self.inbox is not None:
             self.inbox.abort()
 
     def close(self) -> None:
         """End every connection; what is buffered is written."""
         self.closed = True
-        for link in tuple(self._all):
-            link.close()
+        for wire in tuple(self._all):
+            wire.close()
         if self.opening is not None:
             self.opening.cancel()
         if self.inbox is not None:
@@ -696,30 +694,30 @@ class Server:
 
     def abort(self) -> None:
         """End every connection at once."""
-        for link in tuple(self._all):
-            link.abort()
+        for wire in tuple(self._all):
+            wire.abort()
         if self.inbox is not None:
             self.inbox.abort()
 
     @property
     def owes(self) -> int:
         """Replies that have not come yet."""
-        return sum(link.owes for link in self._all)
+        return sum(wire.owes for wire in self._all)
 
     @property
     def gone(self) -> bool:
         """Nothing is left of its connections."""
-        return all(link.gone for link in self._all) and (self.inbox is None or self.inbox.gone)
+        return all(wire.gone for wire in self._all) and (self.inbox is None or self.inbox.gone)
 
     def forget(self) -> None:
         """After fork in the child, or after the end of the event loop."""
-        for link in self._all:
-            link.forget()
+        for wire in self._all:
+            wire.forget()
         if self.inbox is not None:
             self.inbox.forget()
 
 
-def server_of_client(client: Any, name: str | None = None) -> Server:
+def node_of_client(client: Any, name: str | None = None) -> Node:
     """The server behind a redis-py asyncio client (single, or a Sentinel's master)."""
     pool = client.connection_pool
 
@@ -727,4 +725,4 @@ def server_of_client(client: Any, name: str | None = None) -> Server:
         # Not pool.make_connection(): some pools count what they made, and never learn that ours has ended.
         return pool.connection_class(**pool.connection_kwargs)
 
-    return Server(name or describe(pool), make)
+    return Node(name or describe(pool), make)

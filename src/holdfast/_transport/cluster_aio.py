@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast._core.failure import RequestFailed
-from holdfast._transport.aio import Server, told_already
+from holdfast._transport.aio import Node, told_already
 from holdfast._transport.clock import clock
 from holdfast._transport.cluster import (
     REFRESH_EVERY_S,
@@ -28,10 +28,10 @@ def _retrieve(future: asyncio.Future[Any]) -> None:
         future.exception()
 
 
-class AioCluster(ClusterTopology[Server]):
+class AioCluster(ClusterTopology[Node]):
     """For asyncio: a task reads the table, and nobody waits for it but the first, a moment."""
 
-    def __init__(self, seeds: Sequence[tuple[str, int]], make: Callable[[str, int], Server]) -> None:
+    def __init__(self, seeds: Sequence[tuple[str, int]], make: Callable[[str, int], Node]) -> None:
         super().__init__(seeds, make)
         self._task: asyncio.Task[None] | None = None
 
@@ -49,7 +49,7 @@ class AioCluster(ClusterTopology[Server]):
         if pause_s > 0:
             await asyncio.sleep(pause_s)
         self._read_at = clock()
-        asked: dict[asyncio.Future[Any], Server] = {}
+        asked: dict[asyncio.Future[Any], Node] = {}
         try:
             for server in self._candidates()[:REFRESH_TRIES]:
                 asked[server.submit(pack_command(("CLUSTER", "SLOTS")), REFRESH_TIMEOUT_S)] = server
@@ -65,16 +65,16 @@ class AioCluster(ClusterTopology[Server]):
             for future in asked:
                 future.add_done_callback(_retrieve)
 
-    def _refusing(self, node: Server) -> Server:
-        return Server(node.name, refuse)
+    def _refusing(self, node: Node) -> Node:
+        return Node(node.name, refuse)
 
-    def _leave(self, node: Server) -> None:
+    def _leave(self, node: Node) -> None:
         node.retire()
 
-    def _has_left(self, node: Server) -> bool:
+    def _has_left(self, node: Node) -> bool:
         return node.gone
 
-    async def _told(self, asked: dict[asyncio.Future[Any], Server], request_timeout_s: float) -> bool:
+    async def _told(self, asked: dict[asyncio.Future[Any], Node], request_timeout_s: float) -> bool:
         """Whether one of them has told who owns what."""
         done, _ = await asyncio.wait(asked, timeout=request_timeout_s, return_when=asyncio.FIRST_COMPLETED)
         for future in done:
