@@ -169,7 +169,7 @@ class AioDriver:
         self._unread: AioCluster | None = topology if isinstance(topology, AioCluster) else None
         self._fails_over: bool = getattr(topology, "fails_over", False)
         self._waiters: dict[str, _Waiter] = {}
-        self._reopening: weakref.WeakKeyDictionary[Server, Reopening] = weakref.WeakKeyDictionary()
+        self._reopening: weakref.WeakKeyDictionary[Node, Reopening] = weakref.WeakKeyDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = float("inf")
@@ -662,7 +662,7 @@ class AioDriver:
 
     def _inbox_broken(self, inbox: Inbox) -> None:
         """Those who wait look for themselves, and open it anew."""
-        self._reopening[inbox.server].broke(clock())
+        self._reopening[inbox.node].broke(clock())
         self._ask_all_waiters()
 
     def _ask_all_waiters(self) -> None:
