@@ -28,7 +28,7 @@ class Mutant:
 ACQUIRE, RELEASE, RENEW = "_lua/acquire.lua", "_lua/release.lua", "_lua/renew.lua"
 FENCE, QUEUE, BURY, ORDER = "_lua/fence.lua", "_lua/queue.lua", "_lua/tombstone.lua", "_lua/order.lua"
 WAITERS = "_lua/waiters.lua"
-FAST_PATH = "_core/fast_path.py"
+FAST_PATH, RETRY = "_core/fast_path.py", "_core/retry.py"
 WAITING, MUTEX, HOLD, VALIDITY = "_core/waiting.py", "_core/mutex.py", "_core/record.py", "_core/validity.py"
 
 _EXCLUSIVE: tuple[Mutant, ...] = (
@@ -129,8 +129,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "waiters do not check on the one that was handed the lock",
         WAITING,
-        "            if queued:\n                # Whom",
-        "            if False:\n                # Whom",
+        "wait_s = min(wait_s, settings.claim_ms / 1000",
+        "wait_s = min(wait_s, 1e9 + settings.claim_ms / 1000",
     ),
     Mutant(
         "a reply that comes after its validity is accepted",
@@ -183,31 +183,38 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a pushed grant is not confirmed",
         WAITING,
-        "                doubtful = True\n            elif wake is not None:",
-        "                doubtful = queued = stray = False\n                return Grant(wake.fence, now)\n            elif wake is not None:",
+        "            self.doubtful = True\n        else:",
+        "            self.doubtful = self.queued = self.stray = False\n            return Grant(wake.fence, self.now)  # type: ignore\n        else:",
     ),
-    Mutant("a caller that leaves gives nothing back", WAITING, "if doubtful or queued or stray:", "if False:"),
-    Mutant("only a queued caller gives back", WAITING, "if doubtful or queued or stray:", "if queued:"),
+    Mutant(
+        "a caller that leaves gives nothing back",
+        WAITING,
+        "if self.doubtful or self.queued or self.stray:",
+        "if False:",
+    ),
+    Mutant(
+        "only a queued caller gives back", WAITING, "if self.doubtful or self.queued or self.stray:", "if self.queued:"
+    ),
     Mutant(
         "a waiter does not check by itself",
         WAITING,
-        "await AwaitWake(token, wait_s)",
-        "await AwaitWake(token, 1e9 if give_up_at is None else wait_s)",
+        "return wait_s if self.give_up_at is None else",
+        "return 1e9 if self.give_up_at is None else",
     ),
     Mutant(
         "a broken inbox is not repaired",
         WAITING,
-        "heard = False  # the inbox may be broken",
+        "self.listening = False  # the inbox may be broken",
         "pass  # the inbox may be broken",
     ),
     Mutant("too few replicas are enough", "_core/replicas.py", "if acked < needed:", "if acked < 0:"),
     Mutant(
         "a waiter forgets its arrival time",
         WAITING,
-        "holder_token, place, arrival = reply[1:5]",
-        "holder_token, place, _ = reply[1:5]",
+        "self.holder, self.arrival = taken.holder, taken.arrival",
+        "self.holder = taken.holder",
     ),
-    Mutant("a failed request is not repeated", WAITING, "if now + pause_s >= allowed_until:", "if True:"),
+    Mutant("a failed request is not repeated", RETRY, "if now + pause_s >= over_at:", "if True:"),
     Mutant(
         "a late renewal revives a lease",
         HOLD,

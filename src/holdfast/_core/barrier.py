@@ -10,10 +10,11 @@ once more, unless its generation is over.
 
 from __future__ import annotations
 
-from holdfast._core.effects import Call, Now, Random, Reply, Sleep
-from holdfast._core.failure import RequestFailed
+from holdfast._core.effects import Call, Reply
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import RENEWAL, Order
+from holdfast._core.replies import BarrierMoved, barrier_moved_of
+from holdfast._core.retry import outlast
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition
 from holdfast.errors import BrokenBarrierError, DeclarationMismatch
@@ -75,24 +76,15 @@ class BarrierTurn(Acquisition):
         return True
 
 
-async def move(
-    keys: LockKeys, what: str, parties: int, keep_ms: int, settings: Settings = DEFAULT
-) -> tuple[int, int, bool]:
-    """ "look", "abort" or "reset": (generation, parties waiting, broken?). Raises `RequestFailed`."""
-    until = await Now() + settings.short_retry_s
-    while True:
-        try:
-            reply: Reply = await Call(
-                "barrier_move",
-                (keys.lock, f"{keys.base}:arrived", keys.gone),
-                (what, parties, keep_ms, keys.inboxes, settings.tombstone_ms),
-                settings.request_timeout_s,
-            )
-        except RequestFailed as failure:
-            if not failure.transient or await Now() >= until:
-                raise
-        else:
-            if reply[0] != 1:
-                raise DeclarationMismatch("barrier", keys.name, parties, reply[1])
-            return int(reply[1]), int(reply[2]), reply[3] == 1
-        await Sleep(settings.trouble_pause_s * (0.5 + await Random()))
+async def move(keys: LockKeys, what: str, parties: int, keep_ms: int, settings: Settings = DEFAULT) -> BarrierMoved:
+    """ "look", "abort" or "reset": what it has come to. Raises `RequestFailed`."""
+    call = Call(
+        "barrier_move",
+        (keys.lock, f"{keys.base}:arrived", keys.gone),
+        (what, parties, keep_ms, keys.inboxes, settings.tombstone_ms),
+        settings.request_timeout_s,
+    )
+    reply = await outlast(call, settings)
+    if reply[0] != 1:
+        raise DeclarationMismatch("barrier", keys.name, parties, reply[1])
+    return barrier_moved_of(reply)

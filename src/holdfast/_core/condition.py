@@ -11,12 +11,13 @@ one script looks where it is and does what is next, so that asking again is alwa
 
 from __future__ import annotations
 
-from holdfast._core.effects import Call, Now, Random, Reply, Sleep
-from holdfast._core.failure import RequestFailed
+from holdfast._core.effects import Call, Reply
 from holdfast._core.keys import LockKeys, part_of_key
 from holdfast._core.mutex import renewal, renewal_of_one_key
 from holdfast._core.record import RENEWAL, Order
 from holdfast._core.replicas import Sync
+from holdfast._core.replies import notified_by, notified_of
+from holdfast._core.retry import outlast
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, request_timeout_for
 from holdfast.errors import NotHeld
@@ -79,7 +80,7 @@ class ConditionTurn(Acquisition):
         )
 
     def heard(self, reply: Reply) -> None:
-        if reply[-1] == 0 and (reply[0] == 1 or len(reply) == 6):
+        if notified_of(reply) is False:
             self.notified = False
 
     def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL) -> Call:
@@ -122,23 +123,17 @@ async def notify(
 
     `number` tells this notification from the others of the holder.
     """
-    until = await Now() + settings.short_retry_s
     done = part = 0
     while True:
-        try:
-            reply: Reply = await Call(
-                "cond_notify",
-                (keys.lock, keys.queue, cond, f"{cond}:last"),
-                # Parts of one notification are told apart as well, so that each may be repeated.
-                (holder, count - done, keys.inboxes, f"{number}.{part}" if part else number),
-                request_timeout_for(ttl_ms, settings),
-            )
-            if isinstance(reply, list):
-                done += reply[0]
-                part += 1
-                continue
-            return done + int(reply) if reply >= 0 else done or -1
-        except RequestFailed as failure:
-            if not failure.transient or await Now() >= until:
-                raise
-        await Sleep(settings.trouble_pause_s * (0.5 + await Random()))
+        call = Call(
+            "cond_notify",
+            (keys.lock, keys.queue, cond, f"{cond}:last"),
+            # Parts of one notification are told apart as well, so that each may be repeated.
+            (holder, count - done, keys.inboxes, f"{number}.{part}" if part else number),
+            request_timeout_for(ttl_ms, settings),
+        )
+        notified = notified_by(await outlast(call, settings))
+        if not notified.more:
+            return done + notified.waiters if notified.waiters >= 0 else done or -1
+        done += notified.waiters
+        part += 1

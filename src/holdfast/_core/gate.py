@@ -9,10 +9,11 @@ Waiters are told when it opens, and look for themselves now and then.
 
 from __future__ import annotations
 
-from holdfast._core.effects import Call, Now, Random, Reply, Sleep
-from holdfast._core.failure import RequestFailed
+from holdfast._core.effects import Call, Reply
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import RENEWAL, Order
+from holdfast._core.replies import gate_moved_of
+from holdfast._core.retry import outlast
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition
 from holdfast.errors import DeclarationMismatch
@@ -73,22 +74,16 @@ async def move(
     kind: str, keys: LockKeys, token: str, what: str | int, declared: int, keep_ms: int, settings: Settings = DEFAULT
 ) -> int:
     """Take `what` off what is missing, or "open", "shut", "look": returns what is missing. Raises `RequestFailed`."""
-    until = await Now() + settings.short_retry_s
+    call = Call(
+        "gate_move",
+        (keys.lock, keys.queue, keys.gone),
+        (token, what, keep_ms, declared, keys.inboxes, settings.tombstone_ms),
+        settings.request_timeout_s,
+    )
     while True:
-        try:
-            reply: Reply = await Call(
-                "gate_move",
-                (keys.lock, keys.queue, keys.gone),
-                (token, what, keep_ms, declared, keys.inboxes, settings.tombstone_ms),
-                settings.request_timeout_s,
-            )
-        except RequestFailed as failure:
-            if not failure.transient or await Now() >= until:
-                raise
-        else:
-            if reply[0] != 1:
-                raise DeclarationMismatch(kind, keys.name, declared, reply[1])
-            if len(reply) > 2:
-                continue  # there are more to be told than one call tells
-            return int(reply[1])
-        await Sleep(settings.trouble_pause_s * (0.5 + await Random()))
+        reply = await outlast(call, settings)
+        if reply[0] != 1:
+            raise DeclarationMismatch(kind, keys.name, declared, reply[1])
+        moved = gate_moved_of(reply)
+        if not moved.more:
+            return moved.missing

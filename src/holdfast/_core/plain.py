@@ -21,6 +21,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import RENEWAL, Order
 from holdfast._core.replies import COUNT, DONE, MAYBE, MAYBE_DONE, MOMENT, QUEUED, Fits, executed
+from holdfast._core.retry import Backoff, Retry
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import TOKEN_MAX
 from holdfast._core.validity import deadline
@@ -210,32 +211,28 @@ async def renew(
 
 async def release(keys: LockKeys, token: str, ttl_ms: int, scripts: Scripts, settings: Settings) -> bool:
     """Release; False when we were not the holder any more. Repeated for a short while, then left to the background."""
-    until = await Now() + settings.short_retry_s
+    retry = Retry(settings, until=await Now() + settings.short_retry_s)
     doubtful = False
     while True:
         try:
             return await _delete(keys, token, request_timeout_for(ttl_ms, settings), scripts) or doubtful
         except RequestFailed as failure:
             doubtful = doubtful or failure.maybe_executed
-            if not failure.transient or await Now() >= until:
+            if not await retry.again(failure):
                 await Spawn(give_back(keys, token, ttl_ms, scripts, settings))
                 raise
-            await Sleep(settings.trouble_pause_s * (0.5 + await Random()))
 
 
 async def give_back(keys: LockKeys, token: str, ttl_ms: int, scripts: Scripts, settings: Settings) -> None:
     """Undo whatever an acquire with this token has done; tried until the ttl has passed."""
-    until = await Now() + ttl_ms / 1000 + 1.0
-    pause_s = settings.trouble_pause_s
+    retry = Retry(settings, until=await Now() + ttl_ms / 1000 + 1.0)
     while True:
         try:
             await _delete(keys, token, request_timeout_for(ttl_ms, settings), scripts)
             return
         except RequestFailed as failure:
-            if not failure.unsettled or await Now() + pause_s > until:
+            if not await retry.again(failure, unsettled=True):
                 return  # the ttl ends it
-            await Sleep(pause_s * (0.5 + await Random()))
-            pause_s = min(pause_s * 2, settings.trouble_pause_max_s)
 
 
 async def _next_fence(keys: LockKeys, token: str, request_timeout_s: float, settings: Settings) -> int | None:
@@ -270,9 +267,10 @@ async def acquire(
     began_at = now = await Now()
     give_up_at = None if timeout_s is None else began_at + timeout_s
     request_timeout_s = request_timeout_for(ttl_ms, settings)
-    polls = 0
+    polls = Backoff(settings.foreign_poll_s, settings.foreign_poll_max_s)
     asked_at: float | None = None  # of the first request that may have taken it
-    troubled_at: float | None = None
+    limit_s = settings.retry_limit_s if give_up_at is None else settings.short_retry_s
+    retry = Retry(settings, limit_s, until=give_up_at or 0.0)
     taken = False
     try:
         while True:
@@ -292,21 +290,15 @@ async def acquire(
                         taken = True
                         return Grant(fence, asked_at, PLAIN)
                     await _delete(keys, token, request_timeout_s, scripts)
-                asked_at = troubled_at = None
+                asked_at = None
+                retry.passed()
             except RequestFailed as failure:
-                now = await Now()
-                if troubled_at is None:
-                    troubled_at = now
-                allowed_s = settings.retry_limit_s if give_up_at is None else settings.short_retry_s
-                allowed_until = max(troubled_at + allowed_s, give_up_at or 0.0)
-                if not failure.transient or now >= allowed_until or timeout_s == 0:
+                if timeout_s == 0 or not await retry.again(failure):
                     raise
             now = await Now()
             if give_up_at is not None and now >= give_up_at:
                 return Busy(holder, now - began_at)
-            pause_s = min(settings.foreign_poll_max_s, settings.foreign_poll_s * 2 ** min(polls, 10))
-            polls += 1
-            pause_s *= 0.5 + await Random()
+            pause_s = await polls.next_s()
             if give_up_at is not None:
                 pause_s = min(pause_s, give_up_at - now)
             await Sleep(pause_s)

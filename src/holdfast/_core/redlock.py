@@ -26,6 +26,7 @@ from holdfast._core.failure import RequestFailed, what_is_at
 from holdfast._core.keys import LockKeys
 from holdfast._core.mutex import renewal
 from holdfast._core.record import RENEWAL, Order
+from holdfast._core.retry import Backoff
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.validity import deadline
 from holdfast._core.waiting import Busy, Grant
@@ -158,10 +159,11 @@ class Quorum:
         After a pause: most of it is settled by an answer that comes a moment after the majority's.
         """
         debts, settings = self._debts[index], self.settings
-        pause_s = settings.trouble_pause_s
+        pauses = Backoff(settings.trouble_pause_s, settings.trouble_pause_max_s)
         request_timeout_s = self._patience_s or settings.member_patience_s / 4
         while True:
-            await Sleep(pause_s * (0.5 + await Random()))
+            pause_s = await pauses.next_s()
+            await Sleep(pause_s)
             begun_at = await Now()
             for token in tuple(debts):
                 debt = debts.get(token)
@@ -179,11 +181,10 @@ class Quorum:
                         request_timeout_s,
                         node=index,
                     )
-                    pause_s = settings.trouble_pause_s
+                    pauses.reset()
                 except RequestFailed as failure:
                     if failure.unsettled:
                         debts.setdefault(token, debt)
-                        pause_s = min(pause_s * 2, settings.trouble_pause_max_s)
                         break
             if not debts:
                 self._paying[index] = False
@@ -448,7 +449,10 @@ async def acquire(
     request_timeout_s = quorum.request_timeout_s(ttl_ms)
     granted = False
     troubled_at: float | None = None
-    number = polls = splits = 0
+    polls = Backoff(settings.foreign_poll_s, settings.foreign_poll_max_s)
+    splits = Backoff(settings.split_pause_s, settings.split_pause_max_s)
+    pauses = Backoff(settings.trouble_pause_s, settings.trouble_pause_max_s)
+    number = 0
     try:
         while True:
             number += 1
@@ -482,16 +486,13 @@ async def acquire(
                 troubled_at = None
                 holder, held_by = max(holders.items(), key=lambda item: item[1]) if holders else (None, 0)
                 if held_by >= quorum.need:
-                    pause_s = min(settings.foreign_poll_max_s, settings.foreign_poll_s * 2 ** min(polls, 10))
+                    pause_s = await polls.next_s()
                     if remaining_ms >= 0:
-                        pause_s = min(pause_s, remaining_ms / 1000 + settings.recheck_late_s)
-                    pause_s *= 0.5 + await Random()
-                    polls += 1
-                    splits = 0
+                        late_s = settings.recheck_late_s * (0.5 + await Random())
+                        pause_s = min(pause_s, remaining_ms / 1000 + late_s)
+                    splits.reset()
                 else:
-                    pause_s = min(settings.split_pause_max_s, settings.split_pause_s * 2 ** min(splits, 10))
-                    pause_s *= await Random()
-                    splits += 1
+                    pause_s = await splits.next_s(0.0)
                 if not waits or (give_up_at is not None and now >= give_up_at):
                     return Busy(holder, now - began_at)
             else:
@@ -500,9 +501,7 @@ async def acquire(
                     troubled_at = now
                 if not waits or not failure.transient:
                     raise failure
-                pause_s = min(settings.trouble_pause_max_s, settings.trouble_pause_s * 2 ** min(polls, 10))
-                pause_s *= 0.5 + await Random()
-                polls += 1
+                pause_s = await pauses.next_s()
                 if give_up_at is not None:
                     allowed_until = give_up_at
                 elif votes + len(young) >= quorum.need:

@@ -9,6 +9,7 @@ A script with a new form of reply says so here, too (see the head of its `.lua` 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from holdfast._core.effects import Reply, Wake
 from holdfast._core.failure import RequestFailed
@@ -21,12 +22,21 @@ __all__ = [
     "MAYBE_DONE",
     "MOMENT",
     "QUEUED",
+    "BarrierMoved",
     "Fits",
+    "GateMoved",
+    "Notified",
+    "Taken",
+    "barrier_moved_of",
     "executed",
     "expected_of",
+    "gate_moved_of",
     "is_confirmation",
     "nonsense",
+    "notified_by",
+    "notified_of",
     "promises_too_much",
+    "taken_of",
     "wake_of",
 ]
 
@@ -179,6 +189,76 @@ _EXPECTED: dict[object, str] = {
     COUNT: "an integer",
     MOMENT: "[seconds, microseconds]",
 }
+
+
+# What replies that fit say, for protocols: the one place that knows which element is which.
+
+
+class Taken(NamedTuple):
+    """The answer of an asking script: another one holds it. `place` in the queue, with 0 the next; -1: not queued.
+
+    `remaining_ms`: -1 where nobody knows. `arrival`: what keeps the place, µs on the server's clock.
+    """
+
+    remaining_ms: int
+    holder: str
+    place: int
+    arrival: int
+
+    @property
+    def ask_again(self) -> bool:
+        """Nobody holds it: there is more to clear away than one call does."""
+        return self.remaining_ms == 0 and not self.holder
+
+
+def taken_of(reply: Reply) -> Taken:
+    """Of `[0, ms, holder, place, arrival, …]`."""
+    holder = reply[2]
+    return Taken(reply[1], holder.decode("utf-8", "replace") if type(holder) is bytes else holder, reply[3], reply[4])
+
+
+def notified_of(reply: Reply) -> bool | None:
+    """Whether a notification has let a condition's waiter on; None: the answer does not say."""
+    if reply[0] == 1:
+        return bool(reply[2])
+    return bool(reply[5]) if len(reply) > 5 else None
+
+
+class GateMoved(NamedTuple):
+    """What a gate is missing; `more`: there are more to be told that it is open than one call tells."""
+
+    missing: int
+    more: bool
+
+
+def gate_moved_of(reply: Reply) -> GateMoved:
+    """Of `[1, missing]` or `[1, missing, …]`."""
+    return GateMoved(reply[1], len(reply) > 2)
+
+
+class BarrierMoved(NamedTuple):
+    """What a barrier has come to."""
+
+    generation: int
+    waiting: int
+    broken: bool
+
+
+def barrier_moved_of(reply: Reply) -> BarrierMoved:
+    """Of `[1, generation, waiting, broken]`."""
+    return BarrierMoved(reply[1], reply[2], reply[3] == 1)
+
+
+class Notified(NamedTuple):
+    """How many waiters a notification let on; -1: the lock is not held. `more`: one call has not looked at all."""
+
+    waiters: int
+    more: bool
+
+
+def notified_by(reply: Reply) -> Notified:
+    """Of a number, or a list of one."""
+    return Notified(reply[0], True) if type(reply) is list else Notified(reply, False)
 
 
 def is_confirmation(reply: Reply, channel: str) -> bool:

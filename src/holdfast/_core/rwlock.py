@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import re
 
-from holdfast._core.effects import Call, Now, Random, Reply, Sleep, Spawn
+from holdfast._core.effects import Call, Now, Reply, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import RENEWAL, LeaseRecord, Order
 from holdfast._core.replicas import Sync, judge
+from holdfast._core.retry import Retry
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.validity import deadline
-from holdfast._core.waiting import Acquisition, Grant, once_more, request_timeout_for
+from holdfast._core.waiting import Acquisition, Grant, granted, once_more, request_timeout_for
 from holdfast.errors import LeaseLost, UpgradeRefused
 
 __all__ = ["READER", "WRITER", "RWHold", "RWTurn", "downgrade", "inspect", "upgrade_token"]
@@ -132,7 +132,7 @@ async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
     settings = reader.settings
     request_timeout_s = request_timeout_for(reader.ttl_ms, settings)
     try:
-        until = await Now() + settings.short_retry_s
+        retry = Retry(settings, until=await Now() + settings.short_retry_s)
         while True:
             asked_at = await Now()
             try:
@@ -156,16 +156,13 @@ async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
                     if reply[0] == 1:
                         judge(reader.sync, reader.name, answer, asked_at)
             except RequestFailed as failure:
-                if not failure.transient or await Now() >= until:
+                if not await retry.again(failure):
                     raise
-                await Sleep(settings.trouble_pause_s * (0.5 + await Random()))
             else:
-                if reply[0] != 1:
-                    return None
-                if await Now() >= deadline(asked_at, reader.ttl_ms):
+                grant = granted(reply, asked_at, await Now(), reader.ttl_ms)
+                if grant is None and reply[0] == 1:
                     await Spawn(reader.give_back())  # its time was over before we heard of it
-                    return None
-                return Grant(reply[1], asked_at)
+                return grant
     except BaseException:
         await Spawn(reader.give_back())
         await Spawn(writer.give_back())

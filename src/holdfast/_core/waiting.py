@@ -31,7 +31,6 @@ from holdfast._core.effects import (
     Protocol,
     Random,
     Reply,
-    Sleep,
     Spawn,
     Unlisten,
     Wake,
@@ -39,6 +38,8 @@ from holdfast._core.effects import (
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import RENEWAL, LeaseRecord, Order
 from holdfast._core.replicas import NotAcked, Replicas, Sync, SyncTail, judge, tail_of
+from holdfast._core.replies import Taken, taken_of
+from holdfast._core.retry import Backoff, Retry
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import is_ours
 from holdfast._core.validity import deadline
@@ -242,162 +243,209 @@ async def once_more(request: Effect[Reply]) -> Reply:
 
 
 async def wait_for(acquisition: Acquisition, timeout_s: float | None, *, listening: bool = False) -> Grant | Busy:
-    """Take the turn, waiting `timeout_s` at most (None: as long as it takes, 0: not at all).
+    """Acquire, waiting `timeout_s` at most (None: indefinitely, 0: not at all).
 
     `listening` says that the inbox is open already, so that the first request may queue us. Raises `RequestFailed`
     when the server refuses for good, or stays in trouble for longer than is put up with.
     """
-    token, ttl_ms, settings, sync = acquisition.token, acquisition.ttl_ms, acquisition.settings, acquisition.sync
-    doubtful = False  # a request of ours may have changed something on the server
-    queued = False
-    registered = False  # the token is known to the inbox
-    heard = False  # and the inbox is believed to be open
-    stray = False  # a request without an answer may still be carried out, after everything else
-    if isinstance(sync, Replicas) and sync.refused is not None:
-        raise sync.refused
+    if isinstance(acquisition.sync, Replicas) and acquisition.sync.refused is not None:
+        raise acquisition.sync.refused
+    waiting = _Waiting(acquisition, timeout_s, listening, await Now())
     try:
-        began_at = now = await Now()
-        give_up_at = None if timeout_s is None else began_at + timeout_s
-        request_timeout_s = request_timeout_for(ttl_ms, settings)
-        waits = timeout_s is None or timeout_s > 0
-        queueing = waits and listening
-        arrival = 0
-        polls = 0
-        troubled_at: float | None = None
-        late_at: float | None = None
-        tries = 0
-        holder: str | None = None
         while True:
             try:
-                if queueing and not heard:
-                    registered = heard = True
-                    await Listen(token, acquisition.key, request_timeout_s)
-                    now = await Now()
-                if acquisition.look_every_s is not None:
-                    await acquisition.meanwhile()
-                    now = await Now()
-                asked_at = now
-                if give_up_at is not None:
-                    request_timeout_s = within(request_timeout_s, give_up_at - now if waits else settings.short_retry_s)
-                doubtful = True
-                reply: Reply = await acquisition.ask(queueing, arrival, request_timeout_s)
-                if sync is not None:
-                    answer, reply = reply, reply[0]
-                    if reply[0] == 1:
-                        judge(sync, acquisition.name, answer, asked_at)
-                acquisition.heard(reply)
+                reply = await waiting.ask()
             except RequestFailed as failure:
-                now = await Now()
-                stray = stray or failure.maybe_executed
-                if isinstance(sync, Replicas) and (lacking := sync.failed(failure)) is not None:
-                    raise lacking from None
-                if not failure.transient:
+                if not await waiting.outlasts(failure):
                     raise
-                if troubled_at is None:
-                    troubled_at = now
-                    tries = 0
-                tries += 1
-                if give_up_at is None:
-                    allowed_until = troubled_at + settings.retry_limit_s
-                elif waits:
-                    allowed_until = give_up_at
-                elif failure.kind == "refused":
-                    raise
-                else:
-                    allowed_until = began_at + settings.short_retry_s
-                pause_s = min(settings.trouble_pause_max_s, settings.trouble_pause_s * 2 ** min(tries - 1, 10))
-                pause_s *= 0.5 + await Random()
-                if tries == 1 and failure.kind in ("broken", "NOACK"):
-                    # An idle connection that was closed meanwhile: a fresh one may do. Or more replicas than we knew.
-                    pause_s = 0.0
-                if now + pause_s >= allowed_until:
-                    raise
-                heard = False  # listen anew: the inbox may have gone with the server
-                if pause_s:
-                    await Sleep(pause_s)
-                    now = await Now()
                 continue
-            now = await Now()
-            troubled_at = None
-            if reply[0] == 1:
-                grant = granted(reply, asked_at, now, ttl_ms)
-                if grant is not None:
-                    grant.stray = stray
-                    doubtful = queued = stray = False
-                    return grant
-                # The answer came too late to be worth anything: repeat, but not forever.
-                stray = True
-                if late_at is None:
-                    late_at = asked_at
-                if now >= (late_at + settings.retry_limit_s if waits else began_at + settings.short_retry_s):
-                    raise RequestFailed(
-                        "silent",
-                        f"answers take longer than the ttl of {ttl_ms} ms",
-                        "",
-                        maybe_executed=True,
-                        transient=False,
-                    )
-                if waits and give_up_at is not None and now >= give_up_at and not acquisition.time_is_up():
-                    return Busy(None, now - began_at)
-                continue
-            if reply[0] < 0:
-                if reply[0] < -1:
-                    doubtful = False  # refused before anything was written
-                raise acquisition.refused(reply)
-            # Somebody else holds it.
-            doubtful = False
-            if reply[1] == 0 and not reply[2]:
-                # Dead waiters come first, more than one call looks at; each call leaves fewer.
-                if reply[3] >= 0:
-                    queued, arrival = True, reply[4]
-                if give_up_at is None or now < (give_up_at if waits else began_at + settings.short_retry_s):
-                    continue
-            remaining_ms, holder_token, place, arrival = reply[1:5]
-            holder = holder_token.decode("utf-8", "replace") if isinstance(holder_token, bytes) else holder_token
-            queued = place >= 0
-            if not waits or (give_up_at is not None and now >= give_up_at):
-                if not acquisition.time_is_up():
-                    return Busy(holder, now - began_at)
-                give_up_at = None
-                request_timeout_s = request_timeout_for(ttl_ms, settings)
-                continue
-            if not queued:
-                queueing = True
-                arrival = 0
-                continue
-            wait_s = settings.recheck_max_s
-            if remaining_ms >= 0:
-                wait_s = min(wait_s, remaining_ms / 1000 + settings.recheck_late_s * (0.5 + await Random()))
-            if holder and not is_ours(holder):
-                wait_s = min(wait_s, min(settings.foreign_poll_max_s, settings.foreign_poll_s * 2 ** min(polls, 10)))
-                wait_s *= 0.5 + await Random()
-                polls += 1
-            if acquisition.look_every_s is not None:
-                wait_s = min(wait_s, acquisition.look_every_s)
-            if queued:
-                # Whom the lock is handed to may hang: the waiter behind it finds that out, when it checks. All
-                # together look no more often than a few times in a claim window, however many there are.
-                wait_s = min(wait_s, settings.claim_ms / 1000 * (max(place, 1) + await Random() / 2))
-            if give_up_at is not None:
-                wait_s = min(wait_s, give_up_at - now)
-            wake = await AwaitWake(token, wait_s)
-            now = await Now()
-            if wake is not None and wake.kind == Wake.GRANT:
-                # To confirm it is to ask: the answer has the fencing token of the grant that counts, which need not
-                # be the one of this message, and when the claim window is over we are back in our old place.
-                doubtful = True
-            elif wake is not None:
-                heard = False  # the inbox may be broken: look after it before asking
-            elif give_up_at is not None and now >= give_up_at:
-                if not acquisition.time_is_up():
-                    return Busy(holder, now - began_at)
-                give_up_at = None
-                request_timeout_s = request_timeout_for(ttl_ms, settings)
+            got = await waiting.look_at(reply)
+            if got is not None:
+                return got
     finally:
-        if registered:
-            await Unlisten(token)
-        if doubtful or queued or stray:
-            await Spawn(acquisition.give_back())
+        await waiting.leave()
+
+
+class _Waiting:
+    """One acquisition under way: what may stand on the server for it, and until when it is waited for."""
+
+    __slots__ = (
+        "acquisition",
+        "arrival",
+        "asked_at",
+        "began_at",
+        "doubtful",
+        "foreign_polls",
+        "give_up_at",
+        "holder",
+        "late_at",
+        "listening",
+        "now",
+        "queued",
+        "queueing",
+        "registered",
+        "request_timeout_s",
+        "retry",
+        "stray",
+        "waits",
+    )
+
+    def __init__(self, acquisition: Acquisition, timeout_s: float | None, listening: bool, now: float) -> None:
+        settings = acquisition.settings
+        self.acquisition = acquisition
+        self.began_at = self.now = self.asked_at = now
+        self.give_up_at = None if timeout_s is None else now + timeout_s
+        self.waits = timeout_s is None or timeout_s > 0
+        self.request_timeout_s = request_timeout_for(acquisition.ttl_ms, settings)
+        #: A request of ours may have changed something on the server.
+        self.doubtful = False
+        #: A request without an answer may still be carried out, after everything else.
+        self.stray = False
+        #: Requests ask for a place in the queue, and we have one, by this arrival.
+        self.queueing = self.waits and listening
+        self.queued = False
+        self.arrival = 0
+        #: The token is known to the inbox, and the inbox is believed to be open.
+        self.registered = self.listening = False
+        #: Who held it when last seen; since when answers come too late.
+        self.holder: str | None = None
+        self.late_at: float | None = None
+        self.foreign_polls = Backoff(settings.foreign_poll_s, settings.foreign_poll_max_s)
+        if self.give_up_at is None:
+            self.retry = Retry(settings, settings.retry_limit_s)
+        else:
+            self.retry = Retry(settings, until=self.give_up_at if self.waits else now + settings.short_retry_s)
+
+    async def ask(self) -> Reply:
+        """Ask to be granted, listening first where that takes a place in the queue. Raises `RequestFailed`."""
+        acquisition, sync = self.acquisition, self.acquisition.sync
+        if self.queueing and not self.listening:
+            self.registered = self.listening = True
+            await Listen(acquisition.token, acquisition.key, self.request_timeout_s)
+            self.now = await Now()
+        if acquisition.look_every_s is not None:
+            await acquisition.meanwhile()
+            self.now = await Now()
+        self.asked_at = self.now
+        if self.give_up_at is not None:
+            left_s = self.give_up_at - self.now if self.waits else acquisition.settings.short_retry_s
+            self.request_timeout_s = within(self.request_timeout_s, left_s)
+        self.doubtful = True
+        reply: Reply = await acquisition.ask(self.queueing, self.arrival, self.request_timeout_s)
+        if sync is not None:
+            answer, reply = reply, reply[0]
+            if reply[0] == 1:
+                judge(sync, acquisition.name, answer, self.asked_at)
+        acquisition.heard(reply)
+        return reply
+
+    async def outlasts(self, failure: RequestFailed) -> bool:
+        """Whether to ask again after trouble; has paused then."""
+        self.stray = self.stray or failure.maybe_executed
+        sync = self.acquisition.sync
+        if isinstance(sync, Replicas) and (lacking := sync.failed(failure)) is not None:
+            raise lacking from None
+        if not self.waits and failure.kind == "refused":
+            return False
+        self.listening = False  # listen anew: the inbox may have gone with the server
+        again = await self.retry.again(failure)
+        self.now = await Now()
+        return again
+
+    async def look_at(self, reply: Reply) -> Grant | Busy | None:
+        """What an answer means: granted, or time is up; None: ask again. May raise what it refuses with."""
+        self.now = await Now()
+        self.retry.passed()
+        if reply[0] == 1:
+            grant = granted(reply, self.asked_at, self.now, self.acquisition.ttl_ms)
+            if grant is None:
+                return self._late()
+            grant.stray = self.stray
+            self.doubtful = self.queued = self.stray = False
+            return grant
+        if reply[0] < 0:
+            if reply[0] < -1:
+                self.doubtful = False  # refused before anything was written
+            raise self.acquisition.refused(reply)
+        self.doubtful = False
+        return await self._taken(taken_of(reply))
+
+    def _late(self) -> Busy | None:
+        """Granted, by an answer that came too late to be worth anything: repeat, but not indefinitely."""
+        settings = self.acquisition.settings
+        self.stray = True
+        if self.late_at is None:
+            self.late_at = self.asked_at
+        until = self.late_at + settings.retry_limit_s if self.waits else self.began_at + settings.short_retry_s
+        if self.now >= until:
+            said = f"answers take longer than the ttl of {self.acquisition.ttl_ms} ms"
+            raise RequestFailed("silent", said, "", maybe_executed=True, transient=False)
+        return self._over() if self.waits and self._is_over() else None
+
+    async def _taken(self, taken: Taken) -> Busy | None:
+        """Somebody else holds it: take a place in the queue, and sleep there."""
+        if taken.ask_again:
+            # More dead waiters come first than one call looks at; each call leaves fewer.
+            if taken.place >= 0:
+                self.queued, self.arrival = True, taken.arrival
+            short = self.began_at + self.acquisition.settings.short_retry_s
+            if self.give_up_at is None or self.now < (self.give_up_at if self.waits else short):
+                return None
+        self.holder, self.arrival = taken.holder, taken.arrival
+        self.queued = taken.place >= 0
+        if self._is_over():
+            return self._over()
+        if not self.queued:
+            self.queueing = True
+            self.arrival = 0
+            return None
+        wake = await AwaitWake(self.acquisition.token, await self._until_next_look_s(taken))
+        self.now = await Now()
+        if wake is None:
+            return self._over() if self._is_over() else None
+        if wake.kind == Wake.GRANT:
+            # To confirm it is to ask: the answer has the fencing token of the grant that counts, which need not be the
+            # one of this message, and when the claim window is over we are back in our old place.
+            self.doubtful = True
+        else:
+            self.listening = False  # the inbox may be broken: look after it before asking
+        return None
+
+    async def _until_next_look_s(self, taken: Taken) -> float:
+        """How long to sleep without a wake-up: messages may get lost."""
+        acquisition, settings = self.acquisition, self.acquisition.settings
+        wait_s = settings.recheck_max_s
+        if taken.remaining_ms >= 0:
+            wait_s = min(wait_s, taken.remaining_ms / 1000 + settings.recheck_late_s * (0.5 + await Random()))
+        if taken.holder and not is_ours(taken.holder):
+            wait_s = min(wait_s, await self.foreign_polls.next_s())
+        if acquisition.look_every_s is not None:
+            wait_s = min(wait_s, acquisition.look_every_s)
+        # The waiter that the lock is handed to may hang: those behind it find that out when they look. All together
+        # look no more often than a few times in a claim window, however many there are.
+        wait_s = min(wait_s, settings.claim_ms / 1000 * (max(taken.place, 1) + await Random() / 2))
+        return wait_s if self.give_up_at is None else min(wait_s, self.give_up_at - self.now)
+
+    def _is_over(self) -> bool:
+        return self.give_up_at is not None and self.now >= self.give_up_at
+
+    def _over(self) -> Busy | None:
+        """The caller's time is over; None where the acquisition goes on all the same, without a limit."""
+        acquisition, settings = self.acquisition, self.acquisition.settings
+        if not acquisition.time_is_up():
+            return Busy(self.holder, self.now - self.began_at)
+        self.give_up_at = None
+        self.waits = True
+        self.request_timeout_s = request_timeout_for(acquisition.ttl_ms, settings)
+        self.retry = Retry(settings, settings.retry_limit_s)
+        return None
+
+    async def leave(self) -> None:
+        """Forget the inbox, and give back whatever is not the caller's now."""
+        if self.registered:
+            await Unlisten(self.acquisition.token)
+        if self.doubtful or self.queued or self.stray:
+            await Spawn(self.acquisition.give_back())
 
 
 async def release(acquisition: Acquisition) -> bool:
@@ -407,59 +455,42 @@ async def release(acquisition: Acquisition) -> bool:
     """
     settings = acquisition.settings
     tombstone_ms = settings.tombstone_ms if acquisition.stray else 0
-    doubtful = False  # an earlier try may have done it
-    until: float | None = None
-    pause_s = 0.0
-    while True:
-        try:
-            reply: Reply = await acquisition.undo(tombstone_ms, request_timeout_for(acquisition.ttl_ms, settings))
-            doubtful = doubtful or reply > 0
+    found = False  # by an earlier try, perhaps
+    retry = Retry(settings, settings.short_retry_s)
+    try:
+        while True:
+            try:
+                reply: Reply = await acquisition.undo(tombstone_ms, request_timeout_for(acquisition.ttl_ms, settings))
+            except RequestFailed as failure:
+                found = found or failure.maybe_executed
+                if not await retry.again(failure):
+                    raise
+                continue
+            found = found or reply > 0
             if released(reply) is not None:
-                return doubtful
-            # Done, but before somebody who lives there wait more dead ones than one call looks at: go on.
-            now = await Now()
-            if until is None:
-                until = now + settings.short_retry_s
-            if now >= until:
+                return found
+            # Done, but more dead waiters come before a living one than one call looks at: go on.
+            if not await retry.in_time():
                 await Spawn(acquisition.give_back())
-                return doubtful
-            continue
-        except RequestFailed as failure:
-            doubtful = doubtful or failure.maybe_executed
-            now = await Now()
-            if until is None:
-                until = now + settings.short_retry_s
-            if not failure.transient or now + pause_s >= until:
-                await Spawn(acquisition.give_back())
-                raise
-            first_break = not pause_s and failure.kind == "broken"
-        except BaseException:
-            await Spawn(acquisition.give_back())
-            raise
-        try:
-            if not first_break:
-                await Sleep(max(pause_s, settings.trouble_pause_s) * (0.5 + await Random()))
-        except BaseException:
-            await Spawn(acquisition.give_back())
-            raise
-        pause_s = min(max(pause_s * 2, settings.trouble_pause_s), settings.trouble_pause_max_s)
+                return found
+    except BaseException:
+        await Spawn(acquisition.give_back())
+        raise
 
 
 async def give_back(acquisition: Acquisition) -> None:
-    """Undo whatever an acquire with this token has done or may still do; tried until its ttl and its place are over."""
+    """Undo whatever an acquire with this token has done or may do; tried until its ttl and its place are over."""
     settings = acquisition.settings
-    until = await Now() + max(acquisition.ttl_ms, settings.tombstone_ms) / 1000 + 1.0
-    pause_s = settings.trouble_pause_s
+    lasts_s = max(acquisition.ttl_ms, settings.tombstone_ms) / 1000 + 1.0
+    retry = Retry(settings, until=await Now() + lasts_s)
     while True:
         try:
             reply: Reply = await acquisition.undo(
                 settings.tombstone_ms, request_timeout_for(acquisition.ttl_ms, settings)
             )
         except RequestFailed as failure:
-            if not failure.unsettled or await Now() + pause_s > until:
+            if not await retry.again(failure, unsettled=True):
                 return  # the ttl ends it
-            await Sleep(pause_s * (0.5 + await Random()))
-            pause_s = min(pause_s * 2, settings.trouble_pause_max_s)
         else:
-            if type(reply) is not int or released(reply) is not None or await Now() > until:
+            if type(reply) is not int or released(reply) is not None or not await retry.in_time():
                 return
