@@ -11,7 +11,7 @@ import redis
 
 from tests.support.faces import FACES
 
-#: Subscriptions are cut for so long, s.
+#: Subscriptions are cut for this long, s.
 CUT_S = 2.0
 #: So many are made meanwhile at most: the pauses grow from 0.05 s to 1 s.
 MADE_MAX = 20

@@ -6,7 +6,7 @@ from holdfast._core.settings import Settings
 
 __all__ = ["Reopening"]
 
-#: A connection that was open for so long has worked, s.
+#: A connection that was open for this long has worked, s.
 _LASTED_S = 1.0
 
 

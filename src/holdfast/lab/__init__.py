@@ -1,4 +1,21 @@
-"""The classic lock schemes, faults injected for real, and what follows from what happened."""
+"""`holdfast lab`: the classic lock schemes, faults injected for real, and what follows from what happened.
+
+The command line is `holdfast.cli.lab`. From there, downwards:
+
+    commands    what each subcommand does
+    report      the matrix of schemes and faults as a page (page.html)
+    timeline    one run as text; story: a history as rows for both
+    runs        plays a scheme under a fault, in several variants
+    faults      the choreography of each fault
+    stage       one run: servers, clients, the wires between them, and everything that happens written down
+    worker      the processes that play the clients
+    handles     every lock that the lab can run; schemes: the classic ones; driver: runs these on servers
+    servers     private servers; proxy: the wires; resp: the protocol on them
+    verdicts    judges a history
+    history     what happened, event by event
+
+A module imports from those below it.
+"""
 
 from holdfast.lab.history import Event, History
 from holdfast.lab.verdicts import Verdict, judge
