@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from holdfast import embedded
+from testbed.topologies import Quorum
 
 THREADS = """
 import resource, sys, time
@@ -170,5 +172,141 @@ def test_the_times_are_kept_when_there_is_no_descriptor_to_wait_with(
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-c", AGENT, valkey_server.url, unique_name], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+_FULL = """
+import asyncio, os, resource, sys
+import holdfast
+
+class Full:
+    # No descriptor is left in this block.
+    def __enter__(self):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        self.used = []
+        try:
+            while True:
+                self.used.append(os.dup(2))
+        except OSError:
+            pass
+
+    def __exit__(self, *_):
+        for each in self.used:
+            os.close(each)
+
+def drop_connections():
+    import redis
+
+    for url in sys.argv[3:]:
+        with redis.Redis.from_url(url) as member:
+            member.client_kill_filter(_type="normal", skipme=True)
+
+"""
+QUORUM_THREADS = (
+    _FULL
+    + """
+locks = holdfast.connect(sys.argv[1], ttl=60)
+lock = locks.lock(sys.argv[2])
+with Full():
+    try:
+        lock.acquire(timeout=0.5)
+    except holdfast.QuorumUnreachable as error:
+        said = str(error)
+assert "open files" in said, said
+lease = lock.acquire(timeout=5)
+drop_connections()
+with Full():
+    try:
+        lease.release()
+    except holdfast.QuorumUnreachable:
+        pass
+with holdfast.connect(sys.argv[1], ttl=60) as others:
+    others.lock(sys.argv[2]).acquire(timeout=20).release()
+locks.close()
+"""
+)
+QUORUM_ASYNCIO = (
+    _FULL
+    + """
+import holdfast.asyncio
+
+async def main():
+    locks = holdfast.asyncio.connect(sys.argv[1], ttl=60)
+    lock = locks.lock(sys.argv[2])
+    with Full():
+        try:
+            await lock.acquire(timeout=0.5)
+        except holdfast.QuorumUnreachable as error:
+            said = str(error)
+    assert "open files" in said, said
+    lease = await lock.acquire(timeout=5)
+    drop_connections()
+    with Full():
+        try:
+            await lease.release()
+        except holdfast.QuorumUnreachable:
+            pass
+    async with holdfast.asyncio.connect(sys.argv[1], ttl=60) as others:
+        await (await others.lock(sys.argv[2]).acquire(timeout=20)).release()
+    await locks.close()
+
+asyncio.run(main())
+"""
+)
+CANCEL = (
+    _FULL
+    + """
+import threading
+from holdfast._drivers import many
+
+locks = holdfast.connect(sys.argv[1], ttl=60)
+lock = locks.lock(sys.argv[2])
+lock.acquire(timeout=5).release()
+many._wakers.clear()  # as if other calls used them
+cancel, told = holdfast.Cancel(), []
+
+def wait():
+    try:
+        lock.acquire(cancel=cancel)
+    except holdfast.AcquireCancelled:
+        told.append("cancelled")
+
+with Full():
+    lease = lock.acquire(timeout=5, cancel=cancel)
+    waits = threading.Thread(target=wait)
+    waits.start()
+    waits.join(0.3)
+    cancel.set()
+    waits.join()
+    lease.release()
+assert told == ["cancelled"], told
+locks.close()
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Quorum]:
+    with Quorum(3) as three:
+        yield three
+
+
+@pytest.mark.parametrize("program", [QUORUM_THREADS, QUORUM_ASYNCIO], ids=["threads", "asyncio"])
+def test_a_quorum_that_cannot_be_asked_without_descriptors_says_so(
+    program: str, three: Quorum, unique_name: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", program, three.url, unique_name, *three.urls],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+def test_a_quorum_is_asked_with_a_cancel_that_nothing_can_wake_for(three: Quorum, unique_name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CANCEL, three.url, unique_name], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr

@@ -45,6 +45,8 @@ DIAL_PATIENCE_S = 2.0
 DIALS_MAX = 64
 #: A dialling thread that has nothing to do for this long ends, s.
 DIAL_IDLE_S = 10.0
+#: Where there is no descriptor left for a waker, it is looked whether the call was cancelled so often, s.
+BLIND_S = 0.05
 
 
 class _Waker:
@@ -85,6 +87,7 @@ _wakers: list[_Waker] = []
 
 
 def _waker() -> _Waker:
+    """One that is registered nowhere. Raises OSError when no descriptor is left."""
     while True:
         try:
             waker = _wakers.pop()
@@ -214,6 +217,8 @@ def ask_all(
     begun_at = clock()
     until = begun_at + many.request_timeout_s
     satisfied = False
+    #: A poll that nothing interrupts lasts no longer.
+    longest_s = float("inf")
     requests: list[tuple[Script, bytes]] = []
     before: Call | None = None
     for call in calls:
@@ -252,7 +257,12 @@ def ask_all(
                 send(index, wire, begun_at)
                 continue
             if group is None:
-                waker = _waker()
+                try:
+                    waker = _waker()
+                except OSError as error:
+                    said = error.strerror or str(error)
+                    answers[index] = RequestFailed("refused", said, node.name, maybe_executed=False, transient=True)
+                    continue
                 waker.drain()
                 poll.register(waker.reader, _READABLE)
                 group = _Group(waker)
@@ -263,9 +273,14 @@ def ask_all(
                 dialling.add(index)
         if cancelled is not None:
             if waker is None:
-                waker = _waker()
-                poll.register(waker.reader, _READABLE)
-            cancelled(waker.wake)
+                try:
+                    waker = _waker()
+                except OSError:
+                    longest_s = BLIND_S
+                else:
+                    poll.register(waker.reader, _READABLE)
+            if waker is not None:
+                cancelled(waker.wake)
         # TLS may have read ahead; a plain socket has nothing before it is polled.
         while True:
             if cancelled is not None and cancelled(None):
@@ -280,7 +295,7 @@ def ask_all(
                 break
             if now >= until:
                 break
-            for fd, _ in poll.poll(max(0.0, (until - now) * 1000)):
+            for fd, _ in poll.poll(max(0.0, min(until - now, longest_s) * 1000)):
                 asked_there = under_way.get(fd)
                 if asked_there is not None:
                     answer = asked_there.read()
