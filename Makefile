@@ -16,7 +16,7 @@ READY := $(VENV)/.ready
 SOURCES := $(wildcard src sim tests testbed bench rig examples tools) $(if $(wildcard models/*.py),models)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-thorough test-all check format demo bench sim model mutants lock clean torture
+.PHONY: help setup test test-thorough test-all check generate format demo bench sim model mutants lock clean torture
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,7 +53,11 @@ check: $(READY) ## style, types, imports between the modules, words, subjects of
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(SOURCES)
+	$(BIN)/python tools/async_to_sync.py --check
 	$(BIN)/python -m pytest -q tests/unit/test_architecture.py tests/package/test_commits.py tests/docs/test_words.py
+
+generate: $(READY) ## write the threads API from the asyncio API
+	$(BIN)/python tools/async_to_sync.py
 
 format: $(READY) ## put the source into shape
 	$(BIN)/ruff check --fix .

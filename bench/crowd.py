@@ -21,7 +21,7 @@ from bench import peers, peers_aio
 __all__ = ["Seen", "handoffs_us", "jain", "of_peer", "of_processes", "of_tasks", "of_threads"]
 
 #: `holdfast` itself imports its APIs when they are first used.
-_PRELOADED = ["bench.crowd", "holdfast._faces.threads", "holdfast._transport.refusals", "redis", "redis_lock"]
+_PRELOADED = ["bench.crowd", "holdfast._sync.client", "holdfast._transport.refusals", "redis", "redis_lock"]
 #: Nobody needs longer than this to come to an end; then something hangs, and is killed.
 _END_S = 60.0
 

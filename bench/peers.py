@@ -74,7 +74,7 @@ class Holdfast:
 
     def settle(self) -> None:
         """Wait for what is sent once, in the background."""
-        self._locks._driver.settle(30.0)
+        self._locks._session.driver.settle(30.0)
 
     def close(self) -> None:
         self._locks.close()

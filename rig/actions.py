@@ -109,7 +109,7 @@ class Actions:
                 state = lease.state.name
                 if state == "RELEASED":
                     log.write("broken", f"a lease of {lock} is RELEASED under its body, which nobody has told")
-                closed_ns = life.closed_ns.get(lease._client)
+                closed_ns = life.closed_ns.get(lease._session)
                 if closed_ns is not None and closed_ns < at_ns and lease.lost.reason == "closed":
                     # Who closes a client under its users takes their leases away there and then.
                     log.write("valid", ident, closed_ns, closed_ns)
@@ -401,7 +401,7 @@ class Actions:
         shared.closed = True
         life.clients[life.clients.index(shared)] = Shared(life.connect(), life.over_quorum)
         life.played["close() at random"] += 1
-        life.closed_ns[shared.client] = now_ns()
+        life.closed_ns[shared.client._session] = now_ns()
         await self._done(shared.client.close())
         try:
             lease = await self._done(shared.client.lock(f"own-{life.name}-closed").try_acquire())

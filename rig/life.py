@@ -55,7 +55,7 @@ class Life(LifeState):
         if self.hazards is not None:
             self.hazards.lift()
         client = self.connect()
-        ours = [shared.client._driver.client_id[:8] for shared in self.clients]
+        ours = [shared.client._session.driver.client_id[:8] for shared in self.clients]
         found.append(f"  clients: {', '.join(ours)}")
         for number in range(3):
             lock = client.lock(f"own-{self.name}-{number}", ttl=OWN_TTL_S)

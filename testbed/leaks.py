@@ -33,7 +33,7 @@ _PASSING = re.compile(r"^(test|actor|face-loop|asyncio|Thread|proxy|ThreadPoolEx
 #: Where the library makes objects that must not outlive their client. (Those of `identity`
 #: belong to threads, those of `leaving` to classes.)
 _OBJECTS = re.compile(
-    r"(?!holdfast\._drivers\.identity|holdfast\._faces\.leaving)holdfast\._(faces|drivers|transport)\.|holdfast\._core\.(hold|rwlock|semaphore|multilock)$"
+    r"(?!holdfast\._drivers\.identity|holdfast\._api\.leaving)holdfast\._(api|async|sync|drivers|transport)\.|holdfast\._core\.(hold|rwlock|semaphore|multilock)$"
 )
 
 

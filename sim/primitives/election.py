@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast._api.lease_stack import Leads
 from holdfast._core import mutex
 from holdfast._core.effects import Call, Sleep
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.record import LeaseRecord
-from holdfast._faces.entered import Leads
 from sim.check import Belief
 from sim.driver import Cancelled, Process, Task
 from sim.network import Node, Request

@@ -13,24 +13,20 @@ TYPE_CHECKING = False  # that of typing, which takes longer to import than all o
 if TYPE_CHECKING:
     from typing import Any
 
-    from holdfast._faces.holder import Holder
-    from holdfast._faces.threads import Cancel, Client, Lease, LeaseState, Lock, Loss, connect
-    from holdfast._faces.threads_family import (
-        Barrier,
-        Condition,
-        CountDownLatch,
-        Election,
-        Event,
-        MultiLock,
-        Optimistic,
-        ReadLease,
-        ReadLock,
-        RWLock,
-        Semaphore,
-        Transaction,
-        WriteLease,
-        WriteLock,
-    )
+    from holdfast._api.holder import Holder
+    from holdfast._api.options import LeaseOptions
+    from holdfast._drivers.cancel import Cancel
+    from holdfast._sync.client import Client, connect
+    from holdfast._sync.condition import Condition
+    from holdfast._sync.election import Election
+    from holdfast._sync.gates import Barrier, CountDownLatch, Event
+    from holdfast._sync.lease import Lease, LeaseState
+    from holdfast._sync.lock import Lock
+    from holdfast._sync.loss import Loss
+    from holdfast._sync.multilock import MultiLock
+    from holdfast._sync.optimistic import Optimistic, Transaction
+    from holdfast._sync.rwlock import ReadLease, ReadLock, RWLock, WriteLease, WriteLock
+    from holdfast._sync.semaphore import Semaphore
     from holdfast.errors import (
         AcquireCancelled,
         AcquireTimeout,
@@ -77,6 +73,7 @@ __all__ = [
     "InsufficientReplicas",
     "Lease",
     "LeaseLost",
+    "LeaseOptions",
     "LeaseReleased",
     "LeaseState",
     "Lock",
@@ -107,12 +104,23 @@ __version__ = "0.1.0"
 
 #: Where public names live. Imported when first asked for: `holdfast run` stands in front of cron jobs, and a program
 #: that uses locks alone need not pay for the whole family (and asyncio) at its start.
-_HOMES = (
-    "holdfast.errors",
-    "holdfast._faces.threads",
-    "holdfast._faces.holder",
-    "holdfast._faces.threads_family",
-)
+_HOMES = {
+    "_api.holder": ("Holder",),
+    "_api.options": ("LeaseOptions",),
+    "_drivers.cancel": ("Cancel",),
+    "_sync.client": ("Client", "connect"),
+    "_sync.condition": ("Condition",),
+    "_sync.election": ("Election",),
+    "_sync.gates": ("Barrier", "CountDownLatch", "Event"),
+    "_sync.lease": ("Lease", "LeaseState"),
+    "_sync.lock": ("Lock",),
+    "_sync.loss": ("Loss",),
+    "_sync.multilock": ("MultiLock",),
+    "_sync.optimistic": ("Optimistic", "Transaction"),
+    "_sync.rwlock": ("RWLock", "ReadLease", "ReadLock", "WriteLease", "WriteLock"),
+    "_sync.semaphore": ("Semaphore",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
@@ -121,11 +129,8 @@ def __getattr__(name: str) -> Any:
     if name in ("asyncio", "embedded", "errors", "fencing", "testing"):
         return import_module(f"holdfast.{name}")
     if name in __all__:
-        for home in _HOMES:
-            module = import_module(home)
-            if name in module.__all__:
-                value = globals()[name] = getattr(module, name)
-                return value
+        value = globals()[name] = getattr(import_module(f"holdfast.{_HOME.get(name, 'errors')}"), name)
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -7,24 +7,19 @@ async with locks.lock("orders:42", ttl=30) as lease:
     await write(row, fence=lease.fencing_token)
 """
 
-from holdfast._faces.aio import Client, Lease, LeaseState, Lock, Loss, connect
-from holdfast._faces.aio_family import (
-    Barrier,
-    Condition,
-    CountDownLatch,
-    Election,
-    Event,
-    MultiLock,
-    Optimistic,
-    ReadLease,
-    ReadLock,
-    RWLock,
-    Semaphore,
-    Transaction,
-    WriteLease,
-    WriteLock,
-)
-from holdfast._faces.holder import Holder
+from holdfast._api.holder import Holder
+from holdfast._api.options import LeaseOptions
+from holdfast._async.client import Client, connect
+from holdfast._async.condition import Condition
+from holdfast._async.election import Election
+from holdfast._async.gates import Barrier, CountDownLatch, Event
+from holdfast._async.lease import Lease, LeaseState
+from holdfast._async.lock import Lock
+from holdfast._async.loss import Loss
+from holdfast._async.multilock import MultiLock
+from holdfast._async.optimistic import Optimistic, Transaction
+from holdfast._async.rwlock import ReadLease, ReadLock, RWLock, WriteLease, WriteLock
+from holdfast._async.semaphore import Semaphore
 from holdfast.errors import (
     AcquireCancelled,
     AcquireTimeout,
@@ -70,6 +65,7 @@ __all__ = [
     "InsufficientReplicas",
     "Lease",
     "LeaseLost",
+    "LeaseOptions",
     "LeaseReleased",
     "LeaseState",
     "Lock",

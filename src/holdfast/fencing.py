@@ -27,7 +27,7 @@ from __future__ import annotations
 import threading
 from typing import Protocol, TypeVar
 
-from holdfast._faces.options import Duration, check_count, ttl_ms_of
+from holdfast._api.options import Duration, check_count, ttl_ms_of
 from holdfast.errors import StaleFencingToken
 
 __all__ = ["FenceGate", "StaleFencingToken", "check_rowcount", "guarded_set"]

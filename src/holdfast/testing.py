@@ -22,14 +22,15 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast._faces.options import Duration, check_name, timeout_of
-from holdfast.errors import ConfigurationError
+from holdfast._api import hook
+from holdfast._api.options import Duration, check_name, timeout_of
+from holdfast.errors import AcquireTimeout, ConfigurationError
 
 if TYPE_CHECKING:
     import holdfast.asyncio
@@ -129,8 +130,7 @@ class Trouble:
         #: Names for which somebody has tried to acquire; and what was asked for and never came, to be told at the end.
         self._tried: set[str] = set()
         self._unused: list[str | None] = []
-        self._undo = contextlib.ExitStack()
-        self._hook()
+        hook.observer = self
 
     # ---- what a test does ----
 
@@ -195,7 +195,8 @@ class Trouble:
 
     def end(self) -> None:
         """No more trouble. Raises `ConfigurationError` for names that were asked for in vain."""
-        self._undo.close()
+        if hook.observer is self:
+            hook.observer = None
         if not self._server.running:
             self._server.start()
         with self._guard:
@@ -207,42 +208,10 @@ class Trouble:
 
     # ---- inside ----
 
-    def _hook(self) -> None:
-        from holdfast._core.record import Schedule
-        from holdfast._faces import aio, threads
-        from holdfast.errors import AcquireTimeout
-
-        watch = Schedule.add
-
-        def add(schedule: Schedule, hold: LeaseRecord, jitter: float) -> float:
-            self._acquired(hold)
-            return watch(schedule, hold, jitter)
-
-        self._replace(Schedule, "add", add)
-        acquire = threads.Leasable._acquire
-
-        def turned_away(lock: Any, timeout_s: float | None, *args: Any) -> Any:
-            if self._times_out(lock.name):
-                raise AcquireTimeout(
-                    lock.name, timeout_s or 0.0, because="injected by holdfast_trouble", kind=lock._label
-                )
-            return acquire(lock, timeout_s, *args)
-
-        self._replace(threads.Leasable, "_acquire", turned_away)
-        acquire_async = aio.Leasable._acquire
-
-        async def turned_away_async(lock: Any, timeout_s: float | None, *args: Any) -> Any:
-            if self._times_out(lock.name):
-                raise AcquireTimeout(
-                    lock.name, timeout_s or 0.0, because="injected by holdfast_trouble", kind=lock._label
-                )
-            return await acquire_async(lock, timeout_s, *args)
-
-        self._replace(aio.Leasable, "_acquire", turned_away_async)
-
-    def _replace(self, owner: type, name: str, by: Callable[..., Any]) -> None:
-        self._undo.callback(setattr, owner, name, getattr(owner, name))
-        setattr(owner, name, by)
+    def acquiring(self, name: str, label: str, timeout_s: float | None) -> None:
+        """See `holdfast._api.hook.Observer`."""
+        if self._times_out(name):
+            raise AcquireTimeout(name, timeout_s or 0.0, because="injected by holdfast_trouble", kind=label)
 
     def _unknown(self, name: str | None) -> ConfigurationError:
         tried = ", ".join(map(repr, sorted(self._tried))) or "none"
@@ -254,7 +223,8 @@ class Trouble:
             self._unused = [each for each in self._unused if each not in (None, name)]
             return None in self._timeouts or name in self._timeouts
 
-    def _acquired(self, hold: LeaseRecord) -> None:
+    def granted(self, hold: LeaseRecord) -> None:
+        """See `holdfast._api.hook.Observer`."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:

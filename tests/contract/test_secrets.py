@@ -261,7 +261,7 @@ def test_what_is_left_of_a_url() -> None:
 def test_a_client_says_its_programs_name_and_no_more(
     locks: Any, raw: Any, monkeypatch: pytest.MonkeyPatch, unique_name: str
 ) -> None:
-    from holdfast._faces.introduction import introduction
+    from holdfast._api.client_info import introduction
 
     monkeypatch.delenv("HOLDFAST_PROGRAM", raising=False)
     for argv, name in (

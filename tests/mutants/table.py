@@ -546,7 +546,7 @@ FAMILY: tuple[Mutant, ...] = (
         for what, file, old, new in (
             (
                 "an election object has only one lead",
-                "_faces/entered.py",
+                "_api/lease_stack.py",
                 "        self._leases[owner] = lease\n",
                 "        self._leases = dict.fromkeys(self._leases, lease)\n        self._leases[owner] = lease\n",
             ),

@@ -344,7 +344,7 @@ def block_ends(code: CodeType) -> frozenset[int]:
 
 #: Functions between whose last step and the caller's next one CPython looks for no signal: a count is raised, and the
 #: lease returned. An exception there would leave the count too high by one.
-_COUNTS_AND_RETURNS = frozenset({"Leasable._acquire"})
+_COUNTS_AND_RETURNS = frozenset({"Acquirable._acquire"})
 
 
 def excused(place: Place) -> bool:
@@ -362,7 +362,7 @@ def _reentrant_return(code: CodeType) -> frozenset[int]:
     found: set[int] = set()
     for at, one in enumerate(instructions[:-1]):
         if one.opname == "SWAP" and instructions[at + 1].argval == "_entries":
-            for after in instructions[at + 1 :]:
+            for after in instructions[at:]:
                 found.add(after.offset)
                 if after.opname.startswith("RETURN"):
                     break

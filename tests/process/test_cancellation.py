@@ -40,7 +40,7 @@ async def served(server: embedded.Server, **options: Any) -> AsyncIterator[tuple
 
 async def settled(locks: Client) -> None:
     """All give-backs have been answered."""
-    for driver in locks._drivers:
+    for driver in locks._session.drivers:
         assert await driver.settle(PATIENCE_S)
 
 

@@ -296,11 +296,11 @@ def test_releases_that_are_cancelled_before_their_first_step(
     async def main() -> None:
         locks = holdfast.asyncio.connect(valkey_server.url, ttl=600)
         leases = [await locks.lock(f"{unique_name}-{i}").acquire() for i in range(5)]
-        driver = locks._drivers[0]
+        driver = locks._session.drivers[0]
         before = asyncio.all_tasks()
         for lease in leases:
             driver.unwatch(lease._hold)
-            driver.start(lease._hold.release())
+            driver.spawn(lease._hold.release())
         for server in driver.topology.nodes():
             server.abort()
         for task in asyncio.all_tasks() - before:

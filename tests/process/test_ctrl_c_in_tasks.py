@@ -78,8 +78,8 @@ async def main():
     async with holdfast.asyncio.connect(url) as locks:
         lease = await locks.lock(name, ttl=60).acquire()
         loop.create_task = interrupted
-        locks._driver.schedule.remove(lease._hold)
-        locks._driver.start(lease._hold.release())
+        locks._session.driver.schedule.remove(lease._hold)
+        locks._session.driver.spawn(lease._hold.release())
 """
 #: Nobody awaits the task that connects.
 A_CONNECTION_IS_MADE = """

@@ -14,7 +14,7 @@ import pytest
 import holdfast
 import holdfast.asyncio
 from holdfast import embedded
-from holdfast._faces import aio, aio_family
+from holdfast._async import kernel, lifecycle
 from testbed.waiting import eventually
 
 #: Usually the next thread has the ident of the one that has ended; never in this many attempts would be strange.
@@ -134,7 +134,7 @@ def test_the_owner_itself_is_still_known(valkey_server: embedded.Server, unique_
 def test_tasks_that_get_the_address_of_an_ended_one(
     valkey_server: embedded.Server, unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (aio, aio_family):
+    for module in (kernel, lifecycle):
         monkeypatch.setattr(module, "id", lambda _task: 7, raising=False)  # the worst that can happen
 
     async def main() -> None:

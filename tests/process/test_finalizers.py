@@ -74,7 +74,7 @@ def test_a_client_is_collected_while_its_own_lock_is_held(server: embedded.Serve
     """By a thread that was interrupted in the middle of something: its finalizer must not wait for that."""
     client = holdfast.connect(server.url)
     client.lock(servers.unique()).acquire().release()
-    driver = client._driver
+    driver = client._session.driver
     released = threading.Event()
 
     def hold() -> None:
@@ -103,7 +103,7 @@ def test_a_dropped_client_is_closed_though_no_thread_could_be_started_at_first(
     before = ours()
     client = holdfast.connect(server.url)
     lease = client.lock(servers.unique()).acquire()
-    driver = client._driver
+    driver = client._session.driver
     tried = threading.Event()
 
     def refuse(*_: object, **__: object) -> None:
@@ -138,7 +138,7 @@ def test_clients_dropped_in_a_child_are_closed_though_the_parent_was_closing_its
             try:
                 client = holdfast.connect(server.url)
                 client.lock(servers.unique()).acquire().release()
-                driver = client._driver
+                driver = client._session.driver
                 del client
                 gc.collect()
                 status = 0 if driver.ended.wait_s(20) else 2
@@ -155,7 +155,7 @@ def test_dropping_many_leases_is_linear_and_delays_no_renewal(server: embedded.S
     with holdfast.connect(server.url) as locks, warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         kept = locks.lock(servers.unique(), ttl=2).acquire()
-        driver = locks._driver
+        driver = locks._session.driver
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
 
         def nothing(*_: object) -> Any:
@@ -186,7 +186,7 @@ def test_nothing_is_kept_of_leases_that_were_lost_and_dropped(server: embedded.S
         del lease
     gc.collect()
     client = getattr(locks, "_target", locks)
-    eventually(lambda: not client._owners, "its owners are forgotten")
+    eventually(lambda: not client._session.owners, "its owners are forgotten")
 
 
 def test_the_collector_at_every_allocation(server: embedded.Server) -> None:

@@ -105,7 +105,19 @@ def test_an_exception_at_every_bytecode_leaves_nothing(operation: str, bench: Be
 def test_an_exception_at_the_ends_of_a_block_leaves_nothing(operation: str, bench: Bench) -> None:
     _carry_out(bench, operation, name_for(operation), None)
     places = _carry_out(bench, operation, name_for(operation), None)
-    ends = ("__enter__", "__exit__", "__get__", "__del__", "_leave", "_exit", "_enter", "push", "pop", "forget")
+    ends = (
+        "__enter__",
+        "__exit__",
+        "__get__",
+        "__del__",
+        "_leave",
+        "_exit",
+        "_begin",
+        "_forget",
+        "push",
+        "pop",
+        "forget",
+    )
     numbers = [n for n in places_once(places) if not excused(places[n]) and places[n].code.co_name in ends]
     interrupted = {}
     for n in numbers:
@@ -123,7 +135,8 @@ def test_a_kept_traceback_keeps_no_lock(operation: str, bench: Bench) -> None:
     firsts = [
         n
         for n in places_once(places)
-        if not excused(places[n]) and places[n].code.co_name in ("_leave", "_enter", "_granted", "_acquire", "release")
+        if not excused(places[n])
+        and places[n].code.co_name in ("_leave", "__enter__", "_granted", "_acquire", "release")
     ]
     for n in firsts[::5]:
         name = name_for(operation)

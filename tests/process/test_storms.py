@@ -142,7 +142,7 @@ class AsyncioStorm:
             look.delete(f"holdfast:{{{self.name}}}:count")
 
             def watching() -> list[Any]:
-                ours = (one._driver.client_id, two._driver.client_id)
+                ours = (one._session.driver.client_id, two._session.driver.client_id)
                 assert ours
                 return [each for each in look.client_list() if int(each.get("watch", 0)) > 0]
 
@@ -272,6 +272,6 @@ def test_a_cancel_that_comes_with_the_reply_leaves_no_dead_connection(
         with pytest.raises(holdfast.AcquireCancelled):
             locks.lock(unique_name).acquire(cancel=cancel)
         monkeypatch.undo()
-        [node] = locks._driver.topology.nodes()
+        [node] = locks._session.driver.topology.nodes()
         for wire in node._idle:
             assert wire.sock.getpeername(), "raises when it was shut down"

@@ -207,7 +207,7 @@ def idling(world: World) -> None:
     def chores() -> None:
         for _ in range(4):
             given[0] += 1
-            client._driver.spawn(told())
+            client._session.driver.spawn(told())
             just_when(world, "holdfast-chores")
 
     given, done = [0], [0]
@@ -242,7 +242,7 @@ def cancelling(world: World) -> None:
 
     def stop() -> None:
         if world.random.random() < 0.7:
-            world.wait(lambda: bool(client._driver._waiters), None, "a waiter")
+            world.wait(lambda: bool(client._session.driver._waiters), None, "a waiter")
         for _ in range(world.random.randrange(60)):
             world.switch(always=True)
         cancelled_at[0] = world.now_s

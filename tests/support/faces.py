@@ -187,7 +187,7 @@ class AsyncioFace(Face):
 
     def wrap(self, value: Any) -> Any:
         module = type(value).__module__
-        return _Blocking(self, value) if module.startswith("holdfast._faces.aio") else value
+        return _Blocking(self, value) if module.startswith("holdfast._async.") else value
 
     def close(self) -> None:
         super().close()

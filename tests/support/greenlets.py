@@ -73,7 +73,7 @@ def prepare() -> Any:
         patch(**({"thread": False} if LIBRARY == "gevent" else {"socket": True}))
         return made()
     if WHEN == "imported":
-        importlib.import_module("holdfast._faces.threads_family")
+        importlib.import_module("holdfast._sync.semaphore")
         patch()
         return made()
     client = made()

@@ -44,7 +44,7 @@ _STEPS_MAX = 400_000
 #: Where threads may be switched between two lines.
 _TRACED = (
     *("/holdfast/_drivers/", "/holdfast/_transport/waits.py"),
-    *("/holdfast/_faces/threads", "/holdfast/_core/record.py"),
+    *("/holdfast/_sync/", "/holdfast/_core/record.py"),
 )
 _FOREVER = float("inf")
 
@@ -297,8 +297,10 @@ class World:
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """The threads API works in this world."""
-        import holdfast._faces.threads
-        import holdfast._faces.threads_family  # noqa: F401 - it is imported lazily, and not under the scheduler
+        import holdfast
+
+        for name in holdfast.__all__:
+            getattr(holdfast, name)  # what is imported lazily is not imported under the scheduler
         from holdfast._transport import clock as clocks
 
         put: list[tuple[Any, str, Any]] = []
@@ -313,7 +315,7 @@ class World:
                 continue
             if getattr(module, "clock", None) is real:
                 replace(module, "clock", self.clock)
-            if name.startswith(("holdfast._drivers.", "holdfast._faces.", "holdfast._transport.waits")):
+            if name.startswith(("holdfast._drivers.", "holdfast._sync.", "holdfast._transport.waits")):
                 for each in ("threading", "selectors", "time", "queue", "os"):
                     if hasattr(module, each):
                         replace(module, each, getattr(self, each))
@@ -322,7 +324,7 @@ class World:
                 if name == "holdfast._drivers.threads":
                     replace(module, "socket", self.socket)
         replace(
-            sys.modules["holdfast._faces.threads"],
+            sys.modules["holdfast._sync.lifecycle"],
             "threads_topology",
             lambda _client: SingleTopology(cast("Any", self.node)),
         )

@@ -15,10 +15,6 @@ from tests.support.imports import FOLDERS, ROOT, circles, graph, imports, module
 
 #: Circles that are still there, each with its reason; a test below fails when one of them is gone.
 KNOWN: dict[str, list[list[str]]] = {
-    "the two APIs are being rewritten as one text": [
-        ["holdfast._faces.aio", "holdfast._faces.aio_family", "holdfast._faces.aio_makers"],
-        ["holdfast._faces.threads", "holdfast._faces.threads_family", "holdfast._faces.threads_makers"],
-    ],
     "the driver of the threads API and the ending of its threads are being separated": [
         ["holdfast._drivers.ending", "holdfast._drivers.threads"],
     ],
@@ -119,20 +115,23 @@ PACKAGE: dict[str, Room] = {
     "_core": Room(_FACTS, stdlib_without=_IMPURE),
     "_transport": Room(_FACTS | {"_core", "_lua"}, _CLIENTS),
     "_drivers": Room(_FACTS | {"_core", "_lua", "_transport"}),
-    "_faces": Room(_FACTS | {"_core", "_lua", "_transport", "_drivers"}, _CLIENTS),
-    "": Room(_FACTS | {"_faces", "asyncio"}),
-    "asyncio": Room(_FACTS | {"", "_faces"}),
+    "_api": Room(_FACTS | {"_core", "_transport"}, _CLIENTS),
+    "_async": Room(_FACTS | {"_core", "_transport", "_drivers", "_api"}),
+    "_sync": Room(_FACTS | {"_core", "_transport", "_drivers", "_api"}, stdlib_without=frozenset({"asyncio"})),
+    "": Room(_FACTS | {"_api", "_sync", "_drivers.cancel", "asyncio"}),
+    "asyncio": Room(_FACTS | {"_api", "_async"}),
     "embedded": Room(_FACTS),
-    "fencing": Room(_FACTS | {"_faces.options"}),
-    "testing": Room(_PUBLIC | {"_core", "_faces"}, frozenset({"pytest"})),
+    "fencing": Room(_FACTS | {"_api.options"}),
+    "testing": Room(_PUBLIC | {"_core", "_api"}, frozenset({"pytest"})),
     "lab": Room(_PUBLIC | {"_core.effects", "_core.failure"}, _CLIENTS | _TERMINAL | {"redis_lock"}),
     "cli": Room(_PUBLIC, _CLIENTS | _TERMINAL),
     "__main__": Room(frozenset({"cli"})),
 }
 #: The other folders of the repository. Nothing of the package may import them, so that none of them is in the wheel.
 BESIDE: dict[str, Room] = {
-    "sim": Room(_FACTS | {"_core", "_lua", "_faces.entered"}, frozenset({"lupa"})),
+    "sim": Room(_FACTS | {"_core", "_lua", "_api.lease_stack"}, frozenset({"lupa"})),
     "models": Room(),
+    "tools": Room(),
     "examples": Room(_PUBLIC, _TERMINAL),
     "testbed": Room(_PUBLIC | {"_lua", "_drivers.many"}, _CLIENTS),
     # It judges what is public; what a lease stands on is noted inside, so that a finding can be explained.
@@ -252,6 +251,11 @@ def test_public_modules_declare_what_is_public(module: str, path: Path) -> None:
         ("holdfast._drivers.aio", "import redis.asyncio"),
         ("holdfast._drivers.aio", "from sim import world"),
         ("holdfast._core.mutex", "from tests.support import steps"),
+        ("holdfast._drivers.aio", "from holdfast._sync.lock import Lock"),
+        ("holdfast._sync.lock", "from holdfast.cli import main"),
+        ("holdfast._sync.lock", "import asyncio"),
+        ("holdfast._sync.lock", "from holdfast._async.lock import Lock"),
+        ("holdfast._api.options", "from holdfast._sync.lock import Lock"),
         ("holdfast.cli.run", "from holdfast._core import effects"),
         ("holdfast.cli.run", "from .._core import effects"),
         ("holdfast.lab.schemes", "from holdfast._core import mutex"),
@@ -279,6 +283,7 @@ def test_a_wrong_arrow_is_found(module: str, source: str) -> None:
         ("holdfast._core.mutex", "import dataclasses\nfrom holdfast._core.keys import x\nfrom . import keys"),
         ("holdfast._core.mutex", "from holdfast.errors import HoldfastError\nfrom ..errors import LeaseLost"),
         ("holdfast._transport.port", "import redis\nfrom holdfast._core import keys"),
+        ("holdfast._sync.lock", "import socket\nfrom holdfast._drivers.threads import Driver"),
         ("holdfast.cli.run", "import click\nimport holdfast\nfrom holdfast import connect, embedded"),
         ("holdfast.lab.schemes", "from holdfast._core.effects import Call\nfrom holdfast import connect"),
         ("sim.world", "import time\nfrom holdfast._core import mutex\nfrom sim.driver import Process"),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast._faces.entered import Entered
+from holdfast._api.lease_stack import LeaseStack
 
 
-def entered(*ended: str) -> Entered[str, int]:
-    return Entered(lambda owner: owner in ended)
+def entered(*ended: str) -> LeaseStack[str, int]:
+    return LeaseStack(lambda owner: owner in ended)
 
 
 def test_everybody_leaves_their_own() -> None:

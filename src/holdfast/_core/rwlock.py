@@ -24,7 +24,7 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, Grant, granted, once_more, request_timeout_for
 from holdfast.errors import LeaseLost, UpgradeRefused
 
-__all__ = ["READER", "WRITER", "RWHold", "RWTurn", "downgrade", "inspect", "upgrade_token"]
+__all__ = ["READER", "WRITER", "RWHold", "RWTurn", "become_reader", "downgrade", "inspect", "upgrade_token"]
 
 #: What the owner in a token begins with.
 READER = "r."
@@ -175,3 +175,11 @@ async def inspect(keys: LockKeys, request_timeout_s: float) -> tuple[str, int, i
         Call("rw_inspect", keys.more(*_MORE), (), request_timeout_s)
     )
     return holder.decode("utf-8", "replace"), remaining_ms, readers, waiters, fence
+
+
+async def become_reader(writer: RWTurn, reader: RWTurn) -> Grant:
+    """The same for who acquires it: LeaseLost when it was not the writer any more."""
+    grant = await downgrade(writer, reader)
+    if grant is None:
+        raise LeaseLost(writer.keys.name, "taken", "write lock")
+    return grant

@@ -12,6 +12,7 @@ thread: there are no locks.
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import os
 import random
@@ -165,6 +166,8 @@ class AioDriver:
         self.introduce_at = float("-inf")
         self._node_for = topology.node_for
         self._moves: bool = getattr(topology, "moves", True)  # whether MOVED and ASK can come
+        #: Whether the fast path can be used: where keys move from node to node, the protocol has to follow them.
+        self.can_ask = not self._moves
         #: A Cluster of which nothing is known yet.
         self._unread: AioCluster | None = topology if isinstance(topology, AioCluster) else None
         self._fails_over: bool = getattr(topology, "fails_over", False)
@@ -175,6 +178,7 @@ class AioDriver:
         self._alarm_at = float("inf")
         self._numbers = 0
         self.contention = Contention(settings)
+        self._to_give_back: collections.deque[LeaseRecord] = collections.deque()
         self._at_once: dict[type[Effect[Any]], Callable[[Any], Any]] = {
             Now: lambda _: clock(),
             Random: lambda _: self.random(),
@@ -301,7 +305,7 @@ class AioDriver:
             "closed", "the client is closed", error.node, maybe_executed=error.maybe_executed, transient=False
         )
 
-    def start(self, protocol: Protocol[Any]) -> None:
+    def spawn(self, protocol: Protocol[Any]) -> None:
         """Run it in the background, up to its first wait at once. Its trouble is its own."""
         if self.loop.is_closed():
             protocol.close()
@@ -337,7 +341,7 @@ class AioDriver:
         if getattr(protocol, "cr_frame", None) is None:
             return
         if getattr(protocol, "cr_suspended", True) is False:
-            self.start(protocol)
+            self.spawn(protocol)
             return
         begun: asyncio.Future[Any] | None = None
         if effect is None or type(effect) is Spawn:
@@ -402,7 +406,7 @@ class AioDriver:
             task.add_done_callback(self._callbacks.discard)
 
     def _spawn(self, spawn: Spawn) -> None:
-        self.start(spawn.protocol)
+        self.spawn(spawn.protocol)
 
     # ------------------------------------------------------------------ requests
 
@@ -553,7 +557,7 @@ class AioDriver:
                 if many.late is not None and not isinstance(answer, BaseException):
                     protocol = many.late(index, answer)
                     if protocol is not None:
-                        self.start(protocol)
+                        self.spawn(protocol)
                 return
             if isinstance(answer, BaseException) and not isinstance(answer, RequestFailed):
                 finished.set_exception(answer)
@@ -716,11 +720,29 @@ class AioDriver:
 
     def spawn_release(self, hold: LeaseRecord) -> None:
         """Release in the background what nobody wants any more; trouble is left to the ttl."""
-        self.start(hold.release())
+        self.spawn(hold.release())
 
     def unwatch(self, hold: LeaseRecord) -> None:
         """It was released."""
         self.schedule.remove(hold)
+
+    def drop(self, hold: LeaseRecord) -> None:
+        """Its lease was garbage-collected, in whatever thread: renewed no more, its end is found at its deadline."""
+        hold.stop_renewing()
+
+    def give_back(self, hold: LeaseRecord) -> None:
+        """Its lease never reached anybody, or its block ended without a release. For finalizers, in whatever thread."""
+        self._to_give_back.append(hold)
+        try:
+            self.loop.call_soon_threadsafe(self._sweep)
+        except RuntimeError:
+            pass  # the event loop is closed, and this is still in the schedule of what to release
+
+    def _sweep(self) -> None:
+        while self._to_give_back:
+            hold = self._to_give_back.popleft()
+            if self.finish(hold) or hold.half_released():
+                self.spawn_release(hold)
 
     def extending(self, hold: LeaseRecord, ttl_ms: int, asked_at: float) -> Order:
         """It is going to be asked to last that long, with this order."""
@@ -779,7 +801,7 @@ class AioDriver:
         else:
             kept = self.schedule.answered(hold, held, ttl_ms, sent_at, clock(), self.random())
             if held and not kept and hold.is_left_over:
-                self.start(hold.release())  # extended, but too late to be trusted
+                self.spawn(hold.release())  # extended, but too late to be trusted
         finally:
             self._rearm()
 
@@ -854,7 +876,7 @@ class AioDriver:
                 server.abort()
             await self._until(lambda: not self.asking, LEAVE_S)
         for give_back in self.give_backs():
-            self.start(give_back())
+            self.spawn(give_back())
         # Then those who hold: what a body or a callback still uses comes last.
         await self._until(lambda: all(task in closers for task in self._callbacks), TOLD_S)
         in_bodies = set(self.bodies.values())
@@ -885,7 +907,7 @@ class AioDriver:
     async def _release(self, holds: Sequence[LeaseRecord]) -> None:
         for number, hold in enumerate(holds, 1):
             del self._unreleased[hold]
-            self.start(hold.release())
+            self.spawn(hold.release())
             if not number % RELEASED_A_TURN:
                 await asyncio.sleep(0)
 

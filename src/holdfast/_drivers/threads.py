@@ -44,7 +44,7 @@ from holdfast._core.effects import (
 )
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, replay
-from holdfast._core.record import LeaseRecord, LeaseState, Schedule
+from holdfast._core.record import LeaseRecord, LeaseState, Order, Schedule
 from holdfast._core.replies import wake_of
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Busy, Grant, granted, released, within
@@ -603,6 +603,27 @@ class ThreadDriver:
         """It was released."""
         self.schedule.remove(hold)
 
+    def extending(self, hold: LeaseRecord, ttl_ms: int, asked_at: float) -> Order:
+        """It is going to be asked to last so long, with this order."""
+        with self.lock:
+            order, at = self.schedule.extending(hold, ttl_ms, asked_at)
+            if at is not None:
+                self._agent.no_later_than(at)
+        return order
+
+    def extended(self, hold: LeaseRecord, order: Order, held: int, ttl_ms: int, asked_at: float) -> bool:
+        """That was answered; False when the hold has ended."""
+        with self.lock:
+            at = self.schedule.extended(hold, order, held, ttl_ms, asked_at, clock(), self._random.random())
+            if at is not None:
+                self._agent.no_later_than(at)
+        return at is not None
+
+    def replan(self, hold: LeaseRecord) -> None:
+        """Its deadline changed."""
+        with self.lock:
+            self._agent.no_later_than(self.schedule.replan(hold, self._random.random()))
+
     def drop(self, hold: LeaseRecord) -> None:
         """Its lease was garbage-collected: renew it no more. No more than a note, since a collection may come anywhere.
 
@@ -638,10 +659,6 @@ class ThreadDriver:
             now = clock()
             self._abandoned = [hold for hold in self._abandoned if not hold.check_expired(now)]
             self._abandoned_bound = max(_ABANDONED_MIN, 2 * len(self._abandoned))
-
-    def look_no_later_than(self, at: float) -> None:
-        """Something in the schedule has moved to `at`."""
-        self._agent.no_later_than(at)
 
     def spawn(self, protocol: Protocol[None]) -> None:
         """Run it in the background."""

@@ -1,4 +1,6 @@
-"""What callers pass in, checked before anything is sent. The same for both faces.
+"""What callers pass in, checked before anything is sent. The same for both APIs.
+
+The options of a lease are declared once, in `LeaseOptions`; `Options` is what they come to.
 
 Durations are seconds as int or float, or a timedelta; on the wire they are whole ms, rounded up.
 """
@@ -7,7 +9,8 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 from holdfast.errors import ConfigurationError
 
@@ -23,6 +26,8 @@ __all__ = [
     "TTL_MIN_S",
     "WAIT_MAX_S",
     "Duration",
+    "LeaseOptions",
+    "Options",
     "check_bool",
     "check_count",
     "check_name",
@@ -30,7 +35,8 @@ __all__ = [
     "check_namespace",
     "check_sync_replicas",
     "check_value",
-    "max_hold_of",
+    "explains_options",
+    "options_of",
     "timeout_of",
     "ttl_ms_of",
 ]
@@ -83,11 +89,6 @@ def ttl_ms_of(ttl: object, argument: str = "ttl") -> int:
     if not TTL_MIN_S <= seconds <= TTL_MAX_S:
         raise ConfigurationError(argument, ttl, allowed)
     return _whole_ms(seconds)
-
-
-def max_hold_of(max_hold: object) -> int | None:
-    """The longest time to hold in ms, or None for no limit."""
-    return None if max_hold is None else ttl_ms_of(max_hold, "max_hold")
 
 
 def timeout_of(timeout: object, argument: str = "timeout") -> float | None:
@@ -173,3 +174,69 @@ def check_names(names: tuple[object, ...]) -> tuple[str, ...]:
     if len(set(checked)) < len(checked):
         raise ConfigurationError("names", names, "every name once")
     return checked
+
+
+# ---------------------------------------------------------------------- the options of a lease
+
+
+class LeaseOptions(TypedDict, total=False):
+    """What `Client` and whatever makes a lease take; None, or left out, takes the client's.
+
+    `ttl`: lease duration in seconds (0.01 up to a year; 30 unless the client says otherwise): a holder that dies blocks
+    others for this long at most.
+    `renew`: extend the lease in the background while it is held (True).
+    `max_hold`: seconds after which it is no longer renewed and ends by itself, as a guard against a holder that hangs;
+    None: no limit.
+    `sync_replicas`: a lease counts only when this many replicas have acknowledged it, and so do its renewals; "all":
+    every replica that the master has, which is what no failover to one of them undoes. Too few: it is given back, and
+    `InsufficientReplicas` raised. Costs a round trip between the servers. None: none.
+    """
+
+    ttl: Duration | None
+    renew: bool | None
+    max_hold: Duration | None
+    sync_replicas: int | Literal["all"] | None
+
+
+class Options(NamedTuple):
+    """The same, resolved. Not a dataclass: importing those takes longer than all of this."""
+
+    ttl_ms: int = 30_000
+    renew: bool = True
+    max_hold_ms: int | None = None
+    sync_replicas: int | Literal["all"] | None = None
+
+
+_FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "ttl": ("ttl_ms", ttl_ms_of),
+    "renew": ("renew", lambda value: check_bool("renew", value)),
+    "max_hold": ("max_hold_ms", lambda value: ttl_ms_of(value, "max_hold")),
+    "sync_replicas": ("sync_replicas", check_sync_replicas),
+}
+
+
+def options_of(given: LeaseOptions, defaults: Options = Options()) -> Options:  # noqa: B008 - it is immutable
+    """What was given, over the defaults. TypeError for what is no option, as for any call."""
+    if not given:
+        return defaults
+    changed: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in _FIELDS:
+            raise TypeError(f"unexpected keyword argument {name!r}; options are {', '.join(_FIELDS)}")
+        if value is not None:
+            field, check = _FIELDS[name]
+            changed[field] = check(value)
+    return defaults._replace(**changed)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: The part of the docstring above that says what each option is.
+_EXPLAINED = "\n".join((LeaseOptions.__doc__ or "").rstrip().splitlines()[2:])
+
+
+def explains_options(function: F) -> F:
+    """Let the docstring of a function with `**options: Unpack[LeaseOptions]` say what these are."""
+    if function.__doc__ is not None:
+        function.__doc__ = f"{function.__doc__.rstrip()}\n\n    Options:\n{_EXPLAINED}\n    "
+    return function

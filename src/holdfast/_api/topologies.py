@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast._faces.places import Members, Seeds, seeds_of
+from holdfast._api.endpoints import Members, Seeds, seeds_of
 from holdfast._transport.plain import Address
 from holdfast._transport.port import Topology
 from holdfast._transport.quorum import QuorumTopology

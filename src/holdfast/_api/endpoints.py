@@ -1,4 +1,4 @@
-"""Where the locks live, as users say it: URLs, clients of redis-py, members of a quorum. The same for both faces."""
+"""Where the locks live, as users say it: URLs, clients of redis-py, members of a quorum. The same for both APIs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
+from holdfast._api.options import Duration, timeout_of, ttl_ms_of
 from holdfast._core.redlock import Quorum
 from holdfast._core.settings import Settings
-from holdfast._faces.options import Duration, timeout_of, ttl_ms_of
 from holdfast.errors import ConfigurationError, redacted
 
-__all__ = ["Colour", "Members", "Seeds", "client_of_url", "members_of", "quorum_of", "seeds_of", "settings_for"]
+__all__ = ["Api", "Members", "Seeds", "client_of_url", "members_of", "quorum_of", "seeds_of", "settings_for"]
 
-Colour: TypeAlias = Literal["threads", "asyncio"]
+Api: TypeAlias = Literal["threads", "asyncio"]
 
 _SCHEMES = (
     "use redis://, rediss:// (TLS), unix://, redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB, "
@@ -70,7 +70,7 @@ def members_of(
     servers: object,
     restart_delay: Duration | None,
     member_timeout: Duration | None,
-    colour: Colour,
+    api: Api,
 ) -> Members:
     """Check the members of a quorum: URLs or clients, an odd number, none of them twice."""
     wanted = "an odd number of at least 3 independent servers, each as a URL or a redis-py client"
@@ -88,7 +88,7 @@ def members_of(
         )
     clients = []
     for server in servers:
-        client = client_of_url(server, colour) if isinstance(server, str) else server
+        client = client_of_url(server, api) if isinstance(server, str) else server
         if isinstance(client, (Members, Seeds)) or not hasattr(client, "connection_pool"):
             raise ConfigurationError("servers", server, wanted)
         clients.append(client)
@@ -134,13 +134,13 @@ def _zero_or(duration: Duration, argument: str) -> int:
     return 0 if not seconds else ttl_ms_of(seconds, argument)
 
 
-def client_of_url(url: object, colour: Colour) -> Any:
+def client_of_url(url: object, api: Api) -> Any:
     """The redis-py client, `Seeds` or `Members` behind a URL. Talks to no server."""
     if not isinstance(url, str):
         raise ConfigurationError("url", url, "a str, as redis://localhost:6379")
     # Raised outside: what a library says of a URL may hold a piece of the password, also as context of our error.
     try:
-        return _made(url, colour)
+        return _made(url, api)
     except ConfigurationError as error:
         wrong = error
     except _Unreadable as error:
@@ -166,7 +166,7 @@ def _alone(error: ConfigurationError) -> ConfigurationError:
     return error.with_traceback(None)
 
 
-def _made(url: str, colour: Colour) -> Any:
+def _made(url: str, api: Api) -> Any:
     parts = urlsplit(url)
     make = _MAKERS.get(parts.scheme)
     if make is None and parts.scheme not in ("redis", "rediss", "unix"):
@@ -174,10 +174,10 @@ def _made(url: str, colour: Colour) -> Any:
     if "@" in parts.fragment or ("@" in parts.path and parts.netloc) or "@" in parts.query.partition("=")[0]:
         raise _Unreadable(_UNREADABLE)
     if make is not None:
-        return make(url, colour)
+        return make(url, api)
     _ = parts.port  # raises for what is none
     _check_database(url, parts.scheme)
-    return _library(colour).Redis.from_url(url)
+    return _library(api).Redis.from_url(url)
 
 
 def _check_database(url: str, scheme: str) -> None:
@@ -187,8 +187,8 @@ def _check_database(url: str, scheme: str) -> None:
         raise _Unreadable("what follows the address has to be the number of a database, as in redis://localhost:6379/1")
 
 
-def _library(colour: Colour) -> Any:
-    if colour == "threads":
+def _library(api: Api) -> Any:
+    if api == "threads":
         import redis
 
         return redis
@@ -229,7 +229,7 @@ def _connection_kwargs(secure: bool, credentials: str, database: str, options: d
     return kwargs
 
 
-def _sentinel(url: str, colour: Colour) -> Any:
+def _sentinel(url: str, api: Api) -> Any:
     credentials, addresses, path, options = _split(url, 26379)
     if not 1 <= len(path) <= 2:
         raise _Unreadable("the path has to name the service: redis+sentinel://HOST:PORT/SERVICE or /SERVICE/DB")
@@ -243,14 +243,14 @@ def _sentinel(url: str, colour: Colour) -> Any:
     of_sentinels.setdefault("socket_timeout", _SENTINEL_PATIENCE_S)
     of_sentinels.setdefault("socket_connect_timeout", _SENTINEL_PATIENCE_S)
     # Who does not answer is not asked again, since the next one may: redis-py would try each four times, for seconds.
-    of_sentinels["retry"] = _once(colour)
-    return _discovery(colour)(addresses, sentinel_kwargs=of_sentinels).master_for(path[0], **kwargs)
+    of_sentinels["retry"] = _once(api)
+    return _discovery(api)(addresses, sentinel_kwargs=of_sentinels).master_for(path[0], **kwargs)
 
 
-def _once(colour: Colour) -> Any:
+def _once(api: Api) -> Any:
     from redis.backoff import NoBackoff
 
-    if colour == "threads":
+    if api == "threads":
         from redis.retry import Retry
 
         return Retry(NoBackoff(), 0)
@@ -259,26 +259,26 @@ def _once(colour: Colour) -> Any:
     return AsyncioRetry(NoBackoff(), 0)
 
 
-def _discovery(colour: Colour) -> Any:
+def _discovery(api: Api) -> Any:
     """A Sentinel client."""
     from holdfast._transport import sentinel
 
-    return sentinel.Discovery if colour == "threads" else sentinel.AsyncioDiscovery
+    return sentinel.Discovery if api == "threads" else sentinel.AsyncioDiscovery
 
 
-def _cluster(url: str, colour: Colour) -> Seeds:
+def _cluster(url: str, api: Api) -> Seeds:
     credentials, addresses, path, options = _split(url, 6379)
     if path not in ([], ["0"]):
         raise _Unreadable("a Cluster has database 0 only")
     kwargs = _connection_kwargs(url.startswith("rediss"), credentials, "", options)
     if url.startswith("rediss"):
         kwargs["ssl"] = True
-    pool = _library(colour).Redis(**kwargs).connection_pool
+    pool = _library(api).Redis(**kwargs).connection_pool
     template = {key: value for key, value in pool.connection_kwargs.items() if key not in ("host", "port")}
     return Seeds(addresses, pool.connection_class, template)
 
 
-def _redlock(url: str, colour: Colour) -> Members:
+def _redlock(url: str, api: Api) -> Members:
     credentials, addresses, path, options = _split(url, 6379)
     if len(path) > 1:
         raise _Unreadable("the path of a redlock URL is at most the number of a database")
@@ -293,10 +293,10 @@ def _redlock(url: str, colour: Colour) -> Members:
         f"{scheme}://{credentials}{f'[{host}]' if ':' in host else host}:{port}{database}{query}"
         for host, port in addresses
     ]
-    return members_of(servers, ours["restart_delay"], ours["member_timeout"], colour)
+    return members_of(servers, ours["restart_delay"], ours["member_timeout"], api)
 
 
-_MAKERS: dict[str, Callable[[str, Colour], Any]] = {
+_MAKERS: dict[str, Callable[[str, Api], Any]] = {
     "redis+sentinel": _sentinel,
     "rediss+sentinel": _sentinel,
     "redis+cluster": _cluster,

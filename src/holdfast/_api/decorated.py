@@ -1,4 +1,4 @@
-"""Which functions `locked` can decorate: those whose body has run when the call has ended. The same for both faces.
+"""Which functions `locked` can decorate: those whose body has run when the call has ended. The same for both APIs.
 
 A generator function returns at once, and its body runs later, without the lock. So do a coroutine function that nobody
 awaits inside the lock and a context manager made of a generator.

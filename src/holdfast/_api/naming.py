@@ -1,11 +1,11 @@
-"""Names of locks from objects and from the arguments of a call. The same for both faces."""
+"""Names of locks from objects and from the arguments of a call. The same for both APIs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from holdfast._faces.options import check_name
+from holdfast._api.options import check_name
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -7,27 +7,40 @@ Theory: a signal handler may raise between the end of a block and the first step
 found, and lets go of it when the statement is over, in whatever way. So what it finds is an object for that block
 alone: when it dies uncalled, nobody is going to leave the block any more, and its lease is given back. A traceback
 that is kept does not keep it, since it is in no frame of Python code: that is why it is a `partial`.
+
+`async with` lets go of it once it has the coroutine of `__aexit__`, which may be interrupted before its first step. So
+the coroutine is watched from then on: it is over when it is destroyed, and a traceback keeps its frame, but not itself.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from collections.abc import Callable
 from opcode import opmap
 from threading import get_ident
 from types import CodeType
 from typing import Any
 
-__all__ = ["Block", "Leaving", "instruction_of", "opening", "opens_block"]
+__all__ = ["AsyncLeaving", "Block", "Leaving", "instruction_of", "opening", "opens_block"]
 
-#: What a block has entered: nothing yet, its lease, or None when it was left.
+#: What a block has entered: nothing yet, its lease, or None when it was left; and the coroutine that leaves it.
 Block = list[Any]
 
 #: The blocks whose `with` statement has just begun, and of which object: by thread.
 _beginning: dict[int, tuple[int, Block]] = {}
+#: Coroutines of `__aexit__` that have not ended, by the block's id.
+_leaving: dict[int, weakref.ref[Any]] = {}
 
-_WITH = frozenset(opmap[name] for name in ("BEFORE_WITH", "BEFORE_ASYNC_WITH", "LOAD_SPECIAL") if name in opmap)
+
+def _codes(*names: str) -> frozenset[int]:
+    return frozenset(opmap[name] for name in names if name in opmap)
+
+
+_WITH = _codes("BEFORE_WITH", "BEFORE_ASYNC_WITH", "LOAD_SPECIAL")
+_SEND = opmap["SEND"]
+_GET_AWAITABLE = opmap["GET_AWAITABLE"]
 
 
 def opening(owner: object) -> Block | None:
@@ -45,12 +58,36 @@ def instruction_of(code: CodeType, at: int) -> int:
 
 
 def opens_block(code: CodeType, at: int) -> bool:
-    """Whether the result of the call there is what a `with` statement begins with."""
+    """Whether the result of the call (or `await`) there is what a `with` statement begins with."""
     raw = code.co_code
+    jump = 2 * raw[at + 1] if raw[at] == _SEND else 0  # to where the awaited one has ended
+    at = _next(raw, at)
+    if jump:
+        at += jump
+        if raw[at] not in _WITH:
+            at = _next(raw, at)  # END_SEND
+    return at < len(raw) and raw[at] in _WITH
+
+
+def _next(raw: bytes, at: int) -> int:
     at += 2
     while at < len(raw) and not raw[at]:
         at += 2
-    return at < len(raw) and raw[at] in _WITH
+    return at
+
+
+def _enters(raw: bytes, at: int) -> bool:
+    """Whether a `with` statement is being entered there, or waits for its `__aenter__`."""
+    if raw[at] == _SEND:
+        at -= 4  # the constant in between
+    return raw[at] in _WITH or (raw[at] == _GET_AWAITABLE and raw[at + 1] == 1)
+
+
+def _take(owner: Any, block: Block) -> None:
+    """Nobody is going to leave it."""
+    lease, block[:] = block[0], (None,)
+    if lease is not None:
+        owner._not_left(lease)
 
 
 class _Exit(functools.partial[Any]):
@@ -59,16 +96,32 @@ class _Exit(functools.partial[Any]):
     __slots__ = ()
 
     def __del__(self) -> None:
-        owner, block = self.args
+        owner, block = self.args[-2:]
         if not block:
             begun = _beginning.get(get_ident())
             if begun is not None and begun[1] is block:
                 _beginning.pop(get_ident(), None)  # it was only looked at
             frame = sys._getframe(1)
-            if frame.f_code.co_code[frame.f_lasti] in _WITH:
+            if _enters(frame.f_code.co_code, frame.f_lasti):
                 owner._not_entered()
-        elif block[0] is not None:
-            owner._not_left(block[0])
+        elif len(block) == 1:
+            _take(owner, block)
+
+
+def _begin(leave: Callable[..., Any], owner: Any, block: Block, *error: Any) -> Any:
+    """The coroutine that leaves the block, watched."""
+    coroutine = leave(owner, block, *error)
+    watch = weakref.ref(coroutine, functools.partial(_ended, owner, block))
+    _leaving[id(block)] = watch
+    if block:
+        block += (watch,)  # not a call, after which a signal handler could raise: here it is handed over
+    return coroutine
+
+
+def _ended(owner: Any, block: Block, watch: weakref.ref[Any]) -> None:
+    _leaving.pop(id(block), None)
+    if block:
+        _take(owner, block)
 
 
 class Leaving:
@@ -88,4 +141,14 @@ class Leaving:
             return self._plain
         block: Block = []
         _beginning[get_ident()] = (id(owner), block)
+        return self._exit(owner, block)
+
+    def _exit(self, owner: Any, block: Block) -> Callable[..., Any]:
         return _Exit(self._leave, owner, block)
+
+
+class AsyncLeaving(Leaving):
+    """Makes `__aexit__` of a class, in the same way."""
+
+    def _exit(self, owner: Any, block: Block) -> Callable[..., Any]:
+        return _Exit(_begin, self._leave, owner, block)

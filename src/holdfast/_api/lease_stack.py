@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["Entered", "Leads"]
+__all__ = ["Leads", "LeaseStack"]
 
 L = TypeVar("L")
 W = TypeVar("W")
 
 
-class Entered(Generic[W, L]):
+class LeaseStack(Generic[W, L]):
     """Leases of entered blocks, by owner. `ended(owner)` says that an owner can leave nothing any more."""
 
     __slots__ = ("_ended", "_leases")

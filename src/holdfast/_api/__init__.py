@@ -1,0 +1,1 @@
+"""What both APIs share: options, names, endpoints, and what a client knows of itself."""

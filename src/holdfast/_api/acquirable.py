@@ -1,0 +1,51 @@
+"""What can be acquired, as the acquire kernels see it: what a kind of lock has to say. The same for both APIs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast._api.options import Options
+from holdfast._core.effects import Protocol
+from holdfast._core.record import LeaseRecord
+from holdfast._core.waiting import Busy, Grant
+from holdfast._transport.pack import PreparedRequest
+
+__all__ = ["AcquirableBase"]
+
+
+class AcquirableBase:
+    """What a lease is acquired of."""
+
+    _kind = "lock"
+    #: What messages call it.
+    _label = "lock"
+    #: What the owner in its tokens begins with.
+    _mark = ""
+    _reentrant = False
+
+    def __init__(self, session: Any, name: str, options: Options) -> None:
+        self._session = session
+        self._name = name
+        self._options = options
+        self._ttl_ms = options.ttl_ms
+        self._owned_as: tuple[str, ...] = (f"{self._kind}:{name}",)
+        #: The first requests of acquire and release, ready but for the token; () where there are none.
+        self._asks: tuple[PreparedRequest, PreparedRequest] | tuple[()] | None = None
+
+    # What a kind of lock has to say.
+
+    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
+        """The protocol that acquires; `sent`: its first request was sent already."""
+        raise NotImplementedError
+
+    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
+        """What the lease stands on."""
+        raise NotImplementedError
+
+    def _give_back(self, token: str) -> Protocol[None]:
+        """Undo what an interrupted acquire may have done."""
+        raise NotImplementedError
+
+    def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
+        self._asks = ()
+        return ()

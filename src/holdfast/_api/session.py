@@ -1,0 +1,67 @@
+"""What locks know of the client that made them: where to ask, under which names, and who owns what.
+
+Locks know the session and not the client, which knows them all: that is what keeps the imports free of circles. How a
+session begins and ends, each API says for itself (`lifecycle.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from holdfast._api.endpoints import quorum_of
+from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
+from holdfast._core.keys import LockKeys
+from holdfast._core.plain import Scripts
+from holdfast._core.replicas import Replicas
+from holdfast._core.settings import Settings
+from holdfast.errors import ConfigurationError
+
+__all__ = ["SessionBase"]
+
+
+class SessionBase:
+    """The part of a session that is the same in both APIs."""
+
+    def __init__(self, redis_client: Any, nodes: Sequence[Any], namespace: str | None, settings: Settings) -> None:
+        self.namespace = namespace
+        self.settings = settings
+        self.nodes = ", ".join(node.name for node in nodes)
+        self.quorum = quorum_of(redis_client, nodes, settings)
+        #: Numbers of tokens.
+        self.sequence = itertools.count(1)
+        #: Leases by what is held and who holds it.
+        self.owners: dict[tuple[str, int], weakref.ref[Any]] = {}
+        self._scripts = Scripts()
+        self._replicas: dict[int | None, Replicas] = {}
+        self._ifeq: bool | None = None
+
+    def exclusive(self, keys: LockKeys, sync_replicas: int | Literal["all"] | None) -> Exclusive:
+        """The lock of these keys, wherever it lives."""
+        if self.quorum is None:
+            return OneServer(keys, self.settings, self.replicas_for(sync_replicas), self._scripts)
+        if sync_replicas is not None:
+            raise ConfigurationError("sync_replicas", sync_replicas, "None over a quorum: its members have no replicas")
+        return OverQuorum(keys, self.settings, self.quorum)
+
+    def replicas_for(self, sync_replicas: int | Literal["all"] | None) -> Replicas | None:
+        """Which replicas have to acknowledge, and what is known of them."""
+        if sync_replicas is None:
+            return None
+        wanted = None if sync_replicas == "all" else sync_replicas
+        return self._replicas.setdefault(wanted, Replicas(wanted))
+
+    def knows_ifeq(self, known: bool | None) -> bool | None:
+        """Whether the server knows SET … IFEQ; a truth value is remembered."""
+        if known is not None:
+            self._ifeq = known
+        return self._ifeq
+
+    def disown(self, lease: Any) -> None:
+        """Nobody holds anything by that lease any more. Takes no lock: finalizers call it."""
+        for owner in lease._owners:
+            held = self.owners.get(owner)
+            if held is not None and held() in (lease, None):
+                self.owners.pop(owner, None)

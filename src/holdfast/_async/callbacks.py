@@ -1,0 +1,33 @@
+"""What users pass in to be called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from holdfast._api.decorated import check_result
+from holdfast.errors import ConfigurationError
+
+__all__ = ["awaited"]
+
+R = TypeVar("R")
+
+#: Why a function that returns before it has done its work is refused.
+_LATER = "its body would run later, when that is over"
+
+
+# sync-drop
+async def awaited(argument: str, function: Callable[..., Any], given: Awaitable[R]) -> R:
+    """What a coroutine function gave, once it has run."""
+    if not inspect.isawaitable(given):
+        raise ConfigurationError(argument, function, "a coroutine function; plain functions belong to holdfast.Client")
+    result = await given
+    check_result(function, result, asynchronous=True, argument=argument, later=_LATER)
+    return result
+
+
+# sync-add: def awaited(argument: str, function: Callable[..., Any], result: R) -> R:
+# sync-add:     """What a function has returned, having done its work."""
+# sync-add:     check_result(function, result, asynchronous=False, argument=argument, later=_LATER)
+# sync-add:     return result

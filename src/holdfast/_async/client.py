@@ -1,0 +1,396 @@
+"""The client: makes locks and everything else on one server (or Sentinel, Cluster, quorum)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+
+from holdfast._api.endpoints import members_of
+from holdfast._api.naming import name_of
+from holdfast._api.options import (
+    COUNT_MAX,
+    PARTIES_MAX,
+    PERMITS_MAX,
+    Duration,
+    LeaseOptions,
+    check_bool,
+    check_count,
+    check_name,
+    check_names,
+    check_namespace,
+    explains_options,
+    options_of,
+    timeout_of,
+    ttl_ms_of,
+)
+from holdfast._async.lifecycle import API, Session, client_at
+from holdfast._async.lock import Lock
+from holdfast._core.settings import DEFAULT, Settings
+from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from holdfast._async.condition import Condition
+    from holdfast._async.election import Election
+    from holdfast._async.gates import Barrier, CountDownLatch, Event
+    from holdfast._async.multilock import MultiLock
+    from holdfast._async.optimistic import Optimistic
+    from holdfast._async.rwlock import RWLock
+    from holdfast._async.semaphore import Semaphore
+    from holdfast._core.optimistic import Value
+
+__all__ = ["Client", "connect"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_DEFAULT_URL = "redis://localhost:6379"
+_DAY_S = 86_400
+
+
+# What only some programs use is imported where it is made: `holdfast run` stands in front of cron jobs.
+class Client:
+    # sync: """Makes locks on one server (or Sentinel, Cluster, quorum), and looks after its leases.
+    # sync:
+    # sync:     locks = holdfast.Client(redis.Redis(host="db1"))
+    # sync:     with locks.lock("orders:42") as lease:
+    # sync:         ...
+    # sync:
+    # sync: `redis_client`: a redis-py or valkey-py client; its settings for connecting (TLS, users, Sentinel, …) are
+    # sync: used, and its connections are left alone. `namespace`: what keys begin with; None makes the lock's name the
+    # sync: key itself, as other lock libraries do, so that they exclude ours and the reverse. The other options are the
+    # sync: defaults of its locks (`LeaseOptions`).
+    # sync:
+    # sync: Talks to no server before the first use. Safe to share between threads, and to keep over a fork: the child
+    # sync: holds nothing and starts afresh. As a context manager it closes itself, which releases what is still held.
+    # sync: """
+    """Makes locks on one server (or Sentinel, Cluster, quorum), and looks after its leases.
+
+        locks = holdfast.asyncio.Client(redis.asyncio.Redis(host="db1"))
+        async with locks.lock("orders:42") as lease:
+            ...
+
+    `redis_client`: a redis-py or valkey-py asyncio client; its settings for connecting (TLS, users, Sentinel, …) are
+    used, and its connections are left alone. `namespace`: what keys begin with; None makes the lock's name the key
+    itself, as other lock libraries do, so that they exclude ours and the reverse. The other options are the defaults of
+    its locks (`LeaseOptions`).
+
+    Made anywhere, also outside of an event loop; talks to no server before the first use. In another event loop than
+    before it starts afresh, and leases stay with the loop that acquired them. After a fork the child holds nothing. As
+    an async context manager it closes itself, which releases what is still held. Not thread-safe.
+    """
+
+    @explains_options
+    def __init__(
+        self,
+        redis_client: Any,
+        *,
+        namespace: str | None = "holdfast",
+        _settings: Settings = DEFAULT,
+        **options: Unpack[LeaseOptions],
+    ) -> None:
+        """See the class."""
+        checked = check_namespace(namespace)
+        self._options = options_of(options)
+        self._session = Session(redis_client, checked, _settings)
+
+    @classmethod
+    @explains_options
+    def quorum(
+        cls,
+        servers: Sequence[Any],
+        *,
+        restart_delay: Duration | None = None,
+        member_timeout: Duration | None = None,
+        namespace: str | None = "holdfast",
+        **options: Unpack[LeaseOptions],
+    ) -> Self:
+        """A client whose locks need a majority of independent servers (Redlock).
+
+            locks = holdfast.asyncio.Client.quorum(["redis://a", "redis://b", "redis://c"])
+
+        `servers`: an odd number, 3 at least, of URLs or asyncio clients of redis-py, for independent masters.
+        `restart_delay`: a server that was started more recently than this many seconds does not vote, since it may have
+        forgotten a lease; None: as long as the ttl asked for. Give the longest ttl that any client of these servers
+        uses; 0 only where a restart loses nothing (appendfsync always). `member_timeout`: how long one server is
+        waited for in seconds; None: a twentieth of the ttl, from 0.05 to 1.0. The others are those of `Client`; there
+        are no `sync_replicas`.
+
+        Its locks work as long as a majority answers, and their fencing tokens grow whichever majority that is. They
+        have no queue: waiters ask from time to time. Locks are all that a quorum offers: no majority argument holds
+        for semaphores and reader sets.
+        """
+        return cls(members_of(servers, restart_delay, member_timeout, API), namespace=namespace, **options)
+
+    # sync-say: URLs or asyncio clients of redis-py, for => URLs or redis-py clients, for
+
+    @property
+    def namespace(self) -> str | None:
+        """What its keys begin with."""
+        return self._session.namespace
+
+    @explains_options
+    def lock(self, name: str, *, reentrant: bool = False, **options: Unpack[LeaseOptions]) -> Lock:
+        """An exclusive lock called `name`.
+
+        `reentrant`: the task that holds it may acquire it again, and gets the same lease, which ends when it has
+        been released as often. Without it a second acquire by the holder raises `AlreadyHeld`.
+
+        Sends nothing. Raises `ConfigurationError` for what is not allowed.
+        """
+        checked = check_name(name)
+        return Lock(self._session, checked, options_of(options, self._options), check_bool("reentrant", reentrant))
+
+    @explains_options
+    def lock_for(self, subject: object, *, reentrant: bool = False, **options: Unpack[LeaseOptions]) -> Lock:
+        """The lock of an object that says what identifies it, by an attribute or method `__lock_name__`.
+
+        Otherwise as `lock`.
+        """
+        return self.lock(name_of(subject), reentrant=reentrant, **options)
+
+    @explains_options
+    def rwlock(self, name: str, **options: Unpack[LeaseOptions]) -> RWLock:
+        """A shared lock called `name`: any number of readers or one writer, in arrival order.
+
+            async with locks.rwlock("catalogue").read():
+                ...
+
+        `read()` and `write()` give what can be acquired. The writer is the holder of `lock(name)`: the two exclude each
+        other, and readers exclude both. Every reader's time is its own. An upgrade or downgrade keeps the options:
+        `max_hold` counts from the first lease on.
+        """
+        self._not_over_quorum("a shared lock")
+        from holdfast._async.rwlock import RWLock
+
+        return RWLock(self._session, check_name(name), options_of(options, self._options))
+
+    @explains_options
+    def semaphore(self, name: str, permits: int | None = None, **options: Unpack[LeaseOptions]) -> Semaphore:
+        """A semaphore called `name`, with `permits` (1 to 10,000) to be held at a time.
+
+            async with locks.semaphore("api", permits=3):
+                ...
+
+        All clients declare the same `permits`, or None to take what is there; another number raises
+        `DeclarationMismatch` when it is used. `resize` changes it for all. Not related to the lock of that name.
+        """
+        self._not_over_quorum("a semaphore")
+        from holdfast._async.semaphore import Semaphore
+
+        declared = 0 if permits is None else check_count("permits", permits, 1, PERMITS_MAX)
+        return Semaphore(self._session, check_name(name), options_of(options, self._options), declared)
+
+    @explains_options
+    def multilock(self, *names: str, **options: Unpack[LeaseOptions]) -> MultiLock:
+        """Several locks (1 to 100) at once, under one lease: all or none.
+
+            async with locks.multilock("account:1", "account:2") as lease:
+                ...
+
+        Deadlock-free, whatever the order of names. While one of them is waited for, those before it (in the server's
+        order) may be held already. One fencing token for all.
+        """
+        self._not_over_quorum("several locks at once")
+        from holdfast._async.multilock import MultiLock
+
+        return MultiLock(self._session, check_names(names), options_of(options, self._options))
+
+    def condition(self, lock: Lock, name: str = "default") -> Condition:
+        """A condition of `lock` (one that this client made), to wait for what other holders of the lock do.
+
+        `name` tells apart several conditions of one lock. A wait that ends holds the lock again under the options of
+        the lock.
+        """
+        self._not_over_quorum("a condition")
+        from holdfast._async.condition import Condition
+
+        if type(lock) is not Lock or lock._session is not self._session:
+            raise ConfigurationError("lock", lock, "a lock that this client has made")
+        return Condition(lock, check_name(name))
+
+    def latch(self, name: str, count: int, *, keep: Duration = _DAY_S) -> CountDownLatch:
+        """A latch called `name` that opens after `count` (1 to 1e9) count-downs, once and for good.
+
+        All declare the same `count`. The server forgets it `keep` seconds after its last use.
+        """
+        self._not_over_quorum("a latch")
+        from holdfast._async.gates import CountDownLatch
+
+        declared = check_count("count", count, 1, COUNT_MAX)
+        return CountDownLatch(self._session, check_name(name), declared, ttl_ms_of(keep, "keep"))
+
+    def event(self, name: str, *, keep: Duration = _DAY_S) -> Event:
+        """An event called `name`, as `asyncio.Event`, for processes anywhere.
+
+        The server forgets that it was set `keep` seconds after its last use.
+        """
+        self._not_over_quorum("an event")
+        from holdfast._async.gates import Event
+
+        return Event(self._session, check_name(name), ttl_ms_of(keep, "keep"))
+
+    def barrier(self, name: str, parties: int, *, keep: Duration = _DAY_S) -> Barrier:
+        """A barrier called `name` for `parties` (1 to 1,000), as `asyncio.Barrier`, for processes anywhere.
+
+        All declare the same `parties`. The server forgets it `keep` seconds after its last use.
+        """
+        self._not_over_quorum("a barrier")
+        from holdfast._async.gates import Barrier
+
+        declared = check_count("parties", parties, 1, PARTIES_MAX)
+        return Barrier(self._session, check_name(name), declared, ttl_ms_of(keep, "keep"))
+
+    @explains_options
+    def election(self, name: str, **options: Unpack[LeaseOptions]) -> Election:
+        """An election called `name`: of all who campaign, one leads at a time, as long as it renews its lease."""
+        from holdfast._async.election import Election
+
+        return Election(self._session, check_name(name), options_of(options, self._options))
+
+    def optimistic(self, *keys: str, attempts: int = 50) -> Optimistic:
+        """Change `keys` (of the server, as they are; in a Cluster of one slot) without a lock; see `Optimistic`."""
+        self._not_over_quorum("an optimistic write")
+        from holdfast._async.optimistic import Optimistic
+
+        checked = check_names(keys)
+        return Optimistic(self._session, checked, check_count("attempts", attempts, 1, 1_000_000))
+
+    async def compare_and_set(
+        self,
+        key: str,
+        expected: Value | None,
+        new: Value,
+        *,
+        ttl: Duration | None = None,
+        keep_ttl: bool = False,
+    ) -> bool:
+        """Set `key` (of the server, as it is) to `new` if it holds `expected`; None expects that there is no such key.
+
+        `ttl`: lifetime of the key in seconds; `keep_ttl`: leave the one it has; neither: it lives without a limit. One
+        command where the server has SET … IFEQ (Valkey 8.1, Redis 8.4), a script elsewhere. Returns whether it was set.
+        Raises `OutcomeUnknown` when the answer was lost: it is not repeated, since that answer could mislead.
+        """
+        self._not_over_quorum("compare_and_set")
+        from holdfast._async.optimistic import compare_and_set
+
+        return await compare_and_set(self._session, key, expected, new, ttl, keep_ttl)
+
+    @overload
+    def locked(
+        self,
+        template: str,
+        *,
+        skip_if_held: Literal[False] = False,
+        timeout: Duration | None = None,
+        reentrant: bool = False,
+        **options: Unpack[LeaseOptions],
+        # sync: ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]: ...
+
+    @overload
+    def locked(
+        self,
+        template: str,
+        *,
+        skip_if_held: Literal[True],
+        timeout: Duration | None = None,
+        reentrant: bool = False,
+        **options: Unpack[LeaseOptions],
+        # sync: ) -> Callable[[Callable[P, R]], Callable[P, R | None]]: ...
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R | None]]]: ...
+
+    @explains_options
+    def locked(
+        self,
+        template: str,
+        *,
+        skip_if_held: bool = False,
+        timeout: Duration | None = None,
+        reentrant: bool = False,
+        **options: Unpack[LeaseOptions],
+    ) -> Any:
+        """Decorator: the coroutine function runs under a lock whose name is made from its arguments.
+
+            @locks.locked("order:{order_id}")
+            async def ship(order_id: int) -> None: ...
+
+        `template`: a format string over the function's parameters. `timeout`: seconds to wait for the lock, then
+        `AcquireTimeout`. `skip_if_held`: do not wait and return None when somebody else holds it. `reentrant`: as in
+        `lock`. Signature and types are kept. A loss cancels the body, as by `async with`.
+        """
+        from holdfast._async.decorators import locked
+
+        def make(name: str) -> Lock:
+            return self.lock(name, reentrant=reentrant, **options)
+
+        return locked(make, template, check_bool("skip_if_held", skip_if_held), timeout_of(timeout))
+
+    # sync-say: A loss cancels the body, as by `async with`. => A loss is raised at the end, as by `with`.
+
+    async def close(self) -> None:
+        # sync: """End it: nothing is granted any more, and what is held is lost.
+        # sync:
+        # sync: In this order: waiters get `ClientClosed`; leases that are held become LOST with the reason "closed"
+        # sync: (`lost` is set, `on_lost` callbacks run, a `with` block ends with `LeaseLost`); their locks are released,
+        # sync: when those callbacks have returned or half a second has passed; then the background ends and the
+        # sync: connections are closed. Bodies in other threads go on: a thread cannot be ended from outside. Release
+        # sync: first what you want released in order.
+        # sync:
+        # sync: Idempotent; may be called from any thread. Raises nothing, and takes about two seconds at most where the
+        # sync: server does not answer: the ttl then ends what could not be released.
+        # sync: """
+        """End it: nothing is granted any more, and what is held is lost.
+
+        In this order: waiters get `ClientClosed`; leases that are held become LOST with the reason "closed"
+        (`lost` is set, `on_lost` callbacks run, the bodies of `async with` are cancelled and end with `LeaseLost`);
+        their locks are released, each when its body has ended or a second has passed; then the background ends and the
+        connections are closed. Release first what you want released in order.
+
+        Idempotent. When it is cancelled, all this goes on in the background. Raises nothing, and takes about two
+        seconds at most where the server does not answer: the ttl then ends what could not be released. Called in
+        another event loop than the client was used in, it closes it there, too, soon.
+        """
+        await self._session.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._session}>"
+
+    def _not_over_quorum(self, what: str) -> None:
+        if self._session.quorum is not None:
+            raise ConfigurationError(
+                "client",
+                self,
+                f"{what} needs one server that decides (a single one, Sentinel or Cluster): "
+                "votes of independent servers do not add up to it",
+            )
+
+    async def _fenced_set(
+        self, key: str, value: Value, fencing_token: int, ttl_ms: int | None, remember_ms: int
+    ) -> None:
+        self._not_over_quorum("a guarded write")
+        from holdfast._async.optimistic import fenced_set
+
+        await fenced_set(self._session, key, value, fencing_token, ttl_ms, remember_ms)
+
+
+@explains_options
+def connect(url: str | None = None, *, namespace: str | None = "holdfast", **options: Unpack[LeaseOptions]) -> Client:
+    """A client for the servers at `url`.
+
+    `redis://HOST:PORT/DB`, `rediss://` (TLS), `unix://PATH`; `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB`;
+    `redis+cluster://HOST:PORT,HOST:PORT`; `redlock://HOST:PORT,HOST:PORT,HOST:PORT` for a quorum.
+
+    None takes the environment's HOLDFAST_URL, or `redis://localhost:6379`. The other arguments are those of `Client`.
+    A plain call, as in `holdfast`: talks to no server before the first use. Raises `ConfigurationError` for a URL that
+    cannot be read.
+    """
+    # sync-say: A plain call, as in `holdfast`: talks to no server => Talks to no server
+    given = url if url is not None else os.environ.get("HOLDFAST_URL") or _DEFAULT_URL
+    return Client(client_at(given), namespace=namespace, **options)

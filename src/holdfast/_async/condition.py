@@ -1,0 +1,170 @@
+"""Wait, while holding a lock, for something that another holder of it does."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from types import FrameType
+from typing import TypeVar, cast
+
+from holdfast._api import hook
+
+# sync-add: from holdfast._api.decorated import refuse_coroutine_function
+from holdfast._api.options import Duration, check_count, timeout_of
+from holdfast._async.entering import Enterable
+from holdfast._async.kernel import wait_turn
+from holdfast._async.lease import Lease
+from holdfast._async.lock import Lock
+from holdfast._core import condition
+from holdfast._core.record import LeaseRecord
+from holdfast._core.waiting import Grant, wait_for
+
+# sync-add: from holdfast._drivers.cancel import Cancel
+from holdfast._transport.clock import clock
+from holdfast.errors import ClientClosed, NotHeld
+
+__all__ = ["Condition"]
+
+R = TypeVar("R")
+_ALL = 1_000_000
+
+
+class Condition(Enterable[Lease]):
+    """Wait, while holding a lock, for something that another holder of it does. Made by `Client.condition`.
+
+        changed = locks.condition(lock)
+
+        async with lock:                                       async with lock:
+            await changed.wait_for(lambda: queue_length())         add_to_queue()
+                                                                   await changed.notify()
+
+    As `asyncio.Condition`: only the task that holds the lock may call it. `wait` lets go of the lock and waits in
+    one step, so that no notification is missed; `notify` lets waiters on to the lock's queue, where they hold the lock
+    one after the other. The lease is the same object before and after, with a new fencing token.
+
+    A wait may end without a notification (a server that lost its data): check what you wait for, or use `wait_for`.
+    """
+
+    def __init__(self, lock: Lock, name: str) -> None:
+        self._session = lock._session
+        self._entered = lock._entered
+        self._lock = lock
+        self._name = name
+        self._key = condition.condition_key(lock._keys, name)
+
+    @property
+    def lock(self) -> Lock:
+        """The lock it belongs to."""
+        return self._lock
+
+    # sync: def _obtain(self, frame: FrameType) -> Lease:
+    def _obtain(self, frame: FrameType) -> Awaitable[Lease]:
+        return self._lock._obtain(frame)
+
+    def _lease(self, operation: str) -> Lease:
+        lock = self._lock
+        lease: Lease | None = self._session.lease_of(lock._owned_as[0])
+        if lease is None:
+            raise NotHeld(lock.name, operation)
+        if lease._hold.check_expired(clock()):
+            raise lease._ended(operation)
+        return lease
+
+    # sync-say: (`LeaseLost`, `NotHeld`, the server's errors, or cancelled) => (`LeaseLost`, `NotHeld`, `AcquireCancelled`, the server's errors)
+    # sync: def wait(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> bool:
+    async def wait(self, timeout: Duration | None = None) -> bool:
+        """Let go of the lock, wait for a notification (`timeout` seconds at most), hold the lock again.
+
+        Returns True when notified, False when the time was over. The lock is held again in both cases, however long
+        that takes. When it raises (`LeaseLost`, `NotHeld`, the server's errors, or cancelled), the lock is not
+        held any more: its lease is released, and a notification that had come is passed on.
+        """
+        timeout_s = timeout_of(timeout)
+        lease = self._lease("wait()")
+        lock, record, driver = self._lock, lease._hold, lease._driver
+        session = self._session
+        settings = session.settings
+        token = session.new_token()
+        acquisition = condition.ConditionTurn(
+            lock._keys, self._key, record.token, token, record.ttl_ms, settings, lock._exclusive.sync, record.stray
+        )
+        again: LeaseRecord | None = None
+        try:
+            if not driver.finish(record):
+                raise lease._ended("wait()")
+            protocol = wait_for(acquisition, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)
+            # sync: got = wait_turn(session, lock.name, "lock", acquisition, protocol, cancel)
+            got = await wait_turn(session, lock.name, "lock", acquisition, protocol)
+            assert isinstance(got, Grant)
+            # sync-drop
+            if driver.closed:
+                raise ClientClosed()  # and it is given back below
+            again = lock._make_record(token, got)
+            again.on_loss = record.on_loss
+            # sync-drop
+            for body in lease._bodies or ():
+                driver.bodies[body] = again
+            lease._hold = again
+            if record.on_loss is not None:
+                again.on_loss = record.on_loss  # `lost` was asked for just now
+            driver.watch(again)
+            if hook.observer is not None:
+                hook.observer.granted(again)
+            return acquisition.notified
+        except NotHeld:
+            session.disown(lease)
+            record.mark_taken()
+            if record.on_loss is not None:
+                record.on_loss("taken")
+            raise lease._ended("wait()") from None
+        except BaseException:
+            if not record.half_released() and again is None:
+                raise  # it had not begun: the lease is held as before
+            session.disown(lease)
+            if again is not None and driver.finish(again):
+                driver.spawn_release(again)
+            driver.spawn_release(record)  # it may never have begun
+            driver.spawn(acquisition.give_back())
+            raise
+
+    # sync-say: returns its last value, as `asyncio` does.  What the predicate returns is awaited where it is awaitable. => returns its last value, as `threading` does.
+    # sync: def wait_for(self, predicate: Callable[[], R], timeout: Duration | None = None, cancel: Cancel | None = None) -> R:
+    async def wait_for(self, predicate: Callable[[], Awaitable[R] | R], timeout: Duration | None = None) -> R:
+        """Wait until `predicate()` is true, called with the lock held; returns its last value, as `asyncio` does.
+
+        What the predicate returns is awaited where it is awaitable.
+        """
+        timeout_s = timeout_of(timeout)
+        until = None if timeout_s is None else clock() + timeout_s
+        # sync-add: refuse_coroutine_function("predicate", predicate)
+        while True:
+            # sync-drop
+            given = predicate()
+            # sync: result = predicate()
+            result = cast("R", await given if inspect.isawaitable(given) else given)
+            left_s = None if until is None else until - clock()
+            if result or (left_s is not None and left_s <= 0):
+                return result
+            # sync: self.wait(left_s, cancel)
+            await self.wait(left_s)
+
+    async def notify(self, n: int = 1) -> int:
+        """Let up to `n` waiters on to the lock's queue; returns how many. They hold the lock after the caller."""
+        lease = self._lease("notify()")
+        count = check_count("n", n, 1, _ALL)
+        session, keys, record = self._session, self._lock._keys, lease._hold
+        number = next(session.sequence)
+        moved = await session.run(
+            condition.notify(keys, self._key, record.token, number, count, record.ttl_ms, session.settings)
+        )
+        if moved < 0:
+            record.lose("taken")
+            raise lease._ended("notify()")
+        return moved
+
+    async def notify_all(self) -> int:
+        """Let all waiters on to the lock's queue; returns how many."""
+        return await self.notify(_ALL)
+
+    def __repr__(self) -> str:
+        return f"<Condition {self._name!r} of lock {self._lock.name!r}>"

@@ -1,0 +1,70 @@
+"""Functions that run under a lock."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, TypeVar, cast
+
+from holdfast._api.decorated import check_function, check_result
+from holdfast._api.naming import check_template, namer
+from holdfast._async.entering import Enterable
+from holdfast._async.lease import Lease
+from holdfast._async.lock import Lock
+from holdfast.errors import AcquireTimeout, AlreadyHeld
+
+__all__ = ["locked"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Skipped(Exception):
+    """It is held by somebody else, and not waited for."""
+
+
+class _Held(Enterable[Lease]):
+    """A block under a lock that is waited for within a budget, or not at all."""
+
+    def __init__(self, lock: Lock, skip_if_held: bool, timeout_s: float | None) -> None:
+        self._session = lock._session
+        self._entered = lock._entered
+        self._lock = lock
+        self._skip_if_held = skip_if_held
+        self._timeout_s = timeout_s
+
+    async def _obtain(self, frame: FrameType) -> Lease:
+        if not self._skip_if_held:
+            # sync: return self._lock._acquire(self._timeout_s, None, frame)
+            return await self._lock._acquire(self._timeout_s, frame)
+        try:
+            # sync: return self._lock._acquire(0.0, None, frame)
+            return await self._lock._acquire(0.0, frame)
+        except (AcquireTimeout, AlreadyHeld):
+            raise _Skipped from None
+
+
+def locked(make: Callable[[str], Lock], template: str, skip_if_held: bool, timeout_s: float | None) -> Any:
+    """See `Client.locked`. `make`: the lock of a name."""
+    check_template(template)
+    make("check")
+
+    def decorate(function: F) -> F:
+        # sync: check_function(function, asynchronous=False)
+        check_function(function, asynchronous=True)
+        name = namer(template, function)
+
+        @functools.wraps(function)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                async with _Held(make(name(*args, **kwargs)), skip_if_held, timeout_s):
+                    result = await function(*args, **kwargs)
+                    # sync: check_result(function, result, asynchronous=False)
+                    check_result(function, result, asynchronous=True)
+                    return result
+            except _Skipped:
+                return None
+
+        return cast("F", call)
+
+    return decorate

@@ -1,0 +1,185 @@
+"""Elections: of all who campaign one leads, until it resigns or its lease ends."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast._api.lease_stack import Leads, LeaseStack
+from holdfast._api.options import Duration, Options, timeout_of
+from holdfast._async.callbacks import awaited
+from holdfast._async.entering import Enterable
+from holdfast._async.lease import Lease, LeaseState
+from holdfast._async.lifecycle import Session, has_ended
+from holdfast._async.lock import Lock
+from holdfast._core.record import LeaseRecord
+from holdfast._core.waiting import Grant
+
+# sync-add: from holdfast._drivers.cancel import Cancel
+from holdfast._transport.clock import clock
+
+# sync-add: from holdfast._transport.waits import Flag
+from holdfast.errors import ConfigurationError, LeaseLost
+
+if TYPE_CHECKING:
+    from holdfast._api.holder import Holder
+
+__all__ = ["Election"]
+
+R = TypeVar("R")
+
+
+def _is_over(lease: Lease) -> bool:
+    return lease._hold.check_expired(clock())
+
+
+class _Leadership(Lock):
+    _label = "election"
+    _kind = "election"
+
+    def __init__(self, session: Session, name: str, options: Options) -> None:
+        super().__init__(session, name, options)
+        self._keys = self._keys.part("leader")  # apart from the lock of that name
+        self._exclusive = session.exclusive(self._keys, options.sync_replicas)
+
+    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
+        record = super()._make_record(token, grant)
+        record.label = self._label
+        return record
+
+
+class Election(Enterable[Lease]):
+    # sync: """Of all who campaign one leads, until it resigns or its lease ends. Made by `Client.election`.
+    # sync:
+    # sync:     election = locks.election("scheduler")
+    # sync:     election.run(lead)                      # lead(lease) whenever elected, until it returns
+    # sync:
+    # sync:     with election as lease:                 # waits to be elected, resigns at the end
+    # sync:         while not lease.lost.is_set(): ...
+    # sync:
+    # sync: Leadership is a lease with a fencing token. A thread cannot be ended from outside: a body that leads has to
+    # sync: look at `lease.lost` or `lease.ensure_held()`; the end of the block raises `LeaseLost` when the lead was lost.
+    # sync: """
+    """Of all who campaign one leads, until it resigns or its lease ends. Made by `Client.election`.
+
+        election = locks.election("scheduler")
+        await election.run(lead)                # lead(lease) whenever elected, until it returns
+
+        async with election as lease:           # waits to be elected, resigns at the end
+            ...
+
+    Leadership is a lease with a fencing token. A body that leads is cancelled when the lead is lost, and `LeaseLost`
+    comes out of the block.
+    """
+
+    def __init__(self, session: Session, name: str, options: Options) -> None:
+        self._session = session
+        self._name = name
+        self._lock = _Leadership(session, name, options)
+        self._leads: Leads[Any, Lease] = Leads(has_ended, _is_over)
+        self._entered = LeaseStack(has_ended)
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._name
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease by which the calling task was elected; for others that of this object's leader, if any."""
+        return self._leads.of(self._session.me())
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether `lease` is held, as far as is known now. Sends nothing."""
+        lease = self.lease
+        return lease is not None and not lease._hold.check_expired(clock())
+
+    # sync: def campaign(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> Lease:
+    async def campaign(self, timeout: Duration | None = None) -> Lease:
+        """Wait to be elected, `timeout` seconds at most; returns the lease. Errors as `Lock.acquire`."""
+        # sync: lease = self._lock._acquire(timeout_of(timeout), cancel, sys._getframe(1))
+        lease = await self._lock._acquire(timeout_of(timeout), sys._getframe(1))
+        try:
+            self._leads.won(self._session.me(), lease)
+            return lease
+        except BaseException:
+            self._not_left(lease)
+            raise
+
+    async def resign(self) -> None:
+        """Give up the lead; the next one in the queue is handed it atomically. Nothing when not leading.
+
+        A task that campaigned ends its own lead only; any other one ends the lead of this object.
+        """
+        lease = self.lease
+        if lease is not None:
+            try:
+                self._leads.forget(lease)
+                if not lease._hold.check_expired(clock()):
+                    await lease.release()
+            except BaseException:
+                lease._abandon()  # nobody else has it any more
+                raise
+
+    async def leader(self) -> Holder | None:
+        """Who leads, since when, where; None when nobody does. Only good for reporting."""
+        return await self._lock.holder()
+
+    def observe(self, poll: Duration = 1.0) -> AsyncIterator[Holder | None]:
+        """The leader of now, and again whenever it has changed (None: nobody leads); never ends by itself.
+
+        Asks every `poll` seconds: a lead shorter than that can go unseen.
+        """
+        poll_s = timeout_of(poll, "poll")
+        if not poll_s:
+            raise ConfigurationError("poll", poll, "more than 0 seconds")
+        return self._observe(poll_s)
+
+    async def _observe(self, poll_s: float) -> AsyncIterator[Holder | None]:
+        seen: object = self  # nothing yet
+        # sync-add: pause = Flag()
+        while True:
+            leader = await self.leader()
+            token = leader and leader.token
+            if token != seen:
+                seen = token
+                yield leader
+            # sync: pause.wait_s(poll_s)
+            await asyncio.sleep(poll_s)
+
+    # sync: def run(self, lead: Callable[[Lease], R], cancel: Cancel | None = None) -> R:
+    async def run(self, lead: Callable[[Lease], Awaitable[R]]) -> R:
+        """Campaign, call `lead(lease)`, and campaign again after a loss; ends with what `lead` returns.
+
+        What `lead` raises ends it too, but for the `LeaseLost` of this leadership.
+        """
+        while True:
+            # sync: lease = self.campaign(cancel=cancel)
+            lease = await self.campaign()
+            try:
+                async with lease:
+                    return await awaited("lead", lead, lead(lease))
+            except LeaseLost:
+                if lease.state is not LeaseState.LOST or lease.lost.reason == "closed":
+                    raise
+            finally:
+                self._leads.forget(lease)
+
+    # sync: def _obtain(self, frame: FrameType) -> Lease:
+    def _obtain(self, frame: FrameType) -> Awaitable[Lease]:
+        return self._lock._obtain(frame)
+
+    def _begin(self, lease: Lease, frame: FrameType) -> None:
+        self._leads.won(self._session.me(), lease)
+        super()._begin(lease, frame)
+
+    def _left(self, lease: Lease) -> None:
+        self._leads.forget(lease)
+
+    def __repr__(self) -> str:
+        state = "leading" if self.is_leader else "not leading"
+        return f"<Election {self._name!r}: {state}>"

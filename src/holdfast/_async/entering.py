@@ -1,0 +1,90 @@
+"""What `async with` enters: it acquires a lease, runs the block under it, and leaves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from holdfast._api.lease_stack import LeaseStack
+from holdfast._api.leaving import AsyncLeaving, Block, opening
+from holdfast._async.lease import Lease
+from holdfast._async.lifecycle import Session
+
+__all__ = ["Enterable"]
+
+L = TypeVar("L", bound=Lease)
+
+
+class Enterable(Generic[L]):
+    """A context manager that holds a lease inside its block, for any number of tasks at a time."""
+
+    _session: Session
+    #: Who is inside, by which lease.
+    _entered: LeaseStack[Any, L]
+
+    # sync: def _obtain(self, frame: FrameType) -> L:
+    def _obtain(self, frame: FrameType) -> Awaitable[L]:
+        """Acquire what the block runs under, for that frame."""
+        raise NotImplementedError
+
+    def _begin(self, lease: L, frame: FrameType) -> None:
+        """It is going to be inside."""
+        self._entered.push(self._session.me(), lease, frame)
+
+    def _left(self, lease: L) -> None:
+        """A block has ended. Takes no lock: finalizers call it."""
+
+    async def __aenter__(self) -> L:
+        block = opening(self)
+        if block is None:
+            block = []
+        try:
+            block.append(await self._obtain(sys._getframe(1)))
+            self._begin(block[0], sys._getframe(1))
+            # sync-drop
+            block[0]._begin_body()
+            return block[0]  # type: ignore[no-any-return]
+        except BaseException:
+            if block:
+                lease, block[0] = block[0], None
+                self._not_left(lease)
+            raise
+
+    async def _leave(
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not block or block[0] is None:
+            # Not looked up by `with`: whose block it is has to be found.
+            lease = self._entered.pop(self._session.me(), sys._getframe(1))
+            self._left(lease)
+            await lease._exit(kind, error, trace)
+        else:
+            self._entered.forget(block[0])
+            self._left(block[0])
+            await block[0]._leave(block, kind, error, trace)
+
+    async def _exit(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lease = self._entered.pop(self._session.me(), sys._getframe(1))
+        self._left(lease)
+        await lease._exit(kind, error, trace)
+
+    if TYPE_CHECKING:
+        __aexit__ = _exit
+    else:
+        __aexit__ = AsyncLeaving(_leave, _exit)
+
+    def _not_entered(self) -> None:
+        pass  # what `__aenter__` had acquired it has given back
+
+    def _not_left(self, lease: L) -> None:
+        self._entered.forget(lease)
+        self._left(lease)
+        lease._abandon()

@@ -1,0 +1,160 @@
+"""Latches, events and barriers: what many wait for, and nobody holds."""
+
+from __future__ import annotations
+
+from holdfast._api.options import Duration, check_count, timeout_of
+from holdfast._async.kernel import wait_turn
+from holdfast._async.lifecycle import Session
+from holdfast._core import barrier, gate
+from holdfast._core.keys import lock_keys
+from holdfast._core.waiting import Grant, wait_for
+
+# sync-add: from holdfast._drivers.cancel import Cancel
+from holdfast.errors import BrokenBarrierError
+
+__all__ = ["Barrier", "CountDownLatch", "Event"]
+
+
+class _Named:
+    """`declared`: a number that all clients give alike; `keep_ms`: how long the server keeps it after its last use."""
+
+    _kind = ""
+
+    def __init__(self, session: Session, name: str, declared: int, keep_ms: int) -> None:
+        self._session = session
+        self._name = name
+        self._declared = declared
+        self._keep_ms = keep_ms
+        self._keys = lock_keys(session.namespace, name).part(self._kind)
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._name
+
+
+class _Gate(_Named):
+    # sync: def wait(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> bool:
+    async def wait(self, timeout: Duration | None = None) -> bool:
+        """Wait until it is open, `timeout` seconds at most; returns whether it is."""
+        timeout_s = timeout_of(timeout)
+        session = self._session
+        token = session.new_token()
+        acquisition = gate.GateTurn(self._kind, self._keys, token, self._declared, self._keep_ms, session.settings)
+        protocol = wait_for(acquisition, timeout_s, listening=session.driver.listening(acquisition.key))
+        # sync: got = wait_turn(session, self._name, self._kind, acquisition, protocol, cancel)
+        got = await wait_turn(session, self._name, self._kind, acquisition, protocol)
+        return isinstance(got, Grant)
+
+    async def _move(self, what: str | int) -> int:
+        session = self._session
+        token = session.new_token()
+        return await session.run(
+            gate.move(self._kind, self._keys, token, what, self._declared, self._keep_ms, session.settings)
+        )
+
+
+class CountDownLatch(_Gate):
+    """Opens for all who wait when it was counted down to zero. Made by `Client.latch`.
+
+    It opens once and for good: another round is another name. Every count-down counts once, also when it had to be sent
+    again.
+    """
+
+    _kind = "latch"
+
+    async def count_down(self, n: int = 1) -> int:
+        """Count down by `n`; returns what is left. Below zero it stays zero."""
+        return await self._move(check_count("n", n, 1, 1_000_000_000))
+
+    async def remaining(self) -> int:
+        """How much is left to count. Only good for reporting."""
+        return await self._move("look")
+
+    def __repr__(self) -> str:
+        return f"<CountDownLatch {self._name!r}: count {self._declared}>"
+
+
+class Event(_Gate):
+    """Set or not, for processes anywhere; as `asyncio.Event`. Made by `Client.event`."""
+
+    _kind = "event"
+
+    def __init__(self, session: Session, name: str, keep_ms: int) -> None:
+        super().__init__(session, name, 1, keep_ms)
+
+    async def set(self) -> None:
+        """Set it: all who wait go on."""
+        await self._move("open")
+
+    async def clear(self) -> None:
+        """Clear it: who waits from now on waits until it is set again."""
+        await self._move("shut")
+
+    async def is_set(self) -> bool:
+        """Whether it is set at this moment."""
+        return await self._move("look") == 0
+
+    def __repr__(self) -> str:
+        return f"<Event {self._name!r}>"
+
+
+class Barrier(_Named):
+    """A number of parties that wait for each other, again and again; as `asyncio.Barrier`. Made by `Client.barrier`.
+
+    A party whose process dies while it waits does not count as arrived. One whose time is over breaks the barrier for
+    all; one that is cancelled only leaves.
+    """
+
+    _kind = "barrier"
+
+    @property
+    def parties(self) -> int:
+        """How many have to arrive."""
+        return self._declared
+
+    # sync: def wait(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> int:
+    async def wait(self, timeout: Duration | None = None) -> int:
+        """Arrive, and wait for the others, `timeout` seconds at most; returns which one in the order of arrival this
+        was.
+
+        Raises `BrokenBarrierError` when the time of any party was over, or it was broken or reset while waiting.
+        """
+        timeout_s = timeout_of(timeout)
+        session = self._session
+        acquisition = barrier.BarrierTurn(
+            self._keys, session.new_token(), self._declared, self._keep_ms, session.settings
+        )
+        protocol = wait_for(acquisition, timeout_s, listening=True)
+        # sync: got = wait_turn(session, self._name, self._kind, acquisition, protocol, cancel)
+        got = await wait_turn(session, self._name, self._kind, acquisition, protocol)
+        if not isinstance(got, Grant):
+            raise BrokenBarrierError(self._name)
+        return got.fence
+
+    async def abort(self) -> None:
+        """Break it: all who wait, and who come, get `BrokenBarrierError` until it is reset."""
+        await self._move("abort")
+
+    async def reset(self) -> None:
+        """Make it usable again; who waits gets `BrokenBarrierError`."""
+        await self._move("reset")
+
+    async def n_waiting(self) -> int:
+        """How many wait at this moment."""
+        return (await self._move("look"))[1]
+
+    async def broken(self) -> bool:
+        """Whether it is broken at this moment."""
+        return (await self._move("look"))[2]
+
+    async def generation(self) -> int:
+        """How often it has let all go on, or was reset."""
+        return (await self._move("look"))[0]
+
+    async def _move(self, what: str) -> tuple[int, int, bool]:
+        session = self._session
+        return await session.run(barrier.move(self._keys, what, self._declared, self._keep_ms, session.settings))
+
+    def __repr__(self) -> str:
+        return f"<Barrier {self._name!r}: {self._declared} parties>"

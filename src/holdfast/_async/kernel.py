@@ -1,0 +1,152 @@
+"""Acquiring and releasing, by hand for each API: what runs for every lock, and may be interrupted anywhere.
+
+Laws: whatever comes up between the first request and the return of the lease, what the server may have granted is given
+back; nothing is called behind a grant outside of the `try` that sees to that. No decision of the protocol is taken
+here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from asyncio import current_task, get_running_loop
+from types import CodeType
+from typing import Any, Generic, TypeVar
+
+from holdfast._api import hook
+from holdfast._api.acquirable import AcquirableBase
+from holdfast._async.lifecycle import Session
+from holdfast._core.effects import Protocol
+from holdfast._core.failure import RequestFailed
+from holdfast._core.plain import PLAIN
+from holdfast._core.record import LeaseRecord
+from holdfast._core.replicas import NotAcked
+from holdfast._core.waiting import Acquisition, Busy, Grant
+from holdfast._drivers.aio import AioDriver
+from holdfast._transport.clock import clock
+from holdfast._transport.pack import PreparedRequest
+from holdfast.errors import AcquireTimeout, AlreadyHeld, ClientClosed, LeaseLost
+
+__all__ = ["Acquirable", "release", "wait_turn"]
+
+L = TypeVar("L")
+R = TypeVar("R")
+
+
+class Acquirable(AcquirableBase, Generic[L]):
+    """What a lease is acquired of: the part that is by hand."""
+
+    _session: Session
+    _lease_class: Any
+
+    async def _acquire(self, timeout_s: float | None, frame: Any, mark: str | None = None) -> L:
+        if hook.observer is not None:
+            hook.observer.acquiring(self._name, self._label, timeout_s)
+        session = self._session
+        loop = get_running_loop()
+        driver = session.here
+        if driver is None or driver.loop is not loop or driver.closed:
+            driver = session.driver
+        task = current_task(loop)
+        code, offset = frame.f_code, frame.f_lasti
+        del frame
+        me = id(task)
+        owned_as = self._owned_as if task is not None else ()  # without a task nobody can be told from anybody else
+        owners = ((owned_as[0], me),) if len(owned_as) == 1 else tuple([(kind, me) for kind in owned_as])
+        for owner in owners:
+            lease = session.lease_of(owner[0]) if owner in session.owners else None
+            if lease is not None and not lease._hold.check_expired(clock()):
+                if not self._reentrant or lease._hold.label == "read lock":  # others read, too
+                    raise AlreadyHeld(lease.name, lease._hold.label, self._label)
+                if lease._entries is None:
+                    lease._entries = []  # it was acquired through an object that is not reentrant
+                lease._entries += (None,)  # not a call, after which a signal handler could raise
+                return lease  # type: ignore[no-any-return]
+        token = f"{driver.client_id}:{self._mark if mark is None else mark}{me}:{next(session.sequence)}"
+        got: Grant | Busy | None = None
+        hold: LeaseRecord | None = None
+        asks = self._asks
+        if asks is None:
+            asks = self._prepare()
+        release_ask = asks[1] if asks else None
+        asking = driver.asking
+        try:
+            asking[token] = self
+            got = await driver.acquire(asks[0] if asks else None, self._ask, token, timeout_s, self._ttl_ms)
+            if type(got) is Grant:
+                if driver.closed:
+                    raise ClientClosed()  # and it is given back below
+                hold = self._make_record(token, got)
+                if got.stray or got.more is PLAIN:
+                    release_ask = None  # it is not the usual one
+                if got.sent_at >= driver.introduce_at:
+                    session.introduce(driver, got.sent_at)
+                asking.pop(token, None)  # not in a `finally`: an exception there would find nobody to give it back
+                # No variable here has the lease, which a kept traceback would keep.
+                return self._granted(driver, hold, owners, task, code, offset, release_ask)
+        except RequestFailed as failure:
+            asking.pop(token, None)
+            if isinstance(failure, NotAcked):
+                failure.name, failure.label = self._name, self._label
+            raise session.public(failure) from None
+        except BaseException as error:
+            # Somewhere before the caller got it: nobody else would give it back. (Where it was cancelled while it
+            # waited for an answer, the protocol has seen to that.)
+            if hold is not None and driver.finish(hold):
+                for owner in owners:
+                    session.owners.pop(owner, None)
+                driver.spawn_release(hold)
+            if got is not None or not isinstance(error, asyncio.CancelledError):
+                driver.spawn(self._give_back(token))
+            asking.pop(token, None)
+            if type(error) is LeaseLost:
+                raise LeaseLost(self._name, error.reason, self._label) from None
+            raise
+        asking.pop(token, None)
+        assert isinstance(got, Busy)
+        raise AcquireTimeout(self._name, got.waited_s, got.holder, kind=self._label)
+
+    def _granted(
+        self,
+        driver: AioDriver,
+        hold: LeaseRecord,
+        owners: tuple[tuple[str, int], ...],
+        task: asyncio.Task[Any] | None,
+        code: CodeType,
+        offset: int,
+        release_ask: PreparedRequest | None,
+    ) -> L:
+        session = self._session
+        lease: Any = self._lease_class(session, driver, hold, owners, code, offset, release_ask)
+        if task is not None:
+            lease._task = weakref.ref(task)  # not the task itself, of which this lease may be the result
+        known = weakref.ref(lease)
+        for owner in owners:
+            session.owners[owner] = known
+        driver.watch(hold)
+        if hook.observer is not None:
+            hook.observer.granted(hold)
+        return lease  # type: ignore[no-any-return]
+
+
+async def release(session: Session, driver: AioDriver, hold: LeaseRecord, ask: PreparedRequest | None) -> bool:
+    """Release it in the running event loop, which may be another one than that in which it was acquired."""
+    if ask is None or driver is not session.here or driver.closed or driver.loop is not get_running_loop():
+        return await session.driver.run(hold.release())
+    return await driver.release(hold, ask)
+
+
+async def wait_turn(session: Session, name: str, kind: str, acquisition: Acquisition, protocol: Protocol[R]) -> R:
+    """Run the waiting for a turn that is no lease: what interrupts it leaves nobody in the queue."""
+    try:
+        driver = session.driver
+    except BaseException:
+        protocol.close()
+        raise
+    try:
+        driver.asking[acquisition.token] = acquisition
+        return await driver.run(protocol)
+    except RequestFailed as failure:
+        raise session.public(failure) from None
+    finally:
+        driver.asking.pop(acquisition.token, None)

@@ -1,0 +1,376 @@
+"""The lease: the right to hold something for a time, and the object that `acquire` returns."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import warnings
+from asyncio import current_task
+from collections.abc import Callable
+from types import CodeType, FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+# sync-add: from holdfast._api.decorated import refuse_coroutine_function
+from holdfast._api.leaving import AsyncLeaving, Block, instruction_of, opening, opens_block
+from holdfast._api.options import Duration, ttl_ms_of
+from holdfast._async.kernel import release
+from holdfast._async.lifecycle import Session
+from holdfast._async.loss import Body, Loss, tell
+from holdfast._core.failure import RequestFailed
+from holdfast._core.record import LeaseRecord, LeaseState
+
+# sync: from holdfast._drivers.threads import ThreadDriver
+from holdfast._drivers.aio import AioDriver
+from holdfast._transport.clock import clock
+from holdfast._transport.pack import PreparedRequest
+from holdfast.errors import ConfigurationError, LeaseLost, LeaseReleased
+
+__all__ = ["Lease", "LeaseState"]
+
+_RELEASED = LeaseState.RELEASED
+#: Functions that do nothing but hand a lease on, and where they are.
+_RETURNING = frozenset(
+    {"_acquire", "_granted", "_obtain", "acquire", "try_acquire", "__aenter__", "upgrade", "downgrade", "campaign"}
+)
+_HERE = os.path.dirname(__file__)
+
+
+class Lease:
+    """The right to hold something for a time; what `acquire` returns.
+
+    A handle: it may be used and released from another task than the one that acquired it. As a context
+    manager it releases at the end of the block, and cancels the block when it is lost: `LeaseLost` then comes out.
+
+        lease = await locks.lock("orders:42").acquire(timeout=5)
+        async with lease:
+            await write(row, fence=lease.fencing_token)
+            lease.ensure_held()
+
+    It does not promise that nobody else holds the lock at this moment: a process can be stopped between a look at the
+    clock and what it does next. That is what `fencing_token` is for.
+    """
+
+    # sync-say: and cancels the block when it is lost: `LeaseLost` then comes out. => which raises `LeaseLost` when it was lost meanwhile.
+
+    __slots__ = (
+        "__weakref__",
+        # sync: "_driver",
+        *("_bodies", "_driver", "_task"),
+        "_entries",
+        "_hold",
+        "_loss",
+        "_losses",
+        "_offset",
+        "_owners",
+        "_release_ask",
+        "_session",
+        "_where",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        # sync: driver: ThreadDriver,
+        driver: AioDriver,
+        hold: LeaseRecord,
+        owners: tuple[tuple[str, int], ...],
+        where: CodeType,
+        offset: int,
+        release_ask: PreparedRequest | None = None,
+    ) -> None:
+        self._session = session
+        self._driver = driver
+        self._hold = hold
+        self._loss: Loss | None = None
+        self._losses: list[Loss] = []  # of those that asked for it at the same time: the first one counts
+        self._owners = owners
+        #: One item for each time its owner has acquired it again. Their number changes in one step.
+        self._entries: list[None] | None = None
+        self._where = where
+        self._offset = offset
+        self._release_ask = release_ask
+        # sync-drop
+        self._bodies: list[Body] | None = None
+        # sync-drop
+        self._task: Callable[[], asyncio.Task[Any] | None] | None = None  # its id may be another task's later
+
+    @property
+    def name(self) -> str:
+        """The name of the lock."""
+        return self._hold.name
+
+    @property
+    def fencing_token(self) -> int:
+        """Greater than that of every earlier lease of this lock: for the protected resource to check."""
+        return self._hold.fence
+
+    @property
+    def token(self) -> str:
+        """The random identity of this acquisition, as it stands on the server."""
+        return self._hold.token
+
+    @property
+    def state(self) -> LeaseState:
+        """HELD, SUSPECT (a renewal failed, validity lasts), LOST or RELEASED."""
+        self._hold.check_expired(clock())
+        return self._hold.state
+
+    def remaining(self) -> float:
+        """Seconds for which it may still be trusted without another renewal; 0.0 after its end."""
+        hold = self._hold
+        now = clock()
+        return 0.0 if hold.check_expired(now) else hold.deadline - now
+
+    @property
+    def lost(self) -> Loss:
+        """Set when the lease is lost, at its deadline at the latest; `await lost.wait(timeout)` waits for that."""
+        loss = self._loss
+        if loss is None:
+            hold = self._hold
+            self._losses.append(Loss(hold.name, self._driver, hold.label))
+            loss = self._losses[0]
+            tell(hold, loss._fire)
+            if hold.state is LeaseState.LOST:
+                loss._fire(hold.reason or "expired")  # told twice is told once
+            self._loss = loss
+        return loss
+
+    def on_lost(self, callback: Callable[[LeaseLost], object]) -> None:
+        # sync: """Call `callback(error)` once, in a thread of its own, when the lease is lost (at once if it is).
+        # sync:
+        # sync: A forked child has lost the lease without a call: in the parent it goes on.
+        # sync: """
+        """Call `callback(error)` once when the lease is lost (soon, if it is). What it returns is awaited.
+
+        It is called by the event loop: it must not block. What it raises goes to the loop's exception handler.
+        A forked child has lost the lease without a call: in the parent it goes on.
+        """
+        if not callable(callback):
+            raise ConfigurationError("callback", callback, "something that can be called with a LeaseLost")
+        # sync-add: refuse_coroutine_function("callback", callback)
+        self.lost._add(callback)
+
+    def ensure_held(self) -> None:
+        """Raise `LeaseLost` (or `LeaseReleased`) unless the lease may still be trusted. Sends nothing."""
+        hold = self._hold
+        if hold.check_expired(clock()):
+            raise self._ended("ensure_held()")
+
+    async def extend(self, ttl: Duration) -> None:
+        """Make it last `ttl` seconds from now, and renew it for as long from now on. No longer than `max_hold` leaves.
+
+        `ttl` may be less than what is left. Of several calls at once the last one counts; a renewal, or an earlier
+        call, that the server carries out late does not take back what a later one has set.
+
+        Raises `LeaseLost` when it had ended, `LeaseReleased` after a release, and the server's errors otherwise (the
+        lease then lasts as long as it did before). Never adds: idempotent.
+        """
+        ttl_ms = ttl_ms_of(ttl)
+        hold, driver = self._hold, self._driver
+        if hold.check_expired(clock()):
+            raise self._ended("extend()")
+        asked_at = clock()
+        order = driver.extending(hold, ttl_ms, asked_at)
+        try:
+            held = await self._session.run(hold.extension(order.asks_ms, order))
+        except BaseException:
+            driver.replan(hold)
+            raise
+        if driver.extended(hold, order, held, ttl_ms, asked_at):
+            return
+        if held and hold.is_left_over:
+            driver.spawn_release(hold)  # extended on the server, but too late to be trusted
+        raise self._ended("extend()")
+
+    async def release(self) -> None:
+        # sync-say: (it is then repeated in the background until the ttl ends it; the same when it is cancelled). => (it is then repeated in the background until the ttl ends it).
+        """Give it back; the next waiter is handed the lock atomically.
+
+        Raises `LeaseLost` when it had ended before, `LeaseReleased` the second time, and the server's errors when
+        the release could not be confirmed (it is then repeated in the background until the ttl ends it; the same
+        when it is cancelled).
+        """
+        if not await self._release():
+            raise self._ended("release()")
+
+    async def _release(self) -> bool:
+        hold, driver, session = self._hold, self._driver, self._session
+        if hold.check_expired(clock()):
+            self._unwatch()
+            return False
+        if self._entries:
+            try:
+                self._entries.pop()
+                return True
+            except IndexError:
+                pass  # a signal handler or another thread has left the last one
+        try:
+            if not driver.finish(hold):
+                return False
+            session.disown(self)
+            held = await release(session, driver, hold, self._release_ask)
+        except RequestFailed as failure:
+            raise session.public(failure) from None
+        # sync-drop
+        except asyncio.CancelledError:
+            raise  # the protocol has seen to it
+        except BaseException:
+            if hold.half_released():
+                driver.spawn_release(hold)  # it may never have begun
+            raise
+        if not held:
+            hold.mark_taken()
+            if self._loss is not None:
+                self._loss._fire("taken")
+        return held
+
+    def _unwatch(self) -> None:
+        self._driver.unwatch(self._hold)
+        self._session.disown(self)
+
+    def _acquired_at(self) -> str:
+        code, offset = self._where, self._offset
+        # sync-drop
+        if code.co_filename == asyncio.events.__file__:
+            return "the start of a task"  # acquire() is itself what the task runs
+        line = next((line for start, end, line in code.co_lines() if start <= offset < end), None)
+        return f"{code.co_filename}:{line or code.co_firstlineno}"
+
+    # sync: def _ended(self, operation: str) -> BaseException:
+    def _ended(self, operation: str) -> LeaseLost | LeaseReleased:
+        hold = self._hold
+        # Alive: a signal handler asks while its thread notes the end.
+        if hold.state is LeaseState.LOST or (hold.alive and clock() >= hold.deadline):
+            # sync: lost = LeaseLost(hold.name, hold.reason or "expired", hold.label)
+            # sync: return lost if lost.reason != "closed" else self._driver.closed_error(lost)
+            return LeaseLost(hold.name, hold.reason or "expired", hold.label)
+        return LeaseReleased(hold.name, operation, hold.label)
+
+    async def __aenter__(self) -> Self:
+        block = opening(self)
+        if block is not None:
+            block.append(self)
+        # sync-drop
+        self._begin_body()
+        return self
+
+    async def _leave(
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._entries and self._hold.alive:
+            # An inner block of a reentrant lock. No call is in between, after which a signal handler could raise.
+            try:
+                # sync-drop
+                self._end_body()
+                del self._entries[-1]
+                block[:] = (None,)
+                return
+            except IndexError:
+                pass  # a signal handler or another thread has left the last one
+        await self._exit(kind, error, trace)
+        block[:] = (None,)
+
+    async def _exit(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # sync-drop
+        ours = self._end_body()
+        if self._hold.state is LeaseState.RELEASED:
+            return
+        if error is None:
+            await self.release()
+            return
+        # sync-drop
+        if ours and self._hold.state is LeaseState.LOST and isinstance(error, asyncio.CancelledError):
+            self._unwatch()
+            if self._driver.exiting:
+                return  # nobody will look at what comes out of it
+            raise self._ended("async with") from error
+        try:
+            await self._release()
+        except Exception:
+            # What went wrong in the body is what the caller has to see; the give-back goes on by itself.
+            pass
+
+    if TYPE_CHECKING:
+        __aexit__ = _exit
+    else:
+        __aexit__ = AsyncLeaving(_leave, _exit)
+
+    # sync-drop
+    def _begin_body(self) -> None:
+        task = current_task()
+        if task is None:
+            raise RuntimeError("a lease can be entered in a task only")
+        if self._bodies is None:
+            self._bodies = []
+        self._bodies.append(Body(task, self._driver, self._hold))
+
+    # sync-drop
+    def _end_body(self) -> bool:
+        """End the block of this task, or else the innermost; as `Body.leave`."""
+        bodies = self._bodies
+        if not bodies:
+            return False
+        task = current_task()
+        at = next((at for at in reversed(range(len(bodies))) if bodies[at].task is task), -1)
+        return bodies.pop(at).leave()
+
+    def _not_entered(self) -> None:
+        self._abandon()
+
+    def _not_left(self, lease: Lease) -> None:
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """Nobody is going to release it: give it back in the background. For finalizers, too: takes no lock."""
+        hold = self._hold
+        if self._entries:
+            del self._entries[-1]
+        elif hold.alive:
+            self._driver.give_back(hold)
+            self._session.disown(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Lease of {self._hold.name!r}: {self.state.name}, fencing token {self._hold.fence}, "
+            f"{self.remaining():.3f} s left>"
+        )
+
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
+        hold = getattr(self, "_hold", None)
+        if hold is None or hold.state is _RELEASED:
+            return
+        try:
+            if hold.alive and self._never_arrived(sys._getframe(1)):
+                self._abandon()
+                return
+            self._session.disown(self)
+            if not hold.alive:
+                return
+            self._driver.drop(hold)
+            if not sys.is_finalizing():
+                _warn(
+                    f"the lease of {hold.label} {hold.name!r} was dropped without release(); "
+                    f"acquired at {self._acquired_at()}; it is not renewed any more",
+                    ResourceWarning,
+                    source=self,
+                    stacklevel=2,
+                )
+        except AttributeError:
+            pass  # half-made
+
+    def _never_arrived(self, frame: FrameType) -> bool:
+        """Whether it is dropped where an exception came in between `acquire` and who was to have it."""
+        code, where = frame.f_code, self._where
+        at = instruction_of(where, self._offset)
+        if code is where and instruction_of(code, frame.f_lasti) == at:
+            return True  # it was on its way out of a call by C, or of an `await`
+        if code.co_name in _RETURNING and code.co_filename.startswith(_HERE):
+            return True
+        return opens_block(where, at)  # `with lock.acquire():`, and no other handle

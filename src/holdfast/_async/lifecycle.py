@@ -1,0 +1,267 @@
+"""How a client for asyncio begins and ends.
+
+Theory: a client may meet several event loops (a test suite's, one after the other), so what it does in each of them
+is a driver of its own; a lease belongs to the driver that acquired it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+import weakref
+from asyncio import current_task, get_running_loop
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from holdfast._api.client_info import CLIENT_INFO_MS, client_key, introduction
+from holdfast._api.endpoints import Api, client_of_url, settings_for
+from holdfast._api.session import SessionBase
+from holdfast._api.topologies import asyncio_topology
+from holdfast._core.describe import introduce
+from holdfast._core.effects import Protocol
+from holdfast._core.failure import RequestFailed
+from holdfast._core.keys import inbox_prefix
+from holdfast._core.settings import Settings
+from holdfast._core.tokens import make_token
+from holdfast._drivers.aio import AioDriver
+from holdfast._drivers.last_words import at_end
+from holdfast._transport.clock import clock
+from holdfast.errors import ClientClosed
+
+__all__ = ["API", "Session", "client_at", "has_ended"]
+
+R = TypeVar("R")
+
+#: What `_api` calls this one.
+API: Api = "asyncio"
+#: How long the interpreter's end may be held up, s.
+_EXIT_PATIENCE_S = 2.0
+
+
+def has_ended(task: asyncio.Task[Any] | None) -> bool:
+    """Whether it can leave no block any more."""
+    return task is None or task.done()
+
+
+def client_at(url: object) -> Any:
+    """What `Client` takes, of a URL."""
+    return client_of_url(url, API)
+
+
+class Session(SessionBase):
+    """What the locks of one client know of it, in whatever event loop they are used."""
+
+    def __init__(self, redis_client: Any, namespace: str | None, settings: Settings) -> None:
+        settings = settings_for(redis_client, settings)
+        self._make_topology = asyncio_topology(redis_client)
+        topology = self._make_topology()
+        #: Whether keys move from node to node.
+        self.moves: bool = getattr(topology, "moves", True)
+        super().__init__(redis_client, topology.nodes(), namespace, settings)
+        self.closed = False
+        #: The driver of the event loop in which it was used last.
+        self.here: AioDriver | None = None
+        self.drivers: list[AioDriver] = []
+        finalizer = weakref.finalize(self, _let_go, self.drivers)
+        finalizer.atexit = False
+        _sessions.add(self)
+
+    @property
+    def driver(self) -> AioDriver:
+        """The driver of the running event loop."""
+        driver = self.here
+        if driver is None or driver.closed or driver.loop is not get_running_loop():
+            driver = self._begin()
+        return driver
+
+    def _begin(self) -> AioDriver:
+        if self.closed:
+            raise ClientClosed()
+        loop = get_running_loop()
+        ended = [driver for driver in self.drivers if driver.closed or driver.loop.is_closed()]
+        left = _Left(self)
+        for driver in ended:
+            self.drivers.remove(driver)
+            if driver.loop.is_closed() and not driver.ended:
+                left.take(driver)
+        for driver in self.drivers:
+            if driver.loop is loop:
+                break
+        else:
+            driver = self._new_driver()
+            self.drivers.append(driver)
+        left.start(driver)
+        self.here = driver
+        return driver
+
+    def _new_driver(self) -> AioDriver:
+        return AioDriver(self._make_topology(), os.urandom(12).hex(), inbox_prefix(self.namespace), self.settings)
+
+    async def run(self, protocol: Protocol[R]) -> R:
+        """Run it in the running event loop, with errors as users see them."""
+        try:
+            driver = self.driver
+        except BaseException:
+            protocol.close()
+            raise
+        try:
+            return await driver.run(protocol)
+        except RequestFailed as failure:
+            raise self.public(failure) from None
+
+    def public(self, failure: RequestFailed) -> BaseException:
+        """What users see of it."""
+        if failure.kind == "closed" and self.closed:
+            here = self.drivers[0] if len(self.drivers) == 1 else None
+            return asyncio.CancelledError() if here is not None and here.exiting else ClientClosed()
+        return failure.public()
+
+    def me(self) -> asyncio.Task[Any] | None:
+        """The task that runs; None outside of one (a callback, another thread)."""
+        try:
+            return current_task()
+        except RuntimeError:
+            return None  # no event loop runs here
+
+    def new_token(self, owner: str | None = None) -> str:
+        """For a request of the running task, or of `owner`."""
+        return make_token(self.driver.client_id, id(current_task()) if owner is None else owner, next(self.sequence))
+
+    def lease_of(self, owned_as: str) -> Any:
+        """The lease by which the running task holds it, or did until that was lost; None when there is none."""
+        task = self.me()
+        held = self.owners.get((owned_as, id(task)))
+        lease = held() if held is not None and task is not None else None
+        if lease is None or lease._task is None or lease._task() is not task:
+            return None  # another task that had this id
+        return lease
+
+    def introduce(self, driver: AioDriver, now: float) -> None:
+        """Say again who this client is."""
+        driver.introduce_at = now + CLIENT_INFO_MS / 2000
+        key = client_key(self.namespace, driver.client_id)
+        driver.spawn(introduce(key, partial(introduction, time.time()), CLIENT_INFO_MS))
+
+    async def close(self) -> None:
+        """End it, in every event loop."""
+        self.closed = True
+        self.here = None
+        loop = get_running_loop()
+        here = [driver for driver in self.drivers if driver.loop is loop]
+        elsewhere = [driver for driver in self.drivers if driver.loop is not loop]
+        left = _Left(self)
+        for driver in elsewhere:
+            if not driver.loop.is_running():
+                left.take(driver)
+        _let_go([driver for driver in elsewhere if driver.loop.is_running()])
+        for driver in here:
+            await driver.close()
+        await left.release()
+        self.drivers.clear()
+
+    def __str__(self) -> str:
+        leases = sum(len(driver.schedule) for driver in self.drivers)
+        state = "closed" if self.closed else f"{leases} leases"
+        return f"{self.nodes}: {state}, namespace {self.namespace!r}"
+
+
+def _let_go(drivers: list[AioDriver]) -> None:
+    """End drivers of other event loops, which may be over, or running in other threads."""
+    for driver in tuple(drivers):
+        if driver.closed:
+            continue
+        try:
+            driver.loop.call_soon_threadsafe(driver.close_soon)
+        except RuntimeError:  # the loop is closed
+            driver.forget("closed")
+
+
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+class _LastLoop(asyncio.SelectorEventLoop):
+    """For the interpreter's end, when no thread can be started any more to look up names."""
+
+    async def getaddrinfo(
+        self,
+        host: bytes | str | None,
+        port: bytes | str | int | None,
+        *,
+        family: int = 0,
+        type: int = 0,
+        proto: int = 0,
+        flags: int = 0,
+    ) -> Any:
+        return socket.getaddrinfo(host, port, family, type, proto, flags)
+
+
+class _Left:
+    """What drivers of event loops that have ended have left on the servers of their client."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.made: list[Callable[[], Protocol[Any]]] = []
+
+    def take(self, driver: AioDriver) -> None:
+        """Nobody runs its loop: what it holds is lost, and what it waits for is given up."""
+        if not driver.closed:
+            driver.closed = True
+            self.made += driver.give_backs()
+            self.made += [hold.release for hold in driver.lose_all("closed")]
+        try:
+            driver.loop.call_soon_threadsafe(driver.close_soon)  # it may be run again
+        except RuntimeError:
+            driver.forget("closed")
+
+    def start(self, driver: AioDriver) -> None:
+        """Do it with this driver, of the running event loop."""
+        made, self.made = self.made, []
+        for make in made:
+            driver.spawn(make())
+
+    async def release(self) -> None:
+        """Do it in this event loop."""
+        if self.made:
+            driver = self._session._new_driver()
+            self.start(driver)
+            await driver.close()
+
+
+def _release_all() -> None:
+    """At the interpreter's end: release what event loops have left behind, so that nobody has to wait for a ttl."""
+    left = []
+    running = []
+    for session in tuple(_sessions):
+        session.closed = True
+        own = _Left(session)
+        left.append(own)
+        for driver in tuple(session.drivers):
+            if driver.loop.is_running():
+                running.append(driver)  # in another thread
+                driver.exiting = True
+                with contextlib.suppress(RuntimeError):
+                    driver.loop.call_soon_threadsafe(driver.close_soon)
+            else:
+                own.take(driver)
+    left = [own for own in left if own.made]
+    if left:
+        try:
+            with asyncio.Runner(loop_factory=_LastLoop) as runner:
+                runner.get_loop().set_exception_handler(lambda loop, context: None)
+                runner.run(_release_side_by_side(left))
+        except Exception:
+            pass  # the ttl ends it
+    until = clock() + _EXIT_PATIENCE_S
+    while any(not driver.ended and driver.loop.is_running() for driver in running) and clock() < until:
+        time.sleep(0.005)
+
+
+async def _release_side_by_side(left: Sequence[_Left]) -> None:
+    await asyncio.gather(*[own.release() for own in left], return_exceptions=True)
+
+
+at_end(_release_all)

@@ -1,0 +1,184 @@
+"""What can be acquired, and the exclusive lock."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast._api.client_info import client_id_of, client_key
+from holdfast._api.lease_stack import LeaseStack
+from holdfast._api.options import Duration, Options, timeout_of
+from holdfast._async.entering import Enterable
+from holdfast._async.kernel import Acquirable
+from holdfast._async.lease import Lease
+from holdfast._async.lifecycle import Session, has_ended
+from holdfast._core.describe import look_up
+from holdfast._core.effects import Protocol
+from holdfast._core.keys import lock_keys
+from holdfast._core.record import LeaseRecord
+from holdfast._core.replicas import Sync
+from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for, wait_for
+
+# sync-add: from holdfast._drivers.cancel import Cancel
+from holdfast._transport.pack import PreparedRequest
+from holdfast.errors import AcquireTimeout, AlreadyHeld
+
+if TYPE_CHECKING:
+    from holdfast._api.holder import Holder
+
+__all__ = ["Leasable", "Lock", "TurnLeasable"]
+
+
+L = TypeVar("L", bound=Lease)
+
+
+class Leasable(Acquirable[L], Enterable[L]):
+    """What can be acquired, and entered: the part that all locks share."""
+
+    _lease_class: Any = Lease
+
+    def __init__(self, session: Session, name: str, options: Options) -> None:
+        super().__init__(session, name, options)
+        self._entered: LeaseStack[Any, L] = LeaseStack(has_ended)
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._name
+
+    @property
+    def ttl(self) -> float:
+        """Lease duration, s."""
+        return self._ttl_ms / 1000
+
+    # sync-say: Cancelling the task ends the waiting at once. => `cancel`: a `holdfast.Cancel` that ends the waiting from another thread.
+    # sync-say: Raises `AcquireTimeout`, `AlreadyHeld` => Raises `AcquireTimeout`, `AcquireCancelled`, `AlreadyHeld`
+    # sync-say: Whatever it raises, CancelledError included, => Whatever it raises, KeyboardInterrupt included,
+    # sync: def acquire(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> L:
+    async def acquire(self, timeout: Duration | None = None) -> L:
+        """Acquire the lock, waiting in FIFO order.
+
+        `timeout`: the budget for waiting in seconds; None waits indefinitely; a server that stays unavailable for 30 s
+        still raises. Cancelling the task ends the waiting at once.
+
+        Returns the `Lease`. Raises `AcquireTimeout`, `AlreadyHeld` when this task holds it, and the server's errors
+        (`ServerUnreachable`, `ServerError`, `OutcomeUnknown`, …). Whatever it raises, CancelledError included, what
+        the server may have granted is given back in the background.
+        """
+        # sync: return self._acquire(None if timeout is None else timeout_of(timeout), cancel, sys._getframe(1))
+        return await self._acquire(None if timeout is None else timeout_of(timeout), sys._getframe(1))
+
+    async def try_acquire(self) -> L | None:
+        """Acquire it if it is free and nobody waits for it; None otherwise, at once."""
+        try:
+            # sync: return self._acquire(0.0, None, sys._getframe(1))
+            return await self._acquire(0.0, sys._getframe(1))
+        except (AcquireTimeout, AlreadyHeld):
+            return None
+
+    # sync: def _obtain(self, frame: FrameType) -> L:
+    def _obtain(self, frame: FrameType) -> Awaitable[L]:
+        # sync: return self._acquire(None, None, frame)
+        return self._acquire(None, frame)
+
+
+class TurnLeasable(Leasable[L]):
+    """What is acquired through an `Acquisition`."""
+
+    def __init__(self, session: Session, name: str, options: Options) -> None:
+        super().__init__(session, name, options)
+        self._sync: Sync = session.replicas_for(options.sync_replicas)
+
+    def _acquisition(self, token: str) -> Acquisition:
+        raise NotImplementedError
+
+    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
+        acquisition = self._acquisition(token)
+        return wait_for(acquisition, timeout_s, listening=not sent and self._session.driver.listening(acquisition.key))
+
+    def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
+        if not self._session.driver.can_ask or self._sync is not None:
+            return super()._prepare()
+        acquisition = self._acquisition("")
+        request_timeout_s = request_timeout_for(self._ttl_ms, self._session.settings)
+        self._asks = asks = (
+            PreparedRequest(acquisition.ask(False, 0, request_timeout_s)),
+            PreparedRequest(acquisition.undo(0, request_timeout_s)),
+        )
+        return asks
+
+    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
+        record = self._acquisition(token).hold(self._name, grant, self._options.renew, self._options.max_hold_ms)
+        record.label = self._label
+        return record
+
+    def _give_back(self, token: str) -> Protocol[None]:
+        return self._acquisition(token).give_back()
+
+
+class Lock(Leasable[Lease]):
+    """An exclusive lock: one holder at a time, first come first served.
+
+    Made by `Client.lock`. Not itself held: `acquire` returns a `Lease`, and one `Lock` object may serve any number of
+    tasks. As a context manager it acquires without a limit; when the lease is lost meanwhile, the block is
+    cancelled and `LeaseLost` comes out of the `async with` (unless the block raises something itself).
+    """
+
+    # sync-say: when the lease is lost meanwhile, the block is cancelled and `LeaseLost` comes out of the `async with` => when the lease was lost meanwhile, the end of the block raises `LeaseLost`
+
+    def __init__(self, session: Session, name: str, options: Options, reentrant: bool = False) -> None:
+        super().__init__(session, name, options)
+        self._keys = lock_keys(session.namespace, name)
+        self._exclusive = session.exclusive(self._keys, options.sync_replicas)
+        self._reentrant = reentrant
+
+    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
+        exclusive = self._exclusive
+        listening = not sent and exclusive.listens and self._session.driver.listening(self._keys.lock)
+        return exclusive.acquire(token, self._ttl_ms, timeout_s, listening)
+
+    def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
+        calls = self._exclusive.first_calls(self._ttl_ms) if self._session.driver.can_ask else None
+        self._asks = asks = () if calls is None else (PreparedRequest(calls[0]), PreparedRequest(calls[1]))
+        return asks
+
+    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
+        options = self._options
+        return self._exclusive.hold(token, grant, self._ttl_ms, options.renew, options.max_hold_ms)
+
+    def _give_back(self, token: str) -> Protocol[None]:
+        return self._exclusive.give_back(token, self._ttl_ms)
+
+    async def locked(self) -> bool:
+        """Whether anybody holds it at this moment. Only good for reporting: the answer may be old when it comes."""
+        return (await self._inspect())[0] != ""
+
+    async def holder(self) -> Holder | None:
+        """Who holds it, since when, where, and for how long still; None when it is free."""
+        session = self._session
+        token, remaining_ms, fence, _ = await self._inspect()
+        if not token:
+            return None
+        client_id = client_id_of(token)
+        description = await session.run(look_up(client_key(session.namespace, client_id))) if client_id else None
+        from holdfast._api.holder import holder_of  # not at the start: most programs never ask
+
+        return holder_of(token, remaining_ms, fence, description)
+
+    async def last_fencing_token(self) -> int:
+        """The fencing token of the last lease, be it held or not; 0 when there was none for a day."""
+        return (await self._inspect())[2]
+
+    async def waiters(self) -> int:
+        """How many are queued for it, including those whose process died since."""
+        return (await self._inspect())[3]
+
+    async def _inspect(self) -> tuple[str, int, int, int]:
+        return await self._session.run(self._exclusive.inspect())
+
+    def __repr__(self) -> str:
+        lease = self._session.lease_of(self._owned_as[0]) if self._owned_as else None
+        state = f"{lease.state.name} by this task" if lease is not None else "not held by this task"
+        return f"<Lock {self._name!r}: {state}, ttl {self.ttl:g} s>"

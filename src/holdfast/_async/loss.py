@@ -1,0 +1,134 @@
+"""How a loss reaches those who hold: an event, callbacks, and the cancellation of what runs under the lease.
+
+Law: the body of an `async with` is cancelled when its lease is lost, and a cancellation from elsewhere is never
+mistaken for that one, nor swallowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from asyncio import current_task
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from holdfast._api.options import Duration, timeout_of
+from holdfast._core.record import LeaseRecord
+from holdfast._drivers.aio import AioDriver, closers
+from holdfast.errors import LeaseLost
+
+__all__ = ["Body", "Loss", "tell"]
+
+
+class Loss:
+    """Set when a lease is lost; `lease.lost` is one. Can be waited for, like an `asyncio.Event`."""
+
+    __slots__ = ("_callbacks", "_driver", "_event", "_label", "_name", "reason")
+
+    def __init__(self, name: str, driver: AioDriver, label: str = "lock") -> None:
+        self._name = name
+        self._label = label
+        self._driver = driver
+        self._event = asyncio.Event()
+        self._callbacks: list[Callable[[LeaseLost], object]] = []
+        #: Why it was lost, or None.
+        self.reason: str | None = None
+
+    def is_set(self) -> bool:
+        """Whether the lease is known to be lost."""
+        return self._event.is_set()
+
+    async def wait(self, timeout: Duration | None = None) -> bool:
+        """Wait for the loss, `timeout` seconds at most; returns whether it came."""
+        try:
+            async with asyncio.timeout(timeout_of(timeout)):
+                return await self._event.wait()
+        except TimeoutError:
+            return False
+
+    def _fire(self, reason: str) -> None:
+        if self.reason is None:
+            self.reason = reason
+            if reason == "forked":
+                self._callbacks.clear()  # the parent's: in the parent the lease goes on
+            callbacks, self._callbacks = self._callbacks, []
+            self._event.set()
+            for callback in callbacks:
+                self._call(callback, reason)
+
+    def _add(self, callback: Callable[[LeaseLost], object]) -> None:
+        if self.reason is None:
+            self._callbacks.append(callback)
+        else:
+            self._call(callback, self.reason)
+
+    def _call(self, callback: Callable[[LeaseLost], object], reason: str) -> None:
+        # Not at once: what a callback raises must not reach the finder of the loss.
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing can be called any more
+            self._driver.loop.call_soon(self._driver.call_back, callback, LeaseLost(self._name, reason, self._label))
+
+    def __repr__(self) -> str:
+        return f"<Loss of {self._name!r}: {self.reason or 'not lost'}>"
+
+
+def tell(record: LeaseRecord, listener: Callable[[str], None]) -> None:
+    """Let it be told of a loss, too."""
+    earlier = record.on_loss
+    if earlier is None:
+        record.on_loss = listener
+        return
+
+    def both(reason: str) -> None:
+        earlier(reason)
+        listener(reason)
+
+    record.on_loss = both
+
+
+class Body:
+    """A block that runs under a lease, in a task that is cancelled when the lease is lost."""
+
+    __slots__ = ("_cancelled", "_cancelling", "_driver", "_open", "task")
+
+    def __init__(self, task: asyncio.Task[Any], driver: AioDriver, record: LeaseRecord) -> None:
+        self.task = task
+        self._driver = driver
+        driver.bodies[self] = record
+        self._cancelling = task.cancelling()
+        self._cancelled = False
+        self._open = True
+        if record.reason is not None:
+            self.cancel("")
+        else:
+            tell(record, self.cancel)  # not through the lease, which must be free to go
+
+    def cancel(self, reason: str) -> None:
+        """The lease is lost."""
+        if self._open and not self._cancelled and reason != "forked":
+            loop = self.task.get_loop()
+            if loop.is_closed():
+                return
+            later = closers.get(self.task)
+            if later is not None:
+                # It closes the client, and may do so to the end.
+                later.append(partial(loop.call_soon, self.cancel, reason))
+            elif _running_task() is self.task:
+                # It found the loss itself, and may be told when it waits next.
+                loop.call_soon(self.cancel, reason)
+            else:
+                self._cancelled = True
+                self.task.cancel("the lease is lost")
+
+    def leave(self) -> bool:
+        """The block has ended; returns whether a cancellation that comes out of it is ours alone."""
+        self._open = False
+        self._driver.bodies.pop(self, None)
+        return self._cancelled and self.task.uncancel() <= self._cancelling
+
+
+def _running_task() -> asyncio.Task[Any] | None:
+    try:
+        return current_task()
+    except RuntimeError:
+        return None  # no event loop is running here

@@ -1,0 +1,213 @@
+"""The shared lock: any number of readers, or one writer."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, TypeVar
+
+from holdfast._api.options import Duration, Options, timeout_of
+from holdfast._async.lease import Lease
+from holdfast._async.lifecycle import Session
+from holdfast._async.lock import TurnLeasable
+from holdfast._core import rwlock
+from holdfast._core.effects import Protocol
+from holdfast._core.keys import lock_keys
+from holdfast._core.record import LeaseRecord
+from holdfast._core.waiting import Busy, Grant
+
+# sync-add: from holdfast._drivers.cancel import Cancel
+from holdfast._transport.clock import clock
+
+__all__ = ["RWLock", "ReadLease", "ReadLock", "WriteLease", "WriteLock"]
+
+L = TypeVar("L", bound=Lease)
+
+
+class ReadLease(Lease):
+    """The right to read; others may have it at the same time."""
+
+    __slots__ = ()
+
+    # sync-say: `AcquireTimeout` (this lease then goes on, as when it is cancelled), => `AcquireTimeout`, `AcquireCancelled` (this lease then goes on),
+    # sync: def upgrade(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> WriteLease:
+    async def upgrade(self, timeout: Duration | None = None) -> WriteLease:
+        """Become the writer without letting go: waits until the other readers have left, before everybody queued.
+
+        The write lease comes on top of this one: releasing it leaves a reader, releasing this one ends that. Nobody
+        writes between the two. Raises `UpgradeRefused` when another reader is upgrading already (both would wait for
+        each other), `AcquireTimeout` (this lease then goes on, as when it is cancelled), `LeaseLost` when this one has
+        ended.
+        """
+        record = self._hold
+        if record.check_expired(clock()):
+            raise self._ended("upgrade()")
+        assert isinstance(record, rwlock.RWHold)
+        side = _Upgrade(self._session, record, self)
+        # sync: return side._acquire(timeout_of(timeout), cancel, sys._getframe(1))
+        return await side._acquire(timeout_of(timeout), sys._getframe(1))
+
+
+class WriteLease(Lease):
+    """The right to write; nobody else has one of either kind."""
+
+    __slots__ = ("_beneath",)
+
+    _beneath: ReadLease
+
+    async def downgrade(self) -> ReadLease:
+        """Become a reader in one step: nobody writes in between, and readers that wait come in at once.
+
+        Ends this lease and returns the other one (after an upgrade: the lease that was upgraded). Raises `LeaseLost` or
+        `LeaseReleased` when this one has ended. When the answer is lost, both are given back.
+        """
+        beneath: ReadLease | None = getattr(self, "_beneath", None)
+        if beneath is not None:
+            await self.release()
+            return beneath
+        record = self._hold
+        if record.check_expired(clock()):
+            raise self._ended("downgrade()")
+        assert isinstance(record, rwlock.RWHold)
+        try:
+            if not self._driver.finish(record):
+                raise self._ended("downgrade()")
+            self._session.disown(self)
+            side = _Downgrade(self._session, record)
+            # sync: return side._acquire(None, None, sys._getframe(1))
+            return await side._acquire(None, sys._getframe(1))
+        except BaseException:
+            if record.half_released():
+                self._driver.spawn_release(record)  # it may never have begun
+            raise
+
+
+class _Side(TurnLeasable[L]):
+    """One of the two sides of a shared lock."""
+
+    _until: float | None = None
+
+    def __init__(self, session: Session, name: str, options: Options) -> None:
+        super().__init__(session, name, options)
+        self._keys = lock_keys(session.namespace, name)
+
+    def _acquisition(self, token: str) -> rwlock.RWTurn:
+        return rwlock.RWTurn(self._keys, token, self._ttl_ms, self._session.settings, self._sync)
+
+    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
+        options = self._options
+        record = self._acquisition(token).hold(self._name, grant, options.renew, options.max_hold_ms, self._until)
+        record.label = self._label
+        return record
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r}: ttl {self.ttl:g} s>"
+
+
+class ReadLock(_Side[ReadLease]):
+    """The reading side of a shared lock, made by `RWLock.read`. As a context manager it acquires without a limit.
+
+    A reader waits until no writer holds it and nobody who came earlier waits.
+    """
+
+    _label = "read lock"
+    _mark = rwlock.READER
+    _lease_class = ReadLease
+
+
+class WriteLock(_Side[WriteLease]):
+    """The writing side of a shared lock, made by `RWLock.write`. As a context manager it acquires without a limit.
+
+    A writer waits until all who came earlier have left.
+    """
+
+    _label = "write lock"
+    _mark = rwlock.WRITER
+    _lease_class = WriteLease
+
+
+class _Change(_Side[L]):
+    """One change from one side to the other, under the options of the lease before; both end when that has to."""
+
+    def __init__(self, session: Session, before: rwlock.RWHold) -> None:
+        super().__init__(session, before.name, Options(before.ttl_ms, before.renewal is not None))
+        self._sync = before.sync
+        self._until = before.max_until
+        self._asks = ()  # not the one request with the token that it is given
+
+
+class _Upgrade(_Change[WriteLease], WriteLock):
+    def __init__(self, session: Session, reader: rwlock.RWHold, lease: ReadLease) -> None:
+        super().__init__(session, reader)
+        self._beneath = lease
+        self._owned_as = ()  # the reader beneath it says who owns it
+        self._reader = reader.token
+
+    def _acquisition(self, token: str) -> rwlock.RWTurn:
+        return super()._acquisition(rwlock.upgrade_token(self._reader, int(token.rpartition(":")[2])))
+
+    def _granted(self, *details: Any) -> WriteLease:
+        lease = super()._granted(*details)
+        lease._beneath = self._beneath
+        return lease
+
+
+class _Downgrade(_Change[ReadLease], ReadLock):
+    def __init__(self, session: Session, writer: rwlock.RWHold) -> None:
+        super().__init__(session, writer)
+        self._writer = writer
+
+    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
+        writer = self._acquisition(self._writer.token)
+        writer.stray = self._writer.stray
+        return rwlock.become_reader(writer, self._acquisition(token))
+
+
+class RWLock:
+    """A shared lock: any number of readers, or one writer. Made by `Client.rwlock`.
+
+        rw = locks.rwlock("catalogue")
+        async with rw.read() as lease: ...
+        async with rw.write() as lease: ...
+
+    First come first served; readers that follow each other are let in together. So a writer waits for the readers
+    before it and for nobody who came later, and readers wait for at most the writers before them.
+
+    It does not promise that a reader whose lease was lost has stopped reading: check `lease.ensure_held()`.
+    """
+
+    def __init__(self, session: Session, name: str, options: Options) -> None:
+        self._session = session
+        self._name = name
+        self._options = options
+        self._keys = lock_keys(session.namespace, name)
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._name
+
+    def read(self) -> ReadLock:
+        """The reading side."""
+        return ReadLock(self._session, self._name, self._options)
+
+    def write(self) -> WriteLock:
+        """The writing side."""
+        return WriteLock(self._session, self._name, self._options)
+
+    async def readers(self) -> int:
+        """How many read at this moment. Only good for reporting."""
+        return (await self._inspect())[2]
+
+    async def writing(self) -> bool:
+        """Whether somebody writes (or holds the lock of that name) at this moment. Only good for reporting."""
+        return (await self._inspect())[0] != ""
+
+    async def waiters(self) -> int:
+        """How many are queued, including those whose process died since."""
+        return (await self._inspect())[3]
+
+    async def _inspect(self) -> tuple[str, int, int, int, int]:
+        return await self._session.run(rwlock.inspect(self._keys, self._session.settings.request_timeout_s))
+
+    def __repr__(self) -> str:
+        return f"<RWLock {self._name!r}: ttl {self._options.ttl_ms / 1000:g} s>"

@@ -1,0 +1,99 @@
+"""The semaphore: permits, each held under a lease."""
+
+from __future__ import annotations
+
+import sys
+
+from holdfast._api.options import PERMITS_MAX, Duration, Options, check_count, timeout_of
+from holdfast._async.lease import Lease
+from holdfast._async.lifecycle import Session
+from holdfast._async.lock import TurnLeasable
+from holdfast._core import semaphore
+from holdfast._core.keys import lock_keys
+
+# sync-add: from holdfast._drivers.cancel import Cancel
+from holdfast.errors import AcquireTimeout
+
+__all__ = ["Semaphore"]
+
+
+class Semaphore(TurnLeasable[Lease]):
+    """A number of permits, each held under a lease. Made by `Client.semaphore`.
+
+        async with locks.semaphore("api", permits=3) as lease: ...
+        lease = await locks.semaphore("api", permits=3).acquire(permits=2, timeout=5)
+
+    First come first served, whatever the size of a request: one for many permits is not passed by those for few. The
+    permits of a holder that died come back at its ttl. A task may hold any number of leases of a semaphore; it can
+    so wait for itself, which a semaphore cannot see.
+    """
+
+    _kind = "semaphore"
+    _label = "semaphore"
+    _mark = "1."
+
+    def __init__(self, session: Session, name: str, options: Options, declared: int) -> None:
+        super().__init__(session, name, options)
+        self._owned_as = ()
+        self._declared = declared
+        self._keys = semaphore.semaphore_keys(lock_keys(session.namespace, name))
+
+    def _acquisition(self, token: str) -> semaphore.SemaphoreTurn:
+        settings = self._session.settings
+        return semaphore.SemaphoreTurn(self._keys, token, self._ttl_ms, self._declared, settings, self._sync)
+
+    # sync: def acquire(self, timeout: Duration | None = None, cancel: Cancel | None = None, *, permits: int = 1) -> Lease:
+    async def acquire(self, timeout: Duration | None = None, *, permits: int = 1) -> Lease:
+        """Acquire this many permits under one lease, waiting in FIFO order. Otherwise as `Lock.acquire`.
+
+        Raises `TooManyPermits` when there are not so many at all, `DeclarationMismatch` when another client declared
+        another number.
+        """
+        # sync: return self._acquire(timeout_of(timeout), cancel, sys._getframe(1), _mark(permits))
+        return await self._acquire(timeout_of(timeout), sys._getframe(1), _mark(permits))
+
+    async def try_acquire(self, *, permits: int = 1) -> Lease | None:
+        """Acquire this many permits if they are free and nobody waits; None otherwise, at once."""
+        try:
+            # sync: return self._acquire(0.0, None, sys._getframe(1), _mark(permits))
+            return await self._acquire(0.0, sys._getframe(1), _mark(permits))
+        except AcquireTimeout:
+            return None
+
+    async def resize(self, permits: int) -> int:
+        """Change for all how many permits there are, and let in who fits; returns how many there were (0: unknown).
+
+        When there are fewer than are held now, the holders keep theirs and nobody comes in until enough are back;
+        waiters for more than there are get `TooManyPermits`. Clients may go on declaring the old number or the new.
+        """
+        session = self._session
+        limit = check_count("permits", permits, 1, PERMITS_MAX)
+        settings = session.settings
+        before = await session.run(semaphore.resize(self._keys, limit, settings.request_timeout_s, settings))
+        if self._declared:
+            self._declared = limit
+            self._asks = None
+        return before
+
+    async def permits(self) -> int:
+        """How many there are in all; 0 when the server does not know it yet. Only good for reporting."""
+        return (await self._inspect())[0]
+
+    async def available(self) -> int:
+        """How many are free at this moment, be there waiters or not. Only good for reporting."""
+        limit, _, used, *_ = await self._inspect()
+        return max(0, (limit or self._declared) - used)
+
+    async def waiters(self) -> int:
+        """How many are queued, including those whose process died since."""
+        return (await self._inspect())[3]
+
+    async def _inspect(self) -> tuple[int, int, int, int, int, int]:
+        return await self._session.run(semaphore.inspect(self._keys, self._session.settings.request_timeout_s))
+
+    def __repr__(self) -> str:
+        return f"<Semaphore {self._name!r}: {self._declared or 'as stored'} permits, ttl {self.ttl:g} s>"
+
+
+def _mark(permits: int) -> str:
+    return f"{check_count('permits', permits, 1, PERMITS_MAX)}."

@@ -1,0 +1,173 @@
+"""Acquiring and releasing, by hand for each API: what runs for every lock, and may be interrupted anywhere.
+
+Laws: whatever comes up between the first request and the return of the lease, what the server may have granted is given
+back; nothing is called behind a grant outside of the `try` that sees to that. No decision of the protocol is taken
+here.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import weakref
+from types import CodeType
+from typing import Any, Generic, TypeVar
+
+from holdfast._api import hook
+from holdfast._api.acquirable import AcquirableBase
+from holdfast._core.effects import Protocol
+from holdfast._core.failure import RequestFailed
+from holdfast._core.plain import PLAIN
+from holdfast._core.record import LeaseRecord
+from holdfast._core.replicas import NotAcked
+from holdfast._core.waiting import Acquisition, Busy, Grant
+from holdfast._drivers.cancel import Cancel
+from holdfast._drivers.threads import Cancelled, ThreadDriver
+from holdfast._sync.lifecycle import Session
+from holdfast._transport.clock import clock
+from holdfast._transport.pack import PreparedRequest
+from holdfast.errors import (
+    AcquireCancelled,
+    AcquireTimeout,
+    AlreadyHeld,
+    ConfigurationError,
+    HoldfastError,
+    LeaseLost,
+)
+
+__all__ = ["Acquirable", "release", "wait_turn"]
+
+L = TypeVar("L")
+R = TypeVar("R")
+
+
+class Acquirable(AcquirableBase, Generic[L]):
+    """What a lease is acquired of: the part that is by hand."""
+
+    _session: Session
+    _lease_class: Any
+
+    def _acquire(self, timeout_s: float | None, cancel: Cancel | None, frame: Any, mark: str | None = None) -> L:
+        if hook.observer is not None:
+            hook.observer.acquiring(self._name, self._label, timeout_s)
+        if cancel is not None:
+            _check_cancel(cancel)
+        session = self._session
+        code, offset = frame.f_code, frame.f_lasti
+        del frame
+        driver = session.driver
+        if driver.patchable_local is not threading.local or driver.patchable_socket is not socket.socket:
+            driver.look_for_patches()
+        thread = driver.here.number
+        owned_as = self._owned_as
+        owners = ((owned_as[0], thread),) if len(owned_as) == 1 else tuple([(kind, thread) for kind in owned_as])
+        for owner in owners:
+            held = session.owners.get(owner)
+            if held is not None and (lease := held()) is not None and not lease._hold.check_expired(clock()):
+                if not self._reentrant or lease._hold.label == "read lock":  # others read, too
+                    raise AlreadyHeld(lease.name, lease._hold.label, self._label)
+                if lease._entries is None:
+                    lease._entries = []  # it was acquired through an object that is not reentrant
+                lease._entries += (None,)  # not a call, after which a signal handler could raise
+                return lease  # type: ignore[no-any-return]
+        if driver.closed:
+            raise driver.closed_error()
+        token = f"{driver.client_id}:{self._mark if mark is None else mark}{thread}:{next(session.sequence)}"
+        asks = self._asks
+        if asks is None:
+            asks = self._prepare()
+        got: Grant | Busy
+        hold: LeaseRecord | None = None
+        release_ask = asks[1] if asks else None
+        asking = driver.asking
+        try:
+            asking[token] = self
+            got = driver.acquire(asks[0] if asks else None, self._ask, token, timeout_s, self._ttl_ms, cancel)
+            if type(got) is Grant:
+                hold = self._make_record(token, got)
+                if got.stray or got.more is PLAIN:
+                    release_ask = None  # it is not the usual one
+                if got.sent_at >= session.introduce_at:
+                    session.introduce(got.sent_at)
+                # No variable here has the lease, which a kept traceback would keep.
+                return self._granted(driver, hold, owners, code, offset, release_ask)
+        except RequestFailed as failure:
+            if isinstance(failure, NotAcked):
+                failure.name, failure.label = self._name, self._label
+            raise session.public(failure) from None
+        except Cancelled:
+            raise AcquireCancelled(self._name, self._label) from None
+        except BaseException as error:
+            # Somewhere before the caller got it: nobody else would give it back.
+            if hold is not None and driver.finish(hold):
+                for owner in owners:
+                    session.owners.pop(owner, None)
+                driver.spawn_release(hold)
+            driver.spawn(self._give_back(token))
+            if type(error) is LeaseLost:
+                raise LeaseLost(self._name, error.reason, self._label) from None
+            raise
+        finally:
+            asking.pop(token, None)
+        assert isinstance(got, Busy)
+        raise AcquireTimeout(self._name, got.waited_s, got.holder, kind=self._label)
+
+    def _granted(
+        self,
+        driver: ThreadDriver,
+        hold: LeaseRecord,
+        owners: tuple[tuple[str, int], ...],
+        code: CodeType,
+        offset: int,
+        release_ask: PreparedRequest | None,
+    ) -> L:
+        session = self._session
+        lease: Any = self._lease_class(session, driver, hold, owners, code, offset, release_ask)
+        if self._reentrant:
+            lease._entries = []
+        known = weakref.ref(lease)
+        for owner in owners:
+            session.owners[owner] = known
+        driver.watch(hold)
+        if hook.observer is not None:
+            hook.observer.granted(hold)
+        return lease  # type: ignore[no-any-return]
+
+
+def release(session: Session, driver: ThreadDriver, hold: LeaseRecord, ask: PreparedRequest | None) -> bool:
+    """Release it."""
+    return driver.release(hold, ask)
+
+
+def wait_turn(
+    session: Session,
+    name: str,
+    kind: str,
+    acquisition: Acquisition,
+    protocol: Protocol[R],
+    cancel: Cancel | None = None,
+) -> R:
+    """Run the waiting for a turn that is no lease: what interrupts it leaves nobody in the queue."""
+    driver = session.driver
+    try:
+        if cancel is not None:
+            _check_cancel(cancel)
+        driver.asking[acquisition.token] = acquisition
+        return driver.run(protocol, cancel)
+    except RequestFailed as failure:
+        raise session.public(failure) from None
+    except Cancelled:
+        raise AcquireCancelled(name, kind) from None
+    except HoldfastError:
+        protocol.close()
+        raise  # the protocol has seen to it
+    except BaseException:
+        driver.spawn(acquisition.give_back())
+        raise
+    finally:
+        driver.asking.pop(acquisition.token, None)
+
+
+def _check_cancel(cancel: object) -> None:
+    if not isinstance(cancel, Cancel):
+        raise ConfigurationError("cancel", cancel, "a holdfast.Cancel, or None")

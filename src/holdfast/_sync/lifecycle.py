@@ -1,0 +1,115 @@
+"""How a client for threads begins and ends."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from functools import partial
+from typing import Any, TypeVar
+
+from holdfast._api.client_info import CLIENT_INFO_MS, client_key, introduction
+from holdfast._api.endpoints import Api, client_of_url, settings_for
+from holdfast._api.session import SessionBase
+from holdfast._api.topologies import threads_topology
+from holdfast._core.describe import introduce
+from holdfast._core.effects import Protocol
+from holdfast._core.failure import RequestFailed
+from holdfast._core.keys import inbox_prefix
+from holdfast._core.settings import Settings
+from holdfast._core.tokens import make_token
+from holdfast._drivers.ending import end
+from holdfast._drivers.identity import has_ended
+from holdfast._drivers.last_words import at_end
+from holdfast._drivers.threads import ThreadDriver, close_later, left_open
+from holdfast._transport.plain import address_of_url
+
+__all__ = ["API", "Session", "client_at", "has_ended"]
+
+R = TypeVar("R")
+
+#: What `_api` calls this one.
+API: Api = "threads"
+
+
+def client_at(url: str) -> Any:
+    """What `Client` takes, of a URL."""
+    return address_of_url(url) or client_of_url(url, API)
+
+
+class Session(SessionBase):
+    """What the locks of one client know of it."""
+
+    def __init__(self, redis_client: Any, namespace: str | None, settings: Settings) -> None:
+        topology = threads_topology(redis_client)
+        settings = settings_for(redis_client, settings)
+        #: Whether keys move from node to node.
+        self.moves: bool = getattr(topology, "moves", True)
+        super().__init__(redis_client, topology.nodes(), namespace, settings)
+        self.driver = ThreadDriver(topology, os.urandom(12).hex(), inbox_prefix(namespace), settings)
+        self.introduce_at = float("-inf")
+        self.finalizer = weakref.finalize(self, close_later, self.driver)
+        self.finalizer.atexit = False  # ours runs earlier, for all clients
+        _sessions.add(self)
+
+    def run(self, protocol: Protocol[R]) -> R:
+        """Run it, with errors as users see them."""
+        if self.driver.closed:
+            protocol.close()
+            raise self.driver.closed_error()
+        try:
+            return self.driver.run(protocol)
+        except RequestFailed as failure:
+            raise self.public(failure) from None
+
+    def public(self, failure: RequestFailed) -> BaseException:
+        """What users see of it."""
+        if failure.kind == "closed" and self.driver.closed:
+            return self.driver.closed_error()
+        return failure.public()
+
+    def me(self) -> int:
+        """The thread that runs, by a number that no other one gets."""
+        return self.driver.here.number
+
+    def new_token(self, owner: str | None = None) -> str:
+        """For a request of this thread, or of `owner`."""
+        driver = self.driver
+        if driver.closed:
+            raise driver.closed_error()
+        return make_token(driver.client_id, driver.here.number if owner is None else owner, next(self.sequence))
+
+    def lease_of(self, owned_as: str) -> Any:
+        """The lease by which this thread holds it, or did until that was lost; None when there is none."""
+        held = self.owners.get((owned_as, self.driver.here.number))
+        return held() if held is not None else None
+
+    def introduce(self, now: float) -> None:
+        """Say again who this client is."""
+        self.introduce_at = now + CLIENT_INFO_MS / 2000
+        key = client_key(self.namespace, self.driver.client_id)
+        self.driver.spawn(introduce(key, partial(introduction, time.time()), CLIENT_INFO_MS))
+
+    def close(self) -> None:
+        """End it."""
+        self.driver.close()
+        self.finalizer.detach()  # not before: an exception may come up, and the rest is left to do
+
+    def __str__(self) -> str:
+        nodes = ", ".join(node.name for node in self.driver.topology.nodes())
+        state = "closed" if self.driver.closed else f"{len(self.driver.schedule)} leases"
+        return f"{nodes}: {state}, namespace {self.namespace!r}"
+
+
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """At the process's end: release what is held, so that nobody has to wait for a ttl."""
+    sessions = tuple(_sessions)
+    for session in sessions:
+        session.finalizer.detach()
+    end([*(session.driver for session in sessions), *left_open()], exiting=True)
+
+
+at_end(_close_all)
