@@ -170,7 +170,7 @@ def test_different_permits_are_an_error(locks: Any, others: Any, unique_name: st
 
 
 def test_without_permits_somebody_must_have_said(locks: Any, unique_name: str) -> None:
-    with pytest.raises(holdfast.DeclarationMismatch, match="not known"):
+    with pytest.raises(holdfast.DeclarationMismatch, match="does not exist yet"):
         locks.semaphore(unique_name).acquire()
 
 
