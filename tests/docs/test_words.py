@@ -15,8 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("src", "sim", "rig", "tests", "testbed", "bench", "examples", "models", "tools")
 SUFFIXES = {".py", ".lua", ".pml", ".md", ".html"}
-#: `_faces`: not yet.
-LEFT_OUT = {"__pycache__", "_faces"}
+LEFT_OUT = {"__pycache__"}
 
 #: Nowhere.
 BANNED = {

@@ -66,7 +66,7 @@ class LeaseStack(Generic[W, L]):
         return (owner if owner in self._leases else self._other()), -1
 
     def forget(self, lease: L) -> None:
-        """That block is left, by whoever that was. Takes no lock: finalizers may call it."""
+        """That block is left, in whatever thread or task. Takes no lock: finalizers may call it."""
         for owner, entries in tuple(self._leases.items()):
             for at in reversed(range(len(entries))):
                 if entries[at][0] is lease:

@@ -45,7 +45,7 @@ Duration: TypeAlias = "float | int | timedelta"
 
 #: Below this a lease would end before a renewal could come through.
 TTL_MIN_S = 0.01
-#: A year: a longer one is a unit mistaken (ms for s, as a rule).
+#: A year: a longer one is almost certainly ms passed as s.
 TTL_MAX_S = 365 * 86_400
 #: Ten years: the calls that wait take no more than some hundred.
 WAIT_MAX_S = 10 * TTL_MAX_S
@@ -70,7 +70,7 @@ def _seconds(argument: str, value: object, allowed: str) -> float:
         if math.isfinite(seconds):
             return seconds
         raise ConfigurationError(argument, value, allowed)
-    from datetime import timedelta  # whoever passes one has imported it before
+    from datetime import timedelta  # a caller that passes one has imported it before
 
     if isinstance(value, timedelta):
         return value.total_seconds()
