@@ -1,7 +1,7 @@
 """Trying again: which failures are worth it, for how long, and after which pause.
 
 Laws: only trouble that passes by itself is tried again; every pause is bounded and random, so that clients that failed
-together do not come back together; whoever retries has a moment after which the failure is raised.
+together do not come back together; the caller that retries has a moment after which the failure is raised.
 
 Theory: `Backoff` makes pauses, `Retry` decides and pauses, `outlast` is the loop of a request that needs nothing else.
 All three are parts of protocols: they know no clock, and ask for the time and for chance as every protocol does.
