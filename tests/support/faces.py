@@ -191,9 +191,16 @@ class AsyncioFace(Face):
 
     def close(self) -> None:
         super().close()
+        self.run(_turns())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
+
+
+async def _turns() -> None:
+    """As many as it takes until what was aborted has ended (a TLS handshake takes a few); `asyncio.run` has them."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 class _Blocking:
