@@ -13,7 +13,7 @@ TYPE_CHECKING = False  # that of typing, which takes longer to import than all o
 if TYPE_CHECKING:
     from typing import Any
 
-    from holdfast._api.holder import Holder
+    from holdfast._api.holder import Holder, LockStatus, RWLockStatus, SemaphoreStatus
     from holdfast._api.options import LeaseOptions
     from holdfast._drivers.cancel import Cancel
     from holdfast._sync.client import Client, connect
@@ -77,6 +77,7 @@ __all__ = [
     "LeaseReleased",
     "LeaseState",
     "Lock",
+    "LockStatus",
     "Loss",
     "MultiLock",
     "NotHeld",
@@ -85,10 +86,12 @@ __all__ = [
     "OutcomeUnknown",
     "QuorumUnreachable",
     "RWLock",
+    "RWLockStatus",
     "ReadLease",
     "ReadLock",
     "ScriptRefused",
     "Semaphore",
+    "SemaphoreStatus",
     "ServerError",
     "ServerUnreachable",
     "StaleFencingToken",
@@ -105,7 +108,7 @@ __version__ = "0.1.0"
 #: Where public names live. Imported when first asked for: `holdfast run` stands in front of cron jobs, and a program
 #: that uses locks alone need not pay for the whole family (and asyncio) at its start.
 _HOMES = {
-    "_api.holder": ("Holder",),
+    "_api.holder": ("Holder", "LockStatus", "RWLockStatus", "SemaphoreStatus"),
     "_api.options": ("LeaseOptions",),
     "_drivers.cancel": ("Cancel",),
     "_sync.client": ("Client", "connect"),

@@ -7,7 +7,7 @@ async with locks.lock("orders:42", ttl=30) as lease:
     await write(row, fence=lease.fencing_token)
 """
 
-from holdfast._api.holder import Holder
+from holdfast._api.holder import Holder, LockStatus, RWLockStatus, SemaphoreStatus
 from holdfast._api.options import LeaseOptions
 from holdfast._async.client import Client, connect
 from holdfast._async.condition import Condition
@@ -69,6 +69,7 @@ __all__ = [
     "LeaseReleased",
     "LeaseState",
     "Lock",
+    "LockStatus",
     "Loss",
     "MultiLock",
     "NotHeld",
@@ -77,10 +78,12 @@ __all__ = [
     "OutcomeUnknown",
     "QuorumUnreachable",
     "RWLock",
+    "RWLockStatus",
     "ReadLease",
     "ReadLock",
     "ScriptRefused",
     "Semaphore",
+    "SemaphoreStatus",
     "ServerError",
     "ServerUnreachable",
     "StaleFencingToken",

@@ -499,3 +499,21 @@ def test_errors_survive_pickling() -> None:
         assert str(again) == str(error)
         fields = {name: value for name, value in vars(error).items() if name not in ("value", "_fields")}
         assert {name: vars(again)[name] for name in fields} == fields
+
+
+def test_status(locks: Any, others: Any, unique_name: str) -> None:
+    lock = locks.lock(unique_name, ttl=30)
+    assert lock.status() == holdfast.LockStatus(unique_name, None, 0, lock.status().fencing_token)
+    assert (lock.status().held, lock.status().since, lock.status().remaining_s) == (False, None, None)
+    lease = lock.acquire()
+    status = others.lock(unique_name).status()
+    assert status.held and status.holder.ours and status.holder.token == lease.token
+    assert status.fencing_token == status.holder.fencing_token == lease.fencing_token
+    assert 0 < status.remaining_s <= 30
+    assert status.since is not None
+    assert status.since == others.lock(unique_name).holder().since
+    with pytest.raises(AttributeError):
+        status.waiters = 1
+    lease.release()
+    assert not lock.status().held
+    assert lock.status().fencing_token == lease.fencing_token

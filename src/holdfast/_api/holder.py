@@ -1,4 +1,4 @@
-"""Who holds a lock, for people and for programs that report it; never for decisions."""
+"""Who holds what, for people and for programs that report it; never for decisions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from holdfast._core.tokens import is_ours
 from holdfast.errors import shown
 
-__all__ = ["Holder", "holder_of"]
+__all__ = ["Holder", "LockStatus", "RWLockStatus", "SemaphoreStatus", "holder_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,73 @@ class Holder:
         since = f" since {self.since:%Y-%m-%d %H:%M:%S} UTC" if self.since else ""
         left = "without a time limit" if self.remaining_s is None else f"{self.remaining_s:.1f} s left"
         return f"{who}{since}, {left}"
+
+
+@dataclass(frozen=True, slots=True)
+class LockStatus:
+    """A lock as it was at one moment, seen in one request.
+
+    `holder`: who holds it, by its token (`host`, `pid` and `program` take another request: `Lock.holder`); None when it
+    is free. `waiters`: how many are queued, including those whose process died since; 0 over a quorum, which has no
+    queue. `fencing_token`: of the last lease, be it held or not; 0 when there was none for a day. Over a quorum all of
+    it is what a majority of the servers says.
+    """
+
+    name: str
+    holder: Holder | None
+    waiters: int
+    fencing_token: int
+
+    @property
+    def held(self) -> bool:
+        """Whether anybody holds it."""
+        return self.holder is not None
+
+    @property
+    def since(self) -> datetime | None:
+        """When it was granted to its holder, by the server's clock; None when it is free, or nobody knows."""
+        return None if self.holder is None else self.holder.since
+
+    @property
+    def remaining_s(self) -> float | None:
+        """How long its holder has it for, without another renewal; None when it is free, or held without a limit."""
+        return None if self.holder is None else self.holder.remaining_s
+
+
+@dataclass(frozen=True, slots=True)
+class RWLockStatus:
+    """A shared lock as it was at one moment, seen in one request.
+
+    `writer`: as `LockStatus.holder`; the holder of the exclusive lock of that name counts. `readers`: how many read.
+    Since when each of them does is not known. The others are as in `LockStatus`.
+    """
+
+    name: str
+    writer: Holder | None
+    readers: int
+    waiters: int
+    fencing_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class SemaphoreStatus:
+    """A semaphore as it was at one moment, seen in one request.
+
+    `permits`: how many there are in all; 0 when the server does not know it yet. `used`: permits that are held, by
+    `holders` leases; since when each of them is held is not known. The others are as in `LockStatus`.
+    """
+
+    name: str
+    permits: int
+    used: int
+    holders: int
+    waiters: int
+    fencing_token: int
+
+    @property
+    def available(self) -> int:
+        """How many are free, be there waiters or not."""
+        return max(0, self.permits - self.used)
 
 
 def _told(description: bytes | None) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from holdfast._transport.pack import PreparedRequest
 from holdfast.errors import AcquireTimeout, AlreadyHeld
 
 if TYPE_CHECKING:
-    from holdfast._api.holder import Holder
+    from holdfast._api.holder import Holder, LockStatus
 
 __all__ = ["Leasable", "Lock", "TurnLeasable"]
 
@@ -150,6 +150,14 @@ class Lock(Leasable[Lease]):
 
     def _give_back(self, token: str) -> Protocol[None]:
         return self._exclusive.give_back(token, self._ttl_ms)
+
+    async def status(self) -> LockStatus:
+        """Holder, remaining time, waiters and last fencing token at one moment, in one request. Only for reporting."""
+        token, remaining_ms, fence, waiters = await self._inspect()
+        from holdfast._api.holder import LockStatus, holder_of  # not at the start: most programs never ask
+
+        holder = holder_of(token, remaining_ms, fence, None) if token else None
+        return LockStatus(self._name, holder, waiters, fence)
 
     async def locked(self) -> bool:
         """Whether anybody holds it at this moment. Only good for reporting: the answer may be old when it comes."""

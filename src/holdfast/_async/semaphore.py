@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from holdfast._api.options import PERMITS_MAX, Duration, Options, check_count, timeout_of
 from holdfast._async.lease import Lease
@@ -13,6 +14,9 @@ from holdfast._core.keys import lock_keys
 
 # sync-add: from holdfast._drivers.cancel import Cancel
 from holdfast.errors import AcquireTimeout
+
+if TYPE_CHECKING:
+    from holdfast._api.holder import SemaphoreStatus
 
 __all__ = ["Semaphore"]
 
@@ -74,6 +78,13 @@ class Semaphore(TurnLeasable[Lease]):
             self._declared = limit
             self._asks = None
         return before
+
+    async def status(self) -> SemaphoreStatus:
+        """Permits, holders, waiters and last fencing token at one moment, in one request. Only for reporting."""
+        limit, _, used, waiters, holders, fence = await self._inspect()
+        from holdfast._api.holder import SemaphoreStatus
+
+        return SemaphoreStatus(self._name, limit or self._declared, used, holders, waiters, fence)
 
     async def permits(self) -> int:
         """How many there are in all; 0 when the server does not know it yet. Only good for reporting."""

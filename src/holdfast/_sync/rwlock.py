@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast._api.options import Duration, Options, timeout_of
 from holdfast._core import rwlock
@@ -19,6 +19,9 @@ from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session
 from holdfast._sync.lock import TurnLeasable
 from holdfast._transport.clock import clock
+
+if TYPE_CHECKING:
+    from holdfast._api.holder import RWLockStatus
 
 __all__ = ["RWLock", "ReadLease", "ReadLock", "WriteLease", "WriteLock"]
 
@@ -191,6 +194,14 @@ class RWLock:
     def write(self) -> WriteLock:
         """The writing side."""
         return WriteLock(self._session, self._name, self._options)
+
+    def status(self) -> RWLockStatus:
+        """Writer, readers, waiters and last fencing token at one moment, in one request. Only for reporting."""
+        token, remaining_ms, readers, waiters, fence = self._inspect()
+        from holdfast._api.holder import RWLockStatus, holder_of
+
+        writer = holder_of(token, remaining_ms, fence, None) if token else None
+        return RWLockStatus(self._name, writer, readers, waiters, fence)
 
     def readers(self) -> int:
         """How many read at this moment. Only good for reporting."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from holdfast._api.options import PERMITS_MAX, Duration, Options, check_count, timeout_of
 from holdfast._core import semaphore
@@ -15,6 +16,9 @@ from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session
 from holdfast._sync.lock import TurnLeasable
 from holdfast.errors import AcquireTimeout
+
+if TYPE_CHECKING:
+    from holdfast._api.holder import SemaphoreStatus
 
 __all__ = ["Semaphore"]
 
@@ -73,6 +77,13 @@ class Semaphore(TurnLeasable[Lease]):
             self._declared = limit
             self._asks = None
         return before
+
+    def status(self) -> SemaphoreStatus:
+        """Permits, holders, waiters and last fencing token at one moment, in one request. Only for reporting."""
+        limit, _, used, waiters, holders, fence = self._inspect()
+        from holdfast._api.holder import SemaphoreStatus
+
+        return SemaphoreStatus(self._name, limit or self._declared, used, holders, waiters, fence)
 
     def permits(self) -> int:
         """How many there are in all; 0 when the server does not know it yet. Only good for reporting."""

@@ -50,14 +50,14 @@ def _look(options: argparse.Namespace) -> dict[str, Any]:
 
     with holdfast.connect(**client_options(options)) as client:
         lock = client.lock(options.name)
-        holder = lock.holder()
+        status, holder = lock.status(), lock.holder()
         found: dict[str, Any] = {
             "name": options.name,
             "held": holder is not None,
             "holder": None,
             "sharers": 0,
-            "waiters": lock.waiters(),
-            "last_fencing_token": lock.last_fencing_token() or None,
+            "waiters": status.waiters,
+            "last_fencing_token": status.fencing_token or None,
             "slots": None,
             "leader": _person(client.election(options.name).leader()),
         }
@@ -92,8 +92,8 @@ def _person(holder: Holder | None) -> dict[str, Any] | None:
 
 def _slots(semaphore: Semaphore) -> dict[str, int] | None:
     """What `holdfast run --slots` of the same name uses; None when nobody did for long."""
-    total = semaphore.permits()
-    return {"total": total, "free": semaphore.available(), "waiters": semaphore.waiters()} if total else None
+    status = semaphore.status()
+    return {"total": status.permits, "free": status.available, "waiters": status.waiters} if status.permits else None
 
 
 def _stamp(moment: datetime | None) -> str | None:
