@@ -19,6 +19,7 @@ import pytest
 
 from holdfast._core import redlock
 from holdfast._core.effects import Answer, Call, CallMany, Effect, Now, Protocol, Random, Sleep, Spawn
+from holdfast._core.exclusive import OverQuorum
 from holdfast._core.failure import RequestFailed, refusal
 from holdfast._core.keys import lock_keys
 from holdfast._core.redlock import Quorum
@@ -178,6 +179,12 @@ class Driver:
             else:
                 self.under_way.pop(0)()
 
+    def free(self) -> None:
+        """What others held has ended."""
+        for member in self.members:
+            if member.holder() == FOREIGN:
+                member.server.command("DEL", KEYS.lock)
+
     def back_at(self) -> set[int]:
         """Where it was asked to give back."""
         return {node for script, node in self.asked if script == "release"}
@@ -271,7 +278,7 @@ def test_every_pattern(size: int, eager: bool, give_backs_first: bool) -> None:
         assert [at for at, holder in enumerate(driver.holders()) if holder == FOREIGN] == [
             at for at, fate in enumerate(fates) if fate == "busy"
         ], f"{fates}: what is not ours stays"
-        assert not quorum.used
+        assert not quorum._last_rounds
     assert set(outcomes) == {"Grant", "Busy", "RequestFailed", "QuorumFailed"}, outcomes
 
 
@@ -423,6 +430,74 @@ def test_an_interruption_at_any_effect_leaves_nothing(fates: tuple[str, ...]) ->
         ours = FIRST.partition(":")[0]
         assert not any((holder or "").startswith(ours) for holder in driver.holders()), f"interrupted at effect {at}"
     assert interrupted >= 3
+
+
+def in_the_second_round(driver: Driver, quorum: redlock.Quorum) -> Grant:
+    """A grant, when the first round was in vain."""
+    driver.meet(("busy", "busy", "grant"))
+    seen = itertools.count()
+
+    def perform(effect: Effect[Any]) -> Any:
+        if isinstance(effect, Sleep) and next(seen) == 0:
+            driver.settle(give_backs_first=False)
+            driver.free()
+        return driver.perform(effect)
+
+    got = drive(redlock.acquire(quorum, KEYS, FIRST, TTL_MS, 5.0), perform)
+    assert isinstance(got, Grant) and got.more is not None and got.more[0] != FIRST
+    return got
+
+
+def test_an_interruption_between_the_grant_and_its_caller_leaves_nothing() -> None:
+    """The lease's record was made, and nobody has got it: the caller gives back by the token that he began with."""
+    driver, quorum = Driver(3, eager=True), knowing(3)
+    got = in_the_second_round(driver, quorum)
+    exclusive = OverQuorum(KEYS, DEFAULT, quorum)
+    exclusive.hold(FIRST, got, TTL_MS, True, None)
+    driver.run(exclusive.give_back(FIRST, TTL_MS))
+    driver.settle(give_backs_first=False)
+    assert driver.holders() == [None] * 3
+
+
+def test_a_second_interruption_at_the_give_back_leaves_nothing() -> None:
+    driver, quorum = Driver(3, eager=True), knowing(3)
+    driver.meet(("busy", "busy", "grant"))
+    rounds = itertools.count()
+    interrupted = False
+
+    def perform(effect: Effect[Any]) -> Any:
+        nonlocal interrupted
+        if interrupted:
+            if isinstance(effect, Spawn):
+                effect.protocol.close()
+            raise KeyboardInterrupt
+        if isinstance(effect, Sleep):
+            driver.settle(give_backs_first=False)
+            driver.free()
+        result = driver.perform(effect)
+        if isinstance(effect, CallMany) and effect.calls[0].script == "quorum_acquire" and next(rounds) == 1:
+            interrupted = True
+            raise KeyboardInterrupt
+        return result
+
+    with pytest.raises(KeyboardInterrupt):
+        drive(redlock.acquire(quorum, KEYS, FIRST, TTL_MS, 5.0), perform)
+    assert any(driver.holders())
+    driver.run(redlock.give_back(quorum, KEYS, FIRST, TTL_MS))
+    driver.settle(give_backs_first=False)
+    assert driver.holders() == [None] * 3
+
+
+def test_last_rounds_are_forgotten() -> None:
+    """By the release; where nobody releases, when the ttl has ended what there is to give back."""
+    driver, quorum = Driver(3, eager=True), knowing(3)
+    got = in_the_second_round(driver, quorum)
+    hold = OverQuorum(KEYS, DEFAULT, quorum).hold(FIRST, got, TTL_MS, True, None)
+    assert driver.run(hold.release())
+    assert not quorum._last_rounds
+    for second in range(20_000):
+        quorum.begins_round(f"a:1:{second}", f"a:1~2:{second}", float(second), second + 60.0)
+    assert len(quorum._last_rounds) <= 2_000
 
 
 def test_releases_that_are_answered_right_after_the_majority_are_not_owed() -> None:

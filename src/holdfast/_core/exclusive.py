@@ -139,9 +139,14 @@ class OverQuorum(Exclusive):
 
     def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> LeaseRecord:
         quorum, keys = self.quorum, self.keys
-        quorum.used.pop(token, None)
         assert grant.more is not None
         held, unsure = grant.more
+
+        def release() -> Protocol[bool]:
+            quorum.forget_round(token)
+            # What a member does not answer is owed to it for as long as it may keep the lease.
+            return redlock.release(quorum, keys, held, hold.most_ms, unsure)
+
         hold = LeaseRecord(
             keys.name,
             held,
@@ -149,8 +154,7 @@ class OverQuorum(Exclusive):
             ttl_ms,
             grant.sent_at,
             partial(redlock.renew, quorum, keys, held),
-            # What a member does not answer is owed to it for as long as it may keep the lease.
-            lambda: redlock.release(quorum, keys, held, hold.most_ms, unsure),
+            release,
             renew,
             max_hold_ms,
         )

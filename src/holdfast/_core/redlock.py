@@ -37,6 +37,8 @@ __all__ = ["Quorum", "QuorumFailed", "acquire", "give_back", "inspect", "release
 #: A proposed fencing token is so far ahead of the fastest member's clock: more than a round trip varies.
 _HINT_SLACK_US = 1_000
 _FOR_EVER_MS = 1 << 62
+#: Last rounds are looked through for those that nobody needs any more when there are so many, and twice what was left.
+_LAST_ROUNDS_MIN = 1000
 
 
 class QuorumFailed(RequestFailed):
@@ -65,6 +67,8 @@ class Quorum:
     __slots__ = (
         "_ahead_s",
         "_debts",
+        "_last_rounds",
+        "_last_rounds_bound",
         "_paying",
         "_patience_s",
         "names",
@@ -74,7 +78,6 @@ class Quorum:
         "settings",
         "size",
         "unchecked",
-        "used",
         "wrong",
     )
 
@@ -95,8 +98,9 @@ class Quorum:
         #: The first round waits for all, to see whether they are what they should be; what a late answer showed.
         self.unchecked = True
         self.wrong: ConfigurationError | None = None
-        #: The token of the last round, for acquisitions whose first round failed.
-        self.used: dict[str, str] = {}
+        #: The token of the last round, for acquisitions whose first round failed; and until when it is needed.
+        self._last_rounds: dict[str, tuple[str, float]] = {}
+        self._last_rounds_bound = _LAST_ROUNDS_MIN
         self._ahead_s: list[float | None] = [None] * self.size
         self._debts: list[dict[str, tuple[LockKeys, float, float]]] = [{} for _ in self.names]
         self._paying = [False] * self.size
@@ -138,6 +142,30 @@ class Quorum:
             self.run_ids = [None] * self.size
             self.unchecked = True
             raise wrong
+
+    # Which round an acquisition has come to.
+
+    def begins_round(self, token: str, this_round: str, now: float, until: float) -> None:
+        """Remember the round of the acquisition that began with `token`, in case it has to be given back.
+
+        An interruption may come anywhere, also between the grant and the moment when the caller has its lease. What is
+        not released is therefore forgotten by time: `until` is when the ttl has ended what there was to give back.
+        """
+        rounds = self._last_rounds
+        if len(rounds) >= self._last_rounds_bound:
+            for old in tuple(rounds):
+                if rounds.get(old, ("", now))[1] < now:
+                    rounds.pop(old, None)
+            self._last_rounds_bound = max(_LAST_ROUNDS_MIN, 2 * len(rounds))
+        rounds[token] = this_round, until
+
+    def last_round(self, token: str) -> str:
+        """The token of the last round of the acquisition that began with `token`."""
+        return self._last_rounds.get(token, (token,))[0]
+
+    def forget_round(self, token: str) -> None:
+        """Nothing of that acquisition will have to be given back any more."""
+        self._last_rounds.pop(token, None)
 
     # What could not be given back at once.
 
@@ -447,7 +475,6 @@ async def acquire(
     waits = timeout_s is None or timeout_s > 0
     settings = quorum.settings
     request_timeout_s = quorum.request_timeout_s(ttl_ms)
-    granted = False
     troubled_at: float | None = None
     polls = Backoff(settings.foreign_poll_s, settings.foreign_poll_max_s)
     splits = Backoff(settings.split_pause_s, settings.split_pause_max_s)
@@ -456,16 +483,15 @@ async def acquire(
     try:
         while True:
             number += 1
-            if number > 1:
-                quorum.used[token] = _round_token(token, number)
             this = _Round(quorum, keys, _round_token(token, number), ttl_ms)
             if give_up_at is not None and waits:
                 request_timeout_s = max(settings.member_patience_min_s, min(request_timeout_s, give_up_at - now))
+            if number > 1:
+                quorum.begins_round(token, this.token, now, now + ttl_ms / 1000 + settings.retry_limit_s)
             try:
                 fence = await this.ask(request_timeout_s)
                 now = await Now()
                 if fence is not None and now < deadline(this.asked_at, ttl_ms):
-                    granted = True
                     return Grant(fence, this.asked_at, [this.token, this.owed])
                 this.over = True
                 if waits and this.granted():
@@ -494,6 +520,7 @@ async def acquire(
                 else:
                     pause_s = await splits.next_s(0.0)
                 if not waits or (give_up_at is not None and now >= give_up_at):
+                    quorum.forget_round(token)
                     return Busy(holder, now - began_at)
             else:
                 failure = _trouble_of(quorum, keys, this.answers, votes)
@@ -514,9 +541,9 @@ async def acquire(
                 pause_s = min(pause_s, max(0.0, give_up_at - now))
             await Sleep(pause_s)
             now = await Now()
-    finally:
-        if not granted:
-            quorum.used.pop(token, None)
+    except RequestFailed:
+        quorum.forget_round(token)
+        raise
 
 
 def _holders(answers: Sequence[Answer]) -> tuple[dict[str, int], int]:
@@ -611,8 +638,7 @@ async def release(
 
 async def give_back(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int) -> None:
     """Undo whatever an acquisition that began with `token` may have left."""
-    token = quorum.used.pop(token, token)
-    await _release_all(quorum, keys, token, ttl_ms, [], set(range(quorum.size)))
+    await _release_all(quorum, keys, quorum.last_round(token), ttl_ms, [], set(range(quorum.size)))
 
 
 async def inspect(quorum: Quorum, keys: LockKeys) -> tuple[str, int, int, int]:
