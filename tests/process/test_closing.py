@@ -17,6 +17,7 @@ import redis
 import holdfast
 import holdfast.asyncio
 from holdfast import embedded
+from holdfast._core.effects import Now, Sleep
 from testbed.waiting import PATIENCE_S, eventually
 
 #: What the end of a client may take with a server that hangs, on a busy machine, s; it is about two.
@@ -315,3 +316,26 @@ def test_releases_that_are_cancelled_before_their_first_step(
     assert complaints == []
     with redis.Redis.from_url(valkey_server.url) as raw:
         assert not raw.exists(*(f"holdfast:{{{unique_name}-{i}}}" for i in range(5)))
+
+
+def test_what_sleeps_in_the_background_is_done_all_the_same(valkey_server: embedded.Server, unique_name: str) -> None:
+    """A debt that is about to be paid: its thread is between two steps, or in one, when the client is closed."""
+    locks = holdfast.connect(valkey_server.url)
+    assert locks.lock(unique_name).holder() is None
+    driver = locks._session.driver
+    in_a_step = threading.Event()
+    done: list[str] = []
+
+    async def pay() -> None:
+        await Sleep(0.0)
+        in_a_step.set()
+        eventually(lambda: driver._chores._stopping)
+        time.sleep(0.02)  # noqa: ASYNC251 - no loop here; its end has been seen to, but for this
+        await Sleep(10.0)
+        await Now()
+        done.append("paid")
+
+    driver.spawn(pay())
+    assert in_a_step.wait(PATIENCE_S)
+    locks.close()
+    assert done == ["paid"]

@@ -49,6 +49,8 @@ _TOLD_S = 0.5
 _SILENCE_S = 1.0
 #: While servers answer, what they are told takes no longer than this, s.
 _RELEASE_MAX_S = 5.0
+#: How often it is looked whether a thread has ended its present step, s.
+_STEP_S = 0.001
 #: After how many steps of protocols the connections are served.
 _AT_A_TIME = 256
 #: How long background threads have to end, s, all together.
@@ -238,8 +240,12 @@ class _Errands:
                 abandon(errand.protocol)
 
     def run(self, drivers: Sequence[ThreadDriver], until: float) -> None:
-        """Until all have ended; what has not by then is abandoned. Takes what these drivers spawn meanwhile."""
+        """Until all have ended; what has not by then is abandoned. Takes what these drivers spawn meanwhile.
+
+        And what their threads are at: a thread ends after its present step, and what sleeps then is taken over.
+        """
         self._until = until
+        steps_until = clock() + _SILENCE_S
         interrupted = False  # then what is not known from elsewhere is left for the next one who ends its client
         try:
             while True:
@@ -248,9 +254,11 @@ class _Errands:
                 for driver in drivers:
                     for protocol, effect in driver.chores_left():
                         self.add(driver, protocol, effect)
-                if not self._running or clock() >= until:
+                now = clock()
+                in_steps = now < steps_until and any(driver.undoes() for driver in drivers)
+                if now >= until or not (self._running or in_steps):
                     return
-                self._wait(0.0 if self._new else 0.05)
+                self._wait(0.0 if self._new else _STEP_S if in_steps else 0.05)
         except BaseException:
             interrupted = True
             raise

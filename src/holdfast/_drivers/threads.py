@@ -855,6 +855,10 @@ class ThreadDriver:
         """What was spawned and is left to do, for the caller to do. After the `last` time, the spawner does it."""
         return self._chores.hand_over(last)
 
+    def undoes(self) -> bool:
+        """Whether a thread of the background has something that was spawned, and that `chores_left` has not taken."""
+        return self._chores.unfinished
+
     def end_background(self) -> None:
         """Tell it to end, and cut off what it may be waiting for."""
         self._agent.stop()
@@ -1360,6 +1364,11 @@ class _Chores(_Background):
     def settle(self, request_timeout_s: float) -> bool:
         """Wait until nothing is left."""
         return self._settled.wait(lambda: not self._unfinished, request_timeout_s)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a protocol has not ended, and nobody has taken it over."""
+        return bool(self._unfinished)
 
     def everybody(self) -> list[_Chores]:
         """It, and its lanes."""
