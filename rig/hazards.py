@@ -175,7 +175,7 @@ class Hazards:
                 with contextlib.suppress(OSError):
                     while True:
                         self._fillers.append(os.dup(2))
-                if self._random.random() < 0.3:
+                if self._fillers and self._random.random() < 0.3:
                     os.close(self._fillers.pop())  # one is left
             else:
                 self._free(soft, hard)
