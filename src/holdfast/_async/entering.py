@@ -52,22 +52,23 @@ class Enterable(Generic[L]):
                 self._not_left(lease)
             raise
 
-    async def _leave(
+    def _leave(
         self,
         block: Block,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
+        # sync: ) -> None:
+    ) -> Awaitable[None]:
         if not block or block[0] is None:
-            # Not looked up by `with`: whose block it is has to be found.
-            lease = self._entered.pop(self._session.me(), sys._getframe(1))
-            self._left(lease)
-            await lease._exit(kind, error, trace)
-        else:
-            self._entered.forget(block[0])
-            self._left(block[0])
-            await block[0]._leave(block, kind, error, trace)
+            # Not looked up by `with`: whose block it is has to be found, by the frame that awaits this.
+            # sync: lease = self._entered.pop(self._session.me(), sys._getframe(1))
+            # sync: self._left(lease)
+            # sync: return lease._exit(kind, error, trace)
+            return self._exit(kind, error, trace)
+        self._entered.forget(block[0])
+        self._left(block[0])
+        return block[0]._leave(block, kind, error, trace)  # type: ignore[no-any-return]
 
     async def _exit(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

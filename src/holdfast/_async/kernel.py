@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from asyncio import current_task, get_running_loop
+from collections.abc import Coroutine
 from types import CodeType
 from typing import Any, Generic, TypeVar
 
@@ -129,11 +130,13 @@ class Acquirable(AcquirableBase, Generic[L]):
         return lease  # type: ignore[no-any-return]
 
 
-async def release(session: Session, driver: AioDriver, hold: LeaseRecord, ask: PreparedRequest | None) -> bool:
+def release(
+    session: Session, driver: AioDriver, hold: LeaseRecord, ask: PreparedRequest | None
+) -> Coroutine[Any, Any, bool]:
     """Release it in the running event loop, which may be another one than that in which it was acquired."""
     if ask is None or driver is not session.here or driver.closed or driver.loop is not get_running_loop():
-        return await session.driver.run(hold.release())
-    return await driver.release(hold, ask)
+        return session.driver.run(hold.release())
+    return driver.release(hold, ask)
 
 
 async def wait_turn(session: Session, name: str, kind: str, acquisition: Acquisition, protocol: Protocol[R]) -> R:

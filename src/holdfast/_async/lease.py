@@ -283,7 +283,8 @@ class Lease:
         if self._hold.state is LeaseState.RELEASED:
             return
         if error is None:
-            await self.release()
+            if not await self._release():
+                raise self._ended("release()")
             return
         # sync-drop
         if ours and self._hold.state is LeaseState.LOST and isinstance(error, asyncio.CancelledError):

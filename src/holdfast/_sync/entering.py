@@ -59,14 +59,13 @@ class Enterable(Generic[L]):
         trace: TracebackType | None,
     ) -> None:
         if not block or block[0] is None:
-            # Not looked up by `with`: whose block it is has to be found.
+            # Not looked up by `with`: whose block it is has to be found, by the frame that awaits this.
             lease = self._entered.pop(self._session.me(), sys._getframe(1))
             self._left(lease)
-            lease._exit(kind, error, trace)
-        else:
-            self._entered.forget(block[0])
-            self._left(block[0])
-            block[0]._leave(block, kind, error, trace)
+            return lease._exit(kind, error, trace)
+        self._entered.forget(block[0])
+        self._left(block[0])
+        return block[0]._leave(block, kind, error, trace)  # type: ignore[no-any-return]
 
     def _exit(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         lease = self._entered.pop(self._session.me(), sys._getframe(1))

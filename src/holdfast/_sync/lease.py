@@ -251,7 +251,8 @@ class Lease:
         if self._hold.state is LeaseState.RELEASED:
             return
         if error is None:
-            self.release()
+            if not self._release():
+                raise self._ended("release()")
             return
         try:
             self._release()
