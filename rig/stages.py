@@ -70,7 +70,7 @@ class Stage:
         for server in self.masters():
             with contextlib.suppress(redis.RedisError), self.look(server) as client:
                 for key in client.scan_iter(pattern, count=1000):
-                    if not leaks.remembered(key):
+                    if not leaks.remembered(key) and not leaks.outlived(client, key):
                         found.append(key)
         return found
 

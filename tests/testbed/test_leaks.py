@@ -6,9 +6,12 @@ import socket
 import threading
 
 import pytest
+import redis
 
 import holdfast
+from holdfast import embedded
 from testbed import leaks
+from testbed.waiting import eventually
 
 
 def test_a_thread_a_descriptor_and_an_object_are_found() -> None:
@@ -31,6 +34,30 @@ def test_a_thread_a_descriptor_and_an_object_are_found() -> None:
     stop.set()
     thread.join()
     leaks.check(before)
+
+
+@pytest.mark.parametrize("kind", ["sem:holders", "readers"])
+def test_a_member_whose_time_is_over_is_no_lease_that_was_left(
+    valkey_server: embedded.Server, unique_name: str, kind: str
+) -> None:
+    """As a failover leaves it that had not heard of the release: the key stays for a minute, the permit does not."""
+    with redis.Redis.from_url(valkey_server.url, decode_responses=True) as look:
+        with holdfast.connect(valkey_server.url) as locks:
+            if kind == "readers":
+                lease = locks.rwlock(unique_name, ttl=0.5, renew=False).read().acquire()
+            else:
+                lease = locks.semaphore(unique_name, 2, ttl=0.5, renew=False).acquire()
+            key = f"holdfast:{{{unique_name}}}:{kind}"
+            ((member, until_ms),) = look.zrange(key, 0, -1, withscores=True)
+            assert not leaks.outlived(look, key)
+            lease.release()
+        look.zadd(key, {member: until_ms})
+        look.expire(key, 60)
+        eventually(lambda: leaks.outlived(look, key), "its time is over")
+        assert leaks.wrong_keys(look, f"*{unique_name}*") == []
+        look.zadd(key, {member: until_ms + 3_600_000})
+        assert [each.partition(" (")[0] for each in leaks.wrong_keys(look, f"*{unique_name}*")] == [f"left: {key}"]
+        look.delete(key)
 
 
 def test_what_keeps_growing_is_told_from_noise() -> None:
