@@ -23,6 +23,7 @@ from rig import exits
 from rig.actions import Actions
 from rig.hazards import Hazards
 from rig.state import OWN_TTL_S, Interrupted, LifeState, Shared, driven
+from rig.watch import stacks
 from testbed import leaks
 
 __all__ = ["Life"]
@@ -140,7 +141,7 @@ class Life(LifeState):
         self.watch.begin("leaks", "the look for leaks", _SETTLE_S + 30)
         found = leaks.left_over(before, _SETTLE_S)
         if found:
-            self.broken(f"left over in the process: {'; '.join(found)}")
+            self.broken(f"left over in the process: {'; '.join(found)}\n{stacks()}")
         if (grown := growth.steady()) > _GROWTH_MB:
             self.broken(f"memory grows: {grown:.1f} MB from the second to the last third: {growth.samples}")
         if growth.samples:
@@ -191,7 +192,7 @@ class Life(LifeState):
     def _check_now(self, before: leaks.Taken, growth: leaks.Growth) -> None:
         found = leaks.take().beyond(before)
         if found:
-            self.broken(f"left over in the process: {'; '.join(found)}")
+            self.broken(f"left over in the process: {'; '.join(found)}\n{stacks()}")
         if (grown := growth.steady()) > _GROWTH_MB:
             self.broken(f"memory grows: {grown:.1f} MB from the second to the last third: {growth.samples}")
         if growth.samples:

@@ -129,7 +129,7 @@ class LifeState(ABC):
 
     def broken(self, what: str) -> None:
         """A promise was."""
-        self.log.write("broken", f"({', '.join(sorted(self.faults)) or 'no faults'}) {what}"[:6000])
+        self.log.write("broken", f"({', '.join(sorted(self.faults)) or 'no faults'}) {what}"[:20_000])
 
     def crashed(self, error: BaseException) -> None:
         """Something that no operation may raise."""

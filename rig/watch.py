@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import threading
@@ -33,6 +34,8 @@ def stacks(first: int | None = None) -> str:
                 if not summary.filename.endswith(("/threading.py", "runpy>"))
             ]
             parts.append(f"  thread {names.get(ident, '?')}:\n" + "\n".join(lines))
+    if "gevent" in sys.modules:
+        parts += importlib.import_module("gevent.util").format_run_info()
     return "\n".join(parts)
 
 

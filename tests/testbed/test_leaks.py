@@ -43,10 +43,9 @@ def test_a_member_whose_time_is_over_is_no_lease_that_was_left(
     """As a failover leaves it that had not heard of the release: the key stays for a minute, the permit does not."""
     with redis.Redis.from_url(valkey_server.url, decode_responses=True) as look:
         with holdfast.connect(valkey_server.url) as locks:
-            if kind == "readers":
-                lease = locks.rwlock(unique_name, ttl=0.5, renew=False).read().acquire()
-            else:
-                lease = locks.semaphore(unique_name, 2, ttl=0.5, renew=False).acquire()
+            lock = locks.rwlock(unique_name, ttl=0.5, renew=False).read()
+            semaphore = locks.semaphore(unique_name, 2, ttl=0.5, renew=False)
+            lease = (lock if kind == "readers" else semaphore).acquire()
             key = f"holdfast:{{{unique_name}}}:{kind}"
             ((member, until_ms),) = look.zrange(key, 0, -1, withscores=True)
             assert not leaks.outlived(look, key)
