@@ -10,8 +10,10 @@ import subprocess
 import sys
 
 import pytest
+import redis
 
 from holdfast import embedded
+from testbed.waiting import eventually
 
 _BEGIN = """
 import asyncio, sys, warnings
@@ -116,3 +118,72 @@ def test_an_interruption_ends_in_time_and_in_silence(
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+#: asyncio.run cancels the tasks and runs the loop once more. `gather` then hands KeyboardInterrupt to its task as well,
+#: which leaves the loop a second time: it is closed with all other tasks as they are.
+AMONG_OTHERS = """
+import asyncio, sys
+import holdfast.asyncio
+
+url, name = sys.argv[1:]
+held = set()
+
+async def main():
+    locks = holdfast.asyncio.connect(url)
+
+    async def hold(number):
+        async with locks.lock(f"{name}-{number}", ttl=600):
+            held.add(number)
+            await asyncio.sleep(60)
+
+    async def permit():
+        async with locks.semaphore(f"{name}-s", 2, ttl=600):
+            held.add("a permit")
+            await asyncio.sleep(60)
+
+    async def interrupted():
+        while len(held) < 3 or await locks.lock(f"{name}-0").waiters() < 1:
+            await asyncio.sleep(0.01)
+        raise KeyboardInterrupt
+
+    await asyncio.gather(hold(0), hold(1), hold(0), permit(), interrupted())
+
+try:
+    asyncio.run(main())
+except KeyboardInterrupt:
+    pass
+print("interrupted", flush=True)
+"""
+#: It says nothing, and leaves to the parent what is the parent's.
+_A_CHILD = """
+import gc, os
+gc.collect()
+child = os.fork()
+if not child:
+    sys.exit()
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.parametrize("fork", [False, True], ids=["", "with a child that ends first"])
+def test_what_a_loop_has_left_twice_is_released_at_the_end_of_the_process(
+    valkey_server: embedded.Server, unique_name: str, fork: bool
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AMONG_OTHERS + (_A_CHILD if fork else ""), valkey_server.url, unique_name],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+    with redis.Redis.from_url(valkey_server.url, decode_responses=True) as look:
+
+        def held() -> list[str]:
+            found = look.scan_iter(f"*{unique_name}*", count=1000)
+            return [
+                key for key in found if key.endswith(("}", "queue")) or (key.endswith("holders") and look.zcard(key))
+            ]
+
+        # Not after ten minutes: one that waited may have been handed the lock, and has a moment to confirm that.
+        eventually(lambda: not held(), "all is released")

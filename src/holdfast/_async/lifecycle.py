@@ -66,7 +66,8 @@ class Session(SessionBase):
         #: The driver of the event loop in which it was used last.
         self.here: AioDriver | None = None
         self.drivers: list[AioDriver] = []
-        finalizer = weakref.finalize(self, _let_go, self.drivers)
+        self._left = _Left(self._make_topology, inbox_prefix(namespace), settings)
+        finalizer = weakref.finalize(self, _collected, self.drivers, self._left)
         finalizer.atexit = False
         _sessions.add(self)
 
@@ -83,23 +84,19 @@ class Session(SessionBase):
             raise ClientClosed()
         loop = get_running_loop()
         ended = [driver for driver in self.drivers if driver.closed or driver.loop.is_closed()]
-        left = _Left(self)
         for driver in ended:
             self.drivers.remove(driver)
             if driver.loop.is_closed() and not driver.ended:
-                left.take(driver)
+                self._left.take(driver)
         for driver in self.drivers:
             if driver.loop is loop:
                 break
         else:
-            driver = self._new_driver()
+            driver = self._left.new_driver()
             self.drivers.append(driver)
-        left.start(driver)
+        self._left.start(driver)
         self.here = driver
         return driver
-
-    def _new_driver(self) -> AioDriver:
-        return AioDriver(self._make_topology(), os.urandom(12).hex(), inbox_prefix(self.namespace), self.settings)
 
     async def run(self, protocol: Protocol[R]) -> R:
         """Run it in the running event loop, with errors as users see them."""
@@ -153,14 +150,13 @@ class Session(SessionBase):
         loop = get_running_loop()
         here = [driver for driver in self.drivers if driver.loop is loop]
         elsewhere = [driver for driver in self.drivers if driver.loop is not loop]
-        left = _Left(self)
         for driver in elsewhere:
             if not driver.loop.is_running():
-                left.take(driver)
+                self._left.take(driver)
         _let_go([driver for driver in elsewhere if driver.loop.is_running()])
         for driver in here:
             await driver.close()
-        await left.release()
+        await self._left.release()
         self.drivers.clear()
 
     def __str__(self) -> str:
@@ -200,18 +196,33 @@ class _LastLoop(asyncio.SelectorEventLoop):
 
 
 class _Left:
-    """What drivers of event loops that have ended have left on the servers of their client."""
+    """What drivers of event loops that have ended have left on the servers of one client, and how to undo it.
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    It may outlive the client: a loop that Ctrl-C leaves a second time is closed with its tasks as they are, and what
+    they held is released at the end of the process.
+    """
+
+    def __init__(self, make_topology: Callable[[], Any], inboxes: str, settings: Settings) -> None:
+        self._make_topology = make_topology
+        self._inboxes = inboxes
+        self._settings = settings
         self.made: list[Callable[[], Protocol[Any]]] = []
+
+    def new_driver(self) -> AioDriver:
+        """One of the running event loop."""
+        driver = AioDriver(self._make_topology(), os.urandom(12).hex(), self._inboxes, self._settings)
+        driver.leave = self.add
+        return driver
+
+    def add(self, make: Callable[[], Protocol[Any]]) -> None:
+        """Something to undo."""
+        self.made.append(make)
+        _lefts.add(self)
 
     def take(self, driver: AioDriver) -> None:
         """Nobody runs its loop: what it holds is lost, and what it waits for is given up."""
-        if not driver.closed:
-            driver.closed = True
-            self.made += driver.give_backs()
-            self.made += [hold.release for hold in driver.lose_all("closed")]
+        for make in driver.take_over():
+            self.add(make)
         try:
             driver.loop.call_soon_threadsafe(driver.close_soon)  # it may be run again
         except RuntimeError:
@@ -220,25 +231,47 @@ class _Left:
     def start(self, driver: AioDriver) -> None:
         """Do it with this driver, of the running event loop."""
         made, self.made = self.made, []
+        _lefts.discard(self)
         for make in made:
             driver.spawn(make())
 
     async def release(self) -> None:
         """Do it in this event loop."""
         if self.made:
-            driver = self._session._new_driver()
+            driver = self.new_driver()
             self.start(driver)
             await driver.close()
 
 
+#: Those that have something to undo.
+_lefts: set[_Left] = set()
+
+
+def _after_fork_in_child() -> None:
+    """That is the parent's to undo."""
+    for left in _lefts:
+        for make in left.made:
+            make().close()
+        left.made.clear()
+    _lefts.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _collected(drivers: list[AioDriver], left: _Left) -> None:
+    """Nobody has the client any more."""
+    for driver in drivers:
+        if driver.loop.is_closed() and not driver.ended:
+            left.take(driver)
+    _let_go(drivers)
+
+
 def _release_all() -> None:
     """At the interpreter's end: release what event loops have left behind, so that nobody has to wait for a ttl."""
-    left = []
     running = []
     for session in tuple(_sessions):
         session.closed = True
-        own = _Left(session)
-        left.append(own)
         for driver in tuple(session.drivers):
             if driver.loop.is_running():
                 running.append(driver)  # in another thread
@@ -246,8 +279,8 @@ def _release_all() -> None:
                 with contextlib.suppress(RuntimeError):
                     driver.loop.call_soon_threadsafe(driver.close_soon)
             else:
-                own.take(driver)
-    left = [own for own in left if own.made]
+                session._left.take(driver)
+    left = tuple(_lefts)
     if left:
         try:
             with asyncio.Runner(loop_factory=_LastLoop) as runner:

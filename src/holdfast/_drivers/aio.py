@@ -178,6 +178,8 @@ class AioDriver:
         self._alarm_at = float("inf")
         self._numbers = 0
         self.contention = Contention(settings)
+        #: Takes what comes too late to be undone here: the event loop is closed.
+        self.leave: Callable[[Callable[[], Protocol[Any]]], object] | None = None
         self._to_give_back: collections.deque[LeaseRecord] = collections.deque()
         self._at_once: dict[type[Effect[Any]], Callable[[Any], Any]] = {
             Now: lambda _: clock(),
@@ -308,7 +310,10 @@ class AioDriver:
     def spawn(self, protocol: Protocol[Any]) -> None:
         """Run it in the background, up to its first wait at once. Its trouble is its own."""
         if self.loop.is_closed():
-            protocol.close()
+            if self.leave is not None:
+                self.leave(lambda: protocol)  # at the end of the process
+            else:
+                protocol.close()
             return
         effect: Effect[Any] | None = None
         begun: Awaitable[Any] | None = None
@@ -860,6 +865,19 @@ class AioDriver:
             hold.lose(reason)
         return holds
 
+    def take_over(self) -> list[Callable[[], Protocol[Any]]]:
+        """What somebody else has to undo, since nobody runs our loop; `close` may have been interrupted."""
+        if self.loop.is_closed():
+            for task in asyncio.all_tasks(self.loop):
+                _throw_away(task)
+        made = self.give_backs()
+        holds = list(self._unreleased)
+        self._unreleased = {}
+        if not self.closed:
+            self.closed = True
+            holds = self.lose_all("closed")
+        return made + [hold.release for hold in holds]
+
     def give_backs(self) -> list[Callable[[], Protocol[None]]]:
         """For what was asked for and has not ended; each makes a protocol."""
         asking, self.asking = self.asking, {}
@@ -901,6 +919,7 @@ class AioDriver:
             opening = []
         await self._until_gone(servers)
         self.ended = True
+        self.leave = None
         with contextlib.suppress(StopIteration, RuntimeError):
             self._guest.aclose().send(None)
 
@@ -966,6 +985,8 @@ class AioDriver:
     def forget(self, reason: str) -> None:
         """Let go without a word: after fork in the child, or after the end of the event loop."""
         self.closed = self.ended = True
+        if reason == "forked":
+            self.leave = None
         for hold in self.schedule:
             self.schedule.remove(hold)
             if reason != "forked":
@@ -999,6 +1020,18 @@ async def _close_with_the_loop(driver: weakref.ref[AioDriver]) -> AsyncGenerator
                     ResourceWarning,
                     stacklevel=2,
                 )
+
+
+def _throw_away(task: asyncio.Task[Any]) -> None:
+    """The event loop of this task is closed: have it clean up now, where it waits for something of ours."""
+    work: Any = task.get_coro()
+    awaited = work
+    while (frame := getattr(awaited, "cr_frame", None)) is not None:
+        if frame.f_globals.get("__name__", "").startswith("holdfast."):
+            with contextlib.suppress(BaseException):
+                work.close()
+            return
+        awaited = awaited.cr_await
 
 
 def _is_interruption(task: asyncio.Task[Any]) -> bool:
