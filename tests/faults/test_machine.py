@@ -74,7 +74,7 @@ def test_16_the_end_of_the_watchdog_is_a_loss(
 ) -> None:
     with holdfast.connect(valkey_server.url) as locks:
         lease = locks.lock(unique_name, ttl=LONG_S).acquire()
-        agent = locks._session.driver._agent
+        agent = locks._session.driver._watchdog
 
         def dies(*_: Any) -> None:
             raise Bug

@@ -332,7 +332,7 @@ def test_what_sleeps_in_the_background_is_done_all_the_same(valkey_server: embed
     async def pay() -> None:
         await Sleep(0.0)
         in_a_step.set()
-        eventually(lambda: driver._chores._stopping)
+        eventually(lambda: driver._background._stopping)
         time.sleep(0.02)  # noqa: ASYNC251 - no loop here; its end has been seen to, but for this
         await Sleep(10.0)
         await Now()

@@ -222,7 +222,7 @@ def test_what_lives_have_to_say_is_read(tmp_path: Path) -> None:
         (3, "sys.exit", "", True),
         (0, "sys.exit", "", False),
         (None, "return", "", False),
-        (0, "return", "Exception in thread holdfast-agent:\nTraceback (most recent call last):\n", False),
+        (0, "return", "Exception in thread holdfast-watchdog:\nTraceback (most recent call last):\n", False),
         (0, "without close()", "Task was destroyed but it is pending!\n", False),
         (0, "return", "sys:1: RuntimeWarning: coroutine 'x' was never awaited\n", False),
         (

@@ -19,7 +19,7 @@ import redis
 
 import holdfast
 from holdfast._core.record import LeaseRecord, LeaseState
-from holdfast._drivers import threads as driver_module
+from holdfast._drivers import background, watchdog
 from holdfast._drivers.threads import ThreadDriver
 from holdfast._transport.waits import Mailbox
 from tests.support.scheduled import World
@@ -157,7 +157,7 @@ def losses(world: World) -> None:
         if world.random.random() < 0.5:
             world.sleep(world.random.choice((0, 0.1, 0.25)))
         else:
-            just_when(world, "holdfast-agent")
+            just_when(world, "holdfast-watchdog")
         try:
             lease.release()
         except (holdfast.LeaseLost, holdfast.LeaseReleased) as error:
@@ -195,7 +195,7 @@ def idling(world: World) -> None:
         for _ in range(3):
             world.sleep(world.random.choice((0, 0.5, 1.0, 3.0)))
             for _ in range(2):
-                just_when(world, "holdfast-agent")
+                just_when(world, "holdfast-watchdog")
             for _ in range(world.random.randrange(40)):
                 world.switch()
             lease = client.lock(name).acquire(timeout=5)
@@ -208,7 +208,7 @@ def idling(world: World) -> None:
         for _ in range(4):
             given[0] += 1
             client._session.driver.spawn(told())
-            just_when(world, "holdfast-chores")
+            just_when(world, "holdfast-background")
 
     given, done = [0], [0]
 
@@ -334,8 +334,8 @@ def forking(world: World) -> None:
 @pytest.fixture(autouse=True)
 def _short_of_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """The background ends soon when it has nothing to do: below the second after which waits are begun anew."""
-    monkeypatch.setattr(driver_module, "_IDLE_S", 0.5)
-    monkeypatch.setattr(driver_module, "_LINGER_S", 0.3)
+    monkeypatch.setattr(background, "_IDLE_S", 0.5)
+    monkeypatch.setattr(watchdog, "_LINGER_S", 0.3)
 
 
 SCENARIOS: list[Scenario] = [turns, losses, idling, cancelling, closing, forking]

@@ -321,7 +321,7 @@ class World:
                         replace(module, each, getattr(self, each))
                 if hasattr(module, "random"):
                     replace(module, "random", self.random_module)
-                if name == "holdfast._drivers.threads":
+                if name in ("holdfast._drivers.threads", "holdfast._drivers.watchdog"):
                     replace(module, "socket", self.socket)
         replace(
             sys.modules["holdfast._sync.lifecycle"],

@@ -456,13 +456,14 @@ async def release(acquisition: Acquisition) -> bool:
     settings = acquisition.settings
     tombstone_ms = settings.tombstone_ms if acquisition.stray else 0
     found = False  # by an earlier try, perhaps
-    retry = Retry(settings, settings.short_retry_s)
+    retry: Retry | None = None  # made when it is needed: a client that closes releases thousands
     try:
         while True:
             try:
                 reply: Reply = await acquisition.undo(tombstone_ms, request_timeout_for(acquisition.ttl_ms, settings))
             except RequestFailed as failure:
                 found = found or failure.maybe_executed
+                retry = retry or Retry(settings, settings.short_retry_s)
                 if not await retry.again(failure):
                     raise
                 continue
@@ -470,6 +471,7 @@ async def release(acquisition: Acquisition) -> bool:
             if released(reply) is not None:
                 return found
             # Done, but more dead waiters come before a living one than one call looks at: go on.
+            retry = retry or Retry(settings, settings.short_retry_s)
             if not await retry.in_time():
                 await Spawn(acquisition.give_back())
                 return found

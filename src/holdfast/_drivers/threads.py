@@ -4,18 +4,16 @@ Laws: a protocol is always driven to its end; what is thrown into it is thrown a
 a loss is announced at its deadline even while every server hangs.
 
 Theory: `run` sends each effect's result into the coroutine. In the background, each started when first
-needed: the *agent* reads inboxes and keeps the times (it never waits for a server), the *renewers* (one for each node)
-renew in pipelines and may hang with their server, the *chores* are spawned protocols, in a lane for each node.
+needed: the *watchdog* reads inboxes and keeps the times (it never waits for a server), the *renewers* (one for each
+node) renew in pipelines and may hang with their server, the *background* runs spawned protocols, in a lane per node.
 """
 
 from __future__ import annotations
 
 import _thread
 import collections
-import heapq
 import os
 import random
-import selectors
 import socket
 import threading
 import time
@@ -48,31 +46,32 @@ from holdfast._core.record import LeaseRecord, LeaseState, Order, Schedule
 from holdfast._core.replies import wake_of
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Busy, Grant, granted, released, within
+from holdfast._drivers.background import Background
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.ending import end as end_clients
 from holdfast._drivers.ending import run_out
 from holdfast._drivers.identity import here
-from holdfast._drivers.many import GRACE_S, Dialler, ask_all
+from holdfast._drivers.many import Dialler, ask_all
+from holdfast._drivers.renewer import Renewal, Renewer
 from holdfast._drivers.reopening import Reopening
-from holdfast._drivers.teller import CANNOT_START, Teller, report
+from holdfast._drivers.teller import CANNOT_START, Teller
+from holdfast._drivers.watchdog import Watchdog
 from holdfast._transport.clock import clock
 from holdfast._transport.greenlets import refuse_half_patched, who_patched
-from holdfast._transport.inherited import let_go, ours
-from holdfast._transport.limits import GONE, INBOX_QUIET_S, INBOX_TIMEOUT_S, REDIRECTS_MAX
-from holdfast._transport.pack import PreparedRequest, pack_command
-from holdfast._transport.pending import PendingReply
+from holdfast._transport.inherited import let_go
+from holdfast._transport.limits import GONE, REDIRECTS_MAX
+from holdfast._transport.pack import PreparedRequest
 from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node, Wire
-from holdfast._transport.waits import Flag, Mailbox, Pulse, snapshot
+from holdfast._transport.waits import Flag, Mailbox, snapshot
 from holdfast.errors import CannotStartThread, ClientClosed, ConfigurationError, HoldfastError
 
 __all__ = ["Cancelled", "ThreadDriver", "close_later", "left_open"]
 
 R = TypeVar("R")
 
-_PING = pack_command(("PING",))
 
-#: Where no thread could be started, it is tried again after this, s.
+#: Where no closer could be started, it is tried again after this, s.
 _START_AGAIN_S = 0.1
 #: How many drivers are closed at a time when their clients were dropped.
 _CLOSERS_MAX = 8
@@ -80,21 +79,8 @@ _CLOSERS_MAX = 8
 _CLOSER_TRIES = 20
 #: A redirected request has at least this time, s.
 _REDIRECT_LEAST_S = 0.05
-#: How often the agent looks whether connections have owed a reply for too long, s.
-_OWED_LOOK_S = 1.0
-#: How long after its last action the agent checks again by itself, s: usually below the time to the first renewal.
-_LINGER_S = 1.0
-#: How many threads run what was spawned, beyond which servers share them; and how many of them for several servers.
-_LANES_MAX = 64
-_LANES_FOR_MANY = 8
 #: Threads for renewals that ask several servers each: beyond, they share them.
 _RENEWERS_MAX = 64
-#: Effects that wait for no server.
-_AT_ONCE = frozenset({Now, Random, Spawn, Unlisten, Sleep})
-#: Where the agent has no descriptor to wait with, it looks at the times so often, s.
-_BLIND_S = 0.05
-#: A thread that has had nothing to do for this long ends, s.
-_IDLE_S = 10.0
 #: At how many dropped holds those that have ended are removed; then at twice the number that remained.
 _ABANDONED_MIN = 1000
 
@@ -168,9 +154,9 @@ class ThreadDriver:
         self._to_give_back: collections.deque[LeaseRecord] = collections.deque()
         self._abandoned: list[LeaseRecord] = []
         self._abandoned_bound = _ABANDONED_MIN
-        self._agent = _Agent(self)
-        self._chores = _Chores(self)
-        self._renewers: dict[object, _Renewer] = {}
+        self._watchdog = Watchdog(self)
+        self._background = Background(self)
+        self._renewers: dict[object, Renewer] = {}
         self._diallers: dict[Node, Dialler] = {}
 
     # ------------------------------------------------------------------ monkey patching
@@ -197,7 +183,7 @@ class ThreadDriver:
 
     def _is_used(self) -> bool:
         return any(node.connected for node in self.topology.nodes()) or bool(
-            self._agent.thread or self._chores.thread or self._renewers or self._diallers or len(self.schedule)
+            self._watchdog.thread or self._background.thread or self._renewers or self._diallers or len(self.schedule)
         )
 
     # ------------------------------------------------------------------ running
@@ -347,7 +333,7 @@ class ThreadDriver:
     def _in_trouble(self, node: Node, failure: RequestFailed) -> None:
         self.topology.troubled(node, failure)
         if self._fails_over and failure.kind in GONE and node in self._inbox_of:
-            self._agent.drop(node)  # it may be connected to what was the master
+            self._watchdog.drop(node)  # it may be connected to what was the master
 
     def _abortable(self, act: Callable[[Callable[[Wire | None], None]], Any], cancel: Cancel) -> Any:
         in_use: list[Wire] = []
@@ -437,7 +423,7 @@ class ThreadDriver:
 
     def _call_members(self, many: CallMany, nodes: Sequence[Node], cancel: Cancel | None) -> list[Answer]:
         if cancel is None:
-            return ask_all(many, nodes, self._dialler, self._agent.adopt, None)
+            return ask_all(many, nodes, self._dialler, self._watchdog.adopt, None)
         watched: list[Callable[[], None]] = []
 
         def cancelled(wake: Callable[[], None] | None) -> bool:
@@ -447,7 +433,7 @@ class ThreadDriver:
             return cancel.is_set()
 
         try:
-            answers = ask_all(many, nodes, self._dialler, self._agent.adopt, cancelled)
+            answers = ask_all(many, nodes, self._dialler, self._watchdog.adopt, cancelled)
         finally:
             for wake in watched:
                 cancel._unwatch(wake)
@@ -478,7 +464,7 @@ class ThreadDriver:
         return RequestFailed("closed", "the client is closed", "", maybe_executed=sent, transient=False)
 
     def _spawn(self, spawn: Spawn, cancel: Cancel | None) -> None:
-        self._chores.add(spawn.protocol)
+        self._background.add(spawn.protocol)
 
     def _unlisten(self, unlisten: Unlisten, cancel: Cancel | None) -> None:
         self._waiters.pop(unlisten.token, None)
@@ -495,7 +481,7 @@ class ThreadDriver:
                 self.topology.troubled(node, failure)
                 raise
         else:
-            self._agent.check(node)
+            self._watchdog.check(node)
 
     def _await_wake(self, wait: AwaitWake, cancel: Cancel | None) -> Wake | None:
         wakes = self._waiters[wait.token]
@@ -541,7 +527,7 @@ class ThreadDriver:
             wire = node.subscribe(self.channel, max(0.05, until - clock()))
             reopening.opened(clock())
             if self._inbox_of.setdefault(node, wire) is wire:
-                self._agent.watch(node, wire)
+                self._watchdog.watch(node, wire)
             else:
                 wire.close()  # a signal handler has subscribed meanwhile
         finally:
@@ -581,7 +567,7 @@ class ThreadDriver:
         try:
             if self.closed:
                 raise self.closed_error()
-            self._agent.no_later_than(at)
+            self._watchdog.no_later_than(at)
         except BaseException:
             self.schedule.remove(hold)
             if hold.mark_released():
@@ -608,7 +594,7 @@ class ThreadDriver:
         with self.lock:
             order, at = self.schedule.extending(hold, ttl_ms, asked_at)
             if at is not None:
-                self._agent.no_later_than(at)
+                self._watchdog.no_later_than(at)
         return order
 
     def extended(self, hold: LeaseRecord, order: Order, held: int, ttl_ms: int, asked_at: float) -> bool:
@@ -616,13 +602,13 @@ class ThreadDriver:
         with self.lock:
             at = self.schedule.extended(hold, order, held, ttl_ms, asked_at, clock(), self._random.random())
             if at is not None:
-                self._agent.no_later_than(at)
+                self._watchdog.no_later_than(at)
         return at is not None
 
     def replan(self, hold: LeaseRecord) -> None:
         """Its deadline changed."""
         with self.lock:
-            self._agent.no_later_than(self.schedule.replan(hold, self._random.random()))
+            self._watchdog.no_later_than(self.schedule.replan(hold, self._random.random()))
 
     def drop(self, hold: LeaseRecord) -> None:
         """Its lease was garbage-collected: renew it no more. No more than a note, since a collection may come anywhere.
@@ -634,7 +620,7 @@ class ThreadDriver:
     def give_back(self, hold: LeaseRecord) -> None:
         """Its lease never reached anybody, or its block ended without a release. As `drop`, but it is released soon."""
         self._to_give_back.append(hold)
-        self._agent.poke()
+        self._watchdog.poke()
 
     def sweep(self) -> None:
         """Do what `drop` asked for. What was dropped is still released at the end, if its time is not over by then."""
@@ -662,16 +648,16 @@ class ThreadDriver:
 
     def spawn(self, protocol: Protocol[None]) -> None:
         """Run it in the background."""
-        self._chores.add(protocol)
+        self._background.add(protocol)
 
     def spawn_release(self, hold: LeaseRecord) -> None:
         """Release in the background what nobody wants any more; trouble is left to the ttl."""
-        self._chores.add(_ignoring_trouble(hold.release()))
+        self._background.add(_ignoring_trouble(hold.release()))
 
     def renew(self, holds: Sequence[LeaseRecord]) -> None:
         """Start renewing what is due; does not wait."""
         now = clock()
-        by_place: dict[object, list[tuple[LeaseRecord, int, Protocol[int], Effect[Any]]]] = {}
+        by_place: dict[object, list[Renewal]] = {}
         for hold in holds:
             if not hold.alive:
                 continue  # released just now
@@ -684,13 +670,25 @@ class ThreadDriver:
             renewer = self._renewers.get(place)
             if renewer is None:
                 node = place if isinstance(place, Node) else self.topology.nodes()[0]
-                renewer = self._renewers[place] = _Renewer(self, node)
+                renewer = self._renewers[place] = Renewer(self, node)
             try:
                 renewer.add(jobs)
             except CannotStartThread:
                 self.renewals_failed(jobs)  # tried again, like after trouble
 
-    def _owner_of(self, key: str | None, index: int | None) -> Node:
+    def perform(self, effect: Effect[Any]) -> Any:
+        """Do one effect of a protocol in the background. Raises `RequestFailed`."""
+        return self._perform[type(effect)](effect, None)
+
+    def run_out(self, chores: Sequence[tuple[Protocol[None], Effect[Any] | None]]) -> None:
+        """Run what no background thread will, in this one."""
+        run_out(self, chores)
+
+    def inbox_at(self, node: Node) -> Wire | None:
+        """The inbox there, while it is open."""
+        return self._inbox_of.get(node)
+
+    def owner_of(self, key: str | None, index: int | None) -> Node:
         """Whom it would be asked of now. Does not wait."""
         owner_of = getattr(self.topology, "owner_of", None)
         return self.topology.node_for(key, index) if owner_of is None else owner_of(key)
@@ -698,17 +696,17 @@ class ThreadDriver:
     def _place_of(self, effect: Effect[Any]) -> object:
         """Which renewer does it: that of its server, or of the same servers."""
         if isinstance(effect, Call):
-            return self._owner_of(effect.keys[0], effect.node)
+            return self.owner_of(effect.keys[0], effect.node)
         if isinstance(effect, Command):
-            return self._owner_of(effect.key, effect.node)
+            return self.owner_of(effect.key, effect.node)
         if not isinstance(effect, CallMany):
             return self.topology.nodes()[0]
-        servers = frozenset(self._owner_of(call.keys[0], call.node) for call in effect.calls)
+        servers = frozenset(self.owner_of(call.keys[0], call.node) for call in effect.calls)
         if servers in self._renewers or len(self._renewers) < _RENEWERS_MAX:
             return servers
         return hash(servers) % 8
 
-    def renew_batch(self, node: Node, jobs: list[tuple[LeaseRecord, int, Protocol[int], Effect[Any]]]) -> None:
+    def renew_batch(self, node: Node, jobs: list[Renewal]) -> None:
         """Renew in one pipeline; in a renewer's thread."""
         sent_at = clock()
         plain = [job for job in jobs if isinstance(job[3], Call)]
@@ -746,17 +744,17 @@ class ThreadDriver:
             with self.lock:
                 self.schedule.failed(hold, clock(), self._random.random(), sent_at)
                 at = hold.next_at
-            self._agent.no_later_than(at)
+            self._watchdog.no_later_than(at)
             return
         with self.lock:
             kept = self.schedule.answered(hold, held, ttl_ms, sent_at, clock(), self._random.random())
             at = hold.next_at
         if kept:
-            self._agent.no_later_than(at)
+            self._watchdog.no_later_than(at)
         elif held and hold.is_left_over:
             self.spawn_release(hold)  # extended, but too late to be trusted
 
-    def renewals_failed(self, jobs: Sequence[tuple[LeaseRecord, int, Protocol[int], Effect[Any]]]) -> None:
+    def renewals_failed(self, jobs: list[Renewal]) -> None:
         """Something else than trouble ended them: tried again, like after trouble."""
         for hold, _, protocol, _ in jobs:
             abandon(protocol)
@@ -765,20 +763,20 @@ class ThreadDriver:
                     continue  # it was answered before
                 self.schedule.failed(hold, clock(), self._random.random())
                 at = hold.next_at
-            self._agent.no_later_than(at)
+            self._watchdog.no_later_than(at)
 
-    def in_agent(self) -> bool:
+    def in_watchdog(self) -> bool:
         """Whether this is the agent's thread, which must not wait for servers."""
-        return threading.current_thread() is self._agent.thread
+        return threading.current_thread() is self._watchdog.thread
 
     def starved(self) -> bool:
         """Whether something waits for a thread that could not be started."""
         left = len(_left) > 0 and not _close_left()
-        return self._chores.starved() or self.teller.starved() or left
+        return self._background.starved() or self.teller.starved() or left
 
-    def agent_ended(self) -> None:
+    def watchdog_ended(self) -> None:
         """Nobody keeps the times: what is held counts as lost at once, since nobody would tell of its end."""
-        self._agent = _Agent(self)
+        self._watchdog = Watchdog(self)
         with self.lock:
             for hold in self.schedule:
                 self.schedule.remove(hold)
@@ -790,7 +788,7 @@ class ThreadDriver:
 
     def settle(self, request_timeout_s: float) -> bool:
         """Wait until all spawned protocols have ended; False when they have not in time."""
-        return self._chores.settle(request_timeout_s)
+        return self._background.settle(request_timeout_s)
 
     def close(self) -> None:
         """End what waits, tell those who hold, release what they held, end the background. Idempotent."""
@@ -853,15 +851,15 @@ class ThreadDriver:
 
     def chores_left(self, last: bool = False) -> list[tuple[Protocol[None], Effect[Any] | None]]:
         """What was spawned and is left to do, for the caller to do. After the `last` time, the spawner does it."""
-        return self._chores.hand_over(last)
+        return self._background.hand_over(last)
 
     def undoes(self) -> bool:
         """Whether a thread of the background has something that was spawned, and that `chores_left` has not taken."""
-        return self._chores.unfinished
+        return self._background.unfinished
 
     def end_background(self) -> None:
         """Tell it to end, and cut off what it may be waiting for."""
-        self._agent.stop()
+        self._watchdog.stop()
         for renewer in tuple(self._renewers.values()):
             renewer.stop()
         for dialler in tuple(self._diallers.values()):
@@ -873,9 +871,9 @@ class ThreadDriver:
 
     def join_background(self, until: float) -> None:
         """Wait for its threads, but not longer than that."""
-        for one in (self._agent, *self._chores.everybody(), *self._renewers.values()):
+        for one in (self._watchdog, *self._background.everybody(), *self._renewers.values()):
             one.join(until)
-        self._agent.disown()
+        self._watchdog.disown()
         for wire in (*self._inbox_of.values(), *self._sessions.values()):
             wire.close()
         self._inbox_of.clear()
@@ -892,7 +890,7 @@ class ThreadDriver:
         forget = getattr(self.topology, "forget", None)
         if forget is not None:
             forget()
-        self._agent.forget()
+        self._watchdog.forget()
         self._reset(client_id)
 
 
@@ -908,7 +906,7 @@ def close_later(driver: ThreadDriver) -> None:
     """
     _left.append(driver)
     if not _close_left():
-        driver._agent.poke()  # it tries again
+        driver._watchdog.poke()  # it tries again
 
 
 def _close_left() -> bool:
@@ -973,515 +971,6 @@ async def _ignoring_trouble(protocol: Protocol[Any]) -> None:
         await protocol
     except RequestFailed:
         pass  # the ttl ends it
-
-
-class _Background:
-    """A daemon thread that is started when first needed.
-
-    A thread that finds none starts one, without a lock; of several that were started at once the first one stays.
-    """
-
-    name = "holdfast"
-
-    def __init__(self, driver: ThreadDriver) -> None:
-        self.driver = driver
-        self.thread: threading.Thread | None = None
-        self._stopping = False
-        self._place = [None]  # taken by the one that stays
-
-    def ends(self) -> bool:
-        """Whether it has been told to end."""
-        return self._stopping
-
-    def start(self) -> None:
-        """Start it unless it runs. Raises `CannotStartThread`."""
-        if self.thread is None and not self._stopping:
-            try:
-                threading.Thread(target=self._run, name=self.name, daemon=True).start()
-            except CANNOT_START as error:
-                raise CannotStartThread(str(error)) from error
-
-    def _run(self) -> None:
-        while True:
-            try:
-                self._place.pop()
-            except IndexError:
-                return
-            self.thread = threading.current_thread()
-            try:
-                self.main()
-            finally:
-                self.thread = None
-                self._place.append(None)
-            if not self.has_work():  # that came at the last moment, and found a thread
-                return
-
-    def has_work(self) -> bool:
-        """Whether it should go on after all, when `main` has ended."""
-        return False
-
-    def main(self) -> None:
-        """What the thread does."""
-        raise NotImplementedError
-
-    def join(self, until: float) -> None:
-        """Wait for its end, unless we are it."""
-        thread = self.thread
-        if thread is not None and thread.ident != threading.get_ident():
-            thread.join(max(0.0, until - clock()))
-
-
-class _Agent(_Background):
-    """Reads inboxes, and keeps the times of the schedule."""
-
-    name = "holdfast-agent"
-
-    def __init__(self, driver: ThreadDriver) -> None:
-        super().__init__(driver)
-        self._waker: tuple[socket.socket, socket.socket] | None = None
-        self._sleeps_until = 0.0
-        self._lingers = True
-        self._new: list[tuple[Node, Wire]] = []
-        self._new_owed: list[PendingReply] = []
-        self._owed: set[PendingReply] = set()
-        self._to_check: list[Node] = []
-        self._heard_at: dict[Node, float] = {}
-        self._pong_until: dict[Node, float] = {}
-
-    def no_later_than(self, at: float) -> None:
-        """Something is due at `at`."""
-        if self.thread is None:
-            self.start()
-        elif at < self._sleeps_until:
-            self.poke()
-
-    def watch(self, node: Node, wire: Wire) -> None:
-        """Read this inbox from now on."""
-        self._new.append((node, wire))
-        if self.thread is None:
-            self.start()
-        self.poke()
-
-    def check(self, node: Node) -> None:
-        """Somebody relies on the inbox of that node: ask for a sign of life when it has been quiet for long."""
-        if node not in self._pong_until and clock() - self._heard_at.get(node, float("inf")) > INBOX_QUIET_S:
-            self._to_check.append(node)
-            self.poke()
-
-    def drop(self, node: Node) -> None:
-        """End the inbox of that node; its waiters look for themselves."""
-        wire = self.driver._inbox_of.get(node)
-        if wire is not None:
-            wire.abort()  # reading it finds the end
-
-    def adopt(self, asked: Sequence[PendingReply]) -> None:
-        """Read what these connections owe, when it comes."""
-        for one in asked:
-            one.node.owed += 1
-        self._new_owed.extend(asked)
-        if self.thread is None:
-            try:
-                self.start()
-            except CannotStartThread:
-                pass  # read by the one that is started next; what was asked was answered well enough
-        self.poke()
-
-    def disown(self) -> None:
-        """Close what still owes something, when no thread was there to read it."""
-        if self.thread is None:
-            while self._new_owed:
-                self._new_owed.pop().wire.close()
-
-    def poke(self) -> None:
-        """Let it look again now."""
-        waker = self._waker
-        if waker is not None:
-            try:
-                waker[1].send(b"!")
-            except OSError:
-                pass  # the buffer is full, so it will wake up; or it has ended
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stopping = True
-        self.poke()
-
-    def forget(self) -> None:
-        """After fork, in the child."""
-        if self._waker is not None:
-            for end in self._waker:
-                end.close()
-        for asked in (*self._owed, *self._new_owed):
-            asked.wire.forget()
-
-    def main(self) -> None:
-        try:
-            while not self._stopping:
-                try:
-                    selector, waker = _open_eyes()
-                except OSError:
-                    # No descriptor is left: the times are kept all the same, and what comes is read when there is one.
-                    self._blind_turn()
-                    continue
-                self._look(selector, waker)
-        except BaseException:
-            self.driver.agent_ended()
-            raise
-        finally:
-            for asked in (*self._owed, *self._new_owed):
-                asked.wire.close()
-
-    def _look(self, selector: selectors.BaseSelector, waker: tuple[socket.socket, socket.socket]) -> None:
-        self._waker = waker  # news from before there was a waker is looked at in the first turn
-        try:
-            while not self._stopping:
-                self._round(selector, waker[0])
-        finally:
-            selector.close()
-            for end in waker:
-                end.close()
-
-    def _blind_turn(self) -> None:
-        driver = self.driver
-        driver.sweep()
-        driver.starved()
-        with driver.lock:
-            due = driver.schedule.due(clock())
-        if due:
-            driver.renew(due)
-        time.sleep(_BLIND_S)
-
-    def _round(self, selector: selectors.BaseSelector, waker: socket.socket) -> None:
-        driver = self.driver
-        driver.sweep()
-        starved = driver.starved()
-        while self._new:
-            node, wire = self._new.pop()
-            selector.register(wire.sock, selectors.EVENT_READ, (node, wire))
-            self._read(selector, node, wire)  # TLS may have read ahead
-        while self._new_owed:
-            asked = self._new_owed.pop()
-            self._owed.add(asked)
-            selector.register(asked.wire.sock, selectors.EVENT_READ, asked)
-            self._read_owed(selector, asked)
-        while self._to_check:
-            self._ping(self._to_check.pop())
-        # The promise about when we look next is made before looking at the schedule, so that nothing falls between.
-        self._sleeps_until = float("inf")
-        with driver.lock:
-            next_at = driver.schedule.next_at()
-        wait_s = None
-        if next_at is not None:
-            self._sleeps_until = next_at
-            wait_s = max(0.0, next_at - clock())
-        elif self._lingers:
-            # Where there was a lease there will be another one, and its coming need not wake us.
-            self._sleeps_until = clock() + _LINGER_S
-            wait_s = _LINGER_S
-        if self._owed:
-            wait_s = _OWED_LOOK_S if wait_s is None else min(wait_s, _OWED_LOOK_S)
-        if self._pong_until:
-            pong_s = max(0.0, min(self._pong_until.values()) - clock())
-            wait_s = pong_s if wait_s is None else min(wait_s, pong_s)
-        if starved:
-            wait_s = _START_AGAIN_S if wait_s is None else min(wait_s, _START_AGAIN_S)
-        ready = selector.select(wait_s)
-        self._lingers = bool(ready)
-        for key, _ in ready:
-            if isinstance(key.data, PendingReply):
-                self._read_owed(selector, key.data)
-            elif key.data is None:
-                try:
-                    waker.recv(4096)
-                except OSError:
-                    pass
-            else:
-                self._read(selector, *key.data)
-        self._sleeps_until = 0.0
-        if self._pong_until:
-            now = clock()
-            for node in [node for node, until in self._pong_until.items() if until <= now]:
-                del self._pong_until[node]
-                self.drop(node)  # half-open, or as good as that
-        if self._owed:
-            now = clock()
-            for asked in [asked for asked in self._owed if asked.until <= now]:
-                self._disowned(selector, asked)
-                asked.wire.close()
-        if next_at is not None and clock() >= next_at:
-            with driver.lock:
-                due = driver.schedule.due(clock())
-            if due:
-                driver.renew(due)
-
-    def _read_owed(self, selector: selectors.BaseSelector, asked: PendingReply) -> None:
-        sock = asked.wire.sock
-        try:
-            answer = asked.read()
-        except ValueError:  # closed under us
-            answer = RequestFailed("broken", "closed", asked.node.name, maybe_executed=True, transient=True)
-        if answer is None:
-            return
-        self._disowned(selector, asked, sock)
-        if not isinstance(answer, RequestFailed):
-            if clock() - asked.sent_at < GRACE_S:
-                asked.node.slow = False
-            if asked.late is not None:
-                protocol = asked.late(asked.index, answer)
-                if protocol is not None:
-                    self.driver.spawn(protocol)
-
-    def _disowned(
-        self, selector: selectors.BaseSelector, asked: PendingReply, sock: socket.socket | None = None
-    ) -> None:
-        self._owed.discard(asked)
-        asked.node.owed -= 1
-        try:
-            selector.unregister(asked.wire.sock if sock is None else sock)
-        except (KeyError, ValueError):
-            pass
-
-    def _ping(self, node: Node) -> None:
-        wire = self.driver._inbox_of.get(node)
-        if wire is not None and node not in self._pong_until:
-            self._pong_until[node] = clock() + INBOX_TIMEOUT_S
-            try:
-                wire.sock.send(_PING)
-            except (OSError, ValueError):
-                pass  # no sign of life will come
-
-    def _read(self, selector: selectors.BaseSelector, node: Node, wire: Wire) -> None:
-        self._heard_at[node] = clock()
-        self._pong_until.pop(node, None)
-        try:
-            for reply in wire.read_ready():
-                self.driver.deliver(reply)
-        except (OSError, ValueError):
-            selector.unregister(wire.sock)
-            self._heard_at.pop(node, None)
-            self.driver.inbox_broken(node)
-
-
-def _open_eyes() -> tuple[selectors.BaseSelector, tuple[socket.socket, socket.socket]]:
-    """What the agent looks with, and what it is poked with. OSError when no descriptor is left."""
-    waker = socket.socketpair()
-    try:
-        selector = selectors.DefaultSelector()
-    except OSError:
-        for end in waker:
-            end.close()
-        raise
-    for end in waker:
-        ours(end)
-        end.setblocking(False)
-    ours(selector)
-    selector.register(waker[0], selectors.EVENT_READ, None)
-    return selector, waker
-
-
-class _Renewer(_Background):
-    """Renews at one node; a server that hangs holds up nobody else."""
-
-    name = "holdfast-renewer"
-
-    def __init__(self, driver: ThreadDriver, node: Node) -> None:
-        super().__init__(driver)
-        self._node = node
-        self._jobs: Mailbox[list[tuple[LeaseRecord, int, Protocol[int], Effect[Any]]] | None] = Mailbox()
-
-    def add(self, jobs: list[tuple[LeaseRecord, int, Protocol[int], Effect[Any]]]) -> None:
-        """Renew these soon."""
-        self.start()
-        self._jobs.put(jobs)
-        self.start()  # it may have ended between
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stopping = True
-        self._jobs.put(None)
-
-    def main(self) -> None:
-        while not self._stopping:
-            jobs = self._jobs.get()
-            if jobs is None:
-                continue
-            try:
-                self.driver.renew_batch(self._node, jobs)
-            except Exception:
-                self.driver.renewals_failed(jobs)
-                report()
-
-
-class _Chores(_Background):
-    """Spawned protocols, taking turns on one thread; where there are several servers, on one for each.
-
-    The thread of the `root` then waits for no server: what a protocol asks of one is done in that server's *lane*, so
-    that a server that hangs holds up nothing but what it is asked for.
-    """
-
-    name = "holdfast-chores"
-
-    def __init__(self, driver: ThreadDriver, root: _Chores | None = None) -> None:
-        super().__init__(driver)
-        self._root = self if root is None else root
-        self._over = False
-        self._lanes: dict[object, _Chores] = {}
-        self._acquisition = 0
-        self._inbox: Mailbox[tuple[Protocol[None], Effect[Any] | None] | None] = Mailbox()
-        self._unfinished: dict[int, Protocol[None]] = {}
-        self._settled = Pulse()
-        # The thread's own:
-        self._waiting: list[tuple[float, int, Protocol[None]]] = []
-        self._sequence = 0
-
-    def add(self, protocol: Protocol[None]) -> None:
-        """Run it soon; where no thread can be, or after the end, in this one."""
-        self._unfinished[id(protocol)] = protocol
-        self._put(protocol, None)
-
-    def _put(self, protocol: Protocol[None], effect: Effect[Any] | None) -> None:
-        self._inbox.put((protocol, effect))
-        by_us = False
-        try:
-            self.start()
-        except CannotStartThread:
-            by_us = not self.driver.in_agent()  # else it is tried again
-        if by_us or self._root._over:
-            run_out(self.driver, self._take())
-
-    def has_work(self) -> bool:
-        return len(self._inbox) > 0 and not self._stopping
-
-    def starved(self) -> bool:
-        """Whether something waits for a thread that could not be started."""
-        if self.thread is None and self.has_work():
-            try:
-                self.start()
-            except CannotStartThread:
-                return True
-        return False
-
-    def settle(self, request_timeout_s: float) -> bool:
-        """Wait until nothing is left."""
-        return self._settled.wait(lambda: not self._unfinished, request_timeout_s)
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether a protocol has not ended, and nobody has taken it over."""
-        return bool(self._unfinished)
-
-    def everybody(self) -> list[_Chores]:
-        """It, and its lanes."""
-        return [self, *snapshot(self._lanes)]
-
-    def hand_over(self, last: bool) -> list[tuple[Protocol[None], Effect[Any] | None]]:
-        """End the threads after their present steps; what is left is the caller's to do, and what is added later.
-
-        After the `last` time it is done by the thread that adds it.
-        """
-        self._over = self._over or last
-        taken = []
-        for one in self.everybody():
-            one._stopping = True
-            taken += one._take()
-            if one.thread is not None:
-                one._inbox.put(None)  # it waits, and has nothing to wait for any more
-        return taken
-
-    def _take(self) -> list[tuple[Protocol[None], Effect[Any] | None]]:
-        """What nobody has come to. What sleeps belongs to the thread as long as that is there."""
-        taken: list[tuple[Protocol[None], Effect[Any] | None]] = []
-        while len(self._inbox):
-            given = self._inbox.get(0.0)
-            if given is not None:
-                self.driver.undone[id(given[0])] = given[0]
-                taken.append(given)
-        while self._waiting and (self.thread is None or not self.thread.is_alive()):
-            protocol = self._waiting.pop()[2]
-            self.driver.undone[id(protocol)] = protocol
-            taken.append((protocol, None))
-        for protocol, _ in taken:
-            self._root._unfinished.pop(id(protocol), None)
-        self._root._settled.ring()
-        return taken
-
-    def _done(self, protocol: Protocol[None]) -> None:
-        self._root._unfinished.pop(id(protocol), None)
-        self._root._settled.ring()
-
-    def main(self) -> None:
-        waiting = self._waiting
-        while not self._stopping:
-            wait_s = max(0.0, waiting[0][0] - clock()) if waiting else _IDLE_S
-            given = self._inbox.get(wait_s)
-            if given is not None:
-                self._step(*given)
-            elif waiting:
-                if waiting[0][0] <= clock():
-                    self._step(heapq.heappop(waiting)[2])
-            elif wait_s:
-                return  # nothing to do for a while: the next one starts a thread again
-        while waiting and self._root._over:  # this thread hung for longer than its client's end waited for it
-            abandon(waiting.pop()[2])
-
-    def _lane_of(self, effect: Effect[Any]) -> _Chores:
-        """Where an effect is done that may have to wait for a server."""
-        topology, root = self.driver.topology, self._root
-        if len(topology.nodes()) < 2 or type(effect) in _AT_ONCE:
-            return self
-        place: object
-        if isinstance(effect, Call):
-            place = self.driver._owner_of(effect.keys[0], effect.node)
-        elif isinstance(effect, Command):
-            place = self.driver._owner_of(effect.key, effect.node)
-        else:  # for several servers: they are asked at once, and a few of these may wait at a time
-            root._acquisition += 1
-            place = root._acquisition % _LANES_FOR_MANY
-        lane = root._lanes.get(place)
-        if lane is None:
-            if len(root._lanes) >= _LANES_MAX:
-                return tuple(root._lanes.values())[hash(place) % _LANES_MAX]
-            lane = root._lanes.setdefault(place, _Chores(self.driver, root))
-        return lane
-
-    def _handed_over(self, protocol: Protocol[None], effect: Effect[Any]) -> bool:
-        """Whether another lane goes on with it."""
-        lane = self._lane_of(effect)
-        if lane is self:
-            return False
-        try:
-            lane.start()
-        except RuntimeError:  # no more threads
-            return False
-        lane._put(protocol, effect)
-        return True
-
-    def _step(self, protocol: Protocol[None], effect: Effect[Any] | None = None) -> None:
-        """Drive it, from an effect that is for this lane, until it sleeps, ends, or turns to another server."""
-        driver = self.driver
-        result: Any = None
-        error: Exception | None = None
-        try:
-            while True:
-                if effect is None:
-                    effect = protocol.send(result) if error is None else protocol.throw(error)
-                    if self._handed_over(protocol, effect):
-                        return
-                result = error = None
-                if isinstance(effect, Sleep):
-                    self._sequence += 1
-                    heapq.heappush(self._waiting, (clock() + effect.seconds, self._sequence, protocol))
-                    return
-                try:
-                    result = driver._perform[type(effect)](effect, None)
-                except Exception as failure:
-                    error = failure
-                effect = None
-        except (StopIteration, RequestFailed):
-            pass
-        except Exception:
-            report()
-        self._done(protocol)
 
 
 def _new_client_id() -> str:

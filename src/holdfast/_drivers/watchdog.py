@@ -1,0 +1,307 @@
+"""The watchdog: the thread that reads inboxes and keeps the times of leases.
+
+Law: it never waits for a server, so that a loss is announced at its deadline even while every server hangs.
+
+Theory: it sleeps in a selector until something can be read, or until the schedule has something due; whoever brings a
+time forward wakes it through a pair of sockets. What takes a server's time (renewals, give-backs) it hands on.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast._core.effects import Protocol, Reply
+from holdfast._core.failure import RequestFailed
+from holdfast._core.record import LeaseRecord, Schedule
+from holdfast._drivers.many import GRACE_S
+from holdfast._drivers.worker import Worker
+from holdfast._transport.clock import clock
+from holdfast._transport.inherited import ours
+from holdfast._transport.limits import INBOX_QUIET_S, INBOX_TIMEOUT_S
+from holdfast._transport.pack import pack_command
+from holdfast._transport.pending import PendingReply
+from holdfast._transport.threads import Node, Wire
+from holdfast.errors import CannotStartThread
+
+__all__ = ["Watchdog"]
+
+_PING = pack_command(("PING",))
+
+#: Where no thread could be started, it is tried again after this, s.
+_START_AGAIN_S = 0.1
+#: How often the agent looks whether connections have owed a reply for too long, s.
+_OWED_LOOK_S = 1.0
+#: How long after its last action the agent checks again by itself, s: usually below the time to the first renewal.
+_LINGER_S = 1.0
+#: Where the agent has no descriptor to wait with, it looks at the times so often, s.
+_BLIND_S = 0.05
+
+
+class Watched(typing.Protocol):
+    """What it looks after: the driver."""
+
+    lock: Any
+    schedule: Schedule
+
+    def sweep(self) -> None: ...
+    def starved(self) -> bool: ...
+    def renew(self, holds: Sequence[LeaseRecord]) -> None: ...
+    def inbox_at(self, node: Node) -> Wire | None: ...
+    def deliver(self, reply: Reply) -> None: ...
+    def inbox_broken(self, node: Node) -> None: ...
+    def spawn(self, protocol: Protocol[None]) -> None: ...
+    def watchdog_ended(self) -> None: ...
+
+
+class Watchdog(Worker):
+    """Reads inboxes, and keeps the times of the schedule."""
+
+    name = "holdfast-watchdog"
+
+    def __init__(self, driver: Watched) -> None:
+        super().__init__()
+        self.driver = driver
+        self._waker: tuple[socket.socket, socket.socket] | None = None
+        self._sleeps_until = 0.0
+        self._lingers = True
+        self._new: list[tuple[Node, Wire]] = []
+        self._new_owed: list[PendingReply] = []
+        self._owed: set[PendingReply] = set()
+        self._to_check: list[Node] = []
+        self._heard_at: dict[Node, float] = {}
+        self._pong_until: dict[Node, float] = {}
+
+    def no_later_than(self, at: float) -> None:
+        """Something is due at `at`."""
+        if self.thread is None:
+            self.start()
+        elif at < self._sleeps_until:
+            self.poke()
+
+    def watch(self, node: Node, wire: Wire) -> None:
+        """Read this inbox from now on."""
+        self._new.append((node, wire))
+        if self.thread is None:
+            self.start()
+        self.poke()
+
+    def check(self, node: Node) -> None:
+        """Somebody relies on the inbox of that node: ask for a sign of life when it has been quiet for long."""
+        if node not in self._pong_until and clock() - self._heard_at.get(node, float("inf")) > INBOX_QUIET_S:
+            self._to_check.append(node)
+            self.poke()
+
+    def drop(self, node: Node) -> None:
+        """End the inbox of that node; its waiters look for themselves."""
+        wire = self.driver.inbox_at(node)
+        if wire is not None:
+            wire.abort()  # reading it finds the end
+
+    def adopt(self, asked: Sequence[PendingReply]) -> None:
+        """Read what these connections owe, when it comes."""
+        for one in asked:
+            one.node.owed += 1
+        self._new_owed.extend(asked)
+        if self.thread is None:
+            try:
+                self.start()
+            except CannotStartThread:
+                pass  # read by the one that is started next; what was asked was answered well enough
+        self.poke()
+
+    def disown(self) -> None:
+        """Close what still owes something, when no thread was there to read it."""
+        if self.thread is None:
+            while self._new_owed:
+                self._new_owed.pop().wire.close()
+
+    def poke(self) -> None:
+        """Let it look again now."""
+        waker = self._waker
+        if waker is not None:
+            try:
+                waker[1].send(b"!")
+            except OSError:
+                pass  # the buffer is full, so it will wake up; or it has ended
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping = True
+        self.poke()
+
+    def forget(self) -> None:
+        """After fork, in the child."""
+        if self._waker is not None:
+            for end in self._waker:
+                end.close()
+        for asked in (*self._owed, *self._new_owed):
+            asked.wire.forget()
+
+    def main(self) -> None:
+        try:
+            while not self._stopping:
+                try:
+                    selector, waker = _open_eyes()
+                except OSError:
+                    # No descriptor is left: the times are kept all the same, and what comes is read when there is one.
+                    self._blind_turn()
+                    continue
+                self._look(selector, waker)
+        except BaseException:
+            self.driver.watchdog_ended()
+            raise
+        finally:
+            for asked in (*self._owed, *self._new_owed):
+                asked.wire.close()
+
+    def _look(self, selector: selectors.BaseSelector, waker: tuple[socket.socket, socket.socket]) -> None:
+        self._waker = waker  # news from before there was a waker is looked at in the first turn
+        try:
+            while not self._stopping:
+                self._round(selector, waker[0])
+        finally:
+            selector.close()
+            for end in waker:
+                end.close()
+
+    def _blind_turn(self) -> None:
+        driver = self.driver
+        driver.sweep()
+        driver.starved()
+        with driver.lock:
+            due = driver.schedule.due(clock())
+        if due:
+            driver.renew(due)
+        time.sleep(_BLIND_S)
+
+    def _round(self, selector: selectors.BaseSelector, waker: socket.socket) -> None:
+        driver = self.driver
+        driver.sweep()
+        starved = driver.starved()
+        while self._new:
+            node, wire = self._new.pop()
+            selector.register(wire.sock, selectors.EVENT_READ, (node, wire))
+            self._read(selector, node, wire)  # TLS may have read ahead
+        while self._new_owed:
+            asked = self._new_owed.pop()
+            self._owed.add(asked)
+            selector.register(asked.wire.sock, selectors.EVENT_READ, asked)
+            self._read_owed(selector, asked)
+        while self._to_check:
+            self._ping(self._to_check.pop())
+        # The promise about when we look next is made before looking at the schedule, so that nothing falls between.
+        self._sleeps_until = float("inf")
+        with driver.lock:
+            next_at = driver.schedule.next_at()
+        wait_s = None
+        if next_at is not None:
+            self._sleeps_until = next_at
+            wait_s = max(0.0, next_at - clock())
+        elif self._lingers:
+            # Where there was a lease there will be another one, and its coming need not wake us.
+            self._sleeps_until = clock() + _LINGER_S
+            wait_s = _LINGER_S
+        if self._owed:
+            wait_s = _OWED_LOOK_S if wait_s is None else min(wait_s, _OWED_LOOK_S)
+        if self._pong_until:
+            pong_s = max(0.0, min(self._pong_until.values()) - clock())
+            wait_s = pong_s if wait_s is None else min(wait_s, pong_s)
+        if starved:
+            wait_s = _START_AGAIN_S if wait_s is None else min(wait_s, _START_AGAIN_S)
+        ready = selector.select(wait_s)
+        self._lingers = bool(ready)
+        for key, _ in ready:
+            if isinstance(key.data, PendingReply):
+                self._read_owed(selector, key.data)
+            elif key.data is None:
+                try:
+                    waker.recv(4096)
+                except OSError:
+                    pass
+            else:
+                self._read(selector, *key.data)
+        self._sleeps_until = 0.0
+        if self._pong_until:
+            now = clock()
+            for node in [node for node, until in self._pong_until.items() if until <= now]:
+                del self._pong_until[node]
+                self.drop(node)  # half-open, or as good as that
+        if self._owed:
+            now = clock()
+            for asked in [asked for asked in self._owed if asked.until <= now]:
+                self._disowned(selector, asked)
+                asked.wire.close()
+        if next_at is not None and clock() >= next_at:
+            with driver.lock:
+                due = driver.schedule.due(clock())
+            if due:
+                driver.renew(due)
+
+    def _read_owed(self, selector: selectors.BaseSelector, asked: PendingReply) -> None:
+        sock = asked.wire.sock
+        try:
+            answer = asked.read()
+        except ValueError:  # closed under us
+            answer = RequestFailed("broken", "closed", asked.node.name, maybe_executed=True, transient=True)
+        if answer is None:
+            return
+        self._disowned(selector, asked, sock)
+        if not isinstance(answer, RequestFailed):
+            if clock() - asked.sent_at < GRACE_S:
+                asked.node.slow = False
+            if asked.late is not None:
+                protocol = asked.late(asked.index, answer)
+                if protocol is not None:
+                    self.driver.spawn(protocol)
+
+    def _disowned(
+        self, selector: selectors.BaseSelector, asked: PendingReply, sock: socket.socket | None = None
+    ) -> None:
+        self._owed.discard(asked)
+        asked.node.owed -= 1
+        try:
+            selector.unregister(asked.wire.sock if sock is None else sock)
+        except (KeyError, ValueError):
+            pass
+
+    def _ping(self, node: Node) -> None:
+        wire = self.driver.inbox_at(node)
+        if wire is not None and node not in self._pong_until:
+            self._pong_until[node] = clock() + INBOX_TIMEOUT_S
+            try:
+                wire.sock.send(_PING)
+            except (OSError, ValueError):
+                pass  # no sign of life will come
+
+    def _read(self, selector: selectors.BaseSelector, node: Node, wire: Wire) -> None:
+        self._heard_at[node] = clock()
+        self._pong_until.pop(node, None)
+        try:
+            for reply in wire.read_ready():
+                self.driver.deliver(reply)
+        except (OSError, ValueError):
+            selector.unregister(wire.sock)
+            self._heard_at.pop(node, None)
+            self.driver.inbox_broken(node)
+
+
+def _open_eyes() -> tuple[selectors.BaseSelector, tuple[socket.socket, socket.socket]]:
+    """What the agent looks with, and what it is poked with. OSError when no descriptor is left."""
+    waker = socket.socketpair()
+    try:
+        selector = selectors.DefaultSelector()
+    except OSError:
+        for end in waker:
+            end.close()
+        raise
+    for end in waker:
+        ours(end)
+        end.setblocking(False)
+    ours(selector)
+    selector.register(waker[0], selectors.EVENT_READ, None)
+    return selector, waker
