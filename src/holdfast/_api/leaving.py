@@ -101,7 +101,10 @@ class _Exit(functools.partial[Any]):
             begun = _beginning.get(get_ident())
             if begun is not None and begun[1] is block:
                 _beginning.pop(get_ident(), None)  # it was only looked at
-            frame = sys._getframe(1)
+            try:
+                frame = sys._getframe(1)
+            except ValueError:
+                return  # no Python code lets go of it: a thread ends, or the interpreter
             if _enters(frame.f_code.co_code, frame.f_lasti):
                 owner._not_entered()
         elif len(block) == 1:

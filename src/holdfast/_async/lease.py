@@ -348,7 +348,11 @@ class Lease:
         if hold is None or hold.state is _RELEASED:
             return
         try:
-            if hold.alive and self._never_arrived(sys._getframe(1)):
+            try:
+                dropped_by = sys._getframe(1)
+            except ValueError:
+                dropped_by = None  # no Python code: a thread ends, or the interpreter
+            if dropped_by is not None and hold.alive and self._never_arrived(dropped_by):
                 self._abandon()
                 return
             self._session.disown(self)

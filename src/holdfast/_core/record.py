@@ -198,6 +198,15 @@ class LeaseRecord:
             if self.on_loss is not None:
                 self.on_loss(reason)
 
+    def lose_again(self, reason: str) -> None:
+        """Go on with a `lose` that an exception may have come out of, at any point."""
+        if self.alive:
+            self._end()
+            self.reason = reason
+            self.state = LeaseState.LOST
+        if self.state is LeaseState.LOST and self.on_loss is not None:
+            self.on_loss(reason)
+
     def mark_released(self) -> bool:
         """Its owner gives it back; False when it had ended before."""
         if not self.alive or not self._end():

@@ -830,7 +830,9 @@ class ThreadDriver:
         self.sweep()
         now = clock()
         for hold in (*self.schedule, *self._abandoned):
-            if not hold.check_expired(now):
+            if hold in self.unreleased:
+                hold.lose_again(reason)  # an exception ended an earlier close() there
+            elif not hold.check_expired(now):
                 self.unreleased[hold] = None
                 hold.lose(reason)
         self.schedule = Schedule(self.settings)
