@@ -74,7 +74,7 @@ class ConfigurationError(HoldfastError, ValueError):
     allowed: str
 
     def __init__(self, argument: str, value: object, allowed: str) -> None:
-        value = _without_secrets(value)
+        value = _without_secrets(value, argument in _ADDRESSES)
         shown = _shown(value)
         super().__init__(
             f"{argument} = {shown} is not allowed: {allowed}", argument=argument, value=value, allowed=allowed
@@ -109,17 +109,43 @@ def redacted(url: str) -> str:
     return f"{scheme}://{'…@' if at else ''}{hosts}{path}{'?…' if len(behind) > len(path) else ''}"
 
 
-def _without_secrets(value: Any) -> Any:
+#: Arguments that say where a server is: whatever else is given there may be a setting with a password in it.
+_ADDRESSES = frozenset({"url", "redis_client", "servers", "client"})
+_PLAIN = (str, bytes, bytearray, bool, int, float, type(None))
+
+
+def _without_secrets(value: Any, address: bool) -> Any:
     """The part of an argument that an error may keep: URLs and clients of redis-py contain passwords."""
     if isinstance(value, (bytes, bytearray)) and (b"://" in value or b"@" in value):
         value = bytes(value).decode("utf-8", "replace")
     if isinstance(value, str):
         return redacted(value) if "://" in value or "@" in value else value
     if type(value) in (list, tuple) and len(value) <= 100:
-        return [_without_secrets(each) for each in value]
-    if hasattr(type(value), "from_url") or hasattr(value, "connection_pool") or hasattr(value, "connection_kwargs"):
-        return f"<{type(value).__module__}.{type(value).__qualname__}>"
+        return [_without_secrets(each, address) for each in value]
+    if not isinstance(value, _PLAIN) and (address or _may_show_secrets(value)):
+        return _KindOf(value)
     return value
+
+
+def _may_show_secrets(value: object) -> bool:
+    for mark in ("from_url", "connection_pool", "connection_kwargs", "netloc"):  # the last one: a URL in its parts
+        if hasattr(value, mark):
+            return True
+    try:
+        shown = repr(value)
+    except Exception:
+        return False  # and nothing is shown
+    return "://" in shown or "@" in shown
+
+
+class _KindOf:
+    """What an error keeps of a value that it must not show."""
+
+    def __init__(self, value: object) -> None:
+        self._shown = f"<{type(value).__module__}.{type(value).__qualname__}>"
+
+    def __repr__(self) -> str:
+        return self._shown
 
 
 def _shown(value: object) -> str:

@@ -6,13 +6,16 @@ Each URL is given to each way in. Most are wrong in some way: a wrong one is whe
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import json
 import pickle
 import traceback
+import types
 import warnings
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -183,6 +186,40 @@ def test_no_client_tells_it(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     go_through(URLS[at], True, monkeypatch)
 
 
+@dataclasses.dataclass(frozen=True)
+class Dsn:
+    """As the URL types of libraries for settings: not a str, and shown whole."""
+
+    url: str
+
+
+def given_as(url: str) -> Iterator[Any]:
+    """What else programs keep a URL or its parts in."""
+    yield Dsn(url)
+    yield {url: 1}
+    yield {"host": "db1", "port": 6379, "url": url}
+    yield {url}
+    yield [url] * 101
+    with contextlib.suppress(ValueError):
+        yield urlsplit(url)
+
+
+def test_a_setting_that_is_no_url_is_not_shown() -> None:
+    for module in (holdfast, holdfast.asyncio):
+        api: Any = module
+        for settings in ({"host": "db1", "password": SECRET}, types.SimpleNamespace(password=SECRET)):
+            for make in (
+                api.connect,
+                api.Client,
+                api.Client.quorum,
+                lambda each, api=api: api.Client.quorum([each] * 3),
+            ):
+                with pytest.raises(holdfast.ConfigurationError) as refused:
+                    make(settings)
+                check(told_by(refused.value), f"{module.__name__}: {type(settings).__name__}")
+                assert type(settings).__name__ in str(refused.value)
+
+
 def go_through(url: str, asking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncio
 
@@ -204,6 +241,15 @@ def go_through(url: str, asking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
             check(told(lambda api=api: api.Client.quorum([url, url, other])), f"{name}.Client.quorum, one twice")
             check(told(lambda api=api: api.Client.quorum([url, *more])), f"{name}.Client.quorum")
             check(told(lambda api=api: api.connect(url.encode())), f"{name}.connect(bytes)")
+            for given in given_as(url):
+                what = type(given).__name__
+                check(told(lambda api=api, given=given: api.connect(given)), f"{name}.connect({what})")
+                check(told(lambda api=api, given=given: api.Client(given)), f"{name}.Client({what})")
+                check(told(lambda api=api, given=given: api.Client.quorum(given)), f"{name}.Client.quorum({what})")
+                check(
+                    told(lambda api=api, given=given: api.Client.quorum([given] * 3)), f"{name}.Client.quorum of {what}"
+                )
+                check(told(lambda api=api, given=given: api.connect().lock(given)), f"{name}.Client.lock({what})")
             library: Any = redis if api is holdfast else redis.asyncio
             with contextlib.suppress(Exception):
                 theirs = library.Redis.from_url(url)
