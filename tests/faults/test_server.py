@@ -151,6 +151,28 @@ def test_29_scripts_that_are_forgotten_are_loaded_again(
     assert not look.exists(key_of(unique_name))
 
 
+def test_29_a_script_that_is_forgotten_costs_one_request_more(
+    face: Face, private_server: Any, looking_at: Any, unique_name: str
+) -> None:
+    """On a slow wire each one takes a part of the lease's time."""
+    server = private_server("valkey")
+    look = looking_at(server)
+    lock = face.connect(server.url).lock(unique_name, ttl=LONG_S)
+    lock.acquire().release()  # the next one begins with the fast path
+
+    def requests_of(step: Callable[[], Any]) -> list[int]:
+        look.script_flush()
+        look.config_resetstat()
+        step()
+        told = look.info("commandstats")
+        return [told.get(f"cmdstat_{command}", {"calls": 0})["calls"] for command in ("evalsha", "eval")]
+
+    leases: list[Any] = []
+    assert requests_of(lambda: leases.append(lock.acquire())) == [1, 1]
+    assert requests_of(lambda: leases[0].extend(LONG_S)) == [1, 1]
+    assert requests_of(leases[0].release) == [1, 1]
+
+
 @OLDEST_AND_NEWEST
 def test_32_a_script_that_blocks_the_server_is_waited_out(
     face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind

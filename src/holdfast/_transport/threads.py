@@ -477,7 +477,8 @@ class Node:
         if wire.has_more() or not fits(reply):
             refused = self._checked(wire, (reply,), (fits,))
             if refused is not None and str(refused).startswith("NOSCRIPT"):
-                reply = self._exchange_on(wire, packed, (fits,), max(_LEAST_S, until - clock()), script)[0]
+                whole = spelled_out(packed, script)
+                reply = self._exchange_on(wire, whole, (fits,), max(_LEAST_S, until - clock()), None)[0]
                 refused = reply if type(reply) is hiredis.ReplyError else None
         wire.used_at = clock()
         idle.append(wire)
