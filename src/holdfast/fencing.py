@@ -28,7 +28,7 @@ import threading
 from typing import Protocol, TypeVar
 
 from holdfast._api.options import Duration, check_count, ttl_ms_of
-from holdfast.errors import StaleFencingToken
+from holdfast.errors import ConfigurationError, StaleFencingToken
 
 __all__ = ["FenceGate", "StaleFencingToken", "check_rowcount", "guarded_set"]
 
@@ -64,6 +64,8 @@ def guarded_set(
     """
     token = check_count("fencing_token", fencing_token, 1, _TOKEN_MAX)
     ttl_ms = None if ttl is None else ttl_ms_of(ttl)
+    if not hasattr(client, "_fenced_set"):
+        raise ConfigurationError("client", client, "a holdfast.Client, or one of holdfast.asyncio")
     return client._fenced_set(key, value, token, ttl_ms, ttl_ms_of(remember, "remember"))
 
 

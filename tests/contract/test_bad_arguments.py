@@ -210,7 +210,36 @@ def test_functions_that_would_run_later_are_refused(face: Face, locks: Any, uniq
                 lease.on_lost(coroutine)
 
 
+def test_what_cannot_be_called_is_refused_before_anything_is_waited_for(
+    face: Face, locks: Any, others: Any, unique_name: str
+) -> None:
+    lock, election = locks.lock(unique_name), locks.election(unique_name)
+    leads = others.election(unique_name).campaign()
+    for value in (None, 7, "lead"):
+        with pytest.raises(holdfast.ConfigurationError, match=r"^lead = .* is not allowed: a function"):
+            election.run(value)
+        with pytest.raises(holdfast.ConfigurationError, match=r"^function = .* is not allowed: a function"):
+            locks.optimistic(unique_name).run(value)
+        if face.name == "threads":  # the wrapper for asyncio makes a function of its own of it
+            with lock, pytest.raises(holdfast.ConfigurationError, match=r"^predicate = .* is not allowed: a function"):
+                locks.condition(lock).wait_for(value)
+    leads.release()
+
+
+@pytest.mark.parametrize("value", [None, 0, 1, 60, "no", 1.5], ids=label)
+def test_keep_ttl_is_true_or_false(locks: Any, raw: Any, unique_name: str, value: Any) -> None:
+    with pytest.raises(holdfast.ConfigurationError, match=r"^keep_ttl = .* is not allowed: True or False"):
+        locks.compare_and_set(unique_name, None, "new", keep_ttl=value)
+    assert not raw.exists(unique_name)
+
+
 # ---------------------------------------------------------------- what is no client
+
+
+@pytest.mark.parametrize("value", [None, "client", redis.Redis(), redis.asyncio.Redis()], ids=repr)
+def test_a_guarded_write_takes_a_client_of_ours(value: Any) -> None:
+    with pytest.raises(holdfast.ConfigurationError, match=r"^client = .* is not allowed: a holdfast\.Client"):
+        fencing.guarded_set(value, "key", "value", 1)
 
 
 class MyRedis(redis.Redis):

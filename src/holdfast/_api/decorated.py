@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.errors import ConfigurationError
 
-__all__ = ["check_function", "check_result", "refuse_coroutine_function"]
+__all__ = ["check_callable", "check_function", "check_result", "refuse_coroutine_function"]
 
 _LATER = "its body would run after the lock was released; take the lock inside the body, `{}with locks.lock(…):`"
 
@@ -45,6 +45,12 @@ def check_function(function: Any, *, asynchronous: bool) -> None:
             return
     if asynchronous:
         raise ConfigurationError("function", function, f"{wanted}; plain functions belong to holdfast.Client.locked")
+
+
+def check_callable(argument: str, function: Any) -> None:
+    """Refuse what cannot be called before anything is waited for."""
+    if not callable(function):
+        raise ConfigurationError(argument, function, "a function")
 
 
 def refuse_coroutine_function(argument: str, function: Any) -> None:

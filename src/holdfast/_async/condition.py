@@ -9,7 +9,8 @@ from typing import TypeVar, cast
 
 from holdfast._api import hook
 
-# sync-add: from holdfast._api.decorated import refuse_coroutine_function
+# sync: from holdfast._api.decorated import check_callable, refuse_coroutine_function
+from holdfast._api.decorated import check_callable
 from holdfast._api.options import Duration, check_count, timeout_of
 from holdfast._async.entering import Enterable
 from holdfast._async.kernel import wait_turn
@@ -136,6 +137,7 @@ class Condition(Enterable[Lease]):
         """
         timeout_s = timeout_of(timeout)
         until = None if timeout_s is None else clock() + timeout_s
+        check_callable("predicate", predicate)
         # sync-add: refuse_coroutine_function("predicate", predicate)
         while True:
             # sync-drop

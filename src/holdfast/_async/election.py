@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from holdfast._api.decorated import check_callable
 from holdfast._api.lease_stack import Leads, LeaseStack
 from holdfast._api.options import Duration, Options, timeout_of
 from holdfast._async.callbacks import awaited
@@ -157,6 +158,7 @@ class Election(Enterable[Lease]):
 
         What `lead` raises ends it too, but for the `LeaseLost` of this leadership.
         """
+        check_callable("lead", lead)
         while True:
             # sync: lease = self.campaign(cancel=cancel)
             lease = await self.campaign()

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar, cast
 
-from holdfast._api.options import Duration, check_name, check_value, ttl_ms_of
+from holdfast._api.decorated import check_callable
+from holdfast._api.options import Duration, check_bool, check_name, check_value, ttl_ms_of
 from holdfast._core import optimistic
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
@@ -103,6 +104,7 @@ class Optimistic:
         Raises `OptimisticConflict` after `attempts` attempts, `OutcomeUnknown` when the answer to the write was lost,
         and whatever the function raises (nothing was written then).
         """
+        check_callable("function", function)
         session = self._session
         driver = session.driver
         request_timeout_s = session.settings.request_timeout_s
@@ -143,7 +145,7 @@ def compare_and_set(
     session: Session, key: str, expected: Value | None, new: Value, ttl: Duration | None, keep_ttl: bool
 ) -> bool:
     """See `Client.compare_and_set`."""
-    if keep_ttl and ttl is not None:
+    if check_bool("keep_ttl", keep_ttl) and ttl is not None:
         raise ConfigurationError("keep_ttl", keep_ttl, "not both of ttl and keep_ttl")
     ttl_ms = -1 if keep_ttl else None if ttl is None else ttl_ms_of(ttl)
     if expected is None and keep_ttl:
