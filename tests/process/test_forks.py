@@ -6,6 +6,7 @@ import asyncio
 import json
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -14,10 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from redis.asyncio.connection import AbstractConnection
 
 import holdfast
 import holdfast.asyncio
 from holdfast import embedded
+from holdfast._transport import aio as transport
 from testbed.servers import unique
 from testbed.waiting import eventually
 
@@ -141,6 +144,60 @@ def test_a_forked_child_has_nothing_of_busy_threads(
     assert called == []
 
 
+def test_a_fork_waits_for_a_socket_that_nobody_knows_yet(
+    valkey_server: embedded.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = _descriptors()
+    made = threading.Event()
+    make = socket.socket
+
+    def late(*args: Any) -> socket.socket:
+        sock = make(*args)
+        made.set()
+        time.sleep(0.05)
+        return sock
+
+    monkeypatch.setattr(socket, "socket", late)
+    with holdfast.connect(valkey_server.url) as locks:
+        thread = threading.Thread(target=locks.lock(unique("fork")).holder)
+        thread.start()
+        assert made.wait(30)
+        assert _in_child(lambda: _inherited(before)) == []
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("where", "step"),
+    [
+        pytest.param(AbstractConnection, "on_connect_check_health", id="a connection"),
+        pytest.param(transport, "is_confirmation", id="an inbox"),
+    ],
+)
+def test_a_forked_child_has_nothing_of_what_an_event_loop_is_making(
+    where: Any, step: str, valkey_server: embedded.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before: dict[int, str] = {}
+    found: list[Any] = []
+    original = getattr(where, step)
+
+    def forks(*args: Any, **options: Any) -> Any:
+        found.append(_in_child(lambda: _inherited(before)))
+        return original(*args, **options)
+
+    async def main() -> None:
+        before.update(_descriptors())
+        async with holdfast.asyncio.connect(valkey_server.url) as locks:
+            lock = locks.lock(unique("fork"))
+            async with lock:
+                with pytest.raises(holdfast.AcquireTimeout):
+                    await asyncio.create_task(lock.acquire(timeout=0.2))
+
+    monkeypatch.setattr(where, step, forks)
+    asyncio.run(main())
+    assert found
+    assert not any(found)
+
+
 def test_a_block_that_is_left_in_the_child_raises_there_only(valkey_server: embedded.Server) -> None:
     locks = holdfast.connect(valkey_server.url, ttl=30)
     name = unique("fork")
@@ -183,7 +240,8 @@ def test_a_forked_child_has_nothing_of_an_event_loop(valkey_server: embedded.Ser
             await locks.lock(f"{name}-taken").acquire()
 
         tasks = [asyncio.create_task(each()) for each in (busy, busy, waiting)]
-        await asyncio.sleep(0.2)
+        while not await other.lock(f"{name}-taken").waiters():
+            await asyncio.sleep(0.01)  # asyncio itself has a socket for a moment before we know of it
 
         def look() -> Any:
             return {

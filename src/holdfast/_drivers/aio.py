@@ -49,7 +49,7 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, Busy, Grant, granted, released, within
 from holdfast._drivers.reopening import Reopening
 from holdfast._lua import SCRIPTS
-from holdfast._transport.aio import Inbox, Node, told_already
+from holdfast._transport.aio import Inbox, Node, forget_half_made, told_already
 from holdfast._transport.clock import clock
 from holdfast._transport.cluster_aio import AioCluster
 from holdfast._transport.limits import GONE, REDIRECTS_MAX
@@ -1057,6 +1057,7 @@ def _time_is_up(future: asyncio.Future[Wake | None]) -> None:
 def _after_fork_in_child() -> None:
     for driver in tuple(_drivers):
         driver.forget("forked")
+    forget_half_made()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

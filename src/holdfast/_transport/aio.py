@@ -34,7 +34,7 @@ from holdfast._transport.pack import pack_command, spelled_out
 from holdfast._transport.refusals import connection_failed
 from holdfast._transport.single import describe
 
-__all__ = ["Inbox", "Node", "Wire", "node_of_client", "spelled_out", "told_already"]
+__all__ = ["Inbox", "Node", "Wire", "forget_half_made", "node_of_client", "spelled_out", "told_already"]
 
 #: A connection attempt, handshake and discovery included, is given up after this, s.
 CONNECT_TIMEOUT_S = 5.0
@@ -60,11 +60,26 @@ _Push: type = getattr(hiredis, "PushNotification", type(None))
 _Request: TypeAlias = "tuple[asyncio.Future[Any], float, bytes, Script | None, Fits | None]"
 
 
+#: What no node knows yet: connections in their handshake, inboxes before their confirmation.
+_half_made: WeakSet[Any] = WeakSet()
+
+
+def forget_half_made() -> None:
+    """After fork in the child, as `Wire.forget`."""
+    for each in tuple(_half_made):
+        if isinstance(each, Inbox):
+            each.forget()
+        elif getattr(each, "_writer", None) is not None:
+            _forget_transport(each._writer.transport)
+    _half_made.clear()
+
+
 async def _connect(node: Node) -> Any:
     """A connection of the client library, handshake done. Raises `RequestFailed`."""
     connection: Any = None
     try:
         connection = node.make()
+        _half_made.add(connection)
         node.tls = is_tls(connection)
         # Nothing is repeated behind our back; and nobody would listen to notices of maintenance.
         connection.retry = type(connection.retry)(NoBackoff(), 0)
@@ -499,6 +514,7 @@ class Inbox(asyncio.Protocol):
     async def subscribe(self) -> None:
         """Connect, and wait for the confirmation. Raises `RequestFailed`."""
         connection = await _connect(self.node)
+        _half_made.add(self)
         self._transport, self._kept, ahead = _take_over(connection, self)
         if self._transport.is_closing():
             self.connection_lost(None)

@@ -15,7 +15,7 @@ import hiredis
 from holdfast._core.failure import RequestFailed, refusal
 from holdfast._transport.clock import clock
 from holdfast._transport.handshake import unreachable
-from holdfast._transport.inherited import ours
+from holdfast._transport.inherited import opened
 from holdfast._transport.pack import pack_command
 
 __all__ = ["Address", "address_of_url"]
@@ -94,8 +94,7 @@ class Connection:
     def _dial(self) -> socket.socket:
         address = self._address
         if address.path is not None:
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            ours(sock)
+            sock = opened(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 sock.settimeout(self._left_s(self.socket_connect_timeout))
                 sock.connect(address.path)
@@ -107,8 +106,7 @@ class Connection:
         host: Any = address.host.encode() if address.host.isascii() else address.host
         refused: OSError | None = None
         for family, kind, protocol, _, where in socket.getaddrinfo(host, address.port, 0, socket.SOCK_STREAM):
-            sock = socket.socket(family, kind, protocol)
-            ours(sock)
+            sock = opened(family, kind, protocol)
             try:
                 sock.settimeout(self._left_s(self.socket_connect_timeout))
                 sock.connect(where)
