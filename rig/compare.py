@@ -65,7 +65,7 @@ The bounds: an operation may take 12 s beyond its own timeout, and 72 s once ser
 lock of a life whose release was lost stays for its ttl, 60 s). These are seconds in which the process ran: time in
 which it was stopped, or waited for a core, is not held against it. Locks of a graceful end are free within 5 s.
 What a process has left has 20 s to go, and memory may grow by 6 MB. After the run, keys and connections have the
-ttl and 10 s to go. A permit or a reader whose time is over is no lease, though its key stays for another minute.
+ttl and 10 s to go. A permit or a reader whose time is over is not a lease, though its key stays for another minute.
 
 With all faults on, servers and connections are left alone for the first two fifths of the run: only then is a lock
 that is left behind the process's fault. What this can find, it has found: commit adc547f, before any of it was

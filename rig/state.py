@@ -88,7 +88,10 @@ class LifeState(ABC):
         self._module = importlib.import_module("holdfast.asyncio" if config["api"] == "asyncio" else "holdfast")
         self._public = importlib.import_module("holdfast")
         self.errors: type[Exception] = self._public.HoldfastError
-        assert self._module.Semaphore  # has the family imported, whose classes are no leak
+        # The family is imported now: its classes are no leak, and an exception at a random bytecode of the import
+        # system leaves a module locked for good, whatever the library does.
+        for name in self._module.__all__:
+            getattr(self._module, name)
         self._writers: dict[int, Writer] = {}
         self._told: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self._told_s = 0.0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import signal
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from typing import Any
 
 import pytest
@@ -342,3 +344,27 @@ def test_what_sleeps_in_the_background_is_done_all_the_same(valkey_server: embed
     assert in_a_step.wait(PATIENCE_S)
     locks.close()
     assert done == ["paid"]
+
+
+def test_a_transaction_of_a_client_that_was_closed_leaves_no_coroutine_behind(
+    valkey_server: embedded.Server, unique_name: str
+) -> None:
+    async def main() -> None:
+        locks = holdfast.asyncio.connect(valkey_server.url)
+
+        async def late(transaction: Any) -> None:
+            await locks.close()
+            with pytest.raises(holdfast.ClientClosed):
+                await transaction.get(unique_name)
+
+        with contextlib.suppress(holdfast.ClientClosed):
+            await locks.optimistic(unique_name).run(late)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        unraisable: list[Any] = []
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(sys, "unraisablehook", unraisable.append)
+            asyncio.run(main())
+            gc.collect()
+    assert [str(each.exc_value) for each in unraisable] == []

@@ -46,9 +46,10 @@ class Transaction:
     async def execute(self, *command: Value) -> Reply:
         """Carry out a command now, as `execute("HGET", key, field)`: int, bytes, None, or a list of these."""
         session = self._session
+        driver = session.driver  # raises when the client is closed: before there is something to run
         read = optimistic.read(self._connection, self._keys[0], _checked(command), session.settings.request_timeout_s)
         try:
-            return await session.driver.run(read)
+            return await driver.run(read)
         except RequestFailed as failure:
             # A write would be asked for by `queue`.
             failure.maybe_executed = failure.maybe_executed and failure.kind != "broken"

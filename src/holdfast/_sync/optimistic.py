@@ -49,9 +49,10 @@ class Transaction:
     def execute(self, *command: Value) -> Reply:
         """Carry out a command now, as `execute("HGET", key, field)`: int, bytes, None, or a list of these."""
         session = self._session
+        driver = session.driver  # raises when the client is closed: before there is something to run
         read = optimistic.read(self._connection, self._keys[0], _checked(command), session.settings.request_timeout_s)
         try:
-            return session.driver.run(read)
+            return driver.run(read)
         except RequestFailed as failure:
             # A write would be asked for by `queue`.
             failure.maybe_executed = failure.maybe_executed and failure.kind != "broken"
