@@ -2,8 +2,8 @@
 
 Law: it never waits for a server, so that a loss is announced at its deadline even while every server hangs.
 
-Theory: it sleeps in a selector until something can be read, or until the schedule has something due; whoever brings a
-time forward wakes it through a pair of sockets. What takes a server's time (renewals, give-backs) it hands on.
+Theory: it sleeps in a selector until something can be read, or until the schedule has something due; a thread that
+brings a time forward wakes it through a pair of sockets. What takes a server's time (renewals, give-backs) it hands on.
 """
 
 from __future__ import annotations
