@@ -236,7 +236,9 @@ def test_keep_ttl_is_true_or_false(locks: Any, raw: Any, unique_name: str, value
 # ---------------------------------------------------------------- what is no client
 
 
-@pytest.mark.parametrize("value", [None, "client", redis.Redis(), redis.asyncio.Redis()], ids=repr)
+@pytest.mark.parametrize(
+    "value", [None, "client", redis.Redis(), redis.asyncio.Redis()], ids=["None", "a str", "redis", "redis.asyncio"]
+)
 def test_a_guarded_write_takes_a_client_of_ours(value: Any) -> None:
     with pytest.raises(holdfast.ConfigurationError, match=r"^client = .* is not allowed: a holdfast\.Client"):
         fencing.guarded_set(value, "key", "value", 1)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+import holdfast
 from holdfast import embedded
 from testbed import servers
 
@@ -97,3 +100,48 @@ def test_handlers_at_random_moments(server: embedded.Server) -> None:
 def test_handlers_at_more_random_moments(server: embedded.Server) -> None:
     for first in range(0, 16, 4):
         play(server, range(first, first + 4))
+
+
+class _TimeLimit(Exception):
+    """As those that task queues raise in their workers."""
+
+
+class _Handler:
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __call__(self, *_: object) -> None:
+        raise self.error
+
+    def method(self, *_: object) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("kind", [_TimeLimit, TimeoutError])
+@pytest.mark.parametrize("form", ["a method", "an object", "a partial"])
+def test_what_a_handler_raises_comes_out_as_it_is(
+    server: embedded.Server, unique_name: str, kind: type[Exception], form: str
+) -> None:
+    """The server hangs, so that the handler runs in the system call that waits for it, or connects to it."""
+    handler = _Handler(kind("the limit of the program"))
+    forms: dict[str, Callable[..., object]] = {
+        "a method": handler.method,
+        "an object": handler,
+        "a partial": functools.partial(_Handler.method, handler),
+    }
+    locks = holdfast.connect(server.url)
+    lock = locks.lock(unique_name)
+    lock.acquire().release()
+    before = signal.signal(signal.SIGALRM, forms[form])
+    server.pause()
+    try:
+        for call in (lock.try_acquire, lock.holder, lock.acquire, lock.locked):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(kind) as raised:
+                call()
+            assert raised.value is handler.error
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        server.resume()
+        locks.close()

@@ -14,6 +14,7 @@ import hiredis
 
 from holdfast._core.failure import RequestFailed, refusal
 from holdfast._transport.clock import clock
+from holdfast._transport.handlers import raised_by_handler
 from holdfast._transport.handshake import unreachable
 from holdfast._transport.inherited import opened
 from holdfast._transport.pack import pack_command
@@ -115,6 +116,8 @@ class Connection:
                 return sock
             except OSError as error:
                 sock.close()
+                if raised_by_handler(error):
+                    raise
                 refused = refused or error
             except BaseException:
                 sock.close()

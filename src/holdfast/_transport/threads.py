@@ -14,6 +14,7 @@ import _socket
 import os
 import select
 import socket
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -37,6 +38,7 @@ from holdfast._lua import SCRIPTS, Script
 from holdfast._transport.clock import clock
 from holdfast._transport.dial import Attempts
 from holdfast._transport.greenlets import poll_of_the_system
+from holdfast._transport.handlers import interruption, raised_by_handler
 from holdfast._transport.handshake import is_tls, late
 from holdfast._transport.inherited import ours
 from holdfast._transport.limits import MISPLACED
@@ -328,6 +330,7 @@ class Node:
     def _connected(self, request_timeout_s: float) -> Wire:
         until = clock() + request_timeout_s
         connection = None
+        before = sys.exc_info()[1]
         try:
             connection = self._make()
             self._tls = is_tls(connection)
@@ -342,11 +345,13 @@ class Node:
                     setattr(connection, limit, request_timeout_s if given is None else min(given, request_timeout_s))
             connection.connect()
             return Wire(connection, self._wires)
-        except RequestFailed:
-            raise  # a connection of our own says what is wrong
         except Exception as error:
             if connection is not None:
                 connection.disconnect()
+            if (raised := interruption(error, before)) is not None:
+                raise raised from None
+            if isinstance(error, RequestFailed):
+                raise  # a connection of our own says what is wrong
             # Imported here: it knows the errors of redis-py, which takes longer to import than all else together.
             try:
                 from holdfast._transport.refusals import connection_failed
@@ -499,6 +504,9 @@ class Node:
         try:
             done = wire.is_done()
         except Exception as error:
+            if raised_by_handler(error):
+                wire.close()
+                raise
             raise self._nonsense(wire, str(error), expected_of(None)) from error
         if not done:
             raise self._nonsense(wire, "more than one reply", expected_of(None))
@@ -512,6 +520,8 @@ class Node:
     def _failed(self, wire: Wire, error: BaseException, request_timeout_s: float) -> RequestFailed | None:
         """Closes the connection. The trouble that it was, or None for what is not the server's."""
         wire.close()
+        if raised_by_handler(error):
+            return None
         if isinstance(error, (TimeoutError, BlockingIOError)):
             self.drop_idle()  # if the network is gone they are as dead, and each would cost as long
             said = f"no answer within {request_timeout_s:.3g} s"
@@ -670,21 +680,16 @@ class Node:
             reply = wire.read_any()
             if type(reply) is not hiredis.ReplyError and not is_confirmation(reply, channel):
                 raise self._nonsense(wire, repr(reply), "a confirmation of SUBSCRIBE")
-        except (TimeoutError, BlockingIOError):
-            wire.close()
-            raise RequestFailed(
-                "silent", "no answer to SUBSCRIBE", self.name, maybe_executed=False, transient=True
-            ) from None
-        except OSError as error:
-            wire.close()
-            raise RequestFailed("broken", str(error), self.name, maybe_executed=False, transient=True) from error
         except RequestFailed:
             raise
-        except Exception as error:  # of the parser
-            raise self._nonsense(wire, str(error), "a confirmation of SUBSCRIBE") from error
-        except BaseException:
-            wire.close()
-            raise
+        except BaseException as error:
+            failure = self._failed(wire, error, request_timeout_s)
+            if failure is None:
+                raise
+            if failure.kind == "nonsense":
+                raise nonsense(str(error), "a confirmation of SUBSCRIBE", self.name) from error
+            message = "no answer to SUBSCRIBE" if failure.kind == "silent" else failure.message
+            raise RequestFailed(failure.kind, message, self.name, maybe_executed=False, transient=True) from error
         if isinstance(reply, hiredis.ReplyError):
             wire.close()
             raise self.refused(reply)

@@ -1,0 +1,50 @@
+"""What a signal handler of the program raises while a request is under way.
+
+Law: it comes out as it is, and is never taken for a failure of the server: a time limit of the program, for example.
+
+Theory: it may be of any type, TimeoutError included, so its type does not tell. But its traceback goes through the
+code of a handler that is installed.
+"""
+
+from __future__ import annotations
+
+import signal
+from types import CodeType, TracebackType
+from typing import Any
+
+__all__ = ["interruption", "raised_by_handler"]
+
+
+def raised_by_handler(error: BaseException) -> bool:
+    """Whether a signal handler raised it. Only asked for an error, so its cost does not matter."""
+    codes = {_code(signal.getsignal(number)) for number in signal.valid_signals()}
+    at: TracebackType | None = error.__traceback__
+    while at is not None:
+        if at.tb_frame.f_code in codes:
+            return True
+        at = at.tb_next
+    return False
+
+
+def interruption(error: BaseException, before: BaseException | None) -> BaseException | None:
+    """What a handler raised, also where a client library has made an error of its own of it.
+
+    `before`: the exception that was being handled when the library was called: what came before it is not looked at.
+    """
+    each: BaseException | None = error
+    for _ in range(8):
+        if each is None or each is before:
+            return None
+        if raised_by_handler(each):
+            return each
+        each = each.__cause__ or each.__context__
+    return None
+
+
+def _code(handler: Any) -> CodeType | None:
+    handler = getattr(handler, "func", handler)  # of a partial
+    handler = getattr(handler, "__func__", handler)  # of a method
+    if callable(handler) and not hasattr(handler, "__code__"):
+        handler = getattr(type(handler).__call__, "__func__", type(handler).__call__)
+    found = getattr(handler, "__code__", None)
+    return found if isinstance(found, CodeType) else None
