@@ -301,7 +301,10 @@ class World:
 
         for name in holdfast.__all__:
             getattr(holdfast, name)  # what is imported lazily is not imported under the scheduler
+        from holdfast._drivers import identity
         from holdfast._transport import clock as clocks
+
+        identity.here()  # what a process makes once is not made under the scheduler
 
         put: list[tuple[Any, str, Any]] = []
 
@@ -323,6 +326,8 @@ class World:
                     replace(module, "random", self.random_module)
                 if name in ("holdfast._drivers.threads", "holdfast._drivers.watchdog"):
                     replace(module, "socket", self.socket)
+                if hasattr(module, "new_poll"):
+                    replace(module, "new_poll", lambda: _Poll(self))
         replace(
             sys.modules["holdfast._sync.lifecycle"],
             "threads_topology",
@@ -597,6 +602,20 @@ class _Selector:
 
     def close(self) -> None:
         self._keys.clear()
+
+
+class _Poll:
+    """What `new_poll()` gives. Nodes without pipelines have no descriptors: only time passes in it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def register(self, fd: int, _events: int) -> None:
+        raise AssertionError(f"nothing here has a descriptor, but {fd} is polled")
+
+    def poll(self, wait_ms: float) -> list[tuple[int, int]]:
+        self._world.sleep(wait_ms / 1000)
+        return []
 
 
 # ---------------------------------------------------------------------- the server
