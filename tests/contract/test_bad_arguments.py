@@ -162,7 +162,7 @@ def test_values_mean_the_same_with_and_without_a_script(face: Face, locks: Any, 
     for number, (value, stored) in enumerate([("ä", "ä".encode()), (b"\xff", b"\xff"), (7, b"7"), (0.5, b"0.5")]):
         key = f"{unique_name}-{number}"
         for native in (True, False):
-            getattr(locks, "_target", locks)._ifeq = native
+            getattr(locks, "_target", locks)._session._ifeq = native
             assert locks.compare_and_set(key, None, value)
             assert not locks.compare_and_set(key, b"other", "x")
             assert transact(face, locks, key, lambda tx, key=key: tx.get(key)) == stored  # type: ignore[misc]

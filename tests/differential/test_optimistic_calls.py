@@ -188,11 +188,11 @@ class Swap(RuleBasedStateMachine):
 
 def test_compare_and_set_both_ways(face: Face, valkey_server: Any, look_bytes: Any) -> None:
     native, scripted = face.connect(valkey_server.url), face.connect(valkey_server.url)
-    inner = getattr(scripted, "_target", scripted)
+    inner = getattr(scripted, "_target", scripted)._session
     inner._ifeq = False
     Swap.ways, Swap.raw = [native, scripted], look_bytes
     run_machine(Swap, 30, 30)
-    assert getattr(native, "_target", native)._ifeq is True, "this server has SET … IFEQ"
+    assert getattr(native, "_target", native)._session._ifeq is True, "this server has SET … IFEQ"
     assert inner._ifeq is False
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import importlib
 import inspect
+import typing
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -40,6 +41,16 @@ NOT_PLAYED: dict[str, str] = {
             ),
             *(f"Holder.{fact}" for fact in ("client_since", "fencing_token", "host", "ours", "pid", "program")),
             *("Holder.remaining_s", "Holder.since", "Holder.token"),
+            *(f"{kind}Status.{fact}" for kind in ("Lock", "RWLock", "Semaphore") for fact in ("name", "fencing_token")),
+            *(
+                "LockStatus.held",
+                "LockStatus.holder",
+                "LockStatus.remaining_s",
+                "LockStatus.since",
+                "LockStatus.waiters",
+            ),
+            *("RWLockStatus.readers", "RWLockStatus.waiters", "RWLockStatus.writer", "SemaphoreStatus.available"),
+            *(f"SemaphoreStatus.{fact}" for fact in ("holders", "permits", "used", "waiters")),
         ),
         _FACT,
     ),
@@ -56,6 +67,7 @@ NOT_PLAYED: dict[str, str] = {
         (
             *("Barrier.broken", "Barrier.generation", "Barrier.n_waiting"),
             *("Lock.holder", "Lock.last_fencing_token", "Lock.locked", "Lock.waiters"),
+            *("Lock.status", "RWLock.status", "Semaphore.status"),
             *("RWLock.readers", "RWLock.waiters", "RWLock.writing", "Semaphore.available", "Semaphore.waiters"),
         ),
         _LOOKS,
@@ -88,6 +100,8 @@ def operations(module: ModuleType, skips: tuple[str, ...] = ()) -> Iterator[str]
         value = getattr(module, name)
         if name in skips:
             continue
+        if typing.is_typeddict(value):
+            continue  # options, which are played as arguments
         if not inspect.isclass(value):
             yield name
         elif not issubclass(value, BaseException | enum.Enum):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -67,8 +68,11 @@ def changed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         text = (PACKAGE / mutant.file).read_text(encoding="utf-8").replace(mutant.old, mutant.new)
         there: dict[str, Any] = {"__name__": waiting.__name__}
         exec(compile(text, str(Path(mutant.file)), "exec"), there)
-        # Every reference to the function sees the change.
+        # Every reference to the functions sees the change.
         monkeypatch.setattr(waiting.wait_for, "__code__", there["wait_for"].__code__)
+        for name, function in vars(there["_Waiting"]).items():
+            if isinstance(function, FunctionType):
+                monkeypatch.setattr(vars(waiting._Waiting)[name], "__code__", function.__code__)
     forget_scripts()
     yield mutant.what
     monkeypatch.undo()
