@@ -338,5 +338,6 @@ def test_no_script_works_for_long(face: Face, private_server: Any, server_kind: 
             for name in names:
                 pile_up(raw, queue_of(name), count=1_000)
         lease.release()
-    assert usual_us(raw) < 5_000
+    # What it guards against took 970,000 µs. How fast the machine is does not matter at this distance.
+    assert usual_us(raw) < 20_000
     raw.close()
