@@ -18,7 +18,7 @@ import pytest
 import holdfast
 import holdfast.asyncio
 from holdfast import embedded
-from holdfast._drivers import threads
+from holdfast._drivers import closing
 from testbed import servers
 from testbed.waiting import eventually
 from tests.support.faces import Face
@@ -129,8 +129,8 @@ def test_a_dropped_client_is_closed_though_no_thread_could_be_started_at_first(
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork with threads, which is what this is about
 def test_clients_dropped_in_a_child_are_closed_though_the_parent_was_closing_its_own(server: embedded.Server) -> None:
     """Those who close have their places, and are not in the child."""
-    places = threads._closers[:]
-    threads._closers.clear()  # as if all were at it
+    places = closing._closers[:]
+    closing._closers.clear()  # as if all were at it
     try:
         child = os.fork()
         if not child:
@@ -145,7 +145,7 @@ def test_clients_dropped_in_a_child_are_closed_though_the_parent_was_closing_its
             finally:
                 os._exit(status)
     finally:
-        threads._closers[:] = places
+        closing._closers[:] = places
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

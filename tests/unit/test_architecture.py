@@ -13,30 +13,17 @@ from tests.support.imports import FOLDERS, ROOT, circles, graph, imports, module
 
 # ---- circles ----
 
-#: Circles that are still there, each with its reason; a test below fails when one of them is gone.
-KNOWN: dict[str, list[list[str]]] = {
-    "the driver of the threads API and the ending of its threads are being separated": [
-        ["holdfast._drivers.ending", "holdfast._drivers.threads"],
-    ],
-}
-
 MODULES = list(modules())
 ARROWS = graph({name: (path.read_text(encoding="utf-8"), is_package) for name, path, is_package in MODULES})
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
     """Imports inside functions and under TYPE_CHECKING count as well: a circle is a circle."""
-    known = [circle for found in KNOWN.values() for circle in found]
     for circle in circles(ARROWS):
         arrows = [
             f"{one}:{line} imports {other}" for one in circle for other, line in ARROWS[one].items() if other in circle
         ]
-        assert circle in known, "a circle:\n" + "\n".join(arrows)
-
-
-@pytest.mark.parametrize("circle", [circle for found in KNOWN.values() for circle in found], ids=" ".join)
-def test_a_known_circle_is_still_there(circle: list[str]) -> None:
-    assert circle in circles(ARROWS), "it is gone: take it out of KNOWN"
+        raise AssertionError("a circle:\n" + "\n".join(arrows))
 
 
 @pytest.mark.parametrize(

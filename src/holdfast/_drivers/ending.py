@@ -17,30 +17,32 @@ import re
 import sys
 import threading
 import time
+import typing
 from collections import deque
 from collections.abc import Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast._core.abandon import abandon
 from holdfast._core.effects import Call, CallMany, Command, Effect, Now, Protocol, Random, Sleep, Spawn, Unlisten
 from holdfast._core.failure import RequestFailed
+from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Acquisition
+from holdfast._drivers.identity import Here
+from holdfast._drivers.teller import Teller, report
 from holdfast._transport.clock import clock
 from holdfast._transport.greenlets import new_poll
 from holdfast._transport.pipeline import Pipeline
+from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node
+from holdfast._transport.waits import Flag
 
-if TYPE_CHECKING:
-    from holdfast._core.record import LeaseRecord
-    from holdfast._drivers.threads import ThreadDriver
-
-__all__ = ["end", "run_out"]
+__all__ = ["Ends", "end", "run_out"]
 
 #: The owner's number at the end of what stands for it in a token.
 _LAST_NUMBER = re.compile(r"(\d+)$")
 #: It calls users' functions, which may close a client.
-_TELLER = "holdfast._drivers.teller"
+_TELLER = Teller.__module__
 #: How long waiters and requests in progress have to end by themselves, s: a round trip and some slack.
 _LEAVE_S = 0.25
 #: How long callbacks of holders have to return before the locks are released, s.
@@ -59,7 +61,33 @@ _JOIN_S = 0.25
 _AFTERWARDS_S = 1.0
 
 
-def end(drivers: Sequence[ThreadDriver], exiting: bool = False) -> None:
+class Ends(typing.Protocol):
+    """What is ended: the driver of a client."""
+
+    topology: Topology[Node]
+    here: Here
+    teller: Teller
+    ended: Flag
+    closer: int | None
+    exiting: bool
+    asking: dict[str, Any]
+    undone: dict[int, Protocol[None]]
+    unreleased: dict[LeaseRecord, None]
+
+    def begin_end(self) -> bool: ...
+    def interrupt_end(self) -> None: ...
+    def wake_all(self) -> None: ...
+    def lose_all(self, reason: str) -> list[LeaseRecord]: ...
+    def busy(self) -> bool: ...
+    def cut_off(self) -> None: ...
+    def perform(self, effect: Effect[Any]) -> Any: ...
+    def chores_left(self, last: bool = False) -> list[tuple[Protocol[None], Effect[Any] | None]]: ...
+    def undoes(self) -> bool: ...
+    def end_background(self) -> None: ...
+    def join_background(self, until: float) -> None: ...
+
+
+def end(drivers: Sequence[Ends], exiting: bool = False) -> None:
     """Close them all, as the interpreter is `exiting` or not.
 
     Who is being closed already is waited for, unless by this very thread.
@@ -67,7 +95,7 @@ def end(drivers: Sequence[ThreadDriver], exiting: bool = False) -> None:
     for driver in drivers:
         driver.exiting = exiting
     begun = _begun_below()
-    ours: list[ThreadDriver] = []
+    ours: list[Ends] = []
     try:
         for driver in drivers:
             if driver not in begun and not driver.ended.is_set():
@@ -90,9 +118,9 @@ def end(drivers: Sequence[ThreadDriver], exiting: bool = False) -> None:
             driver.ended.wait_s(_LEAVE_S + _TOLD_S + _RELEASE_MAX_S)
 
 
-def _begun_below() -> list[ThreadDriver]:
+def _begun_below() -> list[Ends]:
     """What this thread is ending already: this is a signal handler, or a callback, that has interrupted that."""
-    begun: list[ThreadDriver] = []
+    begun: list[Ends] = []
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         if frame.f_code is end.__code__:
@@ -101,8 +129,8 @@ def _begun_below() -> list[ThreadDriver]:
     return begun
 
 
-def _end(drivers: list[ThreadDriver]) -> None:
-    releases: list[tuple[ThreadDriver, LeaseRecord]] = []
+def _end(drivers: list[Ends]) -> None:
+    releases: list[tuple[Ends, LeaseRecord]] = []
     for driver in drivers:
         driver.wake_all()
         releases += [(driver, hold) for hold in driver.lose_all("closed")]
@@ -138,7 +166,7 @@ def _end(drivers: list[ThreadDriver]) -> None:
         driver.unreleased.clear()
 
 
-def _let_leave(drivers: Sequence[ThreadDriver], until: float) -> None:
+def _let_leave(drivers: Sequence[Ends], until: float) -> None:
     """Acquires end, and requests that are under way; those that do not are cut off."""
     pause_s = 0.0002
     interrupts = _interrupts()
@@ -151,7 +179,7 @@ def _let_leave(drivers: Sequence[ThreadDriver], until: float) -> None:
         pause_s = min(pause_s * 2, 0.01)
 
 
-def _asks(driver: ThreadDriver) -> bool:
+def _asks(driver: Ends) -> bool:
     """Whether another thread than this one has an acquire that has not ended."""
     me = str(driver.here.number)
     return any(_LAST_NUMBER.split(token.split(":")[1])[-2:-1] != [me] for token in list(driver.asking))
@@ -171,7 +199,7 @@ def _interrupts() -> bool:
     return False
 
 
-def run_out(driver: ThreadDriver, chores: Sequence[tuple[Protocol[None], Effect[Any] | None]]) -> None:
+def run_out(driver: Ends, chores: Sequence[tuple[Protocol[None], Effect[Any] | None]]) -> None:
     """Drive what is left to undo when there is no background to do it. Waits, but not for long."""
     errands = _Errands()
     for protocol, effect in chores:
@@ -184,7 +212,7 @@ class _Errand:
 
     __slots__ = ("answers", "driver", "effect", "many", "missing", "protocol", "waits")
 
-    def __init__(self, driver: ThreadDriver, protocol: Protocol[Any]) -> None:
+    def __init__(self, driver: Ends, protocol: Protocol[Any]) -> None:
         self.driver = driver
         self.protocol = protocol
         self.effect: Effect[Any] | None = None
@@ -208,14 +236,14 @@ class _Errands:
         self._broke: set[Node] = set()
         self._until = 0.0
 
-    def add(self, driver: ThreadDriver, protocol: Protocol[Any], effect: Effect[Any] | None = None) -> None:
+    def add(self, driver: Ends, protocol: Protocol[Any], effect: Effect[Any] | None = None) -> None:
         """Drive it, too; `effect`: what it waits for already."""
         errand = _Errand(driver, protocol)
         errand.effect = effect
         self._running.add(errand)
         self._new.append((errand, None, None))
 
-    def resume(self, driver: ThreadDriver, protocol: Protocol[Any]) -> None:
+    def resume(self, driver: Ends, protocol: Protocol[Any]) -> None:
         """Go on with what was interrupted: nobody knows what has come of the request it waits for."""
         if getattr(protocol, "cr_frame", None) is None:
             driver.undone.pop(id(protocol), None)  # it has ended
@@ -239,7 +267,7 @@ class _Errands:
             if id(errand.protocol) not in errand.driver.undone:
                 abandon(errand.protocol)
 
-    def run(self, drivers: Sequence[ThreadDriver], until: float) -> None:
+    def run(self, drivers: Sequence[Ends], until: float) -> None:
         """Until all have ended; what has not by then is abandoned. Takes what these drivers spawn meanwhile.
 
         And what their threads are at: a thread ends after its present step, and what sleeps then is taken over.
@@ -366,7 +394,7 @@ class _Errands:
                             effect.request_timeout_s = max(
                                 0.05, min(effect.request_timeout_s, self._until - clock(), _SILENCE_S)
                             )
-                        value = errand.driver._perform[type(effect)](effect, None)
+                        value = errand.driver.perform(effect)
                     except RequestFailed as failure:
                         error = failure
                 else:
@@ -374,8 +402,6 @@ class _Errands:
         except (StopIteration, RequestFailed):
             pass
         except Exception:
-            from holdfast._drivers.teller import report
-
             report()
         self._running.discard(errand)
         errand.driver.undone.pop(id(protocol), None)

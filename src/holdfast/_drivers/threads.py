@@ -10,13 +10,11 @@ node) renew in pipelines and may hang with their server, the *background* runs s
 
 from __future__ import annotations
 
-import _thread
 import collections
 import os
 import random
 import socket
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -46,6 +44,7 @@ from holdfast._core.record import LeaseRecord, LeaseState, Order, Schedule
 from holdfast._core.replies import wake_of
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Busy, Grant, granted, released, within
+from holdfast._drivers import closing
 from holdfast._drivers.background import Background
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.ending import end as end_clients
@@ -54,7 +53,7 @@ from holdfast._drivers.identity import here
 from holdfast._drivers.many import Dialler, ask_all
 from holdfast._drivers.renewer import Renewal, Renewer
 from holdfast._drivers.reopening import Reopening
-from holdfast._drivers.teller import CANNOT_START, Teller
+from holdfast._drivers.teller import Teller
 from holdfast._drivers.watchdog import Watchdog
 from holdfast._transport.clock import clock
 from holdfast._transport.greenlets import refuse_half_patched, who_patched
@@ -66,17 +65,11 @@ from holdfast._transport.threads import Node, Wire
 from holdfast._transport.waits import Flag, Mailbox, snapshot
 from holdfast.errors import CannotStartThread, ClientClosed, ConfigurationError, HoldfastError
 
-__all__ = ["Cancelled", "ThreadDriver", "close_later", "left_open"]
+__all__ = ["Cancelled", "ThreadDriver"]
 
 R = TypeVar("R")
 
 
-#: Where no closer could be started, it is tried again after this, s.
-_START_AGAIN_S = 0.1
-#: How many drivers are closed at a time when their clients were dropped.
-_CLOSERS_MAX = 8
-#: A closer that cannot be started is tried this often before its place is given to the next one.
-_CLOSER_TRIES = 20
 #: A redirected request has at least this time, s.
 _REDIRECT_LEAST_S = 0.05
 #: Threads for renewals that ask several servers each: beyond, they share them.
@@ -765,14 +758,17 @@ class ThreadDriver:
                 at = hold.next_at
             self._watchdog.no_later_than(at)
 
+    def poke(self) -> None:
+        """Have the watchdog look at once what there is to do."""
+        self._watchdog.poke()
+
     def in_watchdog(self) -> bool:
         """Whether this is the agent's thread, which must not wait for servers."""
         return threading.current_thread() is self._watchdog.thread
 
     def starved(self) -> bool:
         """Whether something waits for a thread that could not be started."""
-        left = len(_left) > 0 and not _close_left()
-        return self._background.starved() or self.teller.starved() or left
+        return self._background.starved() or self.teller.starved() or closing.starved()
 
     def watchdog_ended(self) -> None:
         """Nobody keeps the times: what is held counts as lost at once, since nobody would tell of its end."""
@@ -896,65 +892,6 @@ class ThreadDriver:
         self._reset(client_id)
 
 
-#: Drivers whose clients were garbage-collected, and the right to start a thread that closes some of them.
-_left: collections.deque[ThreadDriver] = collections.deque()
-_closers: list[None] = [None] * _CLOSERS_MAX
-
-
-def close_later(driver: ThreadDriver) -> None:
-    """Close it in the background: the client was garbage-collected, in any thread and at any bytecode.
-
-    Takes no lock, and waits for nothing, not even for the thread to begin.
-    """
-    _left.append(driver)
-    if not _close_left():
-        driver._watchdog.poke()  # it tries again
-
-
-def _close_left() -> bool:
-    """Have a thread close those that were left; False when none can be started now."""
-    try:
-        _closers.pop()
-    except IndexError:
-        return True  # those that are at it look again
-    try:
-        _thread.start_new_thread(_start_closer, ())
-    except CANNOT_START:
-        _closers.append(None)  # agents try again; else the next one takes it along, or the end of the process
-        return False
-    return True
-
-
-def left_open() -> list[ThreadDriver]:
-    """Those that nobody has come to yet; the caller closes them."""
-    found = []
-    while _left:
-        try:
-            found.append(_left.popleft())
-        except IndexError:
-            break
-    return found
-
-
-def _start_closer() -> None:
-    # `Thread.start` takes locks and waits, which is nothing for a finalizer.
-    for _ in range(_CLOSER_TRIES):
-        try:
-            threading.Thread(target=_close_some, name="holdfast-closer", daemon=True).start()
-            return
-        except CANNOT_START:
-            time.sleep(_START_AGAIN_S)
-    _closers.append(None)  # as above; this thread is perhaps the one too many
-
-
-def _close_some() -> None:
-    try:
-        end_clients(left_open())
-    finally:
-        _closers.append(None)
-    end_clients(left_open())  # who came just now may have found nobody free
-
-
 def _command_at(command: Command, until: float, node: Node, asking: bool) -> Any:
     left_s = max(_REDIRECT_LEAST_S, until - clock())
     return node.command(
@@ -982,8 +919,7 @@ def _new_client_id() -> str:
 def _after_fork_in_child() -> None:
     for driver in tuple(_drivers):
         driver.after_fork(_new_client_id())
-    _left.clear()  # nothing of theirs is open here, and those who were closing them are not here
-    _closers[:] = [None] * _CLOSERS_MAX
+    closing.forget()
     let_go()
 
 

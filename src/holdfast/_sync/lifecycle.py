@@ -18,10 +18,11 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import inbox_prefix
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import make_token
+from holdfast._drivers.closing import close_later, left_open
 from holdfast._drivers.ending import end
 from holdfast._drivers.identity import has_ended
 from holdfast._drivers.last_words import at_end
-from holdfast._drivers.threads import ThreadDriver, close_later, left_open
+from holdfast._drivers.threads import ThreadDriver
 from holdfast._transport.plain import address_of_url
 
 __all__ = ["API", "Session", "client_at", "has_ended"]
