@@ -16,11 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from holdfast._core.keys import lock_keys
 from testbed.servers import unique
 from tests.support.scripts import (
-    BURY_MS,
     CLAIM_MS,
     DEAD,
     FENCE_MS,
     INBOXES,
+    TOMBSTONE_MS,
     TTL_MS,
     Scripts,
     clients,
@@ -138,7 +138,7 @@ class Leader(Machine):
     @rule(data=st.data(), tombstone=st.booleans())
     def resign(self, data: st.DataObject, tombstone: bool) -> None:
         token = data.draw(st.sampled_from(self.tokens()))
-        args = (token, FENCE_MS, CLAIM_MS, INBOXES, BURY_MS if tombstone else 0)
+        args = (token, FENCE_MS, CLAIM_MS, INBOXES, TOMBSTONE_MS if tombstone else 0)
         reply = self.scripts.call("release", self.keys.all, *args)
         leads = self.queue.holder == token
         if tombstone and token in self.queue.waiting:
@@ -273,7 +273,7 @@ class Several(Machine):
     def release(self, data: st.DataObject, tombstone: bool) -> None:
         token = data.draw(st.sampled_from(sorted(self.asked)))
         names, held = self.asked[token], self.holds(token)
-        args = (token, FENCE_MS, CLAIM_MS, INBOXES, BURY_MS if tombstone else 0)
+        args = (token, FENCE_MS, CLAIM_MS, INBOXES, TOMBSTONE_MS if tombstone else 0)
         reply = self.scripts.call("multi_release", self.all_keys(names), *args)
         for each in names:
             lock = self.locks[each]
@@ -440,7 +440,7 @@ class Waits(Machine):
     def leave(self, data: st.DataObject, tombstone: bool, pass_on: bool) -> None:
         """Cancelled, or the release of what is held: a notification that had come goes to the next one."""
         token = data.draw(st.sampled_from(self.tokens()))
-        args = (token, FENCE_MS, CLAIM_MS, INBOXES, BURY_MS if tombstone else 0, int(pass_on))
+        args = (token, FENCE_MS, CLAIM_MS, INBOXES, TOMBSTONE_MS if tombstone else 0, int(pass_on))
         reply = self.scripts.call("cond_leave", (*self.keys.all, self.cond), *args)
         lock = self.lock
         result = 0
@@ -498,11 +498,11 @@ class Gate(Machine):
         self.declared = self.missing = declared
 
     def ask(self, token: str, what: str) -> Any:
-        args = (token, what, TTL_MS, self.declared, RECHECK_MS, BURY_MS, INBOXES)
+        args = (token, what, TTL_MS, self.declared, RECHECK_MS, TOMBSTONE_MS, INBOXES)
         return self.scripts.call("gate_wait", self.gate_keys, *args)
 
     def move(self, token: str, what: str) -> None:
-        args = (token, what, TTL_MS, self.declared, INBOXES, BURY_MS)
+        args = (token, what, TTL_MS, self.declared, INBOXES, TOMBSTONE_MS)
         assert self.scripts.call("gate_move", self.gate_keys, *args) == [1, self.missing]
 
     @rule(client=clients, what=st.sampled_from(["wait", "wait", "try"]))
@@ -549,7 +549,7 @@ class Gate(Machine):
     @rule()
     def declared_otherwise(self) -> None:
         if self.scripts.server.exists(self.keys.lock):
-            args = ("x:1:1", "look", TTL_MS, self.declared + 1, INBOXES, BURY_MS)
+            args = ("x:1:1", "look", TTL_MS, self.declared + 1, INBOXES, TOMBSTONE_MS)
             assert self.scripts.call("gate_move", self.gate_keys, *args) == [-2, self.declared]
 
     @invariant()
@@ -578,7 +578,7 @@ class Meeting(Machine):
         self.buried: set[str] = set()
 
     def ask(self, token: str, what: str, generation: int) -> Any:
-        args = (token, what, generation, PARTIES, TTL_MS, INBOXES, RECHECK_MS, BURY_MS)
+        args = (token, what, generation, PARTIES, TTL_MS, INBOXES, RECHECK_MS, TOMBSTONE_MS)
         return self.scripts.call("barrier_wait", self.keys, *args)
 
     def arrive(self, token: str, generation: int) -> None:
@@ -644,7 +644,7 @@ class Meeting(Machine):
 
     def move_by_script(self, what: str, parties: int) -> Any:
         state, arrived, _, gone = self.keys
-        return self.scripts.call("barrier_move", (state, arrived, gone), what, parties, TTL_MS, INBOXES, BURY_MS)
+        return self.scripts.call("barrier_move", (state, arrived, gone), what, parties, TTL_MS, INBOXES, TOMBSTONE_MS)
 
     @rule(what=st.sampled_from(["abort", "reset", "reset", "look"]))
     def move(self, what: str) -> None:

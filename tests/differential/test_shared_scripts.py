@@ -15,12 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from holdfast._core.keys import lock_keys
 from testbed.servers import unique
 from tests.support.scripts import (
-    BURY_MS,
     CLAIM_MS,
     CLIENTS,
     DEAD,
     FENCE_MS,
     INBOXES,
+    TOMBSTONE_MS,
     TTL_MS,
     Scripts,
     clients,
@@ -148,7 +148,7 @@ class SharedLock(RuleBasedStateMachine):
         token = data.draw(st.sampled_from(self.tokens()))
         held = self.holds(token)
         reply = self.scripts.call(
-            "rw_release", self.all_keys, token, FENCE_MS, CLAIM_MS, INBOXES, BURY_MS if tombstone else 0
+            "rw_release", self.all_keys, token, FENCE_MS, CLAIM_MS, INBOXES, TOMBSTONE_MS if tombstone else 0
         )
         before = len(self.told)
         if tombstone and token in self.queue:
@@ -310,7 +310,7 @@ class Permits(RuleBasedStateMachine):
     @rule(data=st.data(), tombstone=st.booleans())
     def release(self, data: st.DataObject, tombstone: bool) -> None:
         token = data.draw(st.sampled_from(self.tokens()))
-        args = (token, FENCE_MS, CLAIM_MS, INBOXES, BURY_MS if tombstone else 0)
+        args = (token, FENCE_MS, CLAIM_MS, INBOXES, TOMBSTONE_MS if tombstone else 0)
         reply = self.scripts.call("sem_release", self.all_keys, *args)
         held = token in self.holders
         if held:

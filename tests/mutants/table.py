@@ -26,7 +26,7 @@ class Mutant:
 
 
 ACQUIRE, RELEASE, RENEW = "_lua/acquire.lua", "_lua/release.lua", "_lua/renew.lua"
-FENCE, QUEUE, BURY, ORDER = "_lua/fence.lua", "_lua/queue.lua", "_lua/tombstone.lua", "_lua/order.lua"
+FENCE, QUEUE, TOMBSTONE, ORDER = "_lua/fence.lua", "_lua/queue.lua", "_lua/tombstone.lua", "_lua/order.lua"
 WAITERS = "_lua/waiters.lua"
 FAST_PATH, RETRY = "_core/fast_path.py", "_core/retry.py"
 WAITING, MUTEX, HOLD, VALIDITY = "_core/waiting.py", "_core/mutex.py", "_core/record.py", "_core/validity.py"
@@ -57,7 +57,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "the queue has no ttl",
         ACQUIRE,
-        "redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + 60000)",
+        "redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + SLACK_MS)",
         "local _ = 0",
     ),
     Mutant(
@@ -67,7 +67,9 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "\n  redis.call('SET', lock, token)\n  return",
     ),
     Mutant("a release does not compare the token", RELEASE, "local mine = holder == token", "local mine = true"),
-    Mutant("a release hands over to no waiter", QUEUE, "    heir = next_waiter(queue, inboxes)", "    heir = nil"),
+    Mutant(
+        "a release hands over to no waiter", QUEUE, "    following = next_waiter(queue, inboxes)", "    following = nil"
+    ),
     Mutant("a waiter that gives up stays in the queue", RELEASE, "redis.call('ZREM', queue, token)", "local _ = 0"),
     Mutant(
         "giving back leaves no tombstone",
@@ -75,7 +77,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "if tombstone_ms > 0 then\n  tombstone(",
         "if false then\n  tombstone(",
     ),
-    Mutant("tombstones have no ttl", BURY, "redis.call('PEXPIRE', gone, keep_ms)", "local _ = 0"),
+    Mutant("tombstones have no ttl", TOMBSTONE, "redis.call('PEXPIRE', gone, keep_ms)", "local _ = 0"),
     Mutant("a release frees nothing", RELEASE, "redis.call('DEL', lock)\n  return 1", "return 1"),
     Mutant("a release does not look at the queue", RELEASE, "and redis.call('EXISTS', queue) == 0 then", "then"),
     Mutant("a renewal does not compare the token", RENEW, "redis.call('GET', KEYS[1]) ~= ARGV[1]", "false"),

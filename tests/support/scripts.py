@@ -13,12 +13,12 @@ from holdfast._lua import SCRIPTS
 from testbed.servers import unique
 
 __all__ = [
-    "BURY_MS",
     "CLAIM_MS",
     "CLIENTS",
     "DEAD",
     "FENCE_MS",
     "INBOXES",
+    "TOMBSTONE_MS",
     "TTL_MS",
     "Scripts",
     "clients",
@@ -30,7 +30,7 @@ INBOXES = "holdfast:inbox:"
 CLIENTS = [f"{number:024x}" for number in range(1, 6)]
 #: The last one never listens: its process is gone.
 DEAD = CLIENTS[-1]
-TTL_MS, CLAIM_MS, FENCE_MS, BURY_MS = 600_000, 500_000, 86_400_000, 60_000
+TTL_MS, CLAIM_MS, FENCE_MS, TOMBSTONE_MS = 600_000, 500_000, 86_400_000, 60_000
 
 clients = st.sampled_from(CLIENTS)
 

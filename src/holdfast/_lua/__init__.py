@@ -22,7 +22,9 @@ except ImportError:
 __all__ = ["PARTS", "SCRIPTS", "Script", "load"]
 
 #: Files that are only ever included.
-PARTS = frozenset({"tombstone", "fence", "holder", "moment", "order", "permits", "queue", "readers", "waiters"})
+PARTS = frozenset(
+    {"tombstone", "fence", "holder", "limits", "order", "permits", "queue", "readers", "server_time", "waiters"}
+)
 
 _INCLUDE = re.compile(r"^-- #include (\w+)\n", re.MULTILINE)
 

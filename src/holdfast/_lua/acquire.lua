@@ -10,7 +10,7 @@
 local lock, fence_key, queue, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, ttl_ms, fence_ms = ARGV[1], ARGV[2], ARGV[5]
 
--- Nobody holds it, nobody waits: first, since it is the most frequent case and should cost least.
+-- Free, and no waiters: first, since it is the most frequent case and should cost least.
 if redis.call('EXISTS', lock, queue, gone) == 0 then
   local fence = next_fence(fence_key, fence_ms)
   if not fence then
@@ -20,6 +20,7 @@ if redis.call('EXISTS', lock, queue, gone) == 0 then
   return {1, fence}
 end
 
+-- #include limits
 -- #include holder
 local holder = holder_of(lock)
 if redis.call('ZRANK', gone, token) then
@@ -42,7 +43,7 @@ if waits then
     local now = redis.call('TIME')
     arrival = now[1] * 1000000 + now[2]
   end
-  -- LT: a late repeat of the first try may have queued us anew meanwhile; the true arrival is the earliest.
+  -- LT: a late repeat of the first try may have queued us again meanwhile; the true arrival is the earliest.
   new = redis.call('ZADD', queue, 'LT', string.format('%.0f', arrival), token) == 1
   if not new and ARGV[4] == '0' then
     -- Queued by an earlier try whose answer was lost: that one's arrival counts.
@@ -68,8 +69,8 @@ end
 local remaining_ms = holder and redis.call('PTTL', lock) or 0
 local place = -1
 if waits then
-  place = trim(queue, ARGV[7], redis.call('ZRANK', queue, token), new and 4 or 32)
+  place = trim(queue, ARGV[7], redis.call('ZRANK', queue, token), new and TRIM_FIRST or TRIM_AGAIN)
   -- Waiters ask again when the holder's time is over, and so keep the queue alive.
-  redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + 60000)
+  redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + SLACK_MS)
 end
 return {0, remaining_ms, holder or '', place, arrival}

@@ -1,6 +1,6 @@
 -- Look at a barrier, break it, or make it usable again.
 -- KEYS    1 state (hash: generation, parties, broken)  2 arrived  3 gone
--- ARGV    1 "look", "abort" or "reset"  2 parties  3 keep_ms  4 prefix of inboxes  5 tombstone_ms of those who wait
+-- ARGV    1 "look", "abort" or "reset"  2 parties  3 keep_ms  4 prefix of inboxes  5 tombstone_ms of the waiters
 -- Returns {1, generation, parties waiting, broken}, or {-3, parties stored}
 -- #include tombstone
 local state, arrived, gone = KEYS[1], KEYS[2], KEYS[3]
@@ -17,7 +17,7 @@ if ARGV[1] ~= 'look' then
   -- The waiters are told that this generation has ended.
   local waiting = redis.call('ZRANGE', arrived, 0, -1)
   if waiting[1] then
-    bury_all(gone, waiting, ARGV[5])
+    leave_tombstones(gone, waiting, ARGV[5])
   end
   for _, token in ipairs(waiting) do
     redis.call('PUBLISH', ARGV[4] .. string.match(token, '^[^:]*'), 'ask ' .. token)

@@ -10,14 +10,17 @@
 --         {-3, parties stored}                          declared otherwise
 local state, arrived, released, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, parties = ARGV[1], tonumber(ARGV[4])
-local time = redis.call('TIME')
-local now_us = time[1] * 1000000 + time[2]
+-- #include server_time
+-- How long parties that were released are remembered, ms, and how many: a repeat of theirs may follow.
+local RELEASED_MS, RELEASED_MAX = 600000, 100000
+-- A released party's score is the ms of its release times this, and its index: parties are fewer.
+local INDEXES = 1000
 local kept = redis.call('HMGET', state, 'generation', 'parties', 'broken')
 local generation = tonumber(kept[1] or 0)
 
 local mark = redis.call('ZSCORE', released, token)
 if mark then
-  return {1, tonumber(mark) % 1000, generation}
+  return {1, tonumber(mark) % INDEXES, generation}
 end
 -- #include tombstone
 -- #include waiters
@@ -43,7 +46,7 @@ if ARGV[2] == 'break' then
   redis.call('PEXPIRE', state, ARGV[5])
   local others = redis.call('ZRANGE', arrived, 0, -1)
   if others[1] then
-    bury_all(gone, others, ARGV[8])
+    leave_tombstones(gone, others, ARGV[8])
   end
   for _, other in ipairs(others) do
     redis.call('PUBLISH', ARGV[6] .. string.match(other, '^[^:]*'), 'ask ' .. other)
@@ -78,9 +81,8 @@ if #waiting < parties then
 end
 generation = generation + 1
 redis.call('HSET', state, 'generation', generation)
-local now_ms = math.floor(now_us / 1000)
-local old = redis.call('ZCOUNT', released, '-inf', string.format('%.0f', (now_ms - 600000) * 1000))
-if old == 0 and redis.call('ZCARD', released) > 100000 then
+local old = redis.call('ZCOUNT', released, '-inf', string.format('%.0f', (now_ms - RELEASED_MS) * INDEXES))
+if old == 0 and redis.call('ZCARD', released) > RELEASED_MAX then
   old = 2 * #waiting
 end
 if old > 0 then
@@ -88,7 +90,7 @@ if old > 0 then
 end
 local index, marks = 0, {}
 for place, other in ipairs(waiting) do
-  marks[2 * place - 1] = string.format('%.0f', now_ms * 1000 + place - 1)
+  marks[2 * place - 1] = string.format('%.0f', now_ms * INDEXES + place - 1)
   marks[2 * place] = other
 end
 redis.call('ZADD', released, unpack(marks))
@@ -99,6 +101,6 @@ for place, other in ipairs(waiting) do
     redis.call('PUBLISH', ARGV[6] .. string.match(other, '^[^:]*'), 'ask ' .. other)
   end
 end
-redis.call('PEXPIRE', released, 600000)
+redis.call('PEXPIRE', released, RELEASED_MS)
 redis.call('DEL', arrived)
 return {1, index, generation}

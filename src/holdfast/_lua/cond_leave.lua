@@ -4,6 +4,7 @@
 --         6 1: a notification that had come is passed on to the next waiter
 -- Returns 2 held the lock, 1 was waiting, 0 was not there
 --         3 was there, -1 was not; a queue is not gone through: ask again
+-- #include limits
 -- #include fence
 -- #include waiters
 -- #include queue
@@ -16,18 +17,18 @@ if tombstone_ms > 0 then
   local notified = holds or redis.call('ZSCORE', queue, token)
   if notified then
     result = 1
-    local heir = ARGV[6] == '1' and next_waiter(waiters, ARGV[4]) or nil
-    if ARGV[6] == '1' and looks_left <= 0 and not heir and redis.call('EXISTS', waiters) == 1 then
+    local following = ARGV[6] == '1' and next_waiter(waiters, ARGV[4]) or nil
+    if ARGV[6] == '1' and looks_left <= 0 and not following and redis.call('EXISTS', waiters) == 1 then
       return 3 -- what it was told is passed on by the next call: until then it stays where it is
     end
     redis.call('ZREM', queue, token)
-    if heir then
+    if following then
       local time = redis.call('TIME')
-      redis.call('ZADD', queue, 'NX', string.format('%.0f', time[1] * 1000000 + time[2]), heir)
-      redis.call('PEXPIRE', queue, math.max(redis.call('PTTL', lock), 0) + 60000)
+      redis.call('ZADD', queue, 'NX', string.format('%.0f', time[1] * 1000000 + time[2]), following)
+      redis.call('PEXPIRE', queue, math.max(redis.call('PTTL', lock), 0) + SLACK_MS)
       if not holds and redis.call('EXISTS', lock) == 0 then
-        -- Nobody will release, so nobody would hand over: it looks for itself.
-        redis.call('PUBLISH', ARGV[4] .. string.match(heir, '^[^:]*'), 'ask ' .. heir)
+        -- There is no release to hand over to it: it looks for itself.
+        redis.call('PUBLISH', ARGV[4] .. string.match(following, '^[^:]*'), 'ask ' .. following)
       end
     end
   end

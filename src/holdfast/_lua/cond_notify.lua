@@ -14,8 +14,8 @@ if before and string.sub(before, 1, #this) == this then
   return more == '' and tonumber(done) or {tonumber(done)}
 end
 -- #include waiters
-local time = redis.call('TIME')
-local now_us = time[1] * 1000000 + time[2]
+-- #include server_time
+-- #include limits
 local wanted, moved = tonumber(ARGV[2]), 0
 local more = false
 while moved < wanted do
@@ -37,7 +37,7 @@ while moved < wanted do
   end
 end
 if moved > 0 then
-  redis.call('PEXPIRE', queue, math.max(redis.call('PTTL', lock), 0) + 60000)
+  redis.call('PEXPIRE', queue, math.max(redis.call('PTTL', lock), 0) + SLACK_MS)
 end
-redis.pcall('SET', last, this .. moved .. (more and '+' or ''), 'PX', 60000)
+redis.pcall('SET', last, this .. moved .. (more and '+' or ''), 'PX', SLACK_MS)
 return more and {moved} or moved

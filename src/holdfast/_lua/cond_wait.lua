@@ -9,15 +9,15 @@
 --         {0, 0, "", place, arrival_us, …}       a queue is not gone through: ask again at once
 --         {-1}                                                          this token was given back before
 --         {-2}                                                          the lock is not held by the holder's token
+-- #include server_time
 -- #include fence
+-- #include limits
 -- #include holder
 -- #include waiters
 -- #include queue
 -- #include tombstone
 local lock, fence_key, queue, gone, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, ttl_ms, arrival, fence_ms = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5]
-local time = redis.call('TIME')
-local now_us = time[1] * 1000000 + time[2]
 
 if redis.call('ZRANK', gone, token) then
   return {-1}
@@ -33,7 +33,7 @@ local notified = 1
 local since = redis.call('ZSCORE', waiters, token)
 if since then
   if ARGV[3] == 'wait' then
-    redis.call('PEXPIRE', waiters, tonumber(ARGV[9]) + 60000)
+    redis.call('PEXPIRE', waiters, tonumber(ARGV[9]) + SLACK_MS)
     if not holder and pass_on(lock, fence_key, queue, ARGV[6], fence_ms, ARGV[7]) < 0 then
       return {0, 0, '', 0, tonumber(since)}
     end
@@ -46,12 +46,12 @@ elseif arrival == 0 and not redis.call('ZSCORE', queue, token) then
     return {-2}
   end
   redis.call('ZADD', waiters, string.format('%.0f', now_us), token)
-  redis.call('PEXPIRE', waiters, tonumber(ARGV[9]) + 60000)
+  redis.call('PEXPIRE', waiters, tonumber(ARGV[9]) + SLACK_MS)
   if tonumber(ARGV[10] or 0) > 0 then
     redis.call('ZREM', queue, ARGV[8])
     tombstone(gone, ARGV[8], ARGV[10])
   end
-  trim(waiters, ARGV[7], redis.call('ZRANK', waiters, token), 4)
+  trim(waiters, ARGV[7], redis.call('ZRANK', waiters, token), TRIM_FIRST)
   local passed = pass_on(lock, fence_key, queue, ARGV[6], fence_ms, ARGV[7])
   return {0, passed < 0 and 0 or tonumber(ARGV[9]), '', 0, now_us}
 end
@@ -76,6 +76,6 @@ if not holder then
   end
 end
 local remaining_ms = holder and redis.call('PTTL', lock) or 0
-redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + 60000)
+redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + SLACK_MS)
 since = redis.call('ZSCORE', queue, token) or since
 return {0, remaining_ms, holder or '', redis.call('ZRANK', queue, token) or -1, tonumber(since), notified}

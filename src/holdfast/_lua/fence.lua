@@ -4,8 +4,9 @@
 -- What is stored as a fencing token, as a number; nil for what cannot be one. From 2^53 on, numbers are not exact here:
 -- tokens would repeat.
 local function stored_fence(value)
+  local FENCE_END = 9007199254740991
   local fence = string.find(value, '^%-?%d+$') and tonumber(value)
-  return fence and fence < 9007199254740991 and fence or nil
+  return fence and fence < FENCE_END and fence or nil
 end
 
 -- The next one, or nil when what is stored cannot grow: then it stays as it is. `now_us`: the time, where the caller
@@ -32,7 +33,8 @@ end
 
 -- The error that says so.
 local function bad_fence(key)
-  local value = string.gsub(string.sub(redis.call('GET', key) or '', 1, 64), '[^ -~]', '?')
+  local WRONG_BYTES = 64
+  local value = string.gsub(string.sub(redis.call('GET', key) or '', 1, WRONG_BYTES), '[^ -~]', '?')
   return redis.error_reply('BADFENCE the key ' .. string.gsub(key, '%c', '?') .. ' has to hold a fencing token, a whole '
     .. 'number below 2^53 - 1, and holds "' .. value .. '": set it to the last token that was given, or delete it to go '
     .. "on from the server's time")

@@ -3,8 +3,10 @@
 -- ARGV    1 fencing token  2 new value  3 ttl_ms of the value, 0: without  4 how long the token is remembered, ms
 -- Returns 0 written, or the newer token that has been seen
 -- #include fence
+-- The last one there is, which no fencing token comes after.
+local LAST_FENCE = '9007199254740991'
 local seen = redis.call('GET', KEYS[2])
-if seen and seen ~= '9007199254740991' and not stored_fence(seen) then
+if seen and seen ~= LAST_FENCE and not stored_fence(seen) then
   return bad_fence(KEYS[2])
 end
 if seen and tonumber(seen) > tonumber(ARGV[1]) then

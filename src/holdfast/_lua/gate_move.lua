@@ -1,9 +1,11 @@
 -- Change what a gate is waiting for, and tell its waiters when it opens.
 -- KEYS    1 state: "<still missing> <declared>"  2 waiters  3 gone, which also remembers what was done
--- ARGV    1 token of this deed  2 how many fewer are missing, or "open", "shut", "look"  3 keep_ms
---         4 declared count (an event's is 1)  5 prefix of inboxes  6 how long to remember the deed, ms
+-- ARGV    1 token of this change  2 how many fewer are missing, or "open", "shut", "look"  3 keep_ms
+--         4 declared count (an event's is 1)  5 prefix of inboxes  6 how long to remember the change, ms
 -- Returns {1, still missing}, with a 1 behind it when more are to be told: ask again; or {-2, declared count stored}
 -- #include tombstone
+-- How many waiters one call tells.
+local TOLD_MAX = 250
 local state, waiters, gone = KEYS[1], KEYS[2], KEYS[3]
 local missing, declared = string.match(redis.call('GET', state) or '', '^(%d+) (%d+)$')
 if declared and declared ~= ARGV[4] then
@@ -27,7 +29,7 @@ if after ~= before then
   tombstone(gone, ARGV[1], ARGV[6])
 end
 if after == 0 then
-  local first = redis.call('ZRANGE', waiters, 0, 249)
+  local first = redis.call('ZRANGE', waiters, 0, TOLD_MAX - 1)
   for _, token in ipairs(first) do
     redis.call('PUBLISH', ARGV[5] .. string.match(token, '^[^:]*'), 'ask ' .. token)
   end

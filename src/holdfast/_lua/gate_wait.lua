@@ -8,6 +8,7 @@
 --         {-2, declared count stored}           declared otherwise
 local state, waiters, gone = KEYS[1], KEYS[2], KEYS[3]
 local token = ARGV[1]
+-- #include limits
 -- #include tombstone
 -- #include waiters
 if ARGV[2] == 'leave' then
@@ -31,9 +32,9 @@ if ARGV[2] == 'try' then
 end
 local time = redis.call('TIME')
 if redis.call('ZADD', waiters, 'NX', string.format('%.0f', time[1] * 1000000 + time[2]), token) == 1 then
-  trim(waiters, ARGV[7], redis.call('ZRANK', waiters, token), 4)
+  trim(waiters, ARGV[7], redis.call('ZRANK', waiters, token), TRIM_FIRST)
 end
-redis.call('PEXPIRE', waiters, tonumber(ARGV[5]) + 60000)
+redis.call('PEXPIRE', waiters, tonumber(ARGV[5]) + SLACK_MS)
 if missing then
   redis.call('PEXPIRE', state, ARGV[3])
 else

@@ -1,7 +1,8 @@
 -- Look at a lock without changing anything.
 -- KEYS    1 lock  2 fence  3 queue
--- Returns {holder (the first 200 bytes) or nil as "", remaining ms (-1: no ttl, -2: free), last fencing token, waiters}
+-- Returns {holder (its first HOLDER_BYTES) or "", remaining ms (-1: no ttl, -2: free), last fencing token, waiters}
 -- #include fence
+-- #include limits
 -- #include holder
 local fence = stored_fence(redis.call('GET', KEYS[2]) or '0')
 if not fence then

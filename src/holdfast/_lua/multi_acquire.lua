@@ -6,7 +6,7 @@
 --         {0, ms until a look is worth it (-1: no ttl), holder, place (-1: not queued), arrival_us}
 --         {0, 0, "", place, arrival_us}          a queue is not gone through: ask again at once
 --         {-1}                                                          this token was given back before
--- #include moment
+-- #include server_time
 
 -- #include fence
 
@@ -33,7 +33,7 @@ local function fence_for_all()
   return fence
 end
 
--- Nobody holds any of them, nobody waits: first, since it is the most frequent case and should cost least.
+-- All are free, and have no waiters: first, since it is the most frequent case and should cost least.
 local watched = {}
 for at = 1, #KEYS, 4 do
   watched[#watched + 1] = KEYS[at]
@@ -51,9 +51,10 @@ if redis.call('EXISTS', unpack(watched)) == 0 then
   return {1, fence}
 end
 
+-- #include limits
 -- #include holder
 -- #include waiters
-looks_left = 128 -- a number of names takes its time as well
+looks_left = LOOKS_MAX / 2 -- the names take their time as well
 -- #include queue
 local token, ttl_ms, fence_ms = ARGV[1], tonumber(ARGV[2]), ARGV[5]
 local waits = ARGV[3] == 'wait'
@@ -134,8 +135,8 @@ while true do
   end
   if holder ~= nil and holder ~= token then
     local remaining_ms = holder and redis.call('PTTL', lock) or 0
-    redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + 60000)
-    local place = trim(queue, ARGV[7], redis.call('ZRANK', queue, token), new and 4 or 32)
+    redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + SLACK_MS)
+    local place = trim(queue, ARGV[7], redis.call('ZRANK', queue, token), new and TRIM_FIRST or TRIM_AGAIN)
     if last > 1 and (remaining_ms < 0 or remaining_ms > ttl_ms / 3) then
       remaining_ms = math.floor(ttl_ms / 3) -- what we hold already has to be extended meanwhile
     end

@@ -5,7 +5,7 @@
 -- Returns 1 all were held, 0 not all; 3 and -1 the same, but queues are not gone through: ask again
 local token, tombstone_ms = ARGV[1], tonumber(ARGV[5])
 
--- All are held and nobody waits: first, since it is the most frequent case and should cost least.
+-- All are held, and have no waiters: first, since it is the most frequent case and should cost least.
 if tombstone_ms == 0 then
   local locks, queues, mine = {}, {}, true
   for at = 1, #KEYS, 4 do
@@ -21,7 +21,7 @@ end
 
 -- #include fence
 -- #include waiters
-looks_left = 128 -- a number of names takes its time as well
+looks_left = LOOKS_MAX / 2 -- the names take their time as well
 -- #include queue
 -- #include tombstone
 local result, done = 1, true

@@ -1,13 +1,16 @@
--- Part: leased permits. Needs fence, moment and waiters; KEYS 1 limit 2 fence 3 queue 4 gone 5 holders.
+-- Part: leased permits. Needs fence, limits, server_time and waiters; KEYS 1 limit 2 fence 3 queue 4 gone 5 holders.
 -- Holders stand in a sorted set, each scored with the ms at which its own time is over; how many permits a token
 -- is about is in its middle: `<k>.…`. The limit's key holds two numbers: the limit of now, and the declared one; and a
 -- third while holders have more than one permit each: how many they have beyond one, so that none has to be looked at.
 local limit_key, fence_key, queue, gone, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
--- Set when a fencing token could not grow: nobody is granted then, and who asks is told.
+-- Set when a fencing token could not grow: then nothing is granted, and the caller is told.
 local no_fence = false
 -- Permits beyond one of each that stands among the holders; and that number as it is stored.
 local extra, kept_extra = 0, 0
+
+-- At how many that are over, with more than one permit each, one call looks.
+local OVER_MAX = 200
 
 local function plain(number)
   return string.format('%.0f', number)
@@ -40,21 +43,21 @@ local function over_by(most)
   return sum, over
 end
 
--- Take out holders whose time is over; of very many, so many as take little time. Those that stay count as holders with
+-- Take out holders whose time is over; of very many, a limited number. Those that stay count as holders with
 -- what they have beyond one permit: returns whether there are such, so that another call has to go on.
 local function purge()
   if extra == 0 then
-    if redis.call('ZCOUNT', holders, '-inf', plain(now_ms)) > 500 then
-      redis.call('ZREMRANGEBYRANK', holders, 0, 499)
+    if redis.call('ZCOUNT', holders, '-inf', plain(now_ms)) > PURGE_MAX then
+      redis.call('ZREMRANGEBYRANK', holders, 0, PURGE_MAX - 1)
     else
       redis.call('ZREMRANGEBYSCORE', holders, '-inf', plain(now_ms))
     end
     return false
   end
-  local sum, over = over_by(200)
+  local sum, over = over_by(OVER_MAX)
   redis.call('ZREM', holders, '', unpack(over))
   extra = extra - sum
-  return #over == 200
+  return #over == OVER_MAX
 end
 
 local function used()
@@ -88,7 +91,7 @@ end
 local function keep_holders()
   local last = redis.call('ZRANGE', holders, -1, -1, 'WITHSCORES')
   local left_ms = last[2] and math.max(tonumber(last[2]) - now_ms, 0) or 0
-  redis.call('PEXPIRE', holders, plain(left_ms + 60000))
+  redis.call('PEXPIRE', holders, plain(left_ms + SLACK_MS))
   return left_ms
 end
 
@@ -102,7 +105,7 @@ end
 -- Grant from the head of the queue as long as it fits; what comes after the head waits, however small it is.
 -- `me` is the caller's own token in the queue, if any: it gets its whole ttl and no message.
 -- Returns the caller's fencing token or nil, how many others were granted, and whether there may be more to do than one
--- call does: then somebody has to ask again.
+-- call does: then a client has to ask again.
 local function advance(me, ttl_ms, limit, claim_ms, fence_ms, inboxes)
   local mine, others, taken, fits = nil, 0, nil, true
   while looks_left > 0 do

@@ -1,6 +1,6 @@
 -- Part: who is next, and giving the lock to that waiter. Needs fence and waiters.
 
--- The first waiter whose process is still there, taken out of the queue; nil: nobody waits; false: so far only dead
+-- The first waiter whose process is still there, taken out of the queue; nil: there is none; false: so far only dead
 -- ones were found, and this call has looked at enough. The caller itself (`me`) need not be asked.
 local function next_waiter(queue, inboxes, me)
   while true do
@@ -31,19 +31,19 @@ local function hand_over(lock, fence_key, token, claim_ms, fence_ms, inboxes)
   return true
 end
 
--- Give a lock that nobody holds any more to the first of its queue. Returns 1 when that has it now, 0 when the lock is
--- free, -1 when it is free and its queue was not gone through: then somebody has to ask again.
+-- Give a lock that has no holder any more to the first of its queue. Returns 1 when that has it now, 0 when the lock is
+-- free, -1 when it is free and its queue was not gone through: then a client has to ask again.
 local function pass_on(lock, fence_key, queue, claim_ms, fence_ms, inboxes)
-  local heir = false
+  local following = false
   if looks_left > 0 then
-    heir = next_waiter(queue, inboxes)
+    following = next_waiter(queue, inboxes)
   end
-  if heir and hand_over(lock, fence_key, heir, claim_ms, fence_ms, inboxes) then
+  if following and hand_over(lock, fence_key, following, claim_ms, fence_ms, inboxes) then
     return 1
   end
-  if not heir then
+  if not following then
     redis.call('DEL', lock)
-    if heir == false and redis.call('EXISTS', queue) == 1 then
+    if following == false and redis.call('EXISTS', queue) == 1 then
       nudge(queue, inboxes)
       return -1
     end

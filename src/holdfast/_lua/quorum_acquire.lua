@@ -9,6 +9,10 @@
 --         {-2, ms until it votes (-1: its uptime is a secret)}   does not vote
 --         {-3, role}                                             is not a master
 -- #include fence
+-- Servers count their uptime in whole seconds: one more has to pass.
+local WHOLE_SECOND_MS = 1000
+-- How far a proposed fencing token may be ahead of this server's clock, µs.
+local AHEAD_MAX_US = 10000000
 local lock, fence_key, gone = KEYS[1], KEYS[2], KEYS[3]
 local token, hint, ttl_ms, fence_ms, delay_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], tonumber(ARGV[5])
 local run_id = ''
@@ -22,39 +26,38 @@ if ARGV[6] == 'check' then
   run_id = type(said) == 'string' and string.match(said, 'run_id:(%x+)') or ''
 end
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+-- #include server_time
 if delay_ms > 0 then
   -- LASTSAVE is never before the start, and a hundred times cheaper than INFO: long ago, it settles the matter.
-  -- Both count whole seconds, so that one more has to pass.
   local saved = redis.pcall('LASTSAVE')
-  if type(saved) ~= 'number' or (clock[1] - saved) * 1000 < delay_ms + 1000 then
+  if type(saved) ~= 'number' or (server_time[1] - saved) * 1000 < delay_ms + WHOLE_SECOND_MS then
     local said = redis.pcall('INFO', 'server')
     local uptime_s = type(said) == 'string' and tonumber(string.match(said, 'uptime_in_seconds:(%d+)'))
     if not uptime_s then
       return {-2, -1}
     end
-    if uptime_s * 1000 < delay_ms + 1000 then
-      return {-2, delay_ms + 1000 - uptime_s * 1000}
+    if uptime_s * 1000 < delay_ms + WHOLE_SECOND_MS then
+      return {-2, delay_ms + WHOLE_SECOND_MS - uptime_s * 1000}
     end
   end
 end
 
--- A proposal far ahead of our clock is somebody's broken clock, and would stay.
-local wish = now
-if hint > now and hint < now + 10000000 then
+-- A proposal far ahead of our clock is that of a broken clock, and would stay.
+local wish = now_us
+if hint > now_us and hint < now_us + AHEAD_MAX_US then
   wish = hint
 end
--- Nobody holds it, nothing was given back recently: first, since it is the most frequent case and should cost least.
+-- Free, and nothing was given back recently: first, since it is the most frequent case and should cost least.
 if redis.call('EXISTS', lock, gone) == 0 then
   local fence = next_fence(fence_key, fence_ms, wish)
   if not fence then
     return bad_fence(fence_key)
   end
   redis.call('SET', lock, token, 'PX', ttl_ms)
-  return {1, fence, now, run_id}
+  return {1, fence, now_us, run_id}
 end
 
+-- #include limits
 -- #include holder
 local holder = holder_of(lock)
 if holder and holder ~= token then
@@ -74,4 +77,4 @@ if last > 0 then
   -- A repeat is told what it was told, and remembered as long as the first.
   redis.call('PEXPIRE', fence_key, fence_ms)
 end
-return {1, fence, now, run_id}
+return {1, fence, now_us, run_id}

@@ -1,13 +1,12 @@
--- Part: readers beside the lock. Needs fence, holder, moment and waiters; KEYS 1 lock 2 fence 3 queue 4 gone 5 readers
--- 6 upgraded.
+-- Part: readers beside the lock. Needs fence, limits, holder, server_time and waiters; KEYS 1 lock 2 fence 3 queue
+-- 4 gone 5 readers 6 upgraded.
 -- Readers stand in a sorted set, each scored with the ms at which its own time is over. While there are any, the
 -- lock's key holds SHARED until the last of them is due, so that clients that only know the lock are kept out as well.
 -- A reader that became the writer has its token in a key of its own: when that runs out, it is a reader as before.
 -- What a token asks for is in its middle: `r.…` reads, `u<n>.…` is the upgrade of that reader, all else is exclusive.
-local SHARED = '000000000000000000000000:shared:0'
 local lock, fence_key, queue, gone, readers, upgraded = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 
--- Set when a fencing token could not grow: nobody is granted then, and who asks is told.
+-- Set when a fencing token could not grow: then nothing is granted, and the caller is told.
 local no_fence = false
 
 local function plain(number)
@@ -24,7 +23,7 @@ local function reader_of(token)
   return client and client .. 'r' .. rest
 end
 
--- Who holds it alone, or SHARED, or nobody.
+-- The exclusive holder, SHARED, or false.
 local function current()
   local holder = holder_of(lock)
   if not holder or holder == SHARED then
@@ -37,29 +36,29 @@ local function living_readers()
   return redis.call('ZCOUNT', readers, '(' .. plain(now_ms), '+inf')
 end
 
--- Whether the token reads now. Not when somebody else got the lock because its key was lost.
+-- Whether the token reads now. Not when another client got the lock because its key was lost.
 local function reads(token, holder)
   local over_ms = redis.call('ZSCORE', readers, token)
   return over_ms and tonumber(over_ms) > now_ms
     and (not holder or holder == SHARED or reader_of(holder) == token)
 end
 
--- Let the lock's key say what the readers' keys say. Only while nobody but an upgraded reader holds it alone.
+-- Let the lock's key say what the readers' keys say. Only while it has no exclusive holder but an upgraded reader.
 local function mirror()
   local last = redis.call('ZRANGE', readers, -1, -1, 'WITHSCORES')
   local left_ms = math.max(last[2] and tonumber(last[2]) - now_ms or 0, redis.call('PTTL', upgraded))
   if left_ms > 0 then
     redis.call('SET', lock, SHARED, 'PX', left_ms + 1)
-    redis.call('PEXPIRE', readers, left_ms + 60000)
+    redis.call('PEXPIRE', readers, left_ms + SLACK_MS)
   else
     redis.call('DEL', lock, readers)
   end
 end
 
--- Take out readers whose time is over; of very many, so many as take little time.
+-- Take out readers whose time is over; of very many, a limited number.
 local function purge()
-  if redis.call('ZCOUNT', readers, '-inf', plain(now_ms)) > 500 then
-    redis.call('ZREMRANGEBYRANK', readers, 0, 499)
+  if redis.call('ZCOUNT', readers, '-inf', plain(now_ms)) > PURGE_MAX then
+    redis.call('ZREMRANGEBYRANK', readers, 0, PURGE_MAX - 1)
   else
     redis.call('ZREMRANGEBYSCORE', readers, '-inf', plain(now_ms))
   end
@@ -72,7 +71,7 @@ end
 -- Grant from the head of the queue as far as it goes: readers that follow each other together, a writer alone.
 -- `me` is the caller's own token in the queue, if any: it gets its whole ttl and no message.
 -- Returns the caller's fencing token or nil, how many others were granted, and whether there may be more to do than one
--- call does: then somebody has to ask again.
+-- call does: then a client has to ask again.
 local function advance(me, ttl_ms, claim_ms, fence_ms, inboxes)
   local holder = current()
   local mine, others, read = nil, 0, false

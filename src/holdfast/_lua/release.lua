@@ -10,7 +10,7 @@ local tombstone_ms = tonumber(ARGV[5])
 local holder = redis.call('GET', lock)
 local mine = holder == token
 
--- Nobody waits: first, since it is the most frequent case and should cost least.
+-- No waiters: first, since it is the most frequent case and should cost least.
 if mine and tombstone_ms == 0 and redis.call('EXISTS', queue) == 0 then
   redis.call('DEL', lock)
   return 1

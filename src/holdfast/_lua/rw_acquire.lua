@@ -9,14 +9,15 @@
 --         {-2}                                                          upgrade: not a reader any more
 --         {-3}                                                          upgrade: another reader is upgrading
 -- #include fence
--- #include moment
+-- #include server_time
+-- #include limits
 
--- Nobody waits, and it is free, or read by others: first, since it is the most frequent case and should cost least.
+-- No waiters, and it is free, or read by others: first, since it is the most frequent case and should cost least.
 if redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[6]) == 0 then
-  local held = redis.call('GETRANGE', KEYS[1], 0, 199)
+  local held = redis.call('GETRANGE', KEYS[1], 0, HOLDER_BYTES - 1)
   local asked_ms = tonumber(ARGV[2])
   if string.find(ARGV[1], ':r.', 1, true) then
-    if held == '000000000000000000000000:shared:0' and not redis.call('ZSCORE', KEYS[5], ARGV[1])
+    if held == SHARED and not redis.call('ZSCORE', KEYS[5], ARGV[1])
       or held == '' and redis.call('EXISTS', KEYS[1], KEYS[5]) == 0 then
       local fence = next_fence(KEYS[2], ARGV[5], now_us)
       if not fence then
@@ -24,12 +25,12 @@ if redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[6]) == 0 then
       end
       redis.call('ZADD', KEYS[5], now_ms + asked_ms, ARGV[1])
       if held == '' then
-        redis.call('SET', KEYS[1], '000000000000000000000000:shared:0', 'PX', asked_ms + 1)
+        redis.call('SET', KEYS[1], SHARED, 'PX', asked_ms + 1)
       elseif redis.call('PTTL', KEYS[1]) <= asked_ms then
         redis.call('PEXPIRE', KEYS[1], asked_ms + 1)
       end
-      if redis.call('PTTL', KEYS[5]) <= asked_ms + 30000 then
-        redis.call('PEXPIRE', KEYS[5], asked_ms + 60000)
+      if redis.call('PTTL', KEYS[5]) <= asked_ms + SLACK_MS / 2 then
+        redis.call('PEXPIRE', KEYS[5], asked_ms + SLACK_MS)
       end
       return {1, fence}
     end
@@ -90,7 +91,7 @@ if beneath then
   end
 end
 
--- Nobody before us (an upgrade goes before all), and nothing in the way.
+-- Nothing before us (an upgrade goes before all), and nothing in the way.
 local function grant()
   if holder and holder ~= SHARED or not beneath and redis.call('EXISTS', queue) == 1 then
     return nil
@@ -123,7 +124,7 @@ elseif not fence and waits then
   elseif arrival == 0 then
     arrival = now_us
   end
-  -- LT: a late repeat of the first try may have queued us anew meanwhile; the true arrival is the earliest.
+  -- LT: a late repeat of the first try may have queued us again meanwhile; the true arrival is the earliest.
   new = redis.call('ZADD', queue, 'LT', plain(arrival), token) == 1
   if not new and ARGV[4] == '0' then
     arrival = tonumber(redis.call('ZSCORE', queue, token))
@@ -157,8 +158,8 @@ else
 end
 local place = -1
 if waits then
-  place = trim(queue, inboxes, redis.call('ZRANK', queue, token), new and 4 or 32)
+  place = trim(queue, inboxes, redis.call('ZRANK', queue, token), new and TRIM_FIRST or TRIM_AGAIN)
   -- Waiters ask again when a holder's time is over, and so keep the queue alive.
-  redis.call('PEXPIRE', queue, plain(math.max(remaining_ms, 0) + 60000))
+  redis.call('PEXPIRE', queue, plain(math.max(remaining_ms, 0) + SLACK_MS))
 end
 return {0, remaining_ms, holder, place, arrival}

@@ -4,7 +4,8 @@
 --         7 tombstone_ms: > 0 refuses the writer's token for that long (a delayed acquire may follow)
 -- Returns {1, fencing token} now a reader (also to a repeat), {0} not the writer
 -- #include fence
--- #include moment
+-- #include server_time
+-- #include limits
 -- #include holder
 -- #include waiters
 -- #include readers

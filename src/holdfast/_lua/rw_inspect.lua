@@ -2,7 +2,8 @@
 -- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers  6 upgraded
 -- Returns {exclusive holder or "", its remaining ms, living readers, waiters, last fencing token}
 -- #include fence
--- #include moment
+-- #include server_time
+-- #include limits
 -- #include holder
 -- #include waiters
 -- #include readers

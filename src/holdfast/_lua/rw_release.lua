@@ -4,16 +4,17 @@
 --         5 tombstone_ms: > 0 leaves the queue too, and refuses this token for that long (a delayed acquire may follow)
 -- Returns 2 released and others let in, 1 released, 0 was not a holder
 --         3 released, -1 was not a holder; the queue is not gone through: ask again
--- #include moment
+-- #include server_time
+-- #include limits
 
--- Nobody waits: first, since it is the most frequent case and should cost least.
+-- No waiters: first, since it is the most frequent case and should cost least.
 if ARGV[5] == '0' and redis.call('EXISTS', KEYS[3], KEYS[6]) == 0 then
   local held = redis.call('GET', KEYS[1])
   if held == ARGV[1] and redis.call('EXISTS', KEYS[5]) == 0 then
     redis.call('DEL', KEYS[1])
     return 1
   end
-  local over_ms = held == '000000000000000000000000:shared:0' and redis.call('ZSCORE', KEYS[5], ARGV[1])
+  local over_ms = held == SHARED and redis.call('ZSCORE', KEYS[5], ARGV[1])
   if over_ms and tonumber(over_ms) > now_ms and redis.call('ZCARD', KEYS[5]) == 1 then
     redis.call('DEL', KEYS[1], KEYS[5])
     return 1

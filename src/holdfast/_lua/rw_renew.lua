@@ -4,7 +4,8 @@
 --         7 -1: a renewal, never shortens; 0: an extension; > 0: one that outdates earlier requests for that many ms
 -- Returns 1 extended, 0 not a holder; > 1: extended, and it lasts for that many ms, longer than was asked for
 -- #include fence
--- #include moment
+-- #include server_time
+-- #include limits
 -- #include holder
 -- #include waiters
 -- #include readers

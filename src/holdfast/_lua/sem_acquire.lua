@@ -9,20 +9,21 @@
 --         {-2, stored limit (0: none)}                                  the declared limit is another one
 --         {-3, stored limit}                                            more permits asked for than there are
 -- #include fence
--- #include moment
+-- #include server_time
+-- #include limits
 
--- Nobody waits, and the limit is the declared one: first, since it is the most frequent case and should cost least.
+-- No waiters, and the limit is the declared one: first, since it is the most frequent case and should cost least.
 if redis.call('EXISTS', KEYS[3], KEYS[4]) == 0 and redis.call('GET', KEYS[1]) == ARGV[8] .. ' ' .. ARGV[8] then
   local asked_ms = tonumber(ARGV[2])
   local weight = tonumber(string.match(ARGV[1], '^[^:]*:(%d+)%.')) or 1
-  -- Nobody has more than one permit, or the limit's key would say so.
+  -- No holder has more than one permit, or the limit's key would say so.
   local stand = redis.call('ZCARD', KEYS[5])
   local free = tonumber(ARGV[8]) - stand
   if free <= 0 then
     local over = redis.call('ZCOUNT', KEYS[5], '-inf', string.format('%.0f', now_ms))
     free = free + over
     if over > 0 then
-      redis.call('ZREMRANGEBYRANK', KEYS[5], 0, math.min(over, 500) - 1)
+      redis.call('ZREMRANGEBYRANK', KEYS[5], 0, math.min(over, PURGE_MAX) - 1)
     end
   end
   if weight == 1 and free > 0 and redis.call('ZADD', KEYS[5], 'NX', now_ms + asked_ms, ARGV[1]) == 1 then
@@ -31,8 +32,8 @@ if redis.call('EXISTS', KEYS[3], KEYS[4]) == 0 and redis.call('GET', KEYS[1]) ==
       redis.call('ZREM', KEYS[5], ARGV[1])
       return bad_fence(KEYS[2])
     end
-    if redis.call('PTTL', KEYS[5]) <= asked_ms + 30000 then
-      redis.call('PEXPIRE', KEYS[5], asked_ms + 60000)
+    if redis.call('PTTL', KEYS[5]) <= asked_ms + SLACK_MS / 2 then
+      redis.call('PEXPIRE', KEYS[5], asked_ms + SLACK_MS)
     end
     redis.call('PEXPIRE', KEYS[1], ARGV[5] + asked_ms)
     return {1, fence}
@@ -96,7 +97,7 @@ elseif not fence and waits then
   if arrival == 0 then
     arrival = now_us
   end
-  -- LT: a late repeat of the first try may have queued us anew meanwhile; the true arrival is the earliest.
+  -- LT: a late repeat of the first try may have queued us again meanwhile; the true arrival is the earliest.
   new = redis.call('ZADD', queue, 'LT', plain(arrival), token) == 1
   if not new and ARGV[4] == '0' then
     arrival = tonumber(redis.call('ZSCORE', queue, token))
@@ -121,7 +122,7 @@ if more or late then
 end
 local place = -1
 if waits then
-  place = trim(queue, inboxes, redis.call('ZRANK', queue, token), new and 4 or 32)
-  redis.call('PEXPIRE', queue, plain(remaining_ms + 60000))
+  place = trim(queue, inboxes, redis.call('ZRANK', queue, token), new and TRIM_FIRST or TRIM_AGAIN)
+  redis.call('PEXPIRE', queue, plain(remaining_ms + SLACK_MS))
 end
-return {0, remaining_ms, string.sub(due[1] or '', 1, 200), place, arrival}
+return {0, remaining_ms, string.sub(due[1] or '', 1, HOLDER_BYTES), place, arrival}

@@ -2,8 +2,9 @@
 -- KEYS    1 limit  2 fence  3 queue  4 gone  5 holders
 -- Returns {limit (0: none is stored), declared limit, permits in use, waiters, holders, last fencing token}
 -- #include fence
--- #include moment
+-- #include server_time
 -- #include waiters
+-- #include limits
 -- #include permits
 local limit, declared = stored_limit()
 local fence = stored_fence(redis.call('GET', fence_key) or '0')
@@ -13,7 +14,7 @@ end
 return {
   limit or 0,
   declared or 0,
-  used() - (extra > 0 and over_by(200) or 0),
+  used() - (extra > 0 and over_by(OVER_MAX) or 0),
   redis.call('ZCARD', queue),
   redis.call('ZCOUNT', holders, '(' .. plain(now_ms), '+inf'),
   fence

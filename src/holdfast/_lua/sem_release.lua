@@ -4,9 +4,9 @@
 --         5 tombstone_ms: > 0 leaves the queue too, and refuses this token for that long (a delayed acquire may follow)
 -- Returns 2 released and others let in, 1 released, 0 was not a holder
 --         3 released, -1 was not a holder; the queue is not gone through: ask again
--- #include moment
+-- #include server_time
 
--- Nobody waits: first, since it is the most frequent case and should cost least.
+-- No waiters: first, since it is the most frequent case and should cost least.
 if ARGV[5] == '0' and (string.match(ARGV[1], '^[^:]*:(%d+)%.') or '1') == '1'
   and redis.call('EXISTS', KEYS[3]) == 0 then
   local over_ms = redis.call('ZSCORE', KEYS[5], ARGV[1])
@@ -19,6 +19,7 @@ end
 
 -- #include fence
 -- #include waiters
+-- #include limits
 -- #include permits
 -- #include tombstone
 local token, tombstone_ms = ARGV[1], tonumber(ARGV[5])

@@ -3,8 +3,9 @@
 -- ARGV    1 new limit  2 fence_ms  3 claim_ms  4 prefix of inboxes
 -- Returns the limit before, or 0 where there was none
 -- #include fence
--- #include moment
+-- #include server_time
 -- #include waiters
+-- #include limits
 -- #include permits
 local limit, declared = stored_limit()
 local wanted = tonumber(ARGV[1])

@@ -1,9 +1,12 @@
 -- Part: refuse tokens from now on, since delayed requests of them may follow. Each stands in a sorted set with the ms at
 -- which it may be forgotten; every call takes out what is over of the oldest few. Beyond a limit, the oldest go early.
-local function bury_all(gone, tokens, tombstone_ms)
+-- How many tokens are refused at a time.
+local TOMBSTONES_MAX = 100000
+
+local function leave_tombstones(gone, tokens, tombstone_ms)
   local time = redis.call('TIME')
   local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-  local full = redis.call('ZCARD', gone) >= 100000
+  local full = redis.call('ZCARD', gone) >= TOMBSTONES_MAX
   local keep_ms = math.max(redis.call('PTTL', gone), tonumber(tombstone_ms))
   local oldest = redis.call('ZPOPMIN', gone, 2 + 2 * #tokens)
   local kept = {}
@@ -17,12 +20,12 @@ local function bury_all(gone, tokens, tombstone_ms)
     kept[#kept + 1] = string.format('%.0f', now_ms + tombstone_ms)
     kept[#kept + 1] = token
   end
-  -- ZADD answers with a number, or with a table when memory is refused: then nothing is buried.
+  -- ZADD answers with a number, or with a table when memory is refused: then there is no tombstone.
   if type(redis.pcall('ZADD', gone, unpack(kept))) == 'number' then
     redis.call('PEXPIRE', gone, keep_ms)
   end
 end
 
 local function tombstone(gone, token, tombstone_ms)
-  bury_all(gone, {token}, tombstone_ms)
+  leave_tombstones(gone, {token}, tombstone_ms)
 end

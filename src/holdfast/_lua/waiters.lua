@@ -1,6 +1,11 @@
--- Part: which of those who wait are still there. What one call does is bounded: it looks at a limited number, leaves the rest as
--- it is, and says that it is not done.
-local looks_left = 256
+-- Part: which of the waiters are still there. What one call does is bounded: it looks at LOOKS_MAX entries, leaves the
+-- rest as it is, and says that it is not done.
+local LOOKS_MAX = 256
+local looks_left = LOOKS_MAX
+-- How many of a queue's first entries are looked at together.
+local SHED_MAX = 64
+-- How many queues one call has looked after by a waiter of theirs; and how many entries, at either end, it asks.
+local NUDGES_MAX, NUDGE_LOOKS = 4, 16
 
 -- The channel of the client that a token belongs to.
 local function inbox_of(token, inboxes)
@@ -25,10 +30,10 @@ local function are_there(tokens, step, inboxes, me)
   return there
 end
 
--- Take the dead out of the first 64 of a queue.
+-- Take the dead out of the first SHED_MAX of a queue.
 local function shed(queue, inboxes, me)
   local left_ms = redis.call('PTTL', queue)
-  local popped = redis.call('ZPOPMIN', queue, 64)
+  local popped = redis.call('ZPOPMIN', queue, SHED_MAX)
   if not popped[1] then
     return
   end
@@ -48,7 +53,7 @@ local function shed(queue, inboxes, me)
   end
 end
 
--- Take the dead out of the `most` right before `place`, so that they do not pile up while nobody is called. Returns the
+-- Take the dead out of the `most` right before `place`, so that they do not pile up between releases. Returns the
 -- place after that. Does nothing for a user who may not ZRANGE.
 local function trim(queue, inboxes, place, most)
   if not place or place < 1 then
@@ -72,11 +77,11 @@ end
 
 -- A queue was not gone through to its end: ask one that is there, at either end, to look for itself and so go on with
 -- it, should the caller not do that. For a few queues, since it takes time, too.
-local nudges_left = 4
+local nudges_left = NUDGES_MAX
 local function nudge(queue, inboxes)
   nudges_left = nudges_left - 1
-  for _, from in ipairs({0, -16}) do
-    local some = nudges_left >= 0 and redis.pcall('ZRANGE', queue, from, from + 15) or {}
+  for _, from in ipairs({0, -NUDGE_LOOKS}) do
+    local some = nudges_left >= 0 and redis.pcall('ZRANGE', queue, from, from + NUDGE_LOOKS - 1) or {}
     if not some.err and some[1] then
       for at, there in ipairs(are_there(some, 1, inboxes)) do
         if there then
