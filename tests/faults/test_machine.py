@@ -97,7 +97,7 @@ def test_16_a_renewal_that_fails_oddly_is_repeated(
 ) -> None:
     with holdfast.connect(valkey_server.url) as locks:
         lease = locks.lock(unique_name, ttl=2).acquire()
-        renew, calls = locks._session.driver.renew_batch, []
+        renew, calls = locks._session.driver._renewals.renew, []
 
         def fails_once(node: Any, jobs: Any) -> None:
             calls.append(jobs)
@@ -105,7 +105,7 @@ def test_16_a_renewal_that_fails_oddly_is_repeated(
                 raise Bug
             renew(node, jobs)
 
-        monkeypatch.setattr(locks._session.driver, "renew_batch", fails_once)
+        monkeypatch.setattr(locks._session.driver._renewals, "renew", fails_once)
         eventually(lambda: len(calls) >= 3, "renewed again, and on")
         assert lease.state is holdfast.LeaseState.HELD
         lease.release()

@@ -1,38 +1,179 @@
-"""The renewers: a thread for each server, which renews there in pipelines and may hang with it."""
+"""Renewals with threads: those that are due go to the renewer of their server, which asks in pipelines.
+
+Law: the code that finds them due waits for no server; a server that hangs holds up the renewals of no other.
+
+Theory: the watchdog starts each renewal's protocol, up to its first request, and hands it to a thread that belongs to
+the server that is to be asked (or to the same set of servers). That thread sends the requests of a batch at once, and
+tells the schedule what came of them.
+"""
 
 from __future__ import annotations
 
 import typing
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from holdfast._core.effects import Effect, Protocol
-from holdfast._core.record import LeaseRecord
+from holdfast._core.abandon import abandon
+from holdfast._core.effects import Call, CallMany, Command, Effect, Protocol
+from holdfast._core.failure import RequestFailed
+from holdfast._core.record import LeaseRecord, Schedule
 from holdfast._drivers.teller import report
 from holdfast._drivers.worker import Worker
+from holdfast._transport.clock import clock
+from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node
 from holdfast._transport.waits import Mailbox
+from holdfast.errors import CannotStartThread
 
-__all__ = ["Renewal", "Renewer"]
+__all__ = ["Renewals"]
 
 #: What to renew, for how many ms, by which protocol, which waits for that effect.
 Renewal: TypeAlias = "tuple[LeaseRecord, int, Protocol[int], Effect[Any]]"
 
-
-class Renews(typing.Protocol):
-    """What does it: the driver."""
-
-    def renew_batch(self, node: Node, jobs: list[Renewal]) -> None: ...
-    def renewals_failed(self, jobs: list[Renewal]) -> None: ...
+#: Threads for renewals that ask several servers each: beyond, they share them.
+_RENEWERS_MAX = 64
 
 
-class Renewer(Worker):
+class Driver(typing.Protocol):
+    """What it renews for."""
+
+    lock: Any
+    schedule: Schedule
+    topology: Topology[Node]
+
+    def chance(self) -> float: ...
+    def no_later_than(self, at: float) -> None: ...
+    def owner_of(self, key: str | None, index: int | None) -> Node: ...
+    def perform(self, effect: Effect[Any]) -> Any: ...
+    def drive(self, protocol: Protocol[int], effect: Effect[Any], cancel: None) -> int: ...
+    def follow(self, node: Node, failure: RequestFailed, call: Call, until: float) -> Any: ...
+    def spawn_release(self, hold: LeaseRecord) -> None: ...
+
+
+class Renewals:
+    """Starts what is due, and notes what came of it."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._renewers: dict[object, _Renewer] = {}
+
+    def __len__(self) -> int:
+        return len(self._renewers)
+
+    def start(self, holds: Sequence[LeaseRecord]) -> None:
+        """Start renewing what is due; does not wait."""
+        now = clock()
+        by_place: dict[object, list[Renewal]] = {}
+        for hold in holds:
+            if not hold.alive:
+                continue  # released just now
+            ttl_ms = hold.renewal_ttl_ms(now)
+            assert ttl_ms is not None and hold.renewal is not None
+            protocol = hold.renew(ttl_ms)
+            effect = protocol.send(None)
+            by_place.setdefault(self._place_of(effect), []).append((hold, ttl_ms, protocol, effect))
+        for place, jobs in by_place.items():
+            renewer = self._renewers.get(place)
+            if renewer is None:
+                node = place if isinstance(place, Node) else self._driver.topology.nodes()[0]
+                renewer = self._renewers[place] = _Renewer(self, node)
+            try:
+                renewer.add(jobs)
+            except CannotStartThread:
+                self.failed(jobs)  # tried again, like after trouble
+
+    def _place_of(self, effect: Effect[Any]) -> object:
+        """Which renewer does it: that of its server, or of the same servers."""
+        driver = self._driver
+        if isinstance(effect, Call):
+            return driver.owner_of(effect.keys[0], effect.node)
+        if isinstance(effect, Command):
+            return driver.owner_of(effect.key, effect.node)
+        if not isinstance(effect, CallMany):
+            return driver.topology.nodes()[0]
+        servers = frozenset(driver.owner_of(call.keys[0], call.node) for call in effect.calls)
+        if servers in self._renewers or len(self._renewers) < _RENEWERS_MAX:
+            return servers
+        return hash(servers) % 8
+
+    def renew(self, node: Node, jobs: list[Renewal]) -> None:
+        """Renew in one pipeline; in a renewer's thread."""
+        sent_at = clock()
+        plain = [job for job in jobs if isinstance(job[3], Call)]
+        calls = [job[3] for job in plain if isinstance(job[3], Call)]
+        if calls:
+            request_timeout_s = min(call.request_timeout_s for call in calls)
+            answers = node.call_all(calls, request_timeout_s)
+            for (hold, ttl_ms, protocol, effect), answer in zip(plain, answers, strict=True):
+                if isinstance(answer, RequestFailed):
+                    assert isinstance(effect, Call)
+                    try:
+                        answer = self._driver.follow(node, answer, effect, sent_at + effect.request_timeout_s)
+                    except RequestFailed as failure:
+                        answer = failure
+                self._answer(hold, ttl_ms, protocol, answer, sent_at)
+        for hold, ttl_ms, protocol, effect in jobs:
+            if isinstance(effect, Call):
+                continue
+            try:
+                reply = self._driver.perform(effect)
+            except RequestFailed as failure:
+                reply = failure
+            self._answer(hold, ttl_ms, protocol, reply, sent_at)
+
+    def _answer(self, hold: LeaseRecord, ttl_ms: int, protocol: Protocol[int], answer: Any, sent_at: float) -> None:
+        """Drive a renewal on with its first answer, and note what came of it."""
+        driver = self._driver
+        try:
+            effect = protocol.throw(answer) if isinstance(answer, RequestFailed) else protocol.send(answer)
+            held = driver.drive(protocol, effect, None)
+        except StopIteration as end:
+            held = end.value
+        except RequestFailed:
+            with driver.lock:
+                driver.schedule.failed(hold, clock(), driver.chance(), sent_at)
+                at = hold.next_at
+            driver.no_later_than(at)
+            return
+        with driver.lock:
+            kept = driver.schedule.answered(hold, held, ttl_ms, sent_at, clock(), driver.chance())
+            at = hold.next_at
+        if kept:
+            driver.no_later_than(at)
+        elif held and hold.is_left_over:
+            driver.spawn_release(hold)  # extended, but too late to be trusted
+
+    def failed(self, jobs: list[Renewal]) -> None:
+        """Something else than trouble ended them: tried again, like after trouble."""
+        driver = self._driver
+        for hold, _, protocol, _ in jobs:
+            abandon(protocol)
+            with driver.lock:
+                if not hold.asked:
+                    continue  # it was answered before
+                driver.schedule.failed(hold, clock(), driver.chance())
+                at = hold.next_at
+            driver.no_later_than(at)
+
+    def stop(self) -> None:
+        """End the threads."""
+        for renewer in tuple(self._renewers.values()):
+            renewer.stop()
+
+    def join(self, until: float) -> None:
+        """Wait for their end, but not longer than that."""
+        for renewer in tuple(self._renewers.values()):
+            renewer.join(until)
+
+
+class _Renewer(Worker):
     """Renews at one node; a server that hangs holds up nobody else."""
 
     name = "holdfast-renewer"
 
-    def __init__(self, driver: Renews, node: Node) -> None:
+    def __init__(self, renewals: Renewals, node: Node) -> None:
         super().__init__()
-        self.driver = driver
+        self._renewals = renewals
         self._node = node
         self._jobs: Mailbox[list[Renewal] | None] = Mailbox()
 
@@ -53,7 +194,7 @@ class Renewer(Worker):
             if jobs is None:
                 continue
             try:
-                self.driver.renew_batch(self._node, jobs)
+                self._renewals.renew(self._node, jobs)
             except Exception:
-                self.driver.renewals_failed(jobs)
+                self._renewals.failed(jobs)
                 report()

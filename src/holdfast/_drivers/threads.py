@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from holdfast._core.abandon import abandon
 from holdfast._core.effects import (
     Answer,
     AwaitWake,
@@ -51,7 +50,7 @@ from holdfast._drivers.ending import end as end_clients
 from holdfast._drivers.ending import run_out
 from holdfast._drivers.identity import here
 from holdfast._drivers.many import Dialler, ask_all
-from holdfast._drivers.renewer import Renewal, Renewer
+from holdfast._drivers.renewer import Renewals
 from holdfast._drivers.reopening import Reopening
 from holdfast._drivers.teller import Teller
 from holdfast._drivers.watchdog import Watchdog
@@ -63,7 +62,7 @@ from holdfast._transport.pack import PreparedRequest
 from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node, Wire
 from holdfast._transport.waits import Flag, Mailbox, snapshot
-from holdfast.errors import CannotStartThread, ClientClosed, ConfigurationError, HoldfastError
+from holdfast.errors import ClientClosed, ConfigurationError, HoldfastError
 
 __all__ = ["Cancelled", "ThreadDriver"]
 
@@ -72,8 +71,6 @@ R = TypeVar("R")
 
 #: A redirected request has at least this time, s.
 _REDIRECT_LEAST_S = 0.05
-#: Threads for renewals that ask several servers each: beyond, they share them.
-_RENEWERS_MAX = 64
 #: At how many dropped holds those that have ended are removed; then at twice the number that remained.
 _ABANDONED_MIN = 1000
 
@@ -149,7 +146,7 @@ class ThreadDriver:
         self._abandoned_bound = _ABANDONED_MIN
         self._watchdog = Watchdog(self)
         self._background = Background(self)
-        self._renewers: dict[object, Renewer] = {}
+        self._renewals = Renewals(self)
         self._diallers: dict[Node, Dialler] = {}
 
     # ------------------------------------------------------------------ monkey patching
@@ -176,7 +173,7 @@ class ThreadDriver:
 
     def _is_used(self) -> bool:
         return any(node.connected for node in self.topology.nodes()) or bool(
-            self._watchdog.thread or self._background.thread or self._renewers or self._diallers or len(self.schedule)
+            self._watchdog.thread or self._background.thread or self._renewals or self._diallers or len(self.schedule)
         )
 
     # ------------------------------------------------------------------ running
@@ -190,7 +187,7 @@ class ThreadDriver:
                 protocol.close()
                 raise
         try:
-            return self._drive(protocol, protocol.send(None), cancel)
+            return self.drive(protocol, protocol.send(None), cancel)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         except BaseException as error:
@@ -213,7 +210,7 @@ class ThreadDriver:
         except BaseException:
             pass  # that error again, or what the protocol makes of it
 
-    def _drive(self, protocol: Protocol[R], effect: Effect[Any], cancel: Cancel | None) -> R:
+    def drive(self, protocol: Protocol[R], effect: Effect[Any], cancel: Cancel | None) -> R:
         """From `effect`, which it awaits, to its end."""
         send = protocol.send
         perform = self._perform
@@ -649,25 +646,7 @@ class ThreadDriver:
 
     def renew(self, holds: Sequence[LeaseRecord]) -> None:
         """Start renewing what is due; does not wait."""
-        now = clock()
-        by_place: dict[object, list[Renewal]] = {}
-        for hold in holds:
-            if not hold.alive:
-                continue  # released just now
-            ttl_ms = hold.renewal_ttl_ms(now)
-            assert ttl_ms is not None and hold.renewal is not None
-            protocol = hold.renew(ttl_ms)
-            effect = protocol.send(None)
-            by_place.setdefault(self._place_of(effect), []).append((hold, ttl_ms, protocol, effect))
-        for place, jobs in by_place.items():
-            renewer = self._renewers.get(place)
-            if renewer is None:
-                node = place if isinstance(place, Node) else self.topology.nodes()[0]
-                renewer = self._renewers[place] = Renewer(self, node)
-            try:
-                renewer.add(jobs)
-            except CannotStartThread:
-                self.renewals_failed(jobs)  # tried again, like after trouble
+        self._renewals.start(holds)
 
     def perform(self, effect: Effect[Any]) -> Any:
         """Do one effect of a protocol in the background. Raises `RequestFailed`."""
@@ -686,77 +665,17 @@ class ThreadDriver:
         owner_of = getattr(self.topology, "owner_of", None)
         return self.topology.node_for(key, index) if owner_of is None else owner_of(key)
 
-    def _place_of(self, effect: Effect[Any]) -> object:
-        """Which renewer does it: that of its server, or of the same servers."""
-        if isinstance(effect, Call):
-            return self.owner_of(effect.keys[0], effect.node)
-        if isinstance(effect, Command):
-            return self.owner_of(effect.key, effect.node)
-        if not isinstance(effect, CallMany):
-            return self.topology.nodes()[0]
-        servers = frozenset(self.owner_of(call.keys[0], call.node) for call in effect.calls)
-        if servers in self._renewers or len(self._renewers) < _RENEWERS_MAX:
-            return servers
-        return hash(servers) % 8
+    def follow(self, node: Node, failure: RequestFailed, call: Call, until: float) -> Any:
+        """The reply to a call that ended so at this node, if it is to be had elsewhere by then."""
+        return self._elsewhere(node, failure, partial(_call_at, call, until))
 
-    def renew_batch(self, node: Node, jobs: list[Renewal]) -> None:
-        """Renew in one pipeline; in a renewer's thread."""
-        sent_at = clock()
-        plain = [job for job in jobs if isinstance(job[3], Call)]
-        calls = [job[3] for job in plain if isinstance(job[3], Call)]
-        if calls:
-            request_timeout_s = min(call.request_timeout_s for call in calls)
-            answers = node.call_all(calls, request_timeout_s)
-            for (hold, ttl_ms, protocol, effect), answer in zip(plain, answers, strict=True):
-                if isinstance(answer, RequestFailed):
-                    assert isinstance(effect, Call)
-                    try:
-                        answer = self._elsewhere(
-                            node, answer, partial(_call_at, effect, sent_at + effect.request_timeout_s)
-                        )
-                    except RequestFailed as failure:
-                        answer = failure
-                self._answer(hold, ttl_ms, protocol, answer, sent_at)
-        for hold, ttl_ms, protocol, effect in jobs:
-            if isinstance(effect, Call):
-                continue
-            try:
-                reply = self._perform[type(effect)](effect, None)
-            except RequestFailed as failure:
-                reply = failure
-            self._answer(hold, ttl_ms, protocol, reply, sent_at)
+    def chance(self) -> float:
+        """A random number in [0, 1)."""
+        return self._random.random()
 
-    def _answer(self, hold: LeaseRecord, ttl_ms: int, protocol: Protocol[int], answer: Any, sent_at: float) -> None:
-        """Drive a renewal on with its first answer, and note what came of it."""
-        try:
-            effect = protocol.throw(answer) if isinstance(answer, RequestFailed) else protocol.send(answer)
-            held = self._drive(protocol, effect, None)
-        except StopIteration as end:
-            held = end.value
-        except RequestFailed:
-            with self.lock:
-                self.schedule.failed(hold, clock(), self._random.random(), sent_at)
-                at = hold.next_at
-            self._watchdog.no_later_than(at)
-            return
-        with self.lock:
-            kept = self.schedule.answered(hold, held, ttl_ms, sent_at, clock(), self._random.random())
-            at = hold.next_at
-        if kept:
-            self._watchdog.no_later_than(at)
-        elif held and hold.is_left_over:
-            self.spawn_release(hold)  # extended, but too late to be trusted
-
-    def renewals_failed(self, jobs: list[Renewal]) -> None:
-        """Something else than trouble ended them: tried again, like after trouble."""
-        for hold, _, protocol, _ in jobs:
-            abandon(protocol)
-            with self.lock:
-                if not hold.asked:
-                    continue  # it was answered before
-                self.schedule.failed(hold, clock(), self._random.random())
-                at = hold.next_at
-            self._watchdog.no_later_than(at)
+    def no_later_than(self, at: float) -> None:
+        """Something is due at `at`."""
+        self._watchdog.no_later_than(at)
 
     def poke(self) -> None:
         """Have the watchdog look at once what there is to do."""
@@ -858,8 +777,7 @@ class ThreadDriver:
     def end_background(self) -> None:
         """Tell it to end, and cut off what it may be waiting for."""
         self._watchdog.stop()
-        for renewer in tuple(self._renewers.values()):
-            renewer.stop()
+        self._renewals.stop()
         for dialler in tuple(self._diallers.values()):
             dialler.stop()
         self.teller.stop()
@@ -869,8 +787,9 @@ class ThreadDriver:
 
     def join_background(self, until: float) -> None:
         """Wait for its threads, but not longer than that."""
-        for one in (self._watchdog, *self._background.everybody(), *self._renewers.values()):
+        for one in (self._watchdog, *self._background.everybody()):
             one.join(until)
+        self._renewals.join(until)
         self._watchdog.disown()
         for wire in (*self._inbox_of.values(), *self._sessions.values()):
             wire.close()
