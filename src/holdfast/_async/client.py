@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from holdfast._api.endpoints import members_of
+from holdfast._api.handles import read_handle
 from holdfast._api.naming import name_of
 from holdfast._api.options import (
     COUNT_MAX,
@@ -24,6 +26,7 @@ from holdfast._api.options import (
     timeout_of,
     ttl_ms_of,
 )
+from holdfast._async.lease import Lease
 from holdfast._async.lifecycle import API, Session, client_at
 from holdfast._async.lock import Lock
 from holdfast._core.settings import DEFAULT, Settings
@@ -148,6 +151,24 @@ class Client:
         Otherwise as `lock`.
         """
         return self.lock(name_of(subject), reentrant=reentrant, **options)
+
+    @explains_options
+    async def adopt(self, handle: str, *, reentrant: bool = False, **options: Unpack[LeaseOptions]) -> Lease:
+        """The lease that another process, or another client here, has handed over by `Lease.handle`.
+
+            lease = await locks.adopt(job["lease"])
+
+        It is renewed by this client from now on, with these options; `max_hold` counts anew. The fencing token is the
+        one it had. The name and the namespace are the same on both sides.
+
+        Raises `LeaseLost` when it has ended meanwhile (its time was over, or it was adopted and released elsewhere), and
+        the server's errors, after which it may be tried again. A handle that is adopted twice gives two objects for one
+        lease, of which the first release ends both.
+        """
+        self._not_over_quorum("a lease that is handed over")
+        given = read_handle(handle, self.namespace)
+        lock = self.lock(given.name, reentrant=reentrant, **options)
+        return await lock._resume(*given[2:], sys._getframe(1))
 
     @explains_options
     def rwlock(self, name: str, **options: Unpack[LeaseOptions]) -> RWLock:

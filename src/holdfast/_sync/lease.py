@@ -13,6 +13,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Self
 
 from holdfast._api.decorated import refuse_coroutine_function
+from holdfast._api.handles import handle_of
 from holdfast._api.leaving import Block, Leaving, instruction_of, opening, opens_block
 from holdfast._api.options import Duration, ttl_ms_of
 from holdfast._core.failure import RequestFailed
@@ -30,7 +31,8 @@ __all__ = ["Lease", "LeaseState"]
 _RELEASED = LeaseState.RELEASED
 #: Functions that do nothing but hand a lease on, and where they are.
 _RETURNING = frozenset(
-    {"_acquire", "_granted", "_obtain", "acquire", "try_acquire", "__enter__", "upgrade", "downgrade", "campaign"}
+    {"_acquire", "_granted", "_obtain", "_resume", "acquire", "adopt", "try_acquire", "__enter__"}
+    | {"upgrade", "downgrade", "campaign"}
 )
 _HERE = os.path.dirname(__file__)
 
@@ -107,6 +109,11 @@ class Lease:
         self._hold.check_expired(clock())
         return self._hold.state
 
+    @property
+    def held(self) -> bool:
+        """Whether it may still be trusted: `ensure_held()` as a question. Sends nothing."""
+        return not self._hold.check_expired(clock())
+
     def remaining(self) -> float:
         """Seconds for which it may still be trusted without another renewal; 0.0 after its end."""
         hold = self._hold
@@ -168,6 +175,34 @@ class Lease:
         if held and hold.is_left_over:
             driver.spawn_release(hold)  # extended on the server, but too late to be trusted
         raise self._ended("extend()")
+
+    def handle(self) -> str:
+        """Hand it to another process: text, of which `Client.adopt` makes a lease there.
+
+        This object is at its end then, as after `release()`: it renews nothing more, and a block under it releases
+        nothing. The lock stays held, and the fencing token is kept. It has to be adopted within the time that
+        `remaining()` says: nobody renews it meanwhile. The text is as good as the lease: who has it can release it.
+
+        Only for the lease of a lock, and not over a quorum. Sends nothing. Raises `LeaseLost` and `LeaseReleased` when
+        it had ended.
+        """
+        hold, driver, session = self._hold, self._driver, self._session
+        if hold.label != "lock" or session.quorum is not None:
+            raise ConfigurationError(
+                "lease", self, "the lease of a lock on one server; release it, and acquire it there"
+            )
+        text = handle_of(hold, session.namespace)
+        try:
+            if hold.check_expired(clock()) or not driver.finish(hold):
+                raise self._ended("handle()")
+            session.disown(self)
+            return text
+        except (LeaseLost, LeaseReleased):
+            raise
+        except BaseException:
+            if hold.half_released():
+                driver.spawn_release(hold)  # nobody gets the text
+            raise
 
     def release(self) -> None:
         """Give it back; the next waiter is handed the lock atomically.

@@ -15,7 +15,7 @@ from holdfast._api.options import Duration, Options, timeout_of
 from holdfast._core.describe import look_up
 from holdfast._core.effects import Protocol
 from holdfast._core.keys import lock_keys
-from holdfast._core.record import LeaseRecord
+from holdfast._core.record import RENEWAL, LeaseRecord
 from holdfast._core.replicas import Sync
 from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for, wait_for
 from holdfast._drivers.cancel import Cancel
@@ -23,8 +23,9 @@ from holdfast._sync.entering import Enterable
 from holdfast._sync.kernel import Acquirable
 from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session, has_ended
+from holdfast._transport.clock import clock
 from holdfast._transport.pack import PreparedRequest
-from holdfast.errors import AcquireTimeout, AlreadyHeld
+from holdfast.errors import AcquireTimeout, AlreadyHeld, LeaseLost
 
 if TYPE_CHECKING:
     from holdfast._api.holder import Holder, LockStatus
@@ -141,6 +142,26 @@ class Lock(Leasable[Lease]):
 
     def _give_back(self, token: str) -> Protocol[None]:
         return self._exclusive.give_back(token, self._ttl_ms)
+
+    def _record_of(self, token: str, fence: int, extensions: int) -> LeaseRecord:
+        """What that token holds, be it acquired elsewhere, where it was extended so often. Nobody watches it yet."""
+        record = self._make_record(token, Grant(fence, clock()))
+        if extensions:
+            # Its next extension outdates all of them.
+            record.extensions, record.least_ms = extensions, 0
+        return record
+
+    def _resume(self, token: str, fence: int, extensions: int, frame: FrameType) -> Lease:
+        """The lease of what that token holds, if it does."""
+        record = self._record_of(token, fence, extensions)
+        order = record.extending(self._ttl_ms, clock()) if extensions else RENEWAL
+        held = self._session.run(record.extension(self._ttl_ms, order))
+        if not held or record.check_expired(clock()):
+            raise LeaseLost(self._name, "taken")
+        record.lasts(held)
+        driver = self._session.driver
+        owners = tuple([(kind, driver.here.number) for kind in self._owned_as])
+        return self._granted(driver, record, owners, frame.f_code, frame.f_lasti, None)
 
     def status(self) -> LockStatus:
         """Holder, remaining time, waiters and last fencing token at one moment, in one request. Only for reporting."""

@@ -1,0 +1,65 @@
+"""What a lease is written as while it is handed to another process. The same for both APIs.
+
+A handle says who holds (the token) and how often that was extended: the next holder's extensions have to be numbered
+behind those, or late ones could take back what it sets.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from holdfast._core.record import LeaseRecord
+from holdfast._core.tokens import TOKEN_MAX
+from holdfast.errors import ConfigurationError
+
+__all__ = ["Handle", "handle_of", "read_handle"]
+
+_MARK = "holdfast lease"
+
+
+class Handle(NamedTuple):
+    """What there is to know of a lease elsewhere."""
+
+    namespace: str | None
+    name: str
+    token: str
+    fencing_token: int
+    extensions: int
+
+
+def handle_of(record: LeaseRecord, namespace: str | None) -> str:
+    """As text: one line of ASCII."""
+    import json
+
+    handle = Handle(namespace, record.name, record.token, record.fence, record.extensions)
+    return json.dumps([_MARK, *handle])
+
+
+def read_handle(text: object, namespace: str | None) -> Handle:
+    """Of text that `Lease.handle` made for a client of this namespace."""
+    import json
+
+    try:
+        mark, *fields = json.loads(text)  # type: ignore[arg-type] # what is no str is a TypeError
+        handle = Handle(*fields)
+    except (TypeError, ValueError, RecursionError):
+        mark, handle = None, None
+    if mark != _MARK or handle is None or not _fits(*handle):
+        raise ConfigurationError("handle", text, "the text that lease.handle() returned")
+    if handle.namespace != namespace:
+        raise ConfigurationError(
+            "handle", text, f"one of this client's namespace {namespace!r}, not of {handle.namespace!r}"
+        )
+    return handle
+
+
+def _fits(namespace: Any, name: Any, token: Any, fence: Any, extensions: Any) -> bool:
+    return (
+        (namespace is None or isinstance(namespace, str))
+        and isinstance(name, str)
+        and isinstance(token, str)
+        and 0 < len(token) <= TOKEN_MAX
+        and type(fence) is int
+        and type(extensions) is int
+        and extensions >= 0
+    )
