@@ -96,7 +96,7 @@ class _Exit(functools.partial[Any]):
     __slots__ = ()
 
     def __del__(self) -> None:
-        owner, block = self.args[-2:]
+        block = self.args[-1]
         if not block:
             begun = _beginning.get(get_ident())
             if begun is not None and begun[1] is block:
@@ -106,9 +106,9 @@ class _Exit(functools.partial[Any]):
             except ValueError:
                 return  # no Python code lets go of it: a thread ends, or the interpreter
             if _enters(frame.f_code.co_code, frame.f_lasti):
-                owner._not_entered()
-        elif len(block) == 1:
-            _take(owner, block)
+                self.args[-2]._not_entered()
+        elif block[0] is not None and len(block) == 1:
+            _take(self.args[-2], block)
 
 
 def _begin(leave: Callable[..., Any], owner: Any, block: Block, *error: Any) -> Any:
@@ -123,7 +123,7 @@ def _begin(leave: Callable[..., Any], owner: Any, block: Block, *error: Any) -> 
 
 def _ended(owner: Any, block: Block, watch: weakref.ref[Any]) -> None:
     _leaving.pop(id(block), None)
-    if block:
+    if block and block[0] is not None:
         _take(owner, block)
 
 
@@ -135,7 +135,7 @@ class Leaving:
     """
 
     def __init__(self, leave: Callable[..., Any], plain: Callable[..., Any]) -> None:
-        self._leave = leave
+        self._calls: tuple[Callable[..., Any], ...] = (leave,)
         self._plain = plain
         self.__doc__ = plain.__doc__
 
@@ -144,14 +144,12 @@ class Leaving:
             return self._plain
         block: Block = []
         _beginning[get_ident()] = (id(owner), block)
-        return self._exit(owner, block)
-
-    def _exit(self, owner: Any, block: Block) -> Callable[..., Any]:
-        return _Exit(self._leave, owner, block)
+        return _Exit(*self._calls, owner, block)
 
 
 class AsyncLeaving(Leaving):
     """Makes `__aexit__` of a class, in the same way."""
 
-    def _exit(self, owner: Any, block: Block) -> Callable[..., Any]:
-        return _Exit(_begin, self._leave, owner, block)
+    def __init__(self, leave: Callable[..., Any], plain: Callable[..., Any]) -> None:
+        super().__init__(leave, plain)
+        self._calls = (_begin, leave)

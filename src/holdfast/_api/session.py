@@ -12,14 +12,31 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from holdfast._api.endpoints import quorum_of
+from holdfast._api.options import Options
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
 from holdfast._core.keys import LockKeys
 from holdfast._core.plain import Scripts
 from holdfast._core.replicas import Replicas
 from holdfast._core.settings import Settings
+from holdfast._transport.pack import PreparedRequest
 from holdfast.errors import ConfigurationError
 
-__all__ = ["SessionBase"]
+__all__ = ["SessionBase", "Shared"]
+
+#: Locks whose objects share what does not change; beyond, all are forgotten, and made again.
+_SHARED_MAX = 1_000
+
+
+class Shared:
+    """What the objects of one lock with the same options have in common, so that making one costs little."""
+
+    __slots__ = ("asks", "exclusive", "keys")
+
+    def __init__(self, keys: LockKeys, exclusive: Exclusive) -> None:
+        self.keys = keys
+        self.exclusive = exclusive
+        #: The first requests of acquire and release, once they were made.
+        self.asks: tuple[PreparedRequest, PreparedRequest] | tuple[()] | None = None
 
 
 class SessionBase:
@@ -34,11 +51,25 @@ class SessionBase:
         self.sequence = itertools.count(1)
         #: Leases by what is held and who holds it.
         self.owners: dict[tuple[str, int], weakref.ref[Any]] = {}
+        self._shared: dict[tuple[str, Options], Shared] = {}
         self._scripts = Scripts()
         self._replicas: dict[int | None, Replicas] = {}
         self._ifeq: bool | None = None
 
-    def exclusive(self, keys: LockKeys, sync_replicas: int | Literal["all"] | None) -> Exclusive:
+    def shared(self, what: str, options: Options) -> Shared | None:
+        """What `share` was told of it lately."""
+        # The first requests of those from before the server refused scripts are scripts.
+        return None if self._scripts.refused else self._shared.get((what, options))
+
+    def share(self, what: str, options: Options, keys: LockKeys) -> Shared:
+        """The lock of these keys, for all objects that are called `what` and have these options."""
+        if len(self._shared) >= _SHARED_MAX:
+            self._shared.clear()
+        made = Shared(keys, self._exclusive(keys, options.sync_replicas))
+        self._shared[what, options] = made
+        return made
+
+    def _exclusive(self, keys: LockKeys, sync_replicas: int | Literal["all"] | None) -> Exclusive:
         """The lock of these keys, wherever it lives."""
         if self.quorum is None:
             return OneServer(keys, self.settings, self.replicas_for(sync_replicas), self._scripts)

@@ -16,6 +16,7 @@ from holdfast._async.entering import Enterable
 from holdfast._async.lease import Lease, LeaseState
 from holdfast._async.lifecycle import Session, has_ended
 from holdfast._async.lock import Lock
+from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Grant
 
@@ -41,10 +42,9 @@ class _Leadership(Lock):
     _label = "election"
     _kind = "election"
 
-    def __init__(self, session: Session, name: str, options: Options) -> None:
-        super().__init__(session, name, options)
-        self._keys = self._keys.part("leader")  # apart from the lock of that name
-        self._exclusive = session.exclusive(self._keys, options.sync_replicas)
+    @staticmethod
+    def _keys_of(namespace: str | None, name: str) -> LockKeys:
+        return lock_keys(namespace, name).part("leader")  # apart from the lock of that name
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         record = super()._make_record(token, grant)
@@ -175,9 +175,8 @@ class Election(Enterable[Lease]):
     def _obtain(self, frame: FrameType) -> Awaitable[Lease]:
         return self._lock._obtain(frame)
 
-    def _begin(self, lease: Lease, frame: FrameType) -> None:
+    def _begin(self, lease: Lease) -> None:
         self._leads.won(self._session.me(), lease)
-        super()._begin(lease, frame)
 
     def _left(self, lease: Lease) -> None:
         self._leads.forget(lease)

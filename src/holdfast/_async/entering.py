@@ -21,7 +21,7 @@ class Enterable(Generic[L]):
     """A context manager that holds a lease inside its block, for any number of tasks at a time."""
 
     _session: Session
-    #: Who is inside, by which lease.
+    #: Who is inside, by which lease, where no `with` statement knows it.
     _entered: LeaseStack[Any, L]
 
     # sync: def _obtain(self, frame: FrameType) -> L:
@@ -29,20 +29,22 @@ class Enterable(Generic[L]):
         """Acquire what the block runs under, for that frame."""
         raise NotImplementedError
 
-    def _begin(self, lease: L, frame: FrameType) -> None:
+    def _begin(self, lease: L) -> None:
         """It is going to be inside."""
-        self._entered.push(self._session.me(), lease, frame)
 
     def _left(self, lease: L) -> None:
         """A block has ended. Takes no lock: finalizers call it."""
 
     async def __aenter__(self) -> L:
         block = opening(self)
+        is_known = block is not None
         if block is None:
             block = []
         try:
             block.append(await self._obtain(sys._getframe(1)))
-            self._begin(block[0], sys._getframe(1))
+            self._begin(block[0])
+            if not is_known:  # who leaves it has to find it
+                self._entered.push(self._session.me(), block[0], sys._getframe(1))
             # sync-drop
             block[0]._begin_body()
             return block[0]  # type: ignore[no-any-return]
@@ -66,7 +68,6 @@ class Enterable(Generic[L]):
             # sync: self._left(lease)
             # sync: return lease._exit(kind, error, trace)
             return self._exit(kind, error, trace)
-        self._entered.forget(block[0])
         self._left(block[0])
         return block[0]._leave(block, kind, error, trace)  # type: ignore[no-any-return]
 

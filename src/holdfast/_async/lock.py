@@ -19,7 +19,7 @@ from holdfast._async.lease import Lease
 from holdfast._async.lifecycle import Session, has_ended
 from holdfast._core.describe import look_up
 from holdfast._core.effects import Protocol
-from holdfast._core.keys import lock_keys
+from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.record import RENEWAL, LeaseRecord
 from holdfast._core.replicas import Sync
 from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for, wait_for
@@ -134,9 +134,18 @@ class Lock(Leasable[Lease]):
 
     def __init__(self, session: Session, name: str, options: Options, reentrant: bool = False) -> None:
         super().__init__(session, name, options)
-        self._keys = lock_keys(session.namespace, name)
-        self._exclusive = session.exclusive(self._keys, options.sync_replicas)
+        shared = session.shared(self._owned_as[0], options)
+        if shared is None:
+            shared = session.share(self._owned_as[0], options, self._keys_of(session.namespace, name))
+        self._shared = shared
+        self._keys = shared.keys
+        self._exclusive = shared.exclusive
+        self._asks = shared.asks
         self._reentrant = reentrant
+
+    @staticmethod
+    def _keys_of(namespace: str | None, name: str) -> LockKeys:
+        return lock_keys(namespace, name)
 
     def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
         exclusive = self._exclusive
@@ -145,7 +154,8 @@ class Lock(Leasable[Lease]):
 
     def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
         calls = self._exclusive.first_calls(self._ttl_ms) if self._session.driver.can_ask else None
-        self._asks = asks = () if calls is None else (PreparedRequest(calls[0]), PreparedRequest(calls[1]))
+        asks = () if calls is None else (PreparedRequest(calls[0]), PreparedRequest(calls[1]))
+        self._asks = self._shared.asks = asks
         return asks
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:

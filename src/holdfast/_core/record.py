@@ -209,7 +209,12 @@ class LeaseRecord:
 
     def mark_released(self) -> bool:
         """Its owner gives it back; False when it had ended before."""
-        if not self.alive or not self._end():
+        state = self.state
+        if state is not _HELD and state is not _SUSPECT:
+            return False
+        try:
+            del self.unended  # `_end`, without the call: each release comes this way
+        except AttributeError:
             return False
         self.state = LeaseState.RELEASED
         return True

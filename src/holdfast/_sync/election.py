@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast._api.decorated import check_callable
 from holdfast._api.lease_stack import Leads, LeaseStack
 from holdfast._api.options import Duration, Options, timeout_of
+from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Grant
 from holdfast._drivers.cancel import Cancel
@@ -41,10 +42,9 @@ class _Leadership(Lock):
     _label = "election"
     _kind = "election"
 
-    def __init__(self, session: Session, name: str, options: Options) -> None:
-        super().__init__(session, name, options)
-        self._keys = self._keys.part("leader")  # apart from the lock of that name
-        self._exclusive = session.exclusive(self._keys, options.sync_replicas)
+    @staticmethod
+    def _keys_of(namespace: str | None, name: str) -> LockKeys:
+        return lock_keys(namespace, name).part("leader")  # apart from the lock of that name
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         record = super()._make_record(token, grant)
@@ -158,9 +158,8 @@ class Election(Enterable[Lease]):
     def _obtain(self, frame: FrameType) -> Lease:
         return self._lock._obtain(frame)
 
-    def _begin(self, lease: Lease, frame: FrameType) -> None:
+    def _begin(self, lease: Lease) -> None:
         self._leads.won(self._session.me(), lease)
-        super()._begin(lease, frame)
 
     def _left(self, lease: Lease) -> None:
         self._leads.forget(lease)

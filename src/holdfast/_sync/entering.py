@@ -23,27 +23,29 @@ class Enterable(Generic[L]):
     """A context manager that holds a lease inside its block, for any number of threads at a time."""
 
     _session: Session
-    #: Who is inside, by which lease.
+    #: Who is inside, by which lease, where no `with` statement knows it.
     _entered: LeaseStack[Any, L]
 
     def _obtain(self, frame: FrameType) -> L:
         """Acquire what the block runs under, for that frame."""
         raise NotImplementedError
 
-    def _begin(self, lease: L, frame: FrameType) -> None:
+    def _begin(self, lease: L) -> None:
         """It is going to be inside."""
-        self._entered.push(self._session.me(), lease, frame)
 
     def _left(self, lease: L) -> None:
         """A block has ended. Takes no lock: finalizers call it."""
 
     def __enter__(self) -> L:
         block = opening(self)
+        is_known = block is not None
         if block is None:
             block = []
         try:
             block.append(self._obtain(sys._getframe(1)))
-            self._begin(block[0], sys._getframe(1))
+            self._begin(block[0])
+            if not is_known:  # who leaves it has to find it
+                self._entered.push(self._session.me(), block[0], sys._getframe(1))
             return block[0]  # type: ignore[no-any-return]
         except BaseException:
             if block:
@@ -63,7 +65,6 @@ class Enterable(Generic[L]):
             lease = self._entered.pop(self._session.me(), sys._getframe(1))
             self._left(lease)
             return lease._exit(kind, error, trace)
-        self._entered.forget(block[0])
         self._left(block[0])
         return block[0]._leave(block, kind, error, trace)  # type: ignore[no-any-return]
 
