@@ -52,8 +52,8 @@ def test_a_minority_may_fail(quorum: Quorum, face: Face, unique_name: str, how: 
     lease = others.lock(unique_name).acquire(timeout=30)
     assert lease.fencing_token > before.fencing_token
     assert held_at(quorum, unique_name, range(count, 5)).count(lease.token) >= 3
-    lease.release()
-    assert not any(held_at(quorum, unique_name, range(count, 5)))
+    lease.release()  # by a majority; the others may answer later
+    eventually(lambda: not any(held_at(quorum, unique_name, range(count, 5))))
 
 
 @pytest.mark.parametrize("paused", [0, 2])

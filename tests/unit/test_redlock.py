@@ -661,3 +661,20 @@ def test_every_pattern_of_a_renewal_and_of_a_release(size: int, verb: str) -> No
             [FOREIGN] * gone
         ), "what is not ours stays"
     assert set(seen) == {"True", "False", "None"}
+
+
+@pytest.mark.parametrize("size", [3, 4, 5])
+def test_the_last_fencing_token_seen_is_not_below_one_that_was_handed_out(size: int) -> None:
+    """Whichever members are heard; and where all are, one that was never handed out does not count."""
+    need = size // 2 + 1
+    for remember in itertools.combinations(range(size), need):
+        driver = Driver(size)
+        for at, member in enumerate(driver.members):
+            member.server.command("SET", KEYS.fence, 700 if at in remember else 600, "PX", 1_000_000)
+        for count in range(need, size + 1):
+            for heard in itertools.combinations(range(size), count):
+                driver.meet(["grant" if at in heard else "swallowed" for at in range(size)])
+                assert driver.run(redlock.inspect(knowing(size), KEYS))[2] == 700, (remember, heard)
+        driver.members[remember[0]].server.command("SET", KEYS.fence, 900)
+        driver.meet(["grant"] * size)
+        assert driver.run(redlock.inspect(knowing(size), KEYS))[2] == 700

@@ -655,8 +655,9 @@ async def inspect(quorum: Quorum, keys: LockKeys) -> tuple[str, int, int, int]:
     heard = [answer for answer in answers if isinstance(answer, list)]
     if len(heard) < quorum.need:
         raise _trouble_of(quorum, keys, [None if isinstance(a, list) else a for a in answers], len(heard))
-    # What a majority remembers; a member may have counted on without having been heard.
-    fence = sorted((answer[2] for answer in heard), reverse=True)[quorum.need - 1]
+    # A token that was handed out is remembered by a majority, of which those that were not heard may be a part.
+    unheard = quorum.size - len(heard)
+    fence = sorted((answer[2] for answer in heard), reverse=True)[quorum.need - unheard - 1]
     for holder, remaining in votes.items():
         if holder and len(remaining) >= quorum.need:
             # The majority lasts as long as the need-th longest of its members.
