@@ -19,3 +19,16 @@ def test_what_is_remembered_is_bounded_by_its_size() -> None:
             continue
         kept = sum(len(before) + len(behind) for before, behind in pack._around_token.values())
         assert kept <= pack._AROUND_MAX_BYTES / 2
+
+
+def test_what_changes_with_each_call_is_not_remembered() -> None:
+    """Which leading arguments do is said by the script's head."""
+    for name, varying in (("acquire", 1), ("quorum_acquire", 2), ("raise_fence", 2), ("multi_renew", 3)):
+        script = SCRIPTS[name]
+        assert script.varying == varying
+        known = {*pack._around_token}
+        for number in range(5):
+            args = (f"token-{number}", *range(number, number + varying - 1), "the same", 1)
+            packed = pack.pack_script(script, ("{k}", f"{{k}}:{name}"), args)
+            assert packed == b"".join(pack._pack_parts(script, ("{k}", f"{{k}}:{name}"), args))
+        assert len({*pack._around_token} - known) == 1

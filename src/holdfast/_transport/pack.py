@@ -15,8 +15,6 @@ _AROUND_MAX = 2_000
 _AROUND_MAX_BYTES = 4_000_000
 #: What is longer carries a value, and does not repeat.
 _BEHIND_MAX_BYTES = 1_000
-#: How many leading arguments change with each call, where it is not the token alone.
-_VARYING = {"quorum_acquire": 2, "raise_fence": 2, "multi_renew": 3}
 _around_token: dict[tuple[object, ...], tuple[bytes, bytes]] = {}
 _around_bytes = 0
 
@@ -33,7 +31,7 @@ def pack_script(script: Script, keys: Sequence[str], args: Sequence[str | int | 
     """EVALSHA of a script."""
     if not args or type(args[0]) is not str:
         return b"".join(_pack_parts(script, keys, args))
-    varying = _VARYING.get(script.name, 1)
+    varying = script.varying
     before, behind = pack_around(script, keys, args, varying)
     token = args[0].encode()
     if varying == 1:
