@@ -1,4 +1,4 @@
-"""No function of the core, the drivers and the transports is longer than a reader can hold in the head, but for a reason."""
+"""No function of core, drivers and transports is longer than a reader can hold in the head, but for a reason."""
 
 from __future__ import annotations
 

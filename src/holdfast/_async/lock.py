@@ -22,6 +22,7 @@ from holdfast._core.effects import Protocol
 from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.record import RENEWAL, LeaseRecord
 from holdfast._core.replicas import Sync
+from holdfast._core.replies import Seen
 from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for, wait_for
 
 # sync-add: from holdfast._drivers.cancel import Cancel
@@ -197,7 +198,7 @@ class Lock(Leasable[Lease]):
 
     async def locked(self) -> bool:
         """Whether anybody holds it at this moment. Only good for reporting: the answer may be old when it comes."""
-        return (await self._inspect())[0] != ""
+        return (await self._inspect()).holder != ""
 
     async def holder(self) -> Holder | None:
         """Who holds it, since when, where, and for how long still; None when it is free."""
@@ -213,13 +214,13 @@ class Lock(Leasable[Lease]):
 
     async def last_fencing_token(self) -> int:
         """The fencing token of the last lease, be it held or not; 0 when there was none for a day."""
-        return (await self._inspect())[2]
+        return (await self._inspect()).fence
 
     async def waiters(self) -> int:
         """How many are queued for it, including those whose process died since."""
-        return (await self._inspect())[3]
+        return (await self._inspect()).waiters
 
-    async def _inspect(self) -> tuple[str, int, int, int]:
+    async def _inspect(self) -> Seen:
         return await self._session.run(self._exclusive.inspect())
 
     def __repr__(self) -> str:

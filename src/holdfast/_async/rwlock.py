@@ -13,6 +13,7 @@ from holdfast._core import rwlock
 from holdfast._core.effects import Protocol
 from holdfast._core.keys import lock_keys
 from holdfast._core.record import LeaseRecord
+from holdfast._core.replies import RWSeen
 from holdfast._core.waiting import Busy, Grant
 
 # sync-add: from holdfast._drivers.cancel import Cancel
@@ -207,17 +208,17 @@ class RWLock:
 
     async def readers(self) -> int:
         """How many read at this moment. Only good for reporting."""
-        return (await self._inspect())[2]
+        return (await self._inspect()).readers
 
     async def writing(self) -> bool:
-        """Whether somebody writes (or holds the lock of that name) at this moment. Only good for reporting."""
-        return (await self._inspect())[0] != ""
+        """Whether a client writes (or holds the lock of that name) at this moment. Only good for reporting."""
+        return (await self._inspect()).holder != ""
 
     async def waiters(self) -> int:
         """How many are queued, including those whose process died since."""
-        return (await self._inspect())[3]
+        return (await self._inspect()).waiters
 
-    async def _inspect(self) -> tuple[str, int, int, int, int]:
+    async def _inspect(self) -> RWSeen:
         return await self._session.run(rwlock.inspect(self._keys, self._session.settings.request_timeout_s))
 
     def __repr__(self) -> str:

@@ -11,6 +11,7 @@ from holdfast._async.lifecycle import Session
 from holdfast._async.lock import TurnLeasable
 from holdfast._core import semaphore
 from holdfast._core.keys import lock_keys
+from holdfast._core.replies import SemaphoreSeen
 
 # sync-add: from holdfast._drivers.cancel import Cancel
 from holdfast.errors import AcquireTimeout
@@ -88,18 +89,18 @@ class Semaphore(TurnLeasable[Lease]):
 
     async def permits(self) -> int:
         """How many there are in all; 0 when the server does not know it yet. Only good for reporting."""
-        return (await self._inspect())[0]
+        return (await self._inspect()).limit
 
     async def available(self) -> int:
         """How many are free at this moment, be there waiters or not. Only good for reporting."""
-        limit, _, used, *_ = await self._inspect()
-        return max(0, (limit or self._declared) - used)
+        seen = await self._inspect()
+        return max(0, (seen.limit or self._declared) - seen.used)
 
     async def waiters(self) -> int:
         """How many are queued, including those whose process died since."""
-        return (await self._inspect())[3]
+        return (await self._inspect()).waiters
 
-    async def _inspect(self) -> tuple[int, int, int, int, int, int]:
+    async def _inspect(self) -> SemaphoreSeen:
         return await self._session.run(semaphore.inspect(self._keys, self._session.settings.request_timeout_s))
 
     def __repr__(self) -> str:

@@ -10,10 +10,10 @@ once more, unless its generation is over.
 
 from __future__ import annotations
 
-from holdfast._core.effects import Call, Reply
+from holdfast._core.effects import Call
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import RENEWAL, Order
-from holdfast._core.replies import BarrierMoved, barrier_moved_of
+from holdfast._core.replies import BarrierMoved, Refusal, barrier_moved_of
 from holdfast._core.retry import outlast
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition
@@ -22,6 +22,8 @@ from holdfast.errors import BrokenBarrierError, DeclarationMismatch
 __all__ = ["BarrierTurn", "move"]
 
 _FOR_EVER_MS = 86_400_000
+#: Refusals of barrier_wait.
+_TOMBSTONE, _BROKEN, _DECLARED_OTHERWISE = -1, -2, -3
 
 
 class BarrierTurn(Acquisition):
@@ -63,12 +65,12 @@ class BarrierTurn(Acquisition):
     def undo(self, tombstone_ms: int, request_timeout_s: float) -> Call:
         return self._call("leave", 0, request_timeout_s)
 
-    def refused(self, reply: Reply) -> Exception:
-        if reply[0] in (-1, -2):  # -1: told so before, in an answer that was lost
+    def refused(self, refusal: Refusal) -> Exception:
+        if refusal.code in (_TOMBSTONE, _BROKEN):  # -1: told so before, in an answer that was lost
             return BrokenBarrierError(self.keys.name)
-        if reply[0] == -3:
-            return DeclarationMismatch("barrier", self.keys.name, self.parties, reply[1])
-        return super().refused(reply)
+        if refusal.code == _DECLARED_OTHERWISE:
+            return DeclarationMismatch("barrier", self.keys.name, self.parties, refusal.stored)
+        return super().refused(refusal)
 
     def time_is_up(self) -> bool:
         # Who does not wait any longer breaks the barrier for all, unless all have come in this very moment.
@@ -85,6 +87,7 @@ async def move(keys: LockKeys, what: str, parties: int, keep_ms: int, settings: 
         settings.request_timeout_s,
     )
     reply = await outlast(call, settings)
-    if reply[0] != 1:
-        raise DeclarationMismatch("barrier", keys.name, parties, reply[1])
-    return barrier_moved_of(reply)
+    moved = barrier_moved_of(reply)
+    if isinstance(moved, Refusal):
+        raise DeclarationMismatch("barrier", keys.name, parties, moved.stored)
+    return moved

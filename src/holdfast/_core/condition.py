@@ -16,13 +16,16 @@ from holdfast._core.keys import LockKeys, part_of_key
 from holdfast._core.mutex import renewal, renewal_of_one_key
 from holdfast._core.record import RENEWAL, Order
 from holdfast._core.replicas import Sync
-from holdfast._core.replies import notified_by, notified_of
+from holdfast._core.replies import Refusal, notified_by, notified_of
 from holdfast._core.retry import outlast
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, request_timeout_for
 from holdfast.errors import NotHeld
 
 __all__ = ["ConditionTurn", "condition_key", "notify"]
+
+#: A refusal of cond_wait.
+_NOT_HELD = -2
 
 
 def condition_key(keys: LockKeys, name: str) -> str:
@@ -105,10 +108,10 @@ class ConditionTurn(Acquisition):
             request_timeout_s,
         )
 
-    def refused(self, reply: Reply) -> Exception:
-        if reply[0] == -2:
+    def refused(self, refusal: Refusal) -> Exception:
+        if refusal.code == _NOT_HELD:
             return NotHeld(self.keys.name, "wait()")
-        return super().refused(reply)
+        return super().refused(refusal)
 
     def time_is_up(self) -> bool:
         # Whatever happens, the caller holds the lock again when it goes on.

@@ -16,6 +16,7 @@ from holdfast._core.plain import Scripts
 from holdfast._core.record import LeaseRecord
 from holdfast._core.redlock import Quorum
 from holdfast._core.replicas import Sync
+from holdfast._core.replies import Seen
 from holdfast._core.settings import Settings
 from holdfast._core.waiting import Busy, Grant, request_timeout_for, wait_for
 
@@ -54,7 +55,7 @@ class Exclusive:
         """Undo what an interrupted acquisition may have done."""
         raise NotImplementedError
 
-    def inspect(self) -> Protocol[tuple[str, int, int, int]]:
+    def inspect(self) -> Protocol[Seen]:
         """(holder's token or "", remaining ms (-1 no ttl, -2 free), last fencing token, waiters)."""
         raise NotImplementedError
 
@@ -108,12 +109,12 @@ class OneServer(Exclusive):
             return plain.give_back(self.keys, token, ttl_ms, self.scripts, self.settings)
         return LockTurn(self.keys, token, ttl_ms, self.settings).give_back()
 
-    def inspect(self) -> Protocol[tuple[str, int, int, int]]:
+    def inspect(self) -> Protocol[Seen]:
         if self.scripts.refused:
             return plain.inspect(self.keys, self.settings.request_timeout_s)
         return self._inspect()
 
-    async def _inspect(self) -> tuple[str, int, int, int]:
+    async def _inspect(self) -> Seen:
         try:
             return await mutex.inspect(self.keys, self.settings.request_timeout_s)
         except RequestFailed as failure:
@@ -163,5 +164,5 @@ class OverQuorum(Exclusive):
     def give_back(self, token: str, ttl_ms: int) -> Protocol[None]:
         return redlock.give_back(self.quorum, self.keys, token, ttl_ms)
 
-    def inspect(self) -> Protocol[tuple[str, int, int, int]]:
+    def inspect(self) -> Protocol[Seen]:
         return redlock.inspect(self.quorum, self.keys)

@@ -9,10 +9,10 @@ Waiters are told when it opens, and look for themselves now and then.
 
 from __future__ import annotations
 
-from holdfast._core.effects import Call, Reply
+from holdfast._core.effects import Call
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import RENEWAL, Order
-from holdfast._core.replies import gate_moved_of
+from holdfast._core.replies import Refusal, gate_moved_of
 from holdfast._core.retry import outlast
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition
@@ -22,6 +22,8 @@ __all__ = ["GateTurn", "move"]
 
 #: A gate grants nothing that could end; the time limit of an answer's worth.
 _FOR_EVER_MS = 86_400_000
+#: A refusal of gate_wait.
+_DECLARED_OTHERWISE = -2
 
 
 class GateTurn(Acquisition):
@@ -64,10 +66,10 @@ class GateTurn(Acquisition):
     def undo(self, tombstone_ms: int, request_timeout_s: float) -> Call:
         return self._call("leave", request_timeout_s)
 
-    def refused(self, reply: Reply) -> Exception:
-        if reply[0] == -2:
-            return DeclarationMismatch(self.kind, self.keys.name, self.declared, reply[1])
-        return super().refused(reply)
+    def refused(self, refusal: Refusal) -> Exception:
+        if refusal.code == _DECLARED_OTHERWISE:
+            return DeclarationMismatch(self.kind, self.keys.name, self.declared, refusal.stored)
+        return super().refused(refusal)
 
 
 async def move(
@@ -81,9 +83,8 @@ async def move(
         settings.request_timeout_s,
     )
     while True:
-        reply = await outlast(call, settings)
-        if reply[0] != 1:
-            raise DeclarationMismatch(kind, keys.name, declared, reply[1])
-        moved = gate_moved_of(reply)
+        moved = gate_moved_of(await outlast(call, settings))
+        if isinstance(moved, Refusal):
+            raise DeclarationMismatch(kind, keys.name, declared, moved.stored)
         if not moved.more:
             return moved.missing

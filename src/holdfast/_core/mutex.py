@@ -17,6 +17,7 @@ from holdfast._core.effects import Call
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import RENEWAL, Order
 from holdfast._core.replicas import Sync, SyncTail
+from holdfast._core.replies import Seen, seen_of
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, once_more
 
@@ -98,9 +99,6 @@ class LockTurn(Acquisition):
         )
 
 
-async def inspect(keys: LockKeys, request_timeout_s: float) -> tuple[str, int, int, int]:
-    """(holder's token or "", remaining ms (-1 no ttl, -2 free), last fencing token, waiters)."""
-    holder, remaining_ms, fence, waiters = await once_more(
-        Call("inspect", (keys.lock, keys.fence, keys.queue), (), request_timeout_s)
-    )
-    return holder.decode("utf-8", "replace"), remaining_ms, fence, waiters
+async def inspect(keys: LockKeys, request_timeout_s: float) -> Seen:
+    """What there is of the lock."""
+    return seen_of(await once_more(Call("inspect", (keys.lock, keys.fence, keys.queue), (), request_timeout_s)))

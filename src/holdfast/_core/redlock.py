@@ -20,12 +20,14 @@ of growing length. There is no queue: no member alone knows who holds the lock, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from holdfast._core.effects import Answer, Call, CallMany, Now, Protocol, Random, Reply, Sleep, Spawn
 from holdfast._core.failure import RequestFailed, what_is_at
 from holdfast._core.keys import LockKeys
 from holdfast._core.mutex import renewal
 from holdfast._core.record import RENEWAL, Order
+from holdfast._core.replies import Seen, Vote, seen_of, vote_of
 from holdfast._core.retry import Backoff
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.validity import deadline
@@ -121,13 +123,13 @@ class Quorum:
         """A member told its time."""
         self._ahead_s[index] = server_us / 1_000_000 - asked_at
 
-    def look_at(self, index: int, answer: Reply) -> None:
+    def look_at(self, index: int, vote: Vote) -> None:
         """A member told who it is. Notes one that is there twice, or is no master."""
         twice: list[str] = []
-        if answer[0] == -3:
-            self.wrong = ConfigurationError("servers", self.names[index], f"masters; this is a {_text(answer[1])}")
-        elif answer[0] == 1 and self.run_ids[index] is None:
-            run_id = self.run_ids[index] = _text(answer[3])
+        if vote.kind == Vote.NO_MASTER:
+            self.wrong = ConfigurationError("servers", self.names[index], f"masters; this is a {vote.role}")
+        elif vote.kind == Vote.GRANTED and self.run_ids[index] is None:
+            run_id = self.run_ids[index] = vote.run_id
             if run_id:
                 twice = [name for name, other in zip(self.names, self.run_ids, strict=True) if other == run_id]
         if len(twice) > 1:
@@ -226,16 +228,24 @@ def _release_args(quorum: Quorum, keys: LockKeys, token: str, *, tombstone: bool
     return (token, settings.fence_ms, settings.claim_ms, keys.inboxes, settings.tombstone_ms if tombstone else 0)
 
 
-def _problem(name: str, answer: Answer) -> str:
+#: What a member has answered in a round: its vote, trouble, or nothing so far.
+Voted: TypeAlias = "Vote | RequestFailed | None"
+
+
+def _voted(answer: Answer) -> Voted:
+    return vote_of(answer) if isinstance(answer, list) else answer
+
+
+def _problem(name: str, answer: Voted) -> str:
     if answer is None:
         return f"{name}: no answer in time"
     if isinstance(answer, RequestFailed):
         return f"{name}: {answer.message}"
-    if answer[0] == -2:
-        if answer[1] < 0:
+    if answer.kind == Vote.RESTARTED:
+        if answer.votes_in_ms < 0:
             return f"{name}: does not vote, since INFO is forbidden and its uptime unknown"
-        return f"{name}: was restarted lately and votes in {answer[1] / 1000:.1f} s"
-    return f"{name}: answered {answer!r}"
+        return f"{name}: was restarted lately and votes in {answer.votes_in_ms / 1000:.1f} s"
+    return f"{name}: this acquisition was given back there"
 
 
 async def _ask(
@@ -280,7 +290,7 @@ class _Round:
         self.token = token
         self.ttl_ms = ttl_ms
         self.owed = set(range(quorum.size))
-        self.answers: Sequence[Answer] = [None] * quorum.size
+        self.answers: Sequence[Voted] = [None] * quorum.size
         self.asked_at = 0.0
         self.over = False
         #: Whose votes came when enough others had answered, but before it was known what comes of the round.
@@ -289,7 +299,11 @@ class _Round:
     def granted(self) -> list[int]:
         """The members that gave their votes."""
         latecomers = self.latecomers
-        return [index for index, answer in enumerate(self.answers) if _is_grant(answer) or index in latecomers]
+        return [
+            index
+            for index, answer in enumerate(self.answers)
+            if (isinstance(answer, Vote) and answer.kind == Vote.GRANTED) or index in latecomers
+        ]
 
     def _all(self, answers: Sequence[Answer]) -> bool:
         return None not in answers
@@ -302,9 +316,9 @@ class _Round:
                 continue
             if not isinstance(answer, list):
                 troubled += 1
-            elif answer[0] == 1:
+            elif answer[0] == Vote.GRANTED:
                 granted += 1
-            elif answer[0] == 0:
+            elif answer[0] == Vote.TAKEN:
                 taken += 1
             else:
                 troubled += 1
@@ -314,8 +328,9 @@ class _Round:
         return taken + troubled > others and granted + taken >= need
 
     def _late(self, index: int, reply: Reply) -> Protocol[None] | None:
-        self.quorum.look_at(index, reply)
-        if _is_grant(reply):
+        vote = vote_of(reply)
+        self.quorum.look_at(index, vote)
+        if vote.kind == Vote.GRANTED:
             self.latecomers.add(index)
             if self.over:
                 return self.back_at(index)
@@ -337,7 +352,7 @@ class _Round:
         ]
         unchecked, quorum.unchecked = quorum.unchecked, False
         enough = self._all if unchecked else self._enough
-        self.answers = answers = await _ask(calls, request_timeout_s, enough, self._late)
+        self.answers = answers = [*map(_voted, await _ask(calls, request_timeout_s, enough, self._late))]
         fences: list[int] = []
         for index, answer in enumerate(answers):
             if answer is None:
@@ -347,10 +362,10 @@ class _Round:
                     self.owed.discard(index)
                 continue
             self.owed.discard(index)
-            if answer[0] == 1:
-                fences.append(answer[1])
-                quorum.saw_clock(index, answer[2], asked_at)
-            if answer[0] != 1 or quorum.run_ids[index] is None:
+            if answer.kind == Vote.GRANTED:
+                fences.append(answer.fence)
+                quorum.saw_clock(index, answer.time_us, asked_at)
+            if answer.kind != Vote.GRANTED or quorum.run_ids[index] is None:
                 quorum.look_at(index, answer)
         if quorum.wrong is not None:
             quorum.complain()
@@ -381,14 +396,6 @@ class _Round:
     async def back_at(self, index: int) -> None:
         """Give back at one member whose vote came too late."""
         await _release_all(self.quorum, self.keys, self.token, self.ttl_ms, [index], {index})
-
-
-def _is_grant(answer: Answer) -> bool:
-    return isinstance(answer, list) and bool(answer[0] == 1)
-
-
-def _text(reply: Reply) -> str:
-    return reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
 
 
 async def _release_all(
@@ -507,7 +514,7 @@ async def acquire(
                 raise
             holders, remaining_ms = _holders(this.answers)
             votes = len(this.granted()) + sum(holders.values())
-            young = [a[1] for a in this.answers if isinstance(a, list) and a[0] == -2 and a[1] >= 0]
+            young = [vote.votes_in_ms for vote in this.answers if isinstance(vote, Vote) and vote.votes_in_ms >= 0]
             if votes >= quorum.need:
                 troubled_at = None
                 holder, held_by = max(holders.items(), key=lambda item: item[1]) if holders else (None, 0)
@@ -546,31 +553,30 @@ async def acquire(
         raise
 
 
-def _holders(answers: Sequence[Answer]) -> tuple[dict[str, int], int]:
+def _holders(answers: Sequence[Voted]) -> tuple[dict[str, int], int]:
     """Who holds how many members, and the least remaining time of all, ms (-1: no ttl)."""
     holders: dict[str, int] = {}
     least_ms = -1
     for answer in answers:
-        if isinstance(answer, list) and answer[0] == 0:
-            holder = _text(answer[2])
-            holders[holder] = holders.get(holder, 0) + 1
-            if answer[1] >= 0:
-                least_ms = answer[1] if least_ms < 0 else min(least_ms, answer[1])
+        if isinstance(answer, Vote) and answer.kind == Vote.TAKEN:
+            holders[answer.holder] = holders.get(answer.holder, 0) + 1
+            if answer.remaining_ms >= 0:
+                least_ms = answer.remaining_ms if least_ms < 0 else min(least_ms, answer.remaining_ms)
     return holders, least_ms
 
 
-def _trouble_of(quorum: Quorum, keys: LockKeys, answers: Sequence[Answer], votes: int) -> RequestFailed:
+def _trouble_of(quorum: Quorum, keys: LockKeys, answers: Sequence[Voted], votes: int) -> RequestFailed:
     """Why there is no majority: what a majority says itself, or all that is wrong put together."""
     bad = [
         (name, answer)
         for name, answer in zip(quorum.names, answers, strict=True)
-        if not isinstance(answer, list) or answer[0] not in (0, 1)
+        if not isinstance(answer, Vote) or answer.kind not in (Vote.GRANTED, Vote.TAKEN)
     ]
     refusals = [answer for _, answer in bad if isinstance(answer, RequestFailed) and not answer.transient]
     for refused in refusals:
         if sum(other.kind == refused.kind for other in refusals) >= quorum.need:
             return refused
-    mute = sum(isinstance(answer, list) and answer[0] == -2 and answer[1] < 0 for _, answer in bad)
+    mute = sum(isinstance(vote, Vote) and vote.kind == Vote.RESTARTED and vote.votes_in_ms < 0 for _, vote in bad)
     problems = tuple(_problem(name, answer) for name, answer in bad)
     transient = len(refusals) + mute <= quorum.size - quorum.need
     return QuorumFailed(keys, quorum.need, votes, problems, transient=transient)
@@ -641,35 +647,37 @@ async def give_back(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int) -> 
     await _release_all(quorum, keys, quorum.last_round(token), ttl_ms, [], set(range(quorum.size)))
 
 
-async def inspect(quorum: Quorum, keys: LockKeys) -> tuple[str, int, int, int]:
-    """(token of who holds a majority or "", its remaining ms (-1 no ttl, -2 free), last fencing token, 0)."""
+async def inspect(quorum: Quorum, keys: LockKeys) -> Seen:
+    """Who holds a majority, for how long, and the last fencing token; no waiters, since there is no queue."""
     request_timeout_s = quorum.settings.short_retry_s
     seen = (keys.lock, keys.fence, keys.queue)
     calls = [Call("inspect", seen, (), request_timeout_s, node=index) for index in range(quorum.size)]
 
     def enough(answers: Sequence[Answer]) -> bool:
-        return any(len(times) >= quorum.need for times in _votes(answers).values())
+        return any(len(times) >= quorum.need for times in _times_by_holder(_seen(answers)).values())
 
     answers = await _ask(calls, request_timeout_s, enough)
-    votes = _votes(answers)
-    heard = [answer for answer in answers if isinstance(answer, list)]
+    heard = _seen(answers)
     if len(heard) < quorum.need:
-        raise _trouble_of(quorum, keys, [None if isinstance(a, list) else a for a in answers], len(heard))
+        raise _trouble_of(quorum, keys, [a if isinstance(a, RequestFailed) else None for a in answers], len(heard))
     # A token that was handed out is remembered by a majority, of which those that were not heard may be a part.
     unheard = quorum.size - len(heard)
-    fence = sorted((answer[2] for answer in heard), reverse=True)[quorum.need - unheard - 1]
-    for holder, remaining in votes.items():
+    fence = sorted((seen.fence for seen in heard), reverse=True)[quorum.need - unheard - 1]
+    for holder, remaining in _times_by_holder(heard).items():
         if holder and len(remaining) >= quorum.need:
             # The majority lasts as long as the need-th longest of its members.
             longest = sorted((ms if ms >= 0 else _FOR_EVER_MS for ms in remaining), reverse=True)
             lasts_ms = longest[quorum.need - 1]
-            return holder, -1 if lasts_ms == _FOR_EVER_MS else lasts_ms, fence, 0
-    return "", -2, fence, 0
+            return Seen(holder, -1 if lasts_ms == _FOR_EVER_MS else lasts_ms, fence, 0)
+    return Seen("", -2, fence, 0)
 
 
-def _votes(answers: Sequence[Answer]) -> dict[str, list[int]]:
-    votes: dict[str, list[int]] = {}
-    for answer in answers:
-        if isinstance(answer, list):
-            votes.setdefault(_text(answer[0]), []).append(answer[1])
-    return votes
+def _seen(answers: Sequence[Answer]) -> list[Seen]:
+    return [seen_of(answer) for answer in answers if isinstance(answer, list)]
+
+
+def _times_by_holder(heard: Sequence[Seen]) -> dict[str, list[int]]:
+    times: dict[str, list[int]] = {}
+    for seen in heard:
+        times.setdefault(seen.holder, []).append(seen.remaining_ms)
+    return times

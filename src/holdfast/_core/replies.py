@@ -9,7 +9,8 @@ A script with a new form of reply says so here, too (see the head of its `.lua` 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 from holdfast._core.effects import Reply, Wake
 from holdfast._core.failure import RequestFailed
@@ -26,17 +27,26 @@ __all__ = [
     "Fits",
     "GateMoved",
     "Notified",
+    "RWSeen",
+    "Refusal",
+    "Seen",
+    "SemaphoreSeen",
     "Taken",
+    "Vote",
     "barrier_moved_of",
     "executed",
     "expected_of",
     "gate_moved_of",
     "is_confirmation",
+    "is_granted",
     "nonsense",
     "notified_by",
     "notified_of",
     "promises_too_much",
+    "refusal_of",
+    "seen_of",
     "taken_of",
+    "vote_of",
     "wake_of",
 ]
 
@@ -213,8 +223,100 @@ class Taken(NamedTuple):
 
 def taken_of(reply: Reply) -> Taken:
     """Of `[0, ms, holder, place, arrival, …]`."""
-    holder = reply[2]
-    return Taken(reply[1], holder.decode("utf-8", "replace") if type(holder) is bytes else holder, reply[3], reply[4])
+    return Taken(reply[1], _text(reply[2]), reply[3], reply[4])
+
+
+def is_granted(reply: Reply) -> bool:
+    """Of an asking script: whether it grants."""
+    return bool(reply[0] == 1)
+
+
+class Refusal(NamedTuple):
+    """The answer of an asking script that is neither a grant nor busy. Which `code` says what: the script's head.
+
+    `stored`: what was declared by another client, or 0.
+    """
+
+    code: int
+    stored: int
+
+
+def refusal_of(reply: Reply) -> Refusal:
+    """Of `[-1]`, `[-2, …]` or `[-3, …]`."""
+    return Refusal(reply[0], reply[1] if len(reply) > 1 else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """The answer of a member of a quorum. Which of the fields says something depends on `kind`."""
+
+    GRANTED: ClassVar = 1
+    TAKEN: ClassVar = 0
+    TOMBSTONE: ClassVar = -1
+    RESTARTED: ClassVar = -2
+    NO_MASTER: ClassVar = -3
+
+    kind: int
+    fence: int = 0
+    time_us: int = 0
+    run_id: str = ""
+    #: -1: no ttl.
+    remaining_ms: int = -1
+    holder: str = ""
+    #: Until it votes again; -1: its uptime is a secret.
+    votes_in_ms: int = -1
+    role: str = ""
+
+
+def vote_of(reply: Reply) -> Vote:
+    """Of a reply of `quorum_acquire`."""
+    kind = reply[0]
+    if kind == Vote.GRANTED:
+        return Vote(kind, fence=reply[1], time_us=reply[2], run_id=_text(reply[3]))
+    if kind == Vote.TAKEN:
+        return Vote(kind, remaining_ms=reply[1], holder=_text(reply[2]))
+    if kind == Vote.RESTARTED:
+        return Vote(kind, votes_in_ms=reply[1])
+    return Vote(kind, role=_text(reply[1])) if kind == Vote.NO_MASTER else Vote(kind)
+
+
+class Seen(NamedTuple):
+    """What `inspect` shows: `remaining_ms` is -1 without a ttl, -2 where the lock is free."""
+
+    holder: str
+    remaining_ms: int
+    fence: int
+    waiters: int
+
+
+def seen_of(reply: Reply) -> Seen:
+    """Of `[holder, ms, fence, waiters]`."""
+    return Seen(_text(reply[0]), reply[1], reply[2], reply[3])
+
+
+class RWSeen(NamedTuple):
+    """What `rw_inspect` shows; the first two of the exclusive holder, as in `Seen`."""
+
+    holder: str
+    remaining_ms: int
+    readers: int
+    waiters: int
+    fence: int
+
+
+class SemaphoreSeen(NamedTuple):
+    """What `sem_inspect` shows; `limit` and `declared` are 0 where none is stored."""
+
+    limit: int
+    declared: int
+    used: int
+    waiters: int
+    holders: int
+    fence: int
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode("utf-8", "replace") if type(value) is bytes else str(value)
 
 
 def notified_of(reply: Reply) -> bool | None:
@@ -231,8 +333,10 @@ class GateMoved(NamedTuple):
     more: bool
 
 
-def gate_moved_of(reply: Reply) -> GateMoved:
-    """Of `[1, missing]` or `[1, missing, …]`."""
+def gate_moved_of(reply: Reply) -> GateMoved | Refusal:
+    """Of `[1, missing]`, `[1, missing, …]` or `[-2, declared]`."""
+    if reply[0] != 1:
+        return refusal_of(reply)
     return GateMoved(reply[1], len(reply) > 2)
 
 
@@ -244,8 +348,10 @@ class BarrierMoved(NamedTuple):
     broken: bool
 
 
-def barrier_moved_of(reply: Reply) -> BarrierMoved:
-    """Of `[1, generation, waiting, broken]`."""
+def barrier_moved_of(reply: Reply) -> BarrierMoved | Refusal:
+    """Of `[1, generation, waiting, broken]` or `[-3, parties]`."""
+    if reply[0] != 1:
+        return refusal_of(reply)
     return BarrierMoved(reply[1], reply[2], reply[3] == 1)
 
 

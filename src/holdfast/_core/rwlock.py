@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import re
 
-from holdfast._core.effects import Call, Now, Reply, Spawn
+from holdfast._core.effects import Call, Now, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import RENEWAL, LeaseRecord, Order
 from holdfast._core.replicas import Sync, judge
+from holdfast._core.replies import Refusal, RWSeen, is_granted
 from holdfast._core.retry import Retry
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, Grant, granted, once_more, request_timeout_for
@@ -30,6 +31,8 @@ __all__ = ["READER", "WRITER", "RWHold", "RWTurn", "become_reader", "downgrade",
 READER = "r."
 WRITER = "w."
 
+#: Refusals of rw_acquire.
+_NO_READER, _UPGRADED_BY_ANOTHER = -2, -3
 #: Keys beside the lock's own.
 _MORE = ("readers", "upgraded")
 
@@ -107,12 +110,12 @@ class RWTurn(Acquisition):
             request_timeout_s,
         )
 
-    def refused(self, reply: Reply) -> Exception:
-        if reply[0] == -2:
+    def refused(self, refusal: Refusal) -> Exception:
+        if refusal.code == _NO_READER:
             return LeaseLost(self.keys.name, "taken", "read lock")
-        if reply[0] == -3:
+        if refusal.code == _UPGRADED_BY_ANOTHER:
             return UpgradeRefused(self.keys.name)
-        return super().refused(reply)
+        return super().refused(refusal)
 
     def hold(self, name: str, grant: Grant, renew: bool, max_hold_ms: int | None, until: float | None = None) -> RWHold:
         """As every turn's. `until`: where an earlier hold has set the end for both."""
@@ -153,14 +156,14 @@ async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
                 )
                 if reader.sync is not None:
                     answer, reply = reply, reply[0]
-                    if reply[0] == 1:
+                    if is_granted(reply):
                         judge(reader.sync, reader.name, answer, asked_at)
             except RequestFailed as failure:
                 if not await retry.again(failure):
                     raise
             else:
                 grant = granted(reply, asked_at, await Now(), reader.ttl_ms)
-                if grant is None and reply[0] == 1:
+                if grant is None and is_granted(reply):
                     await Spawn(reader.give_back())  # its time was over before we heard of it
                 return grant
     except BaseException:
@@ -169,12 +172,10 @@ async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
         raise
 
 
-async def inspect(keys: LockKeys, request_timeout_s: float) -> tuple[str, int, int, int, int]:
-    """(exclusive holder's token or "", its remaining ms (-1 no ttl, -2 none), readers, waiters, last fence)."""
-    holder, remaining_ms, readers, waiters, fence = await once_more(
-        Call("rw_inspect", keys.more(*_MORE), (), request_timeout_s)
-    )
-    return holder.decode("utf-8", "replace"), remaining_ms, readers, waiters, fence
+async def inspect(keys: LockKeys, request_timeout_s: float) -> RWSeen:
+    """What there is of the lock."""
+    holder, *others = await once_more(Call("rw_inspect", keys.more(*_MORE), (), request_timeout_s))
+    return RWSeen(holder.decode("utf-8", "replace"), *others)
 
 
 async def become_reader(writer: RWTurn, reader: RWTurn) -> Grant:

@@ -10,15 +10,19 @@ while they suffice for it; a request for more than is free holds up later ones, 
 
 from __future__ import annotations
 
-from holdfast._core.effects import Call, Reply
+from holdfast._core.effects import Call
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import RENEWAL, Order
 from holdfast._core.replicas import Sync
+from holdfast._core.replies import Refusal, SemaphoreSeen
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, once_more
 from holdfast.errors import DeclarationMismatch, TooManyPermits
 
 __all__ = ["SemaphoreTurn", "inspect", "resize", "semaphore_keys"]
+
+#: Refusals of sem_acquire.
+_DECLARED_OTHERWISE, _TOO_MANY = -2, -3
 
 
 def semaphore_keys(keys: LockKeys) -> LockKeys:
@@ -87,12 +91,12 @@ class SemaphoreTurn(Acquisition):
             request_timeout_s,
         )
 
-    def refused(self, reply: Reply) -> Exception:
-        if reply[0] == -2:
-            return DeclarationMismatch("semaphore", self.keys.name, self.declared, reply[1])
-        if reply[0] == -3:
-            return TooManyPermits(self.keys.name, int(self.token.split(":")[1].partition(".")[0]), reply[1])
-        return super().refused(reply)
+    def refused(self, refusal: Refusal) -> Exception:
+        if refusal.code == _DECLARED_OTHERWISE:
+            return DeclarationMismatch("semaphore", self.keys.name, self.declared, refusal.stored)
+        if refusal.code == _TOO_MANY:
+            return TooManyPermits(self.keys.name, int(self.token.split(":")[1].partition(".")[0]), refusal.stored)
+        return super().refused(refusal)
 
 
 async def resize(keys: LockKeys, limit: int, request_timeout_s: float, settings: Settings = DEFAULT) -> int:
@@ -106,7 +110,6 @@ async def resize(keys: LockKeys, limit: int, request_timeout_s: float, settings:
     return int(reply)
 
 
-async def inspect(keys: LockKeys, request_timeout_s: float) -> tuple[int, int, int, int, int, int]:
-    """(limit or 0, declared limit, permits in use, waiters, holders, last fencing token)."""
-    reply = await once_more(Call("sem_inspect", keys.more("holders"), (), request_timeout_s))
-    return tuple(reply)
+async def inspect(keys: LockKeys, request_timeout_s: float) -> SemaphoreSeen:
+    """What there is of the semaphore."""
+    return SemaphoreSeen(*await once_more(Call("sem_inspect", keys.more("holders"), (), request_timeout_s)))

@@ -38,7 +38,7 @@ from holdfast._core.effects import (
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import RENEWAL, LeaseRecord, Order
 from holdfast._core.replicas import NotAcked, Replicas, Sync, SyncTail, judge, tail_of
-from holdfast._core.replies import Taken, taken_of
+from holdfast._core.replies import Refusal, Taken, refusal_of, taken_of
 from holdfast._core.retry import Backoff, Retry
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import is_ours
@@ -207,7 +207,7 @@ class Acquisition:
                     raise  # else: there are more replicas than we knew
         raise AssertionError
 
-    def refused(self, reply: Reply) -> Exception:
+    def refused(self, refusal: Refusal) -> Exception:
         """The error behind a reply that is neither granted nor busy."""
         return RequestFailed("closed", "this acquisition was given back", "", maybe_executed=False, transient=False)
 
@@ -366,7 +366,7 @@ class _Waiting:
         if reply[0] < 0:
             if reply[0] < -1:
                 self.doubtful = False  # refused before anything was written
-            raise self.acquisition.refused(reply)
+            raise self.acquisition.refused(refusal_of(reply))
         self.doubtful = False
         return await self._taken(taken_of(reply))
 

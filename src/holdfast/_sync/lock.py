@@ -17,6 +17,7 @@ from holdfast._core.effects import Protocol
 from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.record import RENEWAL, LeaseRecord
 from holdfast._core.replicas import Sync
+from holdfast._core.replies import Seen
 from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for, wait_for
 from holdfast._drivers.cancel import Cancel
 from holdfast._sync.entering import Enterable
@@ -183,7 +184,7 @@ class Lock(Leasable[Lease]):
 
     def locked(self) -> bool:
         """Whether anybody holds it at this moment. Only good for reporting: the answer may be old when it comes."""
-        return self._inspect()[0] != ""
+        return self._inspect().holder != ""
 
     def holder(self) -> Holder | None:
         """Who holds it, since when, where, and for how long still; None when it is free."""
@@ -199,13 +200,13 @@ class Lock(Leasable[Lease]):
 
     def last_fencing_token(self) -> int:
         """The fencing token of the last lease, be it held or not; 0 when there was none for a day."""
-        return self._inspect()[2]
+        return self._inspect().fence
 
     def waiters(self) -> int:
         """How many are queued for it, including those whose process died since."""
-        return self._inspect()[3]
+        return self._inspect().waiters
 
-    def _inspect(self) -> tuple[str, int, int, int]:
+    def _inspect(self) -> Seen:
         return self._session.run(self._exclusive.inspect())
 
     def __repr__(self) -> str:

@@ -13,6 +13,7 @@ from holdfast._core import rwlock
 from holdfast._core.effects import Protocol
 from holdfast._core.keys import lock_keys
 from holdfast._core.record import LeaseRecord
+from holdfast._core.replies import RWSeen
 from holdfast._core.waiting import Busy, Grant
 from holdfast._drivers.cancel import Cancel
 from holdfast._sync.lease import Lease
@@ -205,17 +206,17 @@ class RWLock:
 
     def readers(self) -> int:
         """How many read at this moment. Only good for reporting."""
-        return self._inspect()[2]
+        return self._inspect().readers
 
     def writing(self) -> bool:
-        """Whether somebody writes (or holds the lock of that name) at this moment. Only good for reporting."""
-        return self._inspect()[0] != ""
+        """Whether a client writes (or holds the lock of that name) at this moment. Only good for reporting."""
+        return self._inspect().holder != ""
 
     def waiters(self) -> int:
         """How many are queued, including those whose process died since."""
-        return self._inspect()[3]
+        return self._inspect().waiters
 
-    def _inspect(self) -> tuple[str, int, int, int, int]:
+    def _inspect(self) -> RWSeen:
         return self._session.run(rwlock.inspect(self._keys, self._session.settings.request_timeout_s))
 
     def __repr__(self) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from holdfast._api.options import PERMITS_MAX, Duration, Options, check_count, timeout_of
 from holdfast._core import semaphore
 from holdfast._core.keys import lock_keys
+from holdfast._core.replies import SemaphoreSeen
 from holdfast._drivers.cancel import Cancel
 from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session
@@ -87,18 +88,18 @@ class Semaphore(TurnLeasable[Lease]):
 
     def permits(self) -> int:
         """How many there are in all; 0 when the server does not know it yet. Only good for reporting."""
-        return self._inspect()[0]
+        return self._inspect().limit
 
     def available(self) -> int:
         """How many are free at this moment, be there waiters or not. Only good for reporting."""
-        limit, _, used, *_ = self._inspect()
-        return max(0, (limit or self._declared) - used)
+        seen = self._inspect()
+        return max(0, (seen.limit or self._declared) - seen.used)
 
     def waiters(self) -> int:
         """How many are queued, including those whose process died since."""
-        return self._inspect()[3]
+        return self._inspect().waiters
 
-    def _inspect(self) -> tuple[int, int, int, int, int, int]:
+    def _inspect(self) -> SemaphoreSeen:
         return self._session.run(semaphore.inspect(self._keys, self._session.settings.request_timeout_s))
 
     def __repr__(self) -> str:
