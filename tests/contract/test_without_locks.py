@@ -102,6 +102,33 @@ def test_a_refused_command_is_an_error(locks: Any, face: Face, raw: Any, unique_
     assert locks.optimistic(unique_name).run(function_for(face, nothing)) == 0
 
 
+def test_a_refused_read_is_a_public_error_to_the_function_as_well(locks: Any, face: Face, unique_name: str) -> None:
+    """No private exception, not even as its cause; and the same object comes out when the function lets it pass."""
+    seen: list[BaseException] = []
+
+    def wrong(tx: Any) -> Any:
+        try:
+            yield tx.execute("NOSUCHCOMMAND", 1)
+        except holdfast.ServerError as error:
+            seen.append(error)
+            raise
+
+    with pytest.raises(holdfast.ServerError, match="unknown command") as raised:
+        locks.optimistic(unique_name).run(function_for(face, wrong))
+    assert len(seen) == 1
+    for error in (seen[0], raised.value):
+        assert error.__cause__ is None and error.__suppress_context__
+
+    def swallows(tx: Any) -> Any:
+        try:
+            yield tx.execute("NOSUCHCOMMAND", 1)
+        except holdfast.ServerError:
+            return "went on"
+
+    with pytest.raises(holdfast.ServerError, match="unknown command"):
+        locks.optimistic(unique_name).run(function_for(face, swallows))
+
+
 # ---------------------------------------------------------------- compare and set
 
 

@@ -22,11 +22,16 @@ def run_steps(steps: Generator[Any, Any, Any]) -> Any:
 
 
 async def arun_steps(steps: Generator[Any, Any, Any]) -> Any:
-    """asyncio: what a step gives is awaited."""
+    """asyncio: what a step gives is awaited, and what that raises is raised in the step."""
     try:
         step = next(steps)
         while True:
-            step = steps.send(await step if inspect.isawaitable(step) else step)
+            try:
+                result = await step if inspect.isawaitable(step) else step
+            except Exception as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
     except StopIteration as end:
         return end.value
 

@@ -45,6 +45,8 @@ class Transaction:
         self._queued: list[tuple[Value, ...]] = []
         #: What ended its connection, and with that the attempt, even if the function goes on.
         self._ended: RequestFailed | None = None
+        #: As what the function was told so.
+        self._raised: BaseException | None = None
 
     def execute(self, *command: Value) -> Reply:
         """Carry out a command now, as `execute("HGET", key, field)`: int, bytes, None, or a list of these."""
@@ -57,7 +59,8 @@ class Transaction:
             # A write would be asked for by `queue`.
             failure.maybe_executed = failure.maybe_executed and failure.kind != "broken"
             self._ended = failure
-            raise session.public(failure) from failure
+            self._raised = session.public(failure)
+            raise self._raised from None
 
     def get(self, key: str) -> bytes | None:
         """The value of a key."""
@@ -122,7 +125,7 @@ class Optimistic:
                         raise transaction._ended
                 except BaseException as error:
                     driver.run(optimistic.leave(connection, key, request_timeout_s))
-                    if transaction._ended is not None and error.__cause__ is transaction._ended:
+                    if transaction._ended is not None and error is transaction._raised:
                         raise transaction._ended from None
                     raise
                 done = driver.run(optimistic.finish(connection, key, transaction._queued, request_timeout_s))
