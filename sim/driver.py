@@ -427,10 +427,9 @@ class Process:
         if not self.alive:
             return
         words = message.decode().split(" ")
-        fence = int(words[2]) if len(words) > 2 and words[2].lstrip("-").isdigit() else 0
         if self.world.trace is not None:
             self.world.note(self.name, f"hears {message.decode()}")
-        self._wake(words[1], Wake(words[0], fence))
+        self._wake(words[1], Wake(words[0], *map(int, words[2:])))
 
     def inbox_broke(self, inbox: Inbox) -> None:
         """The connection of an inbox ended, and this process notices."""

@@ -218,6 +218,11 @@ class Sessions(Primitive, Generic[T]):
     def refused(self, token: str, error: Exception) -> None:
         """An acquisition ended with this error."""
 
+    def count(self, hold: LeaseRecord) -> None:
+        """How it came about."""
+        if hold.short_s:
+            self.world.counted["taken as pushed"] += 1
+
     async def live(self, process: Process, hold: LeaseRecord, parts: Sequence[tuple[T, Belief]]) -> None:
         """Work under a lease and release it, whatever happens."""
         cancelled = False

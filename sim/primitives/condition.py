@@ -103,6 +103,7 @@ class Condition(Locks):
             world.options.sync,
             hold.stray,
         )
+        turn.renews = rng.random() < 0.8
         timeout_s = None if rng.random() < world.options.patient else 0.001 + rng.random() * 4 * world.options.work_s
         hold.mark_released()
         process.unwatch(hold)
@@ -122,7 +123,7 @@ class Condition(Locks):
         if got is None:
             return None
         world.counted["notified" if turn.notified else "not notified in time"] += 1
-        again = self.hold_of(process, lock, token, ttl_ms, got)
+        again = self.hold_of(process, lock, token, ttl_ms, got, turn.renews)
         return again, self.believe(process, [lock], again)
 
     async def notify(self, process: Process, lock: Lock, hold: LeaseRecord, count: int) -> None:

@@ -73,6 +73,7 @@ class Locks(Sessions[Lock]):
         ttl_ms, timeout_s = self.ttl_ms(), self.timeout_s()
         keys, settings, token = lock.keys, process.settings, process.token()
         exclusive = OneServer(keys, settings, options.sync)
+        exclusive.renews = self.world.rng.random() < 0.8
 
         def start(timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
             return exclusive.acquire(token, ttl_ms, timeout_s, not sent and process.listening(None, keys.lock))
@@ -82,18 +83,18 @@ class Locks(Sessions[Lock]):
         got = await self.ask(process, [lock], token, self.first(process, turn, timeout_s, start))
         if got is None:
             return None
-        hold = self.hold_of(process, lock, token, ttl_ms, got)
+        hold = self.hold_of(process, lock, token, ttl_ms, got, exclusive.renews)
         return hold, self.believe(process, [lock], hold)
 
-    def hold_of(self, process: Process, lock: Lock, token: str, ttl_ms: int, got: Grant) -> LeaseRecord:
+    def hold_of(self, process: Process, lock: Lock, token: str, ttl_ms: int, got: Grant, renew: bool) -> LeaseRecord:
         """What a lease on one lock stands on."""
-        rng = self.world.rng
-        renew, max_hold_ms = rng.random() < 0.8, int(ttl_ms * 1.5) if rng.random() < 0.1 else None
+        max_hold_ms = int(ttl_ms * 1.5) if self.world.rng.random() < 0.1 else None
         exclusive = OneServer(lock.keys, process.settings, self.world.options.sync)
         return exclusive.hold(token, got, ttl_ms, renew, max_hold_ms)
 
     def believe(self, process: Process, locks: list[Lock], hold: LeaseRecord) -> list[tuple[Lock, Belief]]:
         """The caller has its lease on all of them."""
+        self.count(hold)
         free_since = max(lock.ledger.held_until() for lock in locks)
         parts = []
         for lock in locks:

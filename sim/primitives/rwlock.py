@@ -90,6 +90,7 @@ class SharedLock(Sessions[_Shared]):
     ) -> tuple[Belief, RWTurn] | None:
         """One acquisition, as the APIs do it."""
         turn = RWTurn(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
+        turn.renews = self.world.rng.random() < 0.8
 
         def start(timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
             listening = not sent and process.listening(None, lock.keys.lock)
@@ -101,12 +102,16 @@ class SharedLock(Sessions[_Shared]):
             self.asks("ReadLock" if kind.startswith("read") else "WriteLock", timeout_s)
             asking = self.first(process, turn, timeout_s, start)
         got = await self.ask(process, [lock], token, asking)
-        return None if got is None else (self.believe(process, lock, token, ttl_ms, got, kind), turn)
+        if got is None:
+            return None
+        return self.believe(process, lock, token, ttl_ms, got, kind, turn.renews), turn
 
-    def believe(self, process: Process, lock: _Shared, token: str, ttl_ms: int, got: Grant, kind: str) -> Belief:
+    def believe(
+        self, process: Process, lock: _Shared, token: str, ttl_ms: int, got: Grant, kind: str, renew: bool
+    ) -> Belief:
         turn = RWTurn(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
-        renew = self.world.rng.random() < 0.8
         hold = turn.hold(lock.ledger.name, got, renew, None)
+        self.count(hold)
         belief = lock.ledger.granted(process, hold, kind, ordered=False)
         self.fences(lock, belief)
         # A reader that waits to be the writer does not look after its own reading.
@@ -183,7 +188,10 @@ class SharedLock(Sessions[_Shared]):
         turn.stray = hold.stray
         reader = RWTurn(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
         got = await self.ask(process, [lock], token, _granted(rwlock.downgrade(turn, reader)))
-        return writer if got is None else self.believe(process, lock, token, ttl_ms, got, f"read:{token}")
+        if got is None:
+            return writer
+        renew = self.world.rng.random() < 0.8
+        return self.believe(process, lock, token, ttl_ms, got, f"read:{token}", renew)
 
     # -- invariants on the server -----------------------------------------------------------------
 

@@ -80,16 +80,19 @@ class Semaphore(Sessions[_Permits]):
         client, owner, number = process.token().split(":")
         token = f"{client}:{rng.choice((1, 1, 1, 2, 3, _DECLARED))}.{owner}:{number}"
         turn = SemaphoreTurn(thing.keys, token, ttl_ms, _DECLARED, process.settings, options.sync)
+        renew = rng.random() < 0.8
 
         def start(timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
             turn = SemaphoreTurn(thing.keys, token, ttl_ms, _DECLARED, process.settings, options.sync)
+            turn.renews = renew
             return wait_for(turn, timeout_s, listening=not sent and process.listening(None, thing.keys.lock))
 
         self.asks(self.public, timeout_s)
         got = await self.ask(process, [thing], token, self.first(process, turn, timeout_s, start))
         if got is None:
             return
-        hold = turn.hold(thing.ledger.name, got, rng.random() < 0.8, None)
+        hold = turn.hold(thing.ledger.name, got, renew, None)
+        self.count(hold)
         belief = thing.ledger.granted(process, hold, "permits", ordered=False)
         self.look_at_beliefs(thing)
         process.watch(hold)

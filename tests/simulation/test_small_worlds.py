@@ -45,7 +45,7 @@ def test_orders_that_only_differ_in_what_commutes_are_one() -> None:
 #: Bugs of tests/mutants, and what they look like here.
 FOUND = {
     "a release does not compare the token": {"stolen"},
-    "a pushed grant is not confirmed": {"shorter on the server"},
+    "a pushed grant counts for the ttl": {"shorter on the server"},
     "a caller that leaves gives nothing back": {"orphan"},
     "a dead waiter is not skipped": {"handed to the dead"},
     "a token with a tombstone is granted": {"orphan"},

@@ -116,7 +116,7 @@ class World:
     def _publish(self, channel: bytes, message: bytes) -> int:
         kind, token, *more = message.decode().split()
         if token in self.wakes:
-            self.wakes[token].append(Wake(kind, int(more[0]) if more else 0))
+            self.wakes[token].append(Wake(kind, *map(int, more)))
         return 1
 
     # -- a copy, to try something on ----------------------------------------------------------------

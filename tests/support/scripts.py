@@ -82,8 +82,10 @@ class Scripts:
             assert message is not None, "the marker has to come"
             if message["data"] == mark:
                 return heard
-            kind, token, *_ = message["data"].split()
+            kind, token, *more = message["data"].split()
             if message["channel"] != "marker":
+                told = [int(number) for number in more]
+                assert told == ([max(told), CLAIM_MS] if kind == "grant" else []), "a fencing token, and the window"
                 heard.append((kind, token))
 
     def told(self) -> list[str]:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord, LeaseState, Schedule
+from holdfast._core.settings import DEFAULT
 from holdfast._core.validity import DRIFT, MARGIN_S, deadline
 
 TTLS = st.integers(min_value=100, max_value=86_400_000)
@@ -49,6 +50,21 @@ def test_a_deadline_is_over_before_the_servers_time(ttl_ms: int, sent_at: float,
 @given(TTLS, TIMES)
 def test_a_deadline_counts_from_the_sending(ttl_ms: int, sent_at: float) -> None:
     assert deadline(sent_at, ttl_ms) <= sent_at + ttl_ms / 1000 - MARGIN_S
+
+
+@given(TTLS, TIMES, st.floats(min_value=0.01, max_value=2.0), FRACTIONS)
+def test_what_begins_with_less_is_stretched_soon(ttl_ms: int, now: float, lasts_s: float, jitter: float) -> None:
+    schedule = Schedule()
+    hold = LeaseRecord("a", "t", 1, ttl_ms, now, _extension, _yes, deadline=now + lasts_s)
+    at = renewal_at(schedule, hold, jitter)
+    soon_s = min(lasts_s / 12, DEFAULT.stretch_s) + 1e-9
+    assert at <= now + soon_s, "a renewal that gets no answer can be repeated"
+    schedule.failed(hold, at, jitter)
+    assert hold.next_at <= at + lasts_s / 8 + 1e-9
+    if at + 0.001 < hold.deadline:
+        assert schedule.answered(hold, 1, ttl_ms, at, at + 0.001, jitter)
+        assert hold.deadline >= now + lasts_s and hold.deadline >= deadline(at, ttl_ms)
+        assert hold.next_at >= min(hold.deadline, at + ttl_ms / 1000 * DEFAULT.renew_fraction * 0.9)
 
 
 @given(TTLS, TIMES, FRACTIONS)

@@ -23,10 +23,13 @@ from holdfast._core.effects import (
 from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
+from holdfast._core.multilock import MultiTurn
 from holdfast._core.mutex import LockTurn
+from holdfast._core.replicas import Sync
 from holdfast._core.rwlock import RWTurn, downgrade
 from holdfast._core.settings import DEFAULT
-from holdfast._core.waiting import Busy, Grant, wait_for
+from holdfast._core.validity import deadline
+from holdfast._core.waiting import Acquisition, Busy, Grant, wait_for
 from tests.support.steps import drive
 
 KEYS = lock_keys("holdfast", "a")
@@ -147,6 +150,81 @@ def test_trying_does_not_queue() -> None:
     assert isinstance(driver.run(acquire(0.0)), Busy)
     assert [call.args[2] for call in driver.seen if isinstance(call, Call)] == ["try"]
     assert driver.count(Spawn) == 0 and driver.count(Listen) == 0
+
+
+def handed(claim_ms: int = 2000) -> Wake:
+    return Wake(Wake.GRANT, 9, claim_ms)
+
+
+def renewing(turn: Acquisition) -> Acquisition:
+    turn.renews = True
+    return turn
+
+
+def lock_turn(ttl_ms: int = 10_000, sync: Sync = None) -> Acquisition:
+    return renewing(LockTurn(KEYS, TOKEN, ttl_ms, sync=sync))
+
+
+@pytest.mark.parametrize("claim_ms", [2000, 400])
+def test_a_pushed_grant_counts_from_before_its_token_was_queued(claim_ms: int) -> None:
+    driver = Script((0.01, busy()), wakes=(handed(claim_ms),))
+    grant = driver.run(wait_for(lock_turn(), None, listening=True))
+    assert driver.scripts() == ["acquire"], "nothing is asked again"
+    assert (grant.fence, grant.sent_at) == (9, pytest.approx(1000.01))
+    assert grant.until == deadline(1000.0, claim_ms), "the window is that of the client that handed it over"
+    assert driver.count(Spawn) == 0 and driver.count(Unlisten) == 1
+
+
+def test_a_pushed_grant_lasts_no_longer_than_was_wanted() -> None:
+    driver = Script((0.01, busy()), wakes=(handed(),))
+    assert driver.run(wait_for(lock_turn(500), None, listening=True)).until == deadline(1000.0, 500)
+
+
+@pytest.mark.parametrize(
+    "turn, answers, wakes",
+    [
+        (LockTurn(KEYS, TOKEN, 10_000), [(0.01, busy())], [handed()]),
+        (lock_turn(sync=(1, 100)), [(0.01, (busy(), 0))], [handed()]),
+        (lock_turn(), [(0.01, passing()), (0.01, busy())], [handed()]),
+        (lock_turn(), [(0.01, busy())], [handed(0)]),
+        (lock_turn(), [(0.01, busy(1_100))], [None, handed()]),
+        (lock_turn(), [(1.5, busy()), (0.001, busy())], [Wake(Wake.ASK), handed()]),
+        (lock_turn(), [(0.2, busy())], [handed()]),
+        (renewing(MultiTurn([KEYS], TOKEN, 10_000)), [(0.01, busy())], [handed()]),
+        (renewing(RWTurn(KEYS, f"{'0' * 24}:r.1:1", 10_000)), [(0.01, busy())], [handed()]),
+    ],
+    ids=[
+        "not renewed",
+        "replicas have to acknowledge",
+        "a request went unanswered",
+        "its window is not known",
+        "a long wait",
+        "a long wait since it was queued",
+        "answers take long",
+        "one of several locks",
+        "a reader",
+    ],
+)
+def test_a_pushed_grant_is_confirmed(turn: Acquisition, answers: list[Any], wakes: list[Wake | None]) -> None:
+    confirmation: Any = [1, 11] if turn.sync is None else ([1, 11], 1)
+    again = [answers[-1]] * wakes.count(None)
+    driver = Script(*answers, *again, (0.01, confirmation), wakes=tuple(wakes))
+    grant = driver.run(wait_for(turn, None, listening=True))
+    assert (grant.fence, grant.until) == (11, None)
+    assert grant.sent_at == pytest.approx(driver.now - 0.01)
+
+
+def test_a_lease_that_was_pushed_is_renewed_with_little_patience() -> None:
+    turn = lock_turn()
+    grant = Script((0.01, busy()), wakes=(handed(),)).run(wait_for(turn, None, listening=True))
+    hold = turn.hold("a", grant, True, None)
+    assert (hold.deadline, hold.held_since) == (grant.until, grant.sent_at)
+    patience: list[float] = []
+    for _ in range(2):
+        renewing = Script((0.01, 1))
+        assert renewing.run(hold.renew(10_000)) == 1
+        patience += [effect.request_timeout_s for effect in renewing.seen if isinstance(effect, Call)]
+    assert patience == [pytest.approx((grant.until - grant.sent_at) / 6, rel=0.01), pytest.approx(10 / 3)]
 
 
 def test_a_pushed_grant_is_confirmed_and_counts_from_before_that() -> None:

@@ -66,6 +66,7 @@ class SessionBase:
         if len(self._shared) >= _SHARED_MAX:
             self._shared.clear()
         made = Shared(keys, self._exclusive(keys, options.sync_replicas))
+        made.exclusive.renews = options.renew
         self._shared[what, options] = made
         return made
 

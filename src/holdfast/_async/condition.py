@@ -89,6 +89,7 @@ class Condition(Enterable[Lease]):
         acquisition = condition.ConditionTurn(
             lock._keys, self._key, record.token, token, record.ttl_ms, settings, lock._exclusive.sync, record.stray
         )
+        acquisition.renews = lock._options.renew
         again: LeaseRecord | None = None
         try:
             if not driver.finish(record):

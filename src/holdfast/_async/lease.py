@@ -124,7 +124,10 @@ class Lease:
         return not self._hold.check_expired(clock())
 
     def remaining(self) -> float:
-        """Seconds for which it may still be trusted without another renewal; 0.0 after its end."""
+        """Seconds for which it may still be trusted without another renewal; 0.0 after its end.
+
+        One that was waited for may begin with less than its ttl: it is renewed within 20 ms.
+        """
         hold = self._hold
         now = clock()
         return 0.0 if hold.check_expired(now) else hold.deadline - now

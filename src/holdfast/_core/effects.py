@@ -131,19 +131,23 @@ class CallMany(Effect[list[Answer]]):
 
 
 class Wake:
-    """What reached a waiter: `kind` is GRANT (with `fence`), or ASK: look for yourself. Never a proof."""
+    """What reached a waiter: `kind` is GRANT, or ASK: look for yourself. Never a proof.
 
-    __slots__ = ("fence", "kind")
+    Of a GRANT: its `fence`, and for how long the token was written, `claim_ms`; 0 where the message does not say.
+    """
+
+    __slots__ = ("claim_ms", "fence", "kind")
 
     GRANT = "grant"
     ASK = "ask"
 
-    def __init__(self, kind: str, fence: int = 0) -> None:
+    def __init__(self, kind: str, fence: int = 0, claim_ms: int = 0) -> None:
         self.kind = kind
         self.fence = fence
+        self.claim_ms = claim_ms
 
     def __repr__(self) -> str:
-        return f"Wake({self.kind!r}, {self.fence})"
+        return f"Wake({self.kind!r}, {self.fence}, {self.claim_ms})"
 
 
 class Listen(Effect[None]):

@@ -24,14 +24,18 @@ __all__ = ["Exclusive", "OneServer", "OverQuorum"]
 
 
 class Exclusive:
-    """`listens`: waiters hear of their turn, so that `acquire` wants to know whether the inbox is open."""
+    """`listens`: waiters hear of their turn, so that `acquire` wants to know whether the inbox is open.
 
-    __slots__ = ("keys", "settings", "sync")
+    `renews`: as `Acquisition.renews`.
+    """
+
+    __slots__ = ("keys", "renews", "settings", "sync")
 
     listens = True
 
     def __init__(self, keys: LockKeys, settings: Settings, sync: Sync = None) -> None:
         self.keys = keys
+        self.renews = False
         self.settings = settings
         self.sync = sync
 
@@ -78,6 +82,7 @@ class OneServer(Exclusive):
         keys, settings, scripts = self.keys, self.settings, self.scripts
         try:
             turn = LockTurn(keys, token, ttl_ms, settings, self.sync)
+            turn.renews = self.renews
             return await wait_for(turn, timeout_s, listening=listening)
         except RequestFailed as failure:
             if self.sync is not None or not await plain.no_scripts(failure, keys, settings):

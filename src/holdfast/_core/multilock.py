@@ -43,6 +43,9 @@ class MultiTurn(Acquisition):
 
     __slots__ = ("inboxes", "keys", "order_key")
 
+    #: It is for the first that was busy.
+    pushed_whole = False
+
     def __init__(
         self,
         all_keys: Sequence[LockKeys],

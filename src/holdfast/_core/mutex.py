@@ -1,14 +1,12 @@
 """The lock on one server (or the master of the moment, or the owner of a slot).
 
-Laws: every write compares the token; every way out of `acquire` without a grant gives back what may be held; a pushed
-grant counts only after it was confirmed; with every message lost, waiting still ends; the place in the queue is
-kept across everything but the caller's own leaving.
+Laws: every write compares the token; every way out of `acquire` without a grant gives back what may be held; with every
+message lost, waiting still ends; the place in the queue is kept across everything but the caller's own leaving.
 
 Theory: ask; when it is taken, queue and sleep until the release hands the lock over (the server wrote our token and
-told our inbox) or the holder's time is over. A grant that was pushed may have lain in a buffer while we were
-paused, so it is confirmed by asking again, and validity counts from before that was sent. A request without an
-answer is repeated with the same token, which the script answers as if for the first time. A caller that leaves
-sends a release that also buries the token, so that an acquire that is still under way finds itself refused.
+told our inbox) or the holder's time is over. A request without an answer is repeated with the same token, which the
+script answers as if for the first time. A caller that leaves sends a release that also buries the token, so that an
+acquire that is still under way finds itself refused.
 """
 
 from __future__ import annotations

@@ -108,6 +108,7 @@ class LeaseRecord:
         "release",
         "renew_from",
         "renewal",
+        "short_s",
         "state",
         "stray",
         "token",
@@ -135,6 +136,7 @@ class LeaseRecord:
         self.fence = fence
         self.ttl_ms = ttl_ms
         self.deadline = deadline_of(sent_at, ttl_ms) if deadline is None else deadline
+        self.short_s = 0.0 if deadline is None else deadline - sent_at  # what it begins with, until it is extended
         self.extension = extension
         self.renewal = extension if renew else None
         self.release = release
@@ -308,6 +310,7 @@ class LeaseRecord:
             self.ttl_ms = ttl_ms
         if order.sets:
             ttl_ms = order.asks_ms
+        self.short_s = 0.0
         until = deadline_of(sent_at, min(ttl_ms, self.ttl_ms))
         if until > self.deadline:
             self.deadline = until
@@ -356,6 +359,8 @@ class Schedule:
         self._new[id(hold)] = hold
         hold.next_at = jitter
         at = hold.held_since + hold.ttl_ms * self._plan_s_per_ms
+        if hold.short_s:
+            at = self._renew_at(hold, 1.0)
         if hold.deadline < at:
             at = hold.deadline
         try:
@@ -455,7 +460,8 @@ class Schedule:
             self._plan(hold, self._renew_at(hold, jitter))
             return
         hold.suspect()
-        self._plan(hold, now + hold.ttl_ms / 1000 * self._settings.renew_again_fraction * (0.5 + jitter))
+        wait_s = (hold.short_s or hold.ttl_ms / 1000) * self._settings.renew_again_fraction
+        self._plan(hold, now + wait_s * (0.5 + jitter))
 
     def shorten(self, hold: LeaseRecord) -> float:
         """Its deadline has come nearer, and it is not to be renewed for that."""
@@ -490,6 +496,8 @@ class Schedule:
         if hold.renewal is None:
             return hold.deadline
         wait_s = hold.ttl_ms / 1000 * self._settings.renew_fraction
+        if hold.short_s:
+            wait_s = min(hold.short_s * self._settings.renew_again_fraction, self._settings.stretch_s)
         return hold.renew_from + wait_s * (1 - self._settings.renew_jitter * jitter)
 
     def _plan(self, hold: LeaseRecord, at: float) -> float:

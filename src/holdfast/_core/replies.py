@@ -378,19 +378,24 @@ def is_confirmation(reply: Reply, channel: str) -> bool:
     )
 
 
-def wake_of(reply: Reply, channel: str) -> tuple[str, Wake] | None:
-    """Whom a message of the inbox is for, and what it says: `grant TOKEN FENCE` or `ask TOKEN`. None: not a message.
+def _is_decimal(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 20
 
-    Anybody may publish there: what cannot be read is no wake-up, and a grant is confirmed before it counts.
+
+def wake_of(reply: Reply, channel: str) -> tuple[str, Wake] | None:
+    """Whom a message of the inbox is for, and what it says: None where it is not a message.
+
+    `grant TOKEN FENCE CLAIM_MS` or `ask TOKEN`. Anybody may publish there: what cannot be read asks to look.
     """
     if not (isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message" and reply[1] == channel.encode()):
         return None
     if type(reply[2]) is not bytes:
         return None
     kind, _, rest = reply[2].decode("utf-8", "replace").partition(" ")
-    token, _, fence = rest.partition(" ")
-    if kind == "grant" and fence.isascii() and fence.isdigit() and len(fence) < 20:
-        return token, Wake(Wake.GRANT, int(fence))
+    token, _, numbers = rest.partition(" ")
+    fence, _, claim_ms = numbers.partition(" ")
+    if kind == "grant" and _is_decimal(fence):
+        return token, Wake(Wake.GRANT, int(fence), int(claim_ms) if _is_decimal(claim_ms) else 0)
     return token, Wake(Wake.ASK)
 
 

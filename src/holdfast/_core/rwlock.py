@@ -69,6 +69,11 @@ class RWTurn(Acquisition):
         self.keys = keys
 
     @property
+    def pushed_whole(self) -> bool:  # type: ignore[override]
+        # A reader may have been handed the lock's own key, and joins the readers when it asks.
+        return not _READER_TOKEN.fullmatch(self.token)
+
+    @property
     def name(self) -> str:
         return self.keys.name
 

@@ -16,7 +16,7 @@ class Settings(NamedTuple):
 
     #: How long the last fencing token is remembered; after that the server's time alone keeps the order.
     fence_ms: int = 86_400_000
-    #: How long a pushed grant waits for its waiter to confirm it. Above a slow network's round trip, below what
+    #: How long a pushed grant waits for its waiter to take it. Above a slow network's round trip, below what
     #: others would mind: a half-open waiter costs the queue this much.
     claim_ms: int = 2_000
     #: How long a token that was given back is refused: far longer than a request can be under way.
@@ -45,6 +45,9 @@ class Settings(NamedTuple):
     #: Renew when this part of the ttl has passed, earlier by up to the jitter's part of it.
     renew_fraction: float = 1 / 3
     renew_jitter: float = 0.1
+    #: A lease that began with what was left of its claim is stretched to its ttl after this: a section that is over by
+    #: then costs no renewal, and hardly any is long enough to lose what little it began with.
+    stretch_s: float = 0.02
     #: A renewal that failed is repeated after this part of the ttl.
     renew_again_fraction: float = 1 / 12
     #: A member of a quorum is waited for as long as a twentieth of the ttl, within these bounds.

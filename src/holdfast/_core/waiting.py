@@ -1,12 +1,14 @@
 """Waiting for one's turn: the one loop behind every primitive that queues on the server.
 
-Laws: every way out without a grant gives back what may be held; a pushed grant counts only after it was confirmed;
-with every message lost, waiting still ends; the place in the queue is kept across everything but the caller's own
-leaving; a grant whose answer comes after its validity is not taken.
+Laws: every way out without a grant gives back what may be held; a pushed grant counts from before its token was first
+queued, or after it was confirmed; with every message lost, waiting still ends; the place in the queue is kept across
+everything but the caller's own leaving; a grant whose answer comes after its validity is not taken.
 
 Theory: an `Acquisition` knows how to ask for the thing, how to extend it and how to undo both; `wait_for` knows
-everything else. A pushed grant is confirmed by asking again, which stretches it from its claim window to the ttl. All
-asking scripts answer in the same form:
+everything else. A message may have lain in a buffer, but no grant of a token is older than the request that queued it:
+what was written for the claim window lasts until that request's time plus the window. Where most of that is left, the
+lease begins with it, and its first renewal stretches it to the ttl. Otherwise, or in doubt, the grant is confirmed by
+asking again, which stretches it as well. All asking scripts answer in the same form:
 
     {1, fencing token, …}                                  granted (also to a repeat)
     {0, ms until it is worth looking again (-1: nobody knows), a holder, place (-1: not queued), arrival_us}
@@ -60,22 +62,34 @@ __all__ = [
 
 #: No request is given less time than this, however little the caller has left, s.
 _LEAST_TIMEOUT_S = 0.25
+#: A pushed grant is taken as it is while this part of its claim window is left,
+_LEAST_LEFT = 0.5
+#: and as many times as long as the last request took: its renewal has to be repeated in that, if need be.
+_LEAST_TURNS = 12
 
 
 class Grant:
     """It is ours: the fencing token, when the granting request was sent, and what else the script said.
 
     `stray`: an earlier request for it went unanswered and may still be carried out, also after the release, which
-    therefore has to bury the token.
+    therefore has to bury the token. `until`: it was pushed, taken at `sent_at`, and lasts until then; else None.
     """
 
-    __slots__ = ("fence", "more", "sent_at", "stray")
+    __slots__ = ("fence", "more", "sent_at", "stray", "until")
 
-    def __init__(self, fence: int, sent_at: float, more: list[Any] | None = None, stray: bool = False) -> None:
+    def __init__(
+        self,
+        fence: int,
+        sent_at: float,
+        more: list[Any] | None = None,
+        stray: bool = False,
+        until: float | None = None,
+    ) -> None:
         self.fence = fence
         self.sent_at = sent_at
         self.more = more
         self.stray = stray
+        self.until = until
 
 
 def granted(reply: Reply, asked_at: float, now: float, ttl_ms: int) -> Grant | None:
@@ -103,16 +117,20 @@ class Busy:
 class Acquisition:
     """What is waited for. `key` says where the inbox has to listen; `sync` which replicas have to acknowledge.
 
-    `stray` is as in `Grant`, for the turn's own `release`.
+    `stray` is as in `Grant`, for the turn's own `release`. `renews`: what is granted is renewed by itself, so that it
+    may begin with less than its ttl. `short_ms`: what it has begun with, until it is renewed; else 0.
     """
 
-    __slots__ = ("claim_ms", "key", "settings", "stray", "sync", "token", "ttl_ms")
+    __slots__ = ("claim_ms", "key", "renews", "settings", "short_ms", "stray", "sync", "token", "ttl_ms")
 
     #: What its leases stand on.
     holds: type[LeaseRecord] = LeaseRecord
 
     #: `meanwhile` is awaited before every ask, and at least this often; None: never.
     look_every_s: float | None = None
+
+    #: Whether a grant that is pushed for its token is all that it waits for.
+    pushed_whole = True
 
     def __init__(
         self,
@@ -127,7 +145,8 @@ class Acquisition:
         self.key = key
         self.settings = settings
         self.sync = sync
-        self.stray = False
+        self.stray = self.renews = False
+        self.short_ms = 0
         #: Others of this name are taken to have chosen a like ttl: a claim should not outlast the lease that it is for.
         self.claim_ms = settings.claim_ms if settings.claim_ms < ttl_ms else ttl_ms
 
@@ -163,6 +182,8 @@ class Acquisition:
     def hold(self, name: str, grant: Grant, renew: bool, max_hold_ms: int | None) -> LeaseRecord:
         """What a lease that was granted to this turn stands on."""
         self.stray = grant.stray
+        if grant.until is not None:
+            self.short_ms = int((grant.until - grant.sent_at) * 1000)
         hold = self.holds(
             name,
             self.token,
@@ -173,6 +194,7 @@ class Acquisition:
             self.release,
             renew,
             max_hold_ms,
+            grant.until,
         )
         hold.stray = grant.stray
         return hold
@@ -186,7 +208,8 @@ class Acquisition:
         self.ttl_ms = max(self.ttl_ms, ttl_ms)  # how long a give-back may have to be tried
         sync = self.sync
         for last in (False, True):
-            request_timeout_s = request_timeout_for(ttl_ms, self.settings)
+            # Repeated a few times, if need be, also in the short time that one begins with that was pushed.
+            request_timeout_s = request_timeout_for(self.short_ms // 2 or ttl_ms, self.settings)
             try:
                 reply = await once_more(self.extend(ttl_ms, request_timeout_s, order))
             except RequestFailed as failure:
@@ -195,6 +218,7 @@ class Acquisition:
                 if failure.kind != "TRYAGAIN" or alone is None:
                     raise
                 reply = await alone
+            self.short_ms = 0
             if sync is None:
                 return int(reply)
             if reply[0] < 1:
@@ -282,6 +306,7 @@ class _Waiting:
         "listening",
         "now",
         "queued",
+        "queued_at",
         "queueing",
         "registered",
         "request_timeout_s",
@@ -305,6 +330,8 @@ class _Waiting:
         self.queueing = self.waits and listening
         self.queued = False
         self.arrival = 0
+        #: When the first request was sent that could take it: no grant of this token that is pushed can be older.
+        self.queued_at: float | None = None
         #: The token is known to the inbox, and the inbox is believed to be open.
         self.registered = self.listening = False
         #: Who held it when last seen; since when answers come too late.
@@ -331,6 +358,8 @@ class _Waiting:
             left_s = self.give_up_at - self.now if self.waits else acquisition.settings.short_retry_s
             self.request_timeout_s = within(self.request_timeout_s, left_s)
         self.doubtful = True
+        if self.queueing and self.queued_at is None:
+            self.queued_at = self.asked_at
         reply: Reply = await acquisition.ask(self.queueing, self.arrival, self.request_timeout_s)
         if sync is not None:
             answer, reply = reply, reply[0]
@@ -382,7 +411,7 @@ class _Waiting:
             raise RequestFailed("silent", said, "", maybe_executed=True, transient=False)
         return self._over() if self.waits and self._is_over() else None
 
-    async def _taken(self, taken: Taken) -> Busy | None:
+    async def _taken(self, taken: Taken) -> Grant | Busy | None:
         """Somebody else holds it: take a place in the queue, and sleep there."""
         if taken.ask_again:
             # More dead waiters come first than one call looks at; each call leaves fewer.
@@ -399,17 +428,36 @@ class _Waiting:
             self.queueing = True
             self.arrival = 0
             return None
+        took_s = self.now - self.asked_at
         wake = await AwaitWake(self.acquisition.token, await self._until_next_look_s(taken))
         self.now = await Now()
         if wake is None:
             return self._over() if self._is_over() else None
         if wake.kind == Wake.GRANT:
+            grant = self._pushed(wake, took_s)
+            if grant is not None:
+                self.queued = False
+                return grant
             # To confirm it is to ask: the answer has the fencing token of the grant that counts, which need not be the
             # one of this message, and when the claim window is over we are back in our old place.
             self.doubtful = True
         else:
             self.listening = False  # the inbox may be broken: look after it before asking
         return None
+
+    def _pushed(self, wake: Wake, took_s: float) -> Grant | None:
+        """The grant that a message tells of, with what is certainly left of its claim; None: to be confirmed."""
+        acquisition = self.acquisition
+        if self.stray or self.queued_at is None or acquisition.sync is not None:
+            return None
+        if not (acquisition.renews and acquisition.pushed_whole and wake.claim_ms and wake.fence):
+            return None
+        claim_ms = min(wake.claim_ms, acquisition.ttl_ms)
+        until = deadline(self.queued_at, claim_ms)
+        left_s = until - self.now
+        if left_s < _LEAST_LEFT * claim_ms / 1000 or left_s < _LEAST_TURNS * took_s:
+            return None
+        return Grant(wake.fence, self.now, until=until)
 
     async def _until_next_look_s(self, taken: Taken) -> float:
         """How long to sleep without a wake-up: messages may get lost."""

@@ -37,7 +37,9 @@ _START_AGAIN_S = 0.1
 #: How often the agent looks whether connections have owed a reply for too long, s.
 _OWED_LOOK_S = 1.0
 #: How long after its last action the agent checks again by itself, s: usually below the time to the first renewal.
+#: Less where what woke it left less, within these bounds.
 _LINGER_S = 1.0
+_LINGER_MIN_S = 0.01
 #: Where the agent has no descriptor to wait with, it looks at the times so often, s.
 _BLIND_S = 0.05
 
@@ -69,6 +71,7 @@ class Watchdog(Worker):
         self._waker: tuple[socket.socket, socket.socket] | None = None
         self._sleeps_until = 0.0
         self._lingers = True
+        self._linger_s = _LINGER_S
         self._new: list[tuple[Node, Wire]] = []
         self._new_owed: list[PendingReply] = []
         self._owed: set[PendingReply] = set()
@@ -81,6 +84,8 @@ class Watchdog(Worker):
         if self.thread is None:
             self.start()
         elif at < self._sleeps_until:
+            # Leases that follow each other, and end before anything is due, need not wake it each.
+            self._linger_s = min(max(at - clock(), _LINGER_MIN_S), _LINGER_S)
             self.poke()
 
     def watch(self, node: Node, wire: Wire) -> None:
@@ -204,8 +209,8 @@ class Watchdog(Worker):
             wait_s = max(0.0, next_at - clock())
         elif self._lingers:
             # Where there was a lease there will be another one, and its coming need not wake us.
-            self._sleeps_until = clock() + _LINGER_S
-            wait_s = _LINGER_S
+            wait_s = self._linger_s
+            self._sleeps_until = clock() + wait_s
         if self._owed:
             wait_s = _OWED_LOOK_S if wait_s is None else min(wait_s, _OWED_LOOK_S)
         if self._pong_until:

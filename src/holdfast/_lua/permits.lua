@@ -144,7 +144,7 @@ local function advance(me, ttl_ms, limit, claim_ms, fence_ms, inboxes)
         mine = fence
       else
         others = others + 1
-        redis.call('PUBLISH', inbox, 'grant ' .. head .. ' ' .. plain(fence))
+        redis.call('PUBLISH', inbox, 'grant ' .. head .. ' ' .. plain(fence) .. ' ' .. plain(claim_ms))
       end
     end
   end

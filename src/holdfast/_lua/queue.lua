@@ -16,7 +16,7 @@ local function next_waiter(queue, inboxes, me)
   end
 end
 
--- Write the waiter's token for the claim window and tell it. When that is refused (no memory, fencing tokens that
+-- Write the waiter's token for the claim window and tell it both: that is `grant TOKEN FENCE CLAIM_MS`. When that is refused (no memory, fencing tokens that
 -- cannot grow), the lock is left free and the waiter asked to look for itself. Returns whether it has a holder now.
 local function hand_over(lock, fence_key, token, claim_ms, fence_ms, inboxes)
   local inbox = inbox_of(token, inboxes)
@@ -27,7 +27,7 @@ local function hand_over(lock, fence_key, token, claim_ms, fence_ms, inboxes)
     redis.call('PUBLISH', inbox, 'ask ' .. token)
     return false
   end
-  redis.call('PUBLISH', inbox, string.format('grant %s %.0f', token, fence))
+  redis.call('PUBLISH', inbox, string.format('grant %s %.0f %s', token, fence, claim_ms))
   return true
 end
 

@@ -121,7 +121,7 @@ local function advance(me, ttl_ms, claim_ms, fence_ms, inboxes)
         mine = fence
       else
         others = others + 1
-        tell(head, 'grant ' .. head .. ' ' .. plain(fence), inboxes)
+        tell(head, 'grant ' .. head .. ' ' .. plain(fence) .. ' ' .. plain(window_ms), inboxes)
       end
     end
   end

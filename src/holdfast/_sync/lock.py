@@ -91,6 +91,7 @@ class TurnLeasable(Leasable[L]):
 
     def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
         acquisition = self._acquisition(token)
+        acquisition.renews = self._options.renew
         return wait_for(acquisition, timeout_s, listening=not sent and self._session.driver.listening(acquisition.key))
 
     def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
