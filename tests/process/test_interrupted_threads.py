@@ -19,6 +19,9 @@ import pytest
 
 import holdfast
 from holdfast import embedded
+from holdfast._core.effects import Call, CallMany
+from holdfast._core.keys import lock_keys
+from holdfast._transport.threads import Wire
 from tests.process.interruptions import OPERATIONS, Bench, Interrupted, Place, excused, name_for
 from tests.support.bytecodes import at_bytecode, bytecodes_of, places_once
 
@@ -279,3 +282,66 @@ def test_ctrl_c_leaves_nothing(valkey_server: embedded.Server) -> None:
             if process.poll() is None:
                 process.kill()
                 process.communicate()
+
+
+class _Deadline(TimeoutError):
+    """A time limit of the program's, raised by its handler; an OSError, as those of a broken connection."""
+
+
+def _limit(_number: int, _frame: object) -> None:
+    raise _Deadline
+
+
+@pytest.fixture
+def limited(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Let the handler run in that method of the next connection that comes to it."""
+    before = signal.signal(signal.SIGUSR1, _limit)
+
+    def limit(method: str) -> None:
+        real = getattr(Wire, method)
+
+        def interrupted(wire: Wire, *args: Any) -> Any:
+            if threading.current_thread() is threading.main_thread():
+                monkeypatch.setattr(Wire, method, real)
+                signal.raise_signal(signal.SIGUSR1)
+            return real(wire, *args)
+
+        monkeypatch.setattr(Wire, method, interrupted)
+
+    yield limit
+    monkeypatch.undo()
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("method", ["sendall", "read_ready"])
+def test_what_a_handler_raises_is_no_answer_of_a_server(
+    limited: Callable[[str], None], valkey_server: embedded.Server, unique_name: str, method: str
+) -> None:
+    """As quorums ask: several servers at once."""
+    keys = lock_keys("holdfast", unique_name)
+
+    async def ask() -> list[Any]:
+        return await CallMany([Call("inspect", (keys.lock, keys.fence, keys.queue), (), 5.0, node=0)], 5.0)
+
+    with holdfast.connect(valkey_server.url) as locks:
+        locks.lock(unique_name).acquire().release()
+        driver = locks._session.driver
+        limited(method)
+        with pytest.raises(_Deadline):
+            driver.run(ask())
+        (answer,) = driver.run(ask())
+        assert isinstance(answer, list)
+
+
+def test_what_a_handler_raises_in_close_comes_out_and_the_next_close_goes_on(
+    limited: Callable[[str], None], valkey_server: embedded.Server, unique_name: str
+) -> None:
+    locks = holdfast.connect(valkey_server.url, ttl=600)
+    lease = locks.lock(unique_name).acquire()
+    limited("read_ready")
+    with pytest.raises(_Deadline):
+        locks.close()
+    locks.close()
+    assert lease.state.name == "LOST"
+    with holdfast.connect(valkey_server.url) as others:
+        others.lock(unique_name).acquire(timeout=10).release()

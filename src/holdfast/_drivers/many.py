@@ -24,6 +24,7 @@ from holdfast._drivers.teller import CANNOT_START
 from holdfast._lua import SCRIPTS, Script
 from holdfast._transport.clock import clock
 from holdfast._transport.greenlets import new_poll
+from holdfast._transport.handlers import raised_by_handler
 from holdfast._transport.inherited import ours
 from holdfast._transport.pack import pack_script
 from holdfast._transport.pending import PendingReply
@@ -243,6 +244,8 @@ def ask_all(
             wire.sendall(packed)
         except OSError as error:
             wire.close()
+            if raised_by_handler(error):
+                raise
             node.drop_idle()
             answers[index] = RequestFailed("broken", str(error), node.name, maybe_executed=True, transient=True)
             return
@@ -260,6 +263,8 @@ def ask_all(
                 try:
                     waker = _waker()
                 except OSError as error:
+                    if raised_by_handler(error):
+                        raise
                     said = error.strerror or str(error)
                     answers[index] = RequestFailed("refused", said, node.name, maybe_executed=False, transient=True)
                     continue
@@ -275,7 +280,9 @@ def ask_all(
             if waker is None:
                 try:
                     waker = _waker()
-                except OSError:
+                except OSError as error:
+                    if raised_by_handler(error):
+                        raise
                     longest_s = BLIND_S
                 else:
                     poll.register(waker.reader, _READABLE)

@@ -16,7 +16,9 @@ __all__ = ["interruption", "raised_by_handler"]
 
 
 def raised_by_handler(error: BaseException) -> bool:
-    """Whether a signal handler raised it. Only asked for an error, so its cost does not matter."""
+    """Whether a signal handler raised it."""
+    if error.__traceback__ is None or error.__traceback__.tb_next is None:
+        return False  # raised where it was caught: the usual case, for what is no error to us
     codes = {_code(signal.getsignal(number)) for number in signal.valid_signals()}
     at: TracebackType | None = error.__traceback__
     while at is not None:

@@ -11,6 +11,7 @@ from holdfast._core.effects import Answer, Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.replies import FITS, Fits, expected_of, nonsense
 from holdfast._lua import Script
+from holdfast._transport.handlers import raised_by_handler
 from holdfast._transport.pack import spelled_out
 from holdfast._transport.threads import Node, Wire
 
@@ -64,6 +65,8 @@ class PendingReply:
                 self.node.put(wire)
                 return reply
         except OSError as error:
+            if raised_by_handler(error):
+                raise
             wire.close()
             self.node.drop_idle()
             return RequestFailed("broken", str(error), self.node.name, maybe_executed=True, transient=True)

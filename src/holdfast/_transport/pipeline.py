@@ -18,8 +18,9 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.replies import FITS, expected_of, nonsense
 from holdfast._lua import SCRIPTS
 from holdfast._transport.clock import clock
+from holdfast._transport.handlers import raised_by_handler
 from holdfast._transport.pack import pack_command, pack_script
-from holdfast._transport.threads import Node, Wire
+from holdfast._transport.threads import Node, Wire, would_block
 
 __all__ = ["Pipeline"]
 
@@ -97,6 +98,8 @@ class Pipeline:
                 answers.append((key, call, reply))
             self._send()
         except (OSError, ValueError) as error:
+            if raised_by_handler(error):
+                raise
             answers += self.end(
                 RequestFailed("broken", str(error), self.node.name, maybe_executed=True, transient=True)
             )
@@ -113,12 +116,9 @@ class Pipeline:
             try:
                 sent = self.wire.sock.send(self._part)
             except OSError as error:
-                if isinstance(error, (BlockingIOError, InterruptedError)) or type(error).__name__ in (
-                    "SSLWantReadError",
-                    "SSLWantWriteError",
-                ):
-                    return
-                raise
+                if raised_by_handler(error) or not would_block(error):
+                    raise
+                return
             self._part = self._part[sent:]
 
     def end(self, failure: RequestFailed) -> list[tuple[Hashable, Call, Any]]:

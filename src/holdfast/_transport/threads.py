@@ -186,7 +186,7 @@ class Wire:
             self._recv(1)
             return False
         except (OSError, ValueError) as error:
-            return _would_block(error)
+            return would_block(error)
 
     def is_done(self) -> bool:
         """Whether everything that was read was asked for; pushes do not count."""
@@ -218,15 +218,15 @@ class Wire:
                 reader.feed(data)
                 if len(data) < 65536 and not self._is_tls:
                     break
-        except (BlockingIOError, InterruptedError):
-            pass
         except OSError as error:
-            if not _would_block(error):
+            if raised_by_handler(error) or not would_block(error):
                 raise
         try:
             while (reply := reader.gets()) is not False:
                 replies.append(reply)
         except Exception as error:  # of the parser, or of memory
+            if raised_by_handler(error):
+                raise
             raise ConnectionAbortedError(str(error)) from error
         return replies
 
@@ -260,8 +260,12 @@ class Wire:
             pass
 
 
-def _would_block(error: Exception) -> bool:
-    return type(error).__name__ in ("SSLWantReadError", "SSLWantWriteError")
+def would_block(error: Exception) -> bool:
+    """Whether it says that nothing can be read, or written, just now."""
+    return isinstance(error, (BlockingIOError, InterruptedError)) or type(error).__name__ in (
+        "SSLWantReadError",
+        "SSLWantWriteError",
+    )
 
 
 def _fits_of_tail(call: Call) -> tuple[Fits, ...]:
