@@ -24,6 +24,8 @@ from testbed.waiting import PATIENCE_S, eventually
 
 #: What the end of a client may take with a server that hangs, on a busy machine, s; it is about two.
 END_S = 8.0
+#: How long it may take over releases while the server answers, s.
+RELEASE_S = 5.0
 
 
 _MANY = {
@@ -51,9 +53,20 @@ async def take():
 """,
 }
 _CLOSE = {
-    "threads": "clients, leases = main()\nfor client in clients: client.close()\n",
-    "asyncio": "async def main():\n    clients, leases = await take()\n"
-    "    for client in clients: await client.close()\n    return leases\nleases = asyncio.run(main())\n",
+    "threads": """
+clients, leases = main()
+begun_at = time.monotonic()
+for client in clients: client.close()
+took_s = time.monotonic() - begun_at
+""",
+    "asyncio": """
+async def main():
+    clients, leases = await take()
+    begun_at = time.monotonic()
+    for client in clients: await client.close()
+    return leases, time.monotonic() - begun_at
+leases, took_s = asyncio.run(main())
+""",
 }
 _RETURN = {
     "threads": "kept = main()\n",
@@ -123,11 +136,14 @@ def _left(server: embedded.Server, name: str) -> int:
     ],
 )
 def test_many_leases_are_released(face: str, leases: int, private_server: Any, unique_name: str) -> None:
+    """All of them; where the machine is too slow for that, as many as the time for it allows."""
     server = private_server()
-    process = _started(face, _CLOSE[face] + _STATES, server.url, unique_name, 1, leases)
-    said, errors = process.communicate("go on\n", timeout=120)
-    assert (said, errors) == ("{('LOST', 'closed')}\n", "")
-    assert _left(server, unique_name) == 0
+    process = _started(face, _CLOSE[face] + _STATES + "print(took_s)\n", server.url, unique_name, 1, leases)
+    output, errors = process.communicate("go on\n", timeout=120)
+    states, took_s = output.splitlines()
+    assert (states, errors) == ("{('LOST', 'closed')}", "")
+    left = _left(server, unique_name)
+    assert left == 0 or (float(took_s) >= RELEASE_S and left < leases / 2)
 
 
 # ---------------------------------------------------------------------- no more threads
