@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from holdfast._api.holder import Holder, LockStatus, RWLockStatus, SemaphoreStatus
     from holdfast._api.options import LeaseOptions
+    from holdfast._api.overview import Listed, Waiter
     from holdfast._drivers.cancel import Cancel
     from holdfast._sync.client import Client, connect
     from holdfast._sync.condition import Condition
@@ -76,6 +77,7 @@ __all__ = [
     "LeaseOptions",
     "LeaseReleased",
     "LeaseState",
+    "Listed",
     "Lock",
     "LockStatus",
     "Loss",
@@ -98,6 +100,7 @@ __all__ = [
     "TooManyPermits",
     "Transaction",
     "UpgradeRefused",
+    "Waiter",
     "WriteLease",
     "WriteLock",
     "connect",
@@ -109,6 +112,7 @@ __version__ = "0.1.0"
 #: that uses locks alone need not pay for the whole family (and asyncio) at its start.
 _HOMES = {
     "_api.holder": ("Holder", "LockStatus", "RWLockStatus", "SemaphoreStatus"),
+    "_api.overview": ("Listed", "Waiter"),
     "_api.options": ("LeaseOptions",),
     "_drivers.cancel": ("Cancel",),
     "_sync.client": ("Client", "connect"),

@@ -9,6 +9,7 @@ async with locks.lock("orders:42", ttl=30) as lease:
 
 from holdfast._api.holder import Holder, LockStatus, RWLockStatus, SemaphoreStatus
 from holdfast._api.options import LeaseOptions
+from holdfast._api.overview import Listed, Waiter
 from holdfast._async.client import Client, connect
 from holdfast._async.condition import Condition
 from holdfast._async.election import Election
@@ -68,6 +69,7 @@ __all__ = [
     "LeaseOptions",
     "LeaseReleased",
     "LeaseState",
+    "Listed",
     "Lock",
     "LockStatus",
     "Loss",
@@ -90,6 +92,7 @@ __all__ = [
     "TooManyPermits",
     "Transaction",
     "UpgradeRefused",
+    "Waiter",
     "WriteLease",
     "WriteLock",
     "connect",

@@ -156,6 +156,17 @@ def _sem_resize(world: World) -> Drawn:
     return _sem_keys(world), (world.one_of(1, 2, 3, 3, 5), FENCE_MS, world.claim(), world.inboxes)
 
 
+def _overview(world: World) -> Drawn:
+    """Two names, of either kind; the time that it tells is not compared."""
+    keys: list[str] = []
+    kinds = [world.rng.choice(("lock", "semaphore")) for _ in range(2)]
+    for kind in kinds:
+        base = world.base()
+        many = "holders" if kind == "semaphore" else "readers"
+        keys += [base, *(f"{base}:{name}" for name in ("fence", "queue", many, "upgraded"))]
+    return keys, (16, *kinds)
+
+
 def _sem_inspect(world: World) -> Drawn:
     return _sem_keys(world), ()
 
@@ -311,6 +322,7 @@ GENERATORS: dict[str, Callable[[World], Drawn]] = {
     "gate_move": _gate_move,
     "gate_wait": _gate_wait,
     "inspect": _inspect,
+    "overview": _overview,
     "multi_acquire": _multi_acquire,
     "multi_release": _multi_release,
     "multi_renew": _multi_renew,

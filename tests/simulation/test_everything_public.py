@@ -51,6 +51,9 @@ NOT_PLAYED: dict[str, str] = {
             ),
             *("RWLockStatus.readers", "RWLockStatus.waiters", "RWLockStatus.writer", "SemaphoreStatus.available"),
             *(f"SemaphoreStatus.{fact}" for fact in ("holders", "permits", "used", "waiters")),
+            *(f"Waiter.{fact}" for fact in ("age_s", "host", "pid", "program", "token")),
+            *(f"Listed.{fact}" for fact in ("fencing_token", "held", "holder", "holders", "kind", "name", "permits")),
+            *("Listed.queue", "Listed.waiters"),
         ),
         _FACT,
     ),
@@ -67,7 +70,7 @@ NOT_PLAYED: dict[str, str] = {
         (
             *("Barrier.broken", "Barrier.generation", "Barrier.n_waiting"),
             *("Lock.holder", "Lock.last_fencing_token", "Lock.locked", "Lock.waiters"),
-            *("Lock.status", "RWLock.status", "Semaphore.status"),
+            *("Client.list", "Lock.status", "RWLock.status", "Semaphore.status"),
             *("RWLock.readers", "RWLock.waiters", "RWLock.writing", "Semaphore.available", "Semaphore.waiters"),
         ),
         _LOOKS,

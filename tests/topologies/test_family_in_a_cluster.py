@@ -8,6 +8,7 @@ import pytest
 
 import holdfast
 from testbed.topologies import Cluster
+from tests.contract.test_list import all_of
 from tests.support.faces import Face
 from tests.topologies.test_failover import move_slot
 
@@ -47,3 +48,15 @@ def test_errors_out_of_several_slots_name_what_was_asked_for(cluster: Cluster, f
             act()
     for name in names:
         cluster.raw.delete(key(name))
+
+
+def test_a_list_has_what_is_on_every_node(cluster: Cluster, face: Face, unique_name: str) -> None:
+    locks = face.connect(cluster.url)
+    names = {f"{unique_name}-{number}" for number in range(12)}
+    leases = [locks.lock(name, ttl=30).acquire() for name in names]
+    assert len({cluster.owner_of(key(name)) for name in names}) == 3
+    others = face.connect(cluster.url)  # which has not read the table of the slots yet
+    found = [each.name for each in all_of(face, others, f"{unique_name}-*")]
+    assert sorted(found) == sorted(names)
+    for lease in leases:
+        lease.release()

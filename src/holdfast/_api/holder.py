@@ -124,7 +124,7 @@ def holder_of(token: str, remaining_ms: int, fence: int, description: bytes | No
         token=token,
         ours=ours,
         remaining_s=remaining_ms / 1000 if remaining_ms >= 0 else None,
-        fencing_token=fence if ours else None,
+        fencing_token=(fence or None) if ours else None,
         since=_utc(fence / 1_000_000) if ours and fence else None,
         host=_of_kind(str, told.get("host")),
         pid=_of_kind(int, told.get("pid")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from holdfast._api.endpoints import members_of
@@ -33,6 +33,7 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from holdfast._api.overview import Listed
     from holdfast._async.condition import Condition
     from holdfast._async.election import Election
     from holdfast._async.gates import Barrier, CountDownLatch, Event
@@ -268,6 +269,21 @@ class Client:
         from holdfast._async.election import Election
 
         return Election(self._session, check_name(name), options_of(options, self._options))
+
+    def list(self, pattern: str = "*") -> AsyncIterator[Listed]:
+        """The locks, shared locks, semaphores and elections of the namespace whose names fit `pattern`.
+
+            async for found in locks.list("orders:*"):
+                print(found.kind, found.name, found.holder, found.waiters)
+
+        `pattern`: as in `fnmatch`: `*`, `?`, `[abc]`. Those that are held or waited for, in no order, each once; what
+        comes or goes meanwhile may be missed. Looks at a few at a time, so that no command holds up the server, and
+        changes nothing. Only for reporting.
+        """
+        self._not_over_quorum("a list of locks")
+        from holdfast._async.overview import list_locks
+
+        return list_locks(self._session, check_name(pattern, "pattern"))
 
     def optimistic(self, *keys: str, attempts: int = 50) -> Optimistic:
         """Change `keys` (of the server, as they are; in a Cluster of one slot) without a lock; see `Optimistic`."""

@@ -137,6 +137,11 @@ class Session(SessionBase):
             return None  # another task that had this id
         return lease
 
+    def masters(self) -> int:
+        """How many servers the keys are on, as far as is known."""
+        masters = getattr(self.driver.topology, "masters", None)
+        return 1 if masters is None else len(masters())
+
     def introduce(self, driver: AioDriver, now: float) -> None:
         """Say again who this client is."""
         driver.introduce_at = now + CLIENT_INFO_MS / 2000

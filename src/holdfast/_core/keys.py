@@ -19,7 +19,7 @@ import re
 
 from holdfast.errors import ConfigurationError
 
-__all__ = ["SLOTS", "LockKeys", "inbox_prefix", "lock_keys", "part_of_key", "slot_of"]
+__all__ = ["SLOTS", "LockKeys", "inbox_prefix", "lock_keys", "name_within", "part_of_key", "slot_of"]
 
 _EMPTY_TAG = re.compile(r"%*\}")
 _SPECIAL = re.compile("[:%}]")
@@ -83,6 +83,11 @@ def lock_keys(namespace: str | None, name: str) -> LockKeys:
             "name", name, "without a namespace this is where holdfast keeps the other keys of a lock; use another name"
         )
     return LockKeys(name, name, _beside(name), inbox_prefix(None))
+
+
+def name_within(tag: str) -> str:
+    """The name that stands so between the braces of a key: the reverse of `lock_keys`, with a namespace."""
+    return tag[1:] if tag[:1] == "%" and _EMPTY_TAG.match(tag) else tag
 
 
 def _beside(name: str) -> str:

@@ -23,6 +23,7 @@ __all__ = [
     "MAYBE_DONE",
     "MOMENT",
     "QUEUED",
+    "SCANNED",
     "BarrierMoved",
     "Fits",
     "GateMoved",
@@ -140,6 +141,21 @@ FITS: dict[str, Fits] = {
 }
 
 
+def _is_pairs(reply: Reply) -> bool:
+    return type(reply) is list and len(reply) % 2 == 0 and all(type(each) in (_B, _I) for each in reply)
+
+
+def _is_overview(reply: Reply) -> bool:
+    if type(reply) is not list or not reply or type(reply[0]) is not int:
+        return False
+    return all(
+        type(row) is list and [*map(type, row)] == [_I] * 6 + [list] * 2 and _is_pairs(row[6]) and _is_pairs(row[7])
+        for row in reply[1:]
+    )
+
+
+FITS["overview"] = _is_overview
+
 # Of commands: what was done, or put off until EXEC; a value or none; a number.
 
 
@@ -173,6 +189,17 @@ def MOMENT(reply: Reply) -> bool:
     return type(reply) is list and len(reply) == 2 and all(map(_is_digits, reply))
 
 
+def SCANNED(reply: Reply) -> bool:
+    """A cursor, and keys."""
+    return (
+        type(reply) is list
+        and len(reply) == 2
+        and _is_digits(reply[0])
+        and type(reply[1]) is list
+        and all(type(key) is bytes for key in reply[1])
+    )
+
+
 def executed(count: int) -> Fits:
     """What EXEC answers after a number of commands: their replies, or nil."""
     return lambda reply: reply is None or (type(reply) is list and len(reply) == count)
@@ -198,6 +225,8 @@ _EXPECTED: dict[object, str] = {
     MAYBE: "a string or nil",
     COUNT: "an integer",
     MOMENT: "[seconds, microseconds]",
+    SCANNED: "[cursor, keys]",
+    FITS["overview"]: "the time, and a row for each name",
 }
 
 

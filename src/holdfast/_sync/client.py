@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from holdfast._api.endpoints import members_of
@@ -36,6 +36,7 @@ from holdfast._sync.lock import Lock
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from holdfast._api.overview import Listed
     from holdfast._core.optimistic import Value
     from holdfast._sync.condition import Condition
     from holdfast._sync.election import Election
@@ -253,6 +254,21 @@ class Client:
         from holdfast._sync.election import Election
 
         return Election(self._session, check_name(name), options_of(options, self._options))
+
+    def list(self, pattern: str = "*") -> Iterator[Listed]:
+        """The locks, shared locks, semaphores and elections of the namespace whose names fit `pattern`.
+
+            for found in locks.list("orders:*"):
+                print(found.kind, found.name, found.holder, found.waiters)
+
+        `pattern`: as in `fnmatch`: `*`, `?`, `[abc]`. Those that are held or waited for, in no order, each once; what
+        comes or goes meanwhile may be missed. Looks at a few at a time, so that no command holds up the server, and
+        changes nothing. Only for reporting.
+        """
+        self._not_over_quorum("a list of locks")
+        from holdfast._sync.overview import list_locks
+
+        return list_locks(self._session, check_name(pattern, "pattern"))
 
     def optimistic(self, *keys: str, attempts: int = 50) -> Optimistic:
         """Change `keys` (of the server, as they are; in a Cluster of one slot) without a lock; see `Optimistic`."""

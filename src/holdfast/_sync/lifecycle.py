@@ -85,6 +85,11 @@ class Session(SessionBase):
         held = self.owners.get((owned_as, self.driver.here.number))
         return held() if held is not None else None
 
+    def masters(self) -> int:
+        """How many servers the keys are on, as far as is known."""
+        masters = getattr(self.driver.topology, "masters", None)
+        return 1 if masters is None else len(masters())
+
     def introduce(self, now: float) -> None:
         """Say again who this client is."""
         self.introduce_at = now + CLIENT_INFO_MS / 2000

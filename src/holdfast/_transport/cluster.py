@@ -112,7 +112,9 @@ class ClusterTopology(Generic[N]):
         return node
 
     def node_for(self, key: str | None, index: int | None) -> N:
-        """The owner of the key's slot, as far as is known; else any node, which will know better."""
+        """The owner of the key's slot, as far as is known; the `index`-th master; else any node."""
+        if key is None and index is not None and index < len(masters := self.masters()):
+            return masters[index]
         owner = None if key is None else self._owners[slot_of(key)]
         return self._anybody() if owner is None else owner
 
@@ -148,6 +150,10 @@ class ClusterTopology(Generic[N]):
 
     def nodes(self) -> Sequence[N]:
         return (*self._known.values(), *self._leaving)
+
+    def masters(self) -> Sequence[N]:
+        """Those that own slots, as far as is known."""
+        return [*dict.fromkeys(owner for owner in self._owners if owner is not None)]
 
     def redirect(self, node: N, failure: RequestFailed) -> tuple[N, bool] | None:
         """Where MOVED and ASK lead."""

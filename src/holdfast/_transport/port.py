@@ -20,7 +20,7 @@ class Topology(Protocol[N]):
     """One server, a Sentinel's master, a Cluster, or the members of a quorum."""
 
     def node_for(self, key: str | None, index: int | None) -> N:
-        """The node that owns the key; the `index`-th member of a quorum; any node when both are None."""
+        """The node that owns the key; the `index`-th member of a quorum or master; any node when both are None."""
 
     def nodes(self) -> Sequence[N]:
         """All nodes that are known now."""

@@ -1,4 +1,4 @@
-"""The command line: `holdfast run`, `status`, `doctor`, …
+"""The command line: `holdfast run`, `status`, `list`, `doctor`, …
 
 One file a command, each imported only when it is asked for: `holdfast run` stands in front of cron jobs and starts
 fast. Nothing here ends in a traceback unless HOLDFAST_TRACEBACK is set; what a status means is in `exits`.
@@ -37,6 +37,7 @@ commands:
   run NAME -- CMD …     run a command while holding a lock
   elect NAME -- CMD …   run a command while this host is the leader
   status NAME           who holds a lock, since when, how many wait
+  list [PATTERN]        which locks are held or waited for, and by whom
   doctor                can you keep locks on this server, and how safely
   lab                   the classic lock schemes and how they break
 
@@ -48,7 +49,7 @@ environment:
   HOLDFAST_URL          the server, when no --url is given (redis://localhost:6379)
 """
 
-_COMMANDS = ("run", "elect", "status", "doctor", "lab")
+_COMMANDS = ("run", "elect", "status", "list", "doctor", "lab")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,64 @@
+"""What `Client.list` tells of each lock. For people and for programs that report it; never for decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from holdfast._api.holder import Holder, holder_of
+from holdfast._core.overview import Seen
+
+__all__ = ["Kind", "Listed", "Waiter", "listed"]
+
+Kind: TypeAlias = Literal["lock", "rwlock", "semaphore", "election"]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """One that stands in a queue. `age_s`: for how long. The others are as in `Holder`."""
+
+    token: str
+    age_s: float
+    host: str | None = None
+    pid: int | None = None
+    program: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A lock as it was when it was looked at.
+
+    `kind`: "rwlock" where readers hold it; a writer holds the "lock" of that name, and the locks of a multilock are
+    listed one by one. `holders` and `queue` name the first 16, `held` and `waiters` count all (with those whose process
+    died since); of readers and holders of a semaphore it is not known since when they are. `permits`: of a semaphore,
+    else 0. `fencing_token`: the last one; 0 when there was none for a day.
+    """
+
+    kind: Kind
+    name: str
+    holders: tuple[Holder, ...]
+    held: int
+    queue: tuple[Waiter, ...]
+    waiters: int
+    fencing_token: int
+    permits: int
+
+    @property
+    def holder(self) -> Holder | None:
+        """The first of those that hold it; None when it is free."""
+        return self.holders[0] if self.holders else None
+
+
+def listed(seen: Seen, described: dict[str, bytes | None]) -> Listed:
+    """Put together what was seen, and what clients say of themselves, by token."""
+    alone = seen.kind in ("lock", "election")
+    holders = tuple(
+        holder_of(token, remaining_ms, seen.fence if alone else 0, described.get(token))
+        for token, remaining_ms in seen.holders
+    )
+    queue = []
+    for token, age_s in seen.waiters:
+        who = holder_of(token, 0, 0, described.get(token))
+        queue.append(Waiter(token, age_s, who.host, who.pid, who.program))
+    kind: Kind = seen.kind  # type: ignore[assignment]
+    return Listed(kind, seen.name, holders, seen.held, tuple(queue), seen.queued, seen.fence, seen.permits)

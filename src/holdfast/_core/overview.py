@@ -1,0 +1,132 @@
+"""Which locks there are: a walk over the keys of a namespace, a little at a time.
+
+Laws: nothing is changed; no command holds up the server, however many keys it has (SCAN, and a script that looks at
+few names); a name is given once for each kind.
+
+Theory: a lock, semaphore or election is there while its main key is, or its queue. SCAN gives keys in no order, some
+of them twice, and what comes or goes meanwhile may be missed. The names behind a page of keys are looked at by one
+call; in a Cluster, where each may have a slot of its own, by one call each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from holdfast._core.effects import Call, Command, Reply
+from holdfast._core.keys import LockKeys, lock_keys, name_within
+from holdfast._core.replies import SCANNED
+from holdfast._core.settings import Settings
+from holdfast._core.waiting import once_more
+
+__all__ = ["KINDS", "Seen", "Walk"]
+
+#: Keys that one SCAN goes over, and names that one call looks at, at most: about 0.1 ms of the server's each.
+SCAN_COUNT = 200
+NAMES_MAX = 25
+
+#: What is listed, and the part of its keys' names behind the lock's.
+KINDS = {"lock": "", "semaphore": ":sem", "election": ":leader"}
+_KEY = re.compile(r"(?s:(.*))\}(|:sem|:leader)(?:|:queue|:holders|:readers)")
+_KIND_OF = {part: kind for kind, part in KINDS.items()}
+_SPECIAL = re.compile(r"[\\*?\[\]]")
+_QUOTED = r"\\\g<0>"
+
+
+class Seen(NamedTuple):
+    """One as it was. `holders`: (token, ms that are left, or -1: no ttl), `waiters`: (token, s it has waited)."""
+
+    kind: str
+    name: str
+    held: int
+    queued: int
+    fence: int
+    permits: int
+    holders: tuple[tuple[str, int], ...]
+    waiters: tuple[tuple[str, float], ...]
+
+
+class Walk:
+    """One listing under way. `together`: names of one call need not share a slot. `most`: how many to name of each."""
+
+    def __init__(self, namespace: str, pattern: str, most: int, together: bool, settings: Settings) -> None:
+        self._namespace = namespace
+        self._most = most
+        self._names_max = NAMES_MAX if together else 1
+        self._settings = settings
+        self._pattern = pattern
+        #: What SCAN leaves out already; a name that begins with "}" has a "%" more in its key.
+        quoted = pattern.replace("\\", "\\\\").replace("[!", "[^")
+        more = "*" if pattern[:1] in ("%", "}", "?", "[") else ""
+        self._match = f"{_SPECIAL.sub(_QUOTED, namespace)}:{{{more}{quoted}}}*"
+        self._known: set[tuple[str, str]] = set()
+        self._cursor = b"0"
+
+    async def page(self, node: int) -> tuple[list[Seen], bool]:
+        """The next ones of that node, and whether there are more. Raises `RequestFailed`."""
+        command = ("SCAN", self._cursor, "MATCH", self._match, "COUNT", SCAN_COUNT)
+        self._cursor, found = await once_more(
+            Command(command, self._settings.request_timeout_s, node=node, fits=SCANNED)
+        )
+        new = [each for each in map(self._named, found) if each is not None]
+        new = [each for each in dict.fromkeys(new) if each not in self._known]
+        self._known.update(new)
+        seen: list[Seen] = []
+        for at in range(0, len(new), self._names_max):
+            seen += await self._look(new[at : at + self._names_max])
+        return seen, self._cursor != b"0"
+
+    def _named(self, key: bytes) -> tuple[str, str] | None:
+        """(kind, name) of what a key is a part of."""
+        found = _KEY.fullmatch(key.decode("utf-8", "replace")[len(self._namespace) + 2 :])
+        if found is None:
+            return None
+        name = name_within(found[1])
+        return (_KIND_OF[found[2]], name) if fnmatchcase(name, self._pattern) else None
+
+    async def _look(self, names: Sequence[tuple[str, str]]) -> list[Seen]:
+        keys: list[str] = []
+        for kind, name in names:
+            keys += _keys_of(kind, lock_keys(self._namespace, name))
+        args: tuple[str | int, ...] = (self._most, *(kind for kind, _ in names))
+        reply: Reply = await once_more(Call("overview", keys, args, self._settings.request_timeout_s))
+        now_us = reply[0]
+        rows = zip(names, reply[1:], strict=True)
+        return [seen for seen in (_seen(kind, name, row, now_us) for (kind, name), row in rows) if seen is not None]
+
+
+def _keys_of(kind: str, keys: LockKeys) -> tuple[str, ...]:
+    if kind != "lock":
+        keys = keys.part(KINDS[kind][1:])
+    many = "holders" if kind == "semaphore" else "readers"
+    return (keys.lock, keys.fence, keys.queue, *keys.more(many, "upgraded")[-2:])
+
+
+def _seen(kind: str, name: str, row: Reply, now_us: int) -> Seen | None:
+    shared, remaining_ms, permits, held, queued, fence, holders, waiters = row
+    if not held and not queued:
+        return None  # it went, or is something else
+    if shared:
+        kind = "rwlock"
+    now_ms = now_us // 1000
+    return Seen(
+        kind,
+        name,
+        held,
+        queued,
+        fence,
+        permits,
+        tuple(
+            (token, remaining_ms if kind in ("lock", "election") else int(until_ms) - now_ms)
+            for token, until_ms in _pairs(holders)
+        ),
+        tuple((token, max(0.0, (now_us - int(arrival_us)) / 1e6)) for token, arrival_us in _pairs(waiters)),
+    )
+
+
+def _pairs(flat: Sequence[bytes | int]) -> Iterator[tuple[str, bytes | int]]:
+    for at in range(0, len(flat), 2):
+        token = flat[at]
+        yield token.decode("utf-8", "replace") if isinstance(token, bytes) else str(token), flat[at + 1]

@@ -1,0 +1,52 @@
+-- Look at what lies under some names without changing anything.
+-- KEYS    five for each: 1 lock (of a semaphore its limit)  2 fence  3 queue  4 readers (holders)  5 upgraded
+-- ARGV    1 how many holders and waiters to name of each, at most; then for each "lock" or "semaphore"
+-- Returns {time in µs, then for each: {is it shared?, remaining ms, permits, how many hold it, waiters, last fencing token,
+--         {holder or what it is about, …}, {waiter, arrival in µs, …}}}. A key of another kind counts as none.
+-- #include limits
+-- #include server_time
+local most = tonumber(ARGV[1])
+
+local function ask(...)
+  local answer = redis.pcall(...)
+  return (type(answer) ~= 'table' or not answer.err) and answer or nil
+end
+
+local function number(key)
+  return tonumber(string.match(ask('GETRANGE', key, 0, 31) or '', '^%d+') or 0)
+end
+
+local function held_by_many(key)
+  local alive = '(' .. string.format('%.0f', now_ms)
+  return ask('ZCOUNT', key, alive, '+inf') or 0, ask('ZRANGEBYSCORE', key, alive, '+inf', 'WITHSCORES', 'LIMIT', 0, most) or {}
+end
+
+local found = {now_us}
+for at = 1, #KEYS, 5 do
+  local lock, fence, queue, many, upgraded = KEYS[at], KEYS[at + 1], KEYS[at + 2], KEYS[at + 3], KEYS[at + 4]
+  local kind = ARGV[2 + (at - 1) / 5]
+  local shared, left_ms, permits, count, holders = 0, -2, 0, 0, {}
+  if kind == 'semaphore' then
+    permits = number(lock)
+    count, holders = held_by_many(many)
+  else
+    local holder = ask('GETRANGE', lock, 0, HOLDER_BYTES - 1) or string.sub(ask('GET', lock) or '', 1, HOLDER_BYTES)
+    if holder == '' and redis.call('EXISTS', lock) == 0 then
+      holder = nil
+    end
+    if holder == SHARED then
+      shared = 1
+      count, holders = held_by_many(many)
+      holder = ask('GET', upgraded)
+    end
+    if holder then
+      left_ms = redis.call('PTTL', shared == 1 and upgraded or lock)
+      shared, count, holders = 0, 1, {holder, 0}
+    end
+  end
+  found[#found + 1] = {
+    shared, left_ms, permits, count, ask('ZCARD', queue) or 0, number(fence), holders,
+    ask('ZRANGE', queue, 0, most - 1, 'WITHSCORES') or {}
+  }
+end
+return found

@@ -1,0 +1,63 @@
+"""`holdfast list`: for people, and the JSON contract for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+
+import holdfast as library
+from holdfast import embedded
+from tests.support.commands import holdfast, started, wait_for
+
+
+def test_what_is_held_and_waited_for(valkey_server: embedded.Server, unique_name: str) -> None:
+    url = valkey_server.url
+    one, other = f"{unique_name}-one", f"{unique_name}-other"
+    with library.connect(url, ttl=60) as client, client.lock(one) as lease, client.semaphore(other, 2):
+        with started("run", one, "--", "true", url=url):
+            wait_for(lambda: client.lock(one).waiters() == 1, "somebody waits")
+            said = holdfast("list", f"{unique_name}-*", url=url).stdout.decode()
+            waiting = holdfast("list", f"{unique_name}-*", "--waiting", url=url).stdout.decode()
+            done = holdfast("list", f"{unique_name}-*", "--json", url=url)
+            lease.release()
+    assert [line.split()[:2] for line in said.splitlines()[:3]] == [
+        ["KIND", "NAME"],
+        ["lock", one],
+        ["semaphore", other],
+    ]
+    assert said.count(f"({socket.gethostname()}, pid {os.getpid()})") == 2
+    assert said.endswith("2 in all, 2 held, 1 waiters\n")
+    assert one in waiting and other not in waiting and "  1. " in waiting
+    assert (done.returncode, done.stderr, done.stdout.count(b"\n")) == (0, b"", 1)
+    report = json.loads(done.stdout)
+    assert (report["version"], report["command"], report["ok"], report["pattern"]) == (
+        1,
+        "list",
+        True,
+        f"{unique_name}-*",
+    )
+    (lock,) = (each for each in report["locks"] if each["kind"] == "lock")
+    assert set(lock) == {"kind", "name", "held", "holders", "waiters", "queue", "fencing_token", "permits"}
+    assert (lock["name"], lock["held"], lock["waiters"], lock["fencing_token"]) == (one, 1, 1, lease.fencing_token)
+    assert set(lock["holders"][0]) == {"token", "host", "pid", "program", "remaining_s", "since"}
+    assert lock["holders"][0]["token"] == lease.token
+    assert set(lock["queue"][0]) == {"token", "host", "pid", "program", "age_s"}
+
+
+def test_nothing_to_list(valkey_server: embedded.Server, unique_name: str) -> None:
+    done = holdfast("list", unique_name, url=valkey_server.url)
+    assert (done.returncode, done.stdout) == (0, b"no lock is held or waited for\n")
+    done = holdfast("list", unique_name, "--waiting", url=valkey_server.url)
+    assert (done.returncode, done.stdout) == (0, b"no lock is waited for\n")
+
+
+def test_no_server() -> None:
+    done = holdfast("list", "--json", url="redis://127.0.0.1:1")
+    assert done.returncode == 69 and json.loads(done.stdout)["error"]["exit"] == 69
+
+
+def test_names_cannot_write_to_the_terminal(valkey_server: embedded.Server, unique_name: str) -> None:
+    with library.connect(valkey_server.url) as client, client.lock(f"{unique_name}\x1b[31mred\n"):
+        said = holdfast("list", f"{unique_name}*", url=valkey_server.url).stdout.decode()
+    assert "\x1b" not in said and len(said.splitlines()) == 4
