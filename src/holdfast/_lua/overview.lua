@@ -30,8 +30,8 @@ for at = 1, #KEYS, 5 do
     permits = number(lock)
     count, holders = held_by_many(many)
   else
-    local holder = ask('GETRANGE', lock, 0, HOLDER_BYTES - 1) or string.sub(ask('GET', lock) or '', 1, HOLDER_BYTES)
-    if holder == '' and redis.call('EXISTS', lock) == 0 then
+    local holder = ask('GETRANGE', lock, 0, HOLDER_BYTES - 1) or ask('GET', lock)
+    if not holder or (holder == '' and redis.call('EXISTS', lock) == 0) then
       holder = nil
     end
     if holder == SHARED then
