@@ -43,7 +43,8 @@ class World:
 
     def token(self, *owners: str) -> str:
         owner = self.rng.choice(owners or ("1", "1", "w.1"))
-        return f"{self.rng.choice(CLIENTS)}:{owner}:{self.rng.randrange(1, 4)}"
+        mark = "" if owners else self.rng.choice(("", "", "+"))
+        return f"{self.rng.choice(CLIENTS)}:{owner}:{self.rng.randrange(1, 4)}{mark}"
 
     def reader(self) -> str:
         return self.token("1", "r.1", "r.1", "r.1", "w.1", "u1.1", "u1.1")
@@ -70,6 +71,11 @@ class World:
     def arrival(self) -> int:
         return self.rng.choice((0, 0, 0, 1_000_000, 2_000_000, 3_000_000))
 
+    def block(self) -> tuple[int, ...]:
+        """The end of a block of fencing tokens, and the last one used."""
+        used = HIGH_FENCE + 1_024 * self.rng.randrange(4)
+        return self.rng.choice(((), (used + self.rng.choice((1_023, 1_024)), used)))
+
     def one_of(self, *values: str | int) -> str | int:
         return self.rng.choice(values)
 
@@ -78,20 +84,22 @@ class World:
         return inbox(self.prefix, "")
 
 
+def _asking(world: World) -> tuple[str | int, ...]:
+    waits, arrival = world.one_of("try", "wait", "wait"), world.arrival()
+    return world.token(), world.ttl(), waits, arrival, FENCE_MS, world.claim(), world.inboxes
+
+
 def _acquire(world: World) -> Drawn:
-    return world.keys(), (
-        world.token(),
-        world.ttl(),
-        world.one_of("try", "wait", "wait"),
-        world.arrival(),
-        FENCE_MS,
-        world.claim(),
-        world.inboxes,
-    )
+    args = list(_asking(world))
+    if world.rng.random() < 0.2:
+        args[3] = -5_000_000  # waited so long already
+    if world.rng.random() < 0.3:
+        args += (world.token(), *(world.block() or ("", "")))
+    return world.keys(), args
 
 
 def _release(world: World) -> Drawn:
-    return world.keys(), (world.token(), FENCE_MS, world.claim(), world.inboxes, world.tombstone())
+    return world.keys(), (world.token(), FENCE_MS, world.claim(), world.inboxes, world.tombstone(), *world.block())
 
 
 def _renew(world: World) -> Drawn:
@@ -104,7 +112,7 @@ def _inspect(world: World) -> Drawn:
 
 
 def _rw_acquire(world: World) -> Drawn:
-    keys, args = world.keys("readers", "upgraded"), list(_acquire(world)[1])
+    keys, args = world.keys("readers", "upgraded"), list(_asking(world))
     args[0] = world.reader()
     return keys, args
 
@@ -138,7 +146,7 @@ def _sem_keys(world: World) -> list[str]:
 
 
 def _sem_acquire(world: World) -> Drawn:
-    args = [*_acquire(world)[1], world.one_of(0, 3, 3, 3, 4)]
+    args = [*_asking(world), world.one_of(0, 3, 3, 3, 4)]
     args[0] = world.weighted()
     return _sem_keys(world), args
 
@@ -268,11 +276,11 @@ def _multi_keys(world: World) -> list[str]:
 
 
 def _multi_acquire(world: World) -> Drawn:
-    return _multi_keys(world), _acquire(world)[1]
+    return _multi_keys(world), _asking(world)
 
 
 def _multi_release(world: World) -> Drawn:
-    return _multi_keys(world), _release(world)[1]
+    return _multi_keys(world), _release(world)[1][:5]
 
 
 def _multi_renew(world: World) -> Drawn:

@@ -1,4 +1,4 @@
-"""Tokens: the random identity of one acquisition, `<client id>:<owner>:<sequence>`."""
+"""Tokens: the random identity of one acquisition, `<client id>:<owner>:<sequence>`; with "+" behind it for a tenure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 __all__ = ["TOKEN_MAX", "client_of", "is_ours", "make_token"]
 
 #: A client id is 24 hexadecimal digits: 96 random bits.
-_OURS = re.compile(r"[0-9a-f]{24}:[^:]*:[0-9]+")
+_OURS = re.compile(r"[0-9a-f]{24}:[^:]*:[0-9]+\+?")
 
 
 #: No token has more characters; of longer values no more is read, since they are somebody else's.

@@ -1,7 +1,8 @@
 -- Acquire a lock, or take a place in its queue.
 -- KEYS    1 lock  2 fence  3 queue  4 gone
--- ARGV    1 token  2 ttl_ms  3 "try" or "wait"  4 arrival_us as an earlier reply gave it, or 0
+-- ARGV    1 token  2 ttl_ms  3 "try" or "wait"  4 arrival_us as an earlier reply gave it, or minus the µs waited so far
 --         5 fence_ms  6 claim_ms  7 prefix of inboxes
+--         8 a token that is released with this call, or none  9 the last fencing token of its block  10 the last it used
 -- Returns {1, fencing token}                                            granted (also to a repeat)
 --         {0, holder's remaining ms (-1: no ttl), holder, place in the queue (-1: not queued), arrival_us}
 --         {0, 0, "", place, arrival_us}       free, but its queue is not gone through: ask again at once
@@ -10,9 +11,16 @@
 local lock, fence_key, queue, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, ttl_ms, fence_ms = ARGV[1], ARGV[2], ARGV[5]
 
+if ARGV[8] and redis.call('GET', lock) == ARGV[8] and not redis.call('ZRANK', gone, token) then
+  redis.call('DEL', lock)
+  if redis.call('GET', fence_key) == ARGV[9] then
+    redis.call('SET', fence_key, ARGV[10], 'PX', fence_ms)
+  end
+end
+
 -- Free, and no waiters: first, since it is the most frequent case and should cost least.
 if redis.call('EXISTS', lock, queue, gone) == 0 then
-  local fence = next_fence(fence_key, fence_ms)
+  local fence = next_fence(fence_key, fence_ms, nil, token)
   if not fence then
     return bad_fence(fence_key)
   end
@@ -29,7 +37,7 @@ end
 if holder == token then
   -- A late repeat must not shorten what was extended since.
   redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), tonumber(ttl_ms)))
-  local fence = stored_fence(redis.call('GET', fence_key) or '') or next_fence(fence_key, fence_ms)
+  local fence = same_fence(fence_key, fence_ms, token)
   return fence and {1, fence} or bad_fence(fence_key)
 end
 
@@ -39,13 +47,13 @@ end
 local waits = ARGV[3] == 'wait'
 local arrival, new = tonumber(ARGV[4]), false
 if waits then
-  if arrival == 0 then
+  if arrival <= 0 then
     local now = redis.call('TIME')
-    arrival = now[1] * 1000000 + now[2]
+    arrival = now[1] * 1000000 + now[2] + arrival
   end
   -- LT: a late repeat of the first try may have queued us again meanwhile; the true arrival is the earliest.
   new = redis.call('ZADD', queue, 'LT', string.format('%.0f', arrival), token) == 1
-  if not new and ARGV[4] == '0' then
+  if not new and tonumber(ARGV[4]) <= 0 then
     -- Queued by an earlier try whose answer was lost: that one's arrival counts.
     arrival = tonumber(redis.call('ZSCORE', queue, token))
   end
@@ -55,7 +63,7 @@ if not holder then
   holder = next_waiter(queue, ARGV[7], token)
   if holder == nil or holder == token then
     redis.call('ZREM', queue, token)
-    local fence = next_fence(fence_key, fence_ms)
+    local fence = next_fence(fence_key, fence_ms, nil, token)
     if not fence then
       return bad_fence(fence_key)
     end

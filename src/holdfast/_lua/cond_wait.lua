@@ -26,7 +26,7 @@ local holder = holder_of(lock)
 if holder == token then
   -- A late repeat must not shorten what was extended since.
   redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), tonumber(ttl_ms)))
-  local fence = stored_fence(redis.call('GET', fence_key) or '') or next_fence(fence_key, fence_ms)
+  local fence = same_fence(fence_key, fence_ms)
   return fence and {1, fence, 1} or bad_fence(fence_key)
 end
 local notified = 1

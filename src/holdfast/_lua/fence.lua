@@ -3,32 +3,44 @@
 
 -- What is stored as a fencing token, as a number; nil for what cannot be one. From 2^53 on, numbers are not exact here:
 -- tokens would repeat.
+local FENCE_END = 9007199254740991
 local function stored_fence(value)
-  local FENCE_END = 9007199254740991
   local fence = string.find(value, '^%-?%d+$') and tonumber(value)
   return fence and fence < FENCE_END and fence or nil
 end
 
+-- How many are reserved for a token: one, or a block where it ends with "+", for a client that hands on among its own.
+local FENCE_BLOCK = 1024
+local function fences_of(token)
+  return token and string.sub(token, -1) == '+' and FENCE_BLOCK or 1
+end
+
 -- The next one, or nil when what is stored cannot grow: then it stays as it is. `now_us`: the time, where the caller
--- has it.
-local function next_fence(key, fence_ms, now_us)
-  local fence = now_us
+-- has it. `token`: for whom; the first one of a block is returned, and the last one stored.
+local function next_fence(key, fence_ms, now_us, token)
+  local fence, more = now_us, fences_of(token) - 1
   if not fence then
     local now = redis.call('TIME')
     fence = now[1] * 1000000 + now[2]
   end
   -- One call for the last one and the new one: the usual case is that the new one is the greater.
-  local last = redis.call('SET', key, fence, 'PX', fence_ms, 'GET')
+  local last = redis.call('SET', key, fence + more, 'PX', fence_ms, 'GET')
   if last and not ((tonumber(last) or fence) < fence) then
     local seen = stored_fence(last)
-    if not seen then
+    if not seen or seen + more >= FENCE_END then
       redis.call('SET', key, last, 'PX', fence_ms)
       return nil
     end
     fence = seen + 1
-    redis.call('SET', key, fence, 'PX', fence_ms)
+    redis.call('SET', key, fence + more, 'PX', fence_ms)
   end
   return fence
+end
+
+-- The one that a token was told which holds the lock still; another one where that was forgotten.
+local function same_fence(key, fence_ms, token)
+  local last = stored_fence(redis.call('GET', key) or '')
+  return last and last + 1 - fences_of(token) or next_fence(key, fence_ms, nil, token)
 end
 
 -- The error that says so.

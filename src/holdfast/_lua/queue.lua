@@ -21,7 +21,7 @@ end
 local function hand_over(lock, fence_key, token, claim_ms, fence_ms, inboxes)
   local inbox = inbox_of(token, inboxes)
   local written = redis.pcall('SET', lock, token, 'PX', claim_ms)
-  local fence = not written.err and next_fence(fence_key, fence_ms)
+  local fence = not written.err and next_fence(fence_key, fence_ms, nil, token)
   if not fence then
     redis.call('DEL', lock)
     redis.call('PUBLISH', inbox, 'ask ' .. token)

@@ -102,7 +102,7 @@ local function advance(me, ttl_ms, claim_ms, fence_ms, inboxes)
       granted = true
     end
     if granted then
-      local fence = next_fence(fence_key, fence_ms)
+      local fence = next_fence(fence_key, fence_ms, nil, head)
       redis.call('ZREM', queue, head)
       if not fence then
         no_fence = true

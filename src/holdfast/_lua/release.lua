@@ -2,6 +2,7 @@
 -- KEYS    1 lock  2 fence  3 queue  4 gone
 -- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
 --         5 tombstone_ms: > 0 leaves the queue too, and refuses this token for that long (a delayed acquire may follow)
+--         6 the last fencing token of the block that came with it, or none  7 the last that was used
 -- Returns 2 released and handed over, 1 released, 0 was not the holder
 --         3 released, -1 was not the holder; the lock is free, and its queue is not gone through: ask again
 local lock, queue, gone = KEYS[1], KEYS[3], KEYS[4]
@@ -9,6 +10,10 @@ local token = ARGV[1]
 local tombstone_ms = tonumber(ARGV[5])
 local holder = redis.call('GET', lock)
 local mine = holder == token
+
+if mine and ARGV[6] and redis.call('GET', KEYS[2]) == ARGV[6] then
+  redis.pcall('SET', KEYS[2], ARGV[7], 'PX', ARGV[2])
+end
 
 -- No waiters: first, since it is the most frequent case and should cost least.
 if mine and tombstone_ms == 0 and redis.call('EXISTS', queue) == 0 then
