@@ -40,12 +40,12 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "redis.call('EXISTS', lock, queue, gone) == 0",
         "redis.call('EXISTS', lock) == 0",
     ),
-    Mutant("a waiter gets a new arrival time with each request", ACQUIRE, "if arrival == 0 then", "if true then"),
+    Mutant("a waiter gets a new arrival time with each request", ACQUIRE, "if arrival <= 0 then", "if true then"),
     Mutant("a late repeat costs a waiter its place", ACQUIRE, "queue, 'LT',", "queue, 'NX',"),
     Mutant(
         "the arrival time reported is not the one in the queue",
         ACQUIRE,
-        "if not new and ARGV[4] == '0' then",
+        "if not new and tonumber(ARGV[4]) <= 0 then",
         "if false then",
     ),
     Mutant(
@@ -101,12 +101,14 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "then\n  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])\n  return 1",
     ),
     Mutant("fencing tokens count from one", FENCE, "fence = now[1] * 1000000 + now[2]", "fence = 1"),
-    Mutant("fencing tokens are not stored", FENCE, "redis.call('SET', key, fence, 'PX', fence_ms, 'GET')", "nil"),
+    Mutant(
+        "fencing tokens are not stored", FENCE, "redis.call('SET', key, fence + more, 'PX', fence_ms, 'GET')", "nil"
+    ),
     Mutant(
         "fencing tokens have no ttl",
         FENCE,
-        "redis.call('SET', key, fence, 'PX', fence_ms, 'GET')",
-        "redis.call('SET', key, fence, 'GET')",
+        "redis.call('SET', key, fence + more, 'PX', fence_ms, 'GET')",
+        "redis.call('SET', key, fence + more, 'GET')",
     ),
     Mutant("a dead waiter is not skipped", WAITERS, "[2]) > 0\n", "[2]) >= 0\n"),
     Mutant("the queue is last in, first out", QUEUE, "'ZPOPMIN'", "'ZPOPMAX'"),
@@ -114,7 +116,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a handoff leaves the old fencing token",
         QUEUE,
-        "local fence = not written.err and next_fence(fence_key, fence_ms)",
+        "local fence = not written.err and next_fence(fence_key, fence_ms, nil, token)",
         "local fence = tonumber(redis.call('GET', fence_key) or next_fence(fence_key, fence_ms))",
     ),
     Mutant("a claim has no end", QUEUE, "'SET', lock, token, 'PX', claim_ms", "'SET', lock, token"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from holdfast._api.options import Options
 from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
+from holdfast._core.tenure import Turn, as_owner, wait_in_line
 from holdfast._core.waiting import Busy, Grant
 from holdfast._transport.pack import PreparedRequest
 
@@ -32,11 +34,26 @@ class AcquirableBase:
         #: The first requests of acquire and release, ready but for the token; () where there are none.
         self._asks: tuple[PreparedRequest, PreparedRequest] | tuple[()] | None = None
 
+        #: Whose acquires wait for each other inside of the client; None: all ask the server.
+        self._line_key: object = None
+
     # What a kind of lock has to say.
 
     def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
         """The protocol that acquires; `sent`: its first request was sent already."""
         raise NotImplementedError
+
+    def _ask_for(self, turn: Turn, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
+        """The same where acquires wait for each other inside of the client."""
+        raise NotImplementedError
+
+    def _ask_as_owner(self, turn: Turn, token: str, timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
+        """The same for a turn that found no other one."""
+        return as_owner(turn, partial(self._ask_for, turn, sent=sent), self._give_back, timeout_s)
+
+    def _wait_in_line(self, turn: Turn, timeout_s: float | None) -> Protocol[Grant | Busy]:
+        """The same for one that found others."""
+        return wait_in_line(turn, partial(self._ask_for, turn), self._give_back, timeout_s, self._ttl_ms)
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         """What the lease stands on."""

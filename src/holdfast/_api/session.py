@@ -30,13 +30,15 @@ _SHARED_MAX = 1_000
 class Shared:
     """What the objects of one lock with the same options have in common, so that making one costs little."""
 
-    __slots__ = ("asks", "exclusive", "keys")
+    __slots__ = ("asks", "exclusive", "keys", "line_key")
 
     def __init__(self, keys: LockKeys, exclusive: Exclusive) -> None:
         self.keys = keys
         self.exclusive = exclusive
         #: The first requests of acquire and release, once they were made.
         self.asks: tuple[PreparedRequest, PreparedRequest] | tuple[()] | None = None
+        #: See `AcquirableBase`.
+        self.line_key: object = None
 
 
 class SessionBase:

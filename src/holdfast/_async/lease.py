@@ -213,6 +213,8 @@ class Lease:
             if hold.check_expired(clock()) or not driver.finish(hold):
                 raise self._ended("handle()")
             session.disown(self)
+            if hold.turn is not None:
+                hold.turn.lost()  # for who waits behind it inside of this client
             return text
         except (LeaseLost, LeaseReleased):
             raise

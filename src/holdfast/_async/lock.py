@@ -23,6 +23,7 @@ from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.record import RENEWAL, LeaseRecord
 from holdfast._core.replicas import Sync
 from holdfast._core.replies import Seen
+from holdfast._core.tenure import Turn
 from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for, wait_for
 
 # sync-add: from holdfast._drivers.cancel import Cancel
@@ -144,20 +145,28 @@ class Lock(Leasable[Lease]):
         self._exclusive = shared.exclusive
         self._asks = shared.asks
         self._reentrant = reentrant
+        self._line_key = None if reentrant else shared.line_key
 
     @staticmethod
     def _keys_of(namespace: str | None, name: str) -> LockKeys:
         return lock_keys(namespace, name)
 
     def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
-        exclusive = self._exclusive
-        listening = not sent and exclusive.listens and self._session.driver.listening(self._keys.lock)
-        return exclusive.acquire(token, self._ttl_ms, timeout_s, listening)
+        return self._exclusive.acquire(token, self._ttl_ms, timeout_s, self._listening(sent))
+
+    def _ask_for(self, turn: Turn, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
+        return self._exclusive.acquire(turn.token, self._ttl_ms, timeout_s, self._listening(sent), turn)
+
+    def _listening(self, sent: bool) -> bool:
+        return not sent and self._exclusive.listens and self._session.driver.listening(self._keys.lock)
 
     def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
         calls = self._exclusive.first_calls(self._ttl_ms) if self._session.driver.can_ask else None
         asks = () if calls is None else (PreparedRequest(calls[0]), PreparedRequest(calls[1]))
         self._asks = self._shared.asks = asks
+        if asks and self._kind == "lock" and self._session.settings.tenure_ms:
+            self._shared.line_key = (self._owned_as[0], self._options)
+            self._line_key = None if self._reentrant else self._shared.line_key
         return asks
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:

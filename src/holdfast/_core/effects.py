@@ -21,6 +21,7 @@ from holdfast._core.failure import RequestFailed
 
 __all__ = [
     "Answer",
+    "AwaitTurn",
     "AwaitWake",
     "Call",
     "CallMany",
@@ -182,6 +183,16 @@ class AwaitWake(Effect["Wake | None"]):
 
     def __init__(self, token: str, timeout_s: float) -> None:
         self.token = token
+        self.timeout_s = timeout_s
+
+
+class AwaitTurn(Effect[None]):
+    """Wait until `turn.is_called()`, `timeout_s` at most. The driver sets `turn.bell`, which any thread may call."""
+
+    __slots__ = ("timeout_s", "turn")
+
+    def __init__(self, turn: Any, timeout_s: float) -> None:
+        self.turn = turn
         self.timeout_s = timeout_s
 
 

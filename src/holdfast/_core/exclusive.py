@@ -18,6 +18,7 @@ from holdfast._core.redlock import Quorum
 from holdfast._core.replicas import Sync
 from holdfast._core.replies import Seen
 from holdfast._core.settings import Settings
+from holdfast._core.tenure import TenureLease, Turn, release_in_line
 from holdfast._core.waiting import Busy, Grant, request_timeout_for, wait_for
 
 __all__ = ["Exclusive", "OneServer", "OverQuorum"]
@@ -39,8 +40,13 @@ class Exclusive:
         self.settings = settings
         self.sync = sync
 
-    def acquire(self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool) -> Protocol[Grant | Busy]:
-        """Take it, waiting `timeout_s` at most (None: as long as it takes, 0: not at all)."""
+    def acquire(
+        self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: Turn | None = None
+    ) -> Protocol[Grant | Busy]:
+        """Take it, waiting `timeout_s` at most (None: as long as it takes, 0: not at all).
+
+        `turn`: as which it was waited for inside of the client.
+        """
         raise NotImplementedError
 
     def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
@@ -73,17 +79,21 @@ class OneServer(Exclusive):
         super().__init__(keys, settings, sync)
         self.scripts = Scripts() if scripts is None else scripts
 
-    def acquire(self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool) -> Protocol[Grant | Busy]:
+    def acquire(
+        self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: Turn | None = None
+    ) -> Protocol[Grant | Busy]:
         if self.scripts.refused and self.sync is None:
             return plain.acquire(self.keys, token, ttl_ms, timeout_s, self.scripts, self.settings)
-        return self._acquire(token, ttl_ms, timeout_s, listening)
+        return self._acquire(token, ttl_ms, timeout_s, listening, turn)
 
-    async def _acquire(self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool) -> Grant | Busy:
+    async def _acquire(
+        self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: Turn | None
+    ) -> Grant | Busy:
         keys, settings, scripts = self.keys, self.settings, self.scripts
         try:
-            turn = LockTurn(keys, token, ttl_ms, settings, self.sync)
-            turn.renews = self.renews
-            return await wait_for(turn, timeout_s, listening=listening)
+            asks = LockTurn(keys, token, ttl_ms, settings, self.sync, turn)
+            asks.renews = self.renews
+            return await wait_for(asks, timeout_s, listening=listening)
         except RequestFailed as failure:
             if self.sync is not None or not await plain.no_scripts(failure, keys, settings):
                 raise
@@ -99,6 +109,8 @@ class OneServer(Exclusive):
 
     def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> LeaseRecord:
         keys, settings, scripts = self.keys, self.settings, self.scripts
+        if grant.turn is not None and not grant.stray and grant.more is not plain.PLAIN:
+            return self._hold_in_line(grant.turn, token, grant, ttl_ms, renew, max_hold_ms)
         if grant.more is not plain.PLAIN:
             return LockTurn(keys, token, ttl_ms, settings, self.sync).hold(keys.name, grant, renew, max_hold_ms)
         extend = partial(plain.renew, keys, token, scripts, settings)
@@ -107,6 +119,36 @@ class OneServer(Exclusive):
             return plain.release(keys, token, hold.most_ms, scripts, settings)
 
         hold = LeaseRecord(keys.name, token, grant.fence, ttl_ms, grant.sent_at, extend, release, renew, max_hold_ms)
+        return hold
+
+    def _hold_in_line(
+        self, turn: Turn, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None
+    ) -> LeaseRecord:
+        """What a lease stands on that the client may hand on."""
+        keys, line = self.keys, turn.line
+        assert line is not None
+        tenure = turn.begin(token, grant.fence)
+        # Where it was handed on, the lease before it has the deadline.
+        before = line.hold if tenure is not None and tenure.token != token else None
+        holder = LockTurn(keys, token if tenure is None else tenure.token, ttl_ms, self.settings, tenure=tenure)
+        hold = TenureLease(
+            keys.name,
+            holder.token,
+            grant.fence,
+            ttl_ms,
+            grant.sent_at,
+            holder.renew,
+            partial(release_in_line, turn, holder.release),
+            renew,
+            max_hold_ms,
+            grant.until if before is None else before.deadline,
+        )
+        hold.turn = turn
+        if before is not None:
+            hold.go_on_from(before)
+        if hold.short_s:
+            holder.short_ms = int((hold.deadline - grant.sent_at) * 1000)
+        line.hold = hold
         return hold
 
     def give_back(self, token: str, ttl_ms: int) -> Protocol[None]:
@@ -140,7 +182,9 @@ class OverQuorum(Exclusive):
         super().__init__(keys, settings)
         self.quorum = quorum
 
-    def acquire(self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool) -> Protocol[Grant | Busy]:
+    def acquire(
+        self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: Turn | None = None
+    ) -> Protocol[Grant | Busy]:
         return redlock.acquire(self.quorum, self.keys, token, ttl_ms, timeout_s)
 
     def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> LeaseRecord:

@@ -11,12 +11,13 @@ acquire that is still under way finds itself refused.
 
 from __future__ import annotations
 
-from holdfast._core.effects import Call
+from holdfast._core.effects import Call, Reply
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import RENEWAL, Order
 from holdfast._core.replicas import Sync, SyncTail
 from holdfast._core.replies import Seen, seen_of
 from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.tenure import Tenure, Turn
 from holdfast._core.waiting import Acquisition, once_more
 
 __all__ = ["LockTurn", "inspect", "renewal", "renewal_of_one_key"]
@@ -51,13 +52,23 @@ def renewal_of_one_key(acquisition: Acquisition, keys: LockKeys, ttl_ms: int, re
 class LockTurn(Acquisition):
     """The turn to hold the lock."""
 
-    __slots__ = ("keys",)
+    __slots__ = ("keys", "tenure", "turn")
 
     def __init__(
-        self, keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT, sync: Sync = None
+        self,
+        keys: LockKeys,
+        token: str,
+        ttl_ms: int,
+        settings: Settings = DEFAULT,
+        sync: Sync = None,
+        turn: Turn | None = None,
+        tenure: Tenure | None = None,
     ) -> None:
         super().__init__(token, ttl_ms, keys.lock, settings, sync)
         self.keys = keys
+        #: As which it asks, and by which it holds, where acquires wait inside of the client.
+        self.turn = turn
+        self.tenure = tenure
 
     @property
     def name(self) -> str:
@@ -76,10 +87,18 @@ class LockTurn(Acquisition):
                 settings.fence_ms,
                 self.claim_ms,
                 keys.inboxes,
+                *(() if self.turn is None else self.turn.passes()),
             ),
             request_timeout_s,
             sync=self.tail(),
         )
+
+    def waited_us(self, now: float) -> int:
+        return 0 if self.turn is None else self.turn.waited_us(now)
+
+    def heard(self, reply: Reply) -> None:
+        if self.turn is not None and reply[0] >= 0:
+            self.turn.passed()
 
     def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL) -> Call:
         return renewal(self.keys, self.token, ttl_ms, order, self.settings, request_timeout_s, sync=self.tail())
@@ -89,10 +108,11 @@ class LockTurn(Acquisition):
 
     def undo(self, tombstone_ms: int, request_timeout_s: float) -> Call:
         keys, settings = self.keys, self.settings
+        block = () if self.tenure is None else self.tenure.block
         return Call(
             "release",
             keys.all,
-            (self.token, settings.fence_ms, self.claim_ms, keys.inboxes, tombstone_ms),
+            (self.token, settings.fence_ms, self.claim_ms, keys.inboxes, tombstone_ms, *block),
             request_timeout_s,
         )
 

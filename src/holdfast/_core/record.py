@@ -22,7 +22,7 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast._core.effects import Protocol
 from holdfast._core.settings import DEFAULT, Settings
@@ -116,6 +116,9 @@ class LeaseRecord:
         "unended",
     )
 
+    #: Of a lease that its client may hand on: see `tenure.py`.
+    turn: Any = None
+
     def __init__(
         self,
         name: str,
@@ -158,6 +161,11 @@ class LeaseRecord:
         self.on_suspect: Callable[[], None] | None = None
         if max_hold_ms is not None:
             self._bound()
+
+    def go_on_from(self, before: LeaseRecord) -> None:
+        """It stands on what that lease of the same client stood on: its renewal is due when that one's was."""
+        self.renew_from = before.renew_from
+        self.short_s = before.short_s
 
     def end_by(self, until: float) -> None:
         """It is not held beyond that moment, whatever is asked for."""

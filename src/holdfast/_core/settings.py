@@ -19,6 +19,8 @@ class Settings(NamedTuple):
     #: How long a pushed grant waits for its waiter to take it. Above a slow network's round trip, below what
     #: others would mind: a half-open waiter costs the queue this much.
     claim_ms: int = 2_000
+    #: How long a client hands a lock on among its own before it goes through the server again; 0: not at all.
+    tenure_ms: float = 0.0
     #: How long a token that was given back is refused: far longer than a request can be under way.
     tombstone_ms: int = 60_000
     #: A request without an answer is given up after this; also at most a third of the ttl.

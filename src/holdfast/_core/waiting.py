@@ -75,7 +75,7 @@ class Grant:
     therefore has to bury the token. `until`: it was pushed, taken at `sent_at`, and lasts until then; else None.
     """
 
-    __slots__ = ("fence", "more", "sent_at", "stray", "until")
+    __slots__ = ("fence", "more", "sent_at", "stray", "turn", "until")
 
     def __init__(
         self,
@@ -90,6 +90,8 @@ class Grant:
         self.more = more
         self.stray = stray
         self.until = until
+        #: By which it was waited for inside of the client: see `tenure.py`.
+        self.turn: Any = None
 
 
 def granted(reply: Reply, asked_at: float, now: float, ttl_ms: int) -> Grant | None:
@@ -160,8 +162,15 @@ class Acquisition:
         return None if self.sync is None else tail_of(self.sync, self.ttl_ms)
 
     def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
-        """The request: be granted, or (when `queueing`) take the place that `arrival` gives."""
+        """The request: be granted, or (when `queueing`) take the place of this arrival.
+
+        `arrival`: as a reply gave it, or minus the µs waited so far.
+        """
         raise NotImplementedError
+
+    def waited_us(self, now: float) -> int:
+        """For how long it was waited for inside of the client."""
+        return 0
 
     def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL) -> Call:
         """Extend what is held to `ttl_ms` from now: 1, or anything else when it is ours no more."""
@@ -360,7 +369,8 @@ class _Waiting:
         self.doubtful = True
         if self.queueing and self.queued_at is None:
             self.queued_at = self.asked_at
-        reply: Reply = await acquisition.ask(self.queueing, self.arrival, self.request_timeout_s)
+        arrival = self.arrival or -acquisition.waited_us(self.asked_at)
+        reply: Reply = await acquisition.ask(self.queueing, arrival, self.request_timeout_s)
         if sync is not None:
             answer, reply = reply, reply[0]
             if reply[0] == 1:

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from holdfast._core.effects import (
     Answer,
+    AwaitTurn,
     AwaitWake,
     Call,
     CallMany,
@@ -42,6 +43,7 @@ from holdfast._core.fast_path import Contention, replay
 from holdfast._core.record import LeaseRecord, LeaseState, Order, Schedule
 from holdfast._core.replies import wake_of
 from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.tenure import Lines, Turn
 from holdfast._core.waiting import Busy, Grant, granted, released, within
 from holdfast._drivers import closing
 from holdfast._drivers.background import Background
@@ -61,7 +63,7 @@ from holdfast._transport.limits import GONE, REDIRECTS_MAX
 from holdfast._transport.pack import PreparedRequest
 from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node, Wire
-from holdfast._transport.waits import Flag, Mailbox, snapshot
+from holdfast._transport.waits import Bell, Flag, Mailbox, snapshot
 from holdfast.errors import ClientClosed, ConfigurationError, HoldfastError
 
 __all__ = ["Cancelled", "ThreadDriver"]
@@ -101,6 +103,7 @@ class ThreadDriver:
             Unlisten: self._unlisten,
             Listen: self._listen,
             AwaitWake: self._await_wake,
+            AwaitTurn: self._await_turn,
             Sleep: self._sleep,
             Command: self._command,
             CallMany: self._call_many,
@@ -126,6 +129,9 @@ class ThreadDriver:
         #: Acquires that have not ended, by token: what has to be given back when the client ends before they do.
         self.asking: dict[str, Any] = {}
         self.contention = Contention(self.settings)
+        #: Acquires that wait for each other here; and the threads that do, or are about to.
+        self.lines = Lines(self.settings, threading.RLock())
+        self.turning: set[int] = set()
         self.teller = Teller()
         #: What the calling thread has of its own.
         self.here = here()
@@ -268,8 +274,20 @@ class ThreadDriver:
         self.contention.saw(first.key)
         return self._resume(first, start(token, timeout_s, True), asked_at, reply, None)
 
+    def turn(self, token: str, thread: int) -> Turn | None:
+        """A place in the line of a lock; None for a signal handler of a thread that has one or looks for one.
+
+        It would wait for what it has interrupted.
+        """
+        if thread in self.turning:
+            return None
+        self.turning.add(thread)
+        return Turn(token, clock())
+
     def release(self, hold: LeaseRecord, first: PreparedRequest | None) -> bool:
         """Release what is held; False when it was not held any more. `first` as in `acquire`."""
+        if hold.turn is not None and hold.turn.hand_on(clock()):
+            return True
         if first is None:
             return self.run(hold.release())
         try:
@@ -472,6 +490,22 @@ class ThreadDriver:
                 raise
         else:
             self._watchdog.check(node)
+
+    def _await_turn(self, wait: AwaitTurn, cancel: Cancel | None) -> None:
+        turn, bell = wait.turn, Bell()
+        ring = turn.bell = bell.ring
+        if cancel is not None:
+            cancel._watch(ring)
+        try:
+            bell.wait(lambda: turn.is_called() or self.closed or bool(cancel and cancel.is_set()), wait.timeout_s)
+        finally:
+            turn.bell = None
+            if cancel is not None:
+                cancel._unwatch(ring)
+        if cancel is not None and cancel.is_set():
+            raise Cancelled
+        if self.closed:
+            raise self._final()
 
     def _await_wake(self, wait: AwaitWake, cancel: Cancel | None) -> Wake | None:
         wakes = self._waiters[wait.token]
@@ -739,6 +773,7 @@ class ThreadDriver:
         """Who waits finds that it is closed."""
         self._over.set()
         self._ask_all_waiters()
+        self.lines.wake_all()
 
     def lose_all(self, reason: str) -> list[LeaseRecord]:
         """What is held is lost, and told so; returns what the server may still hold for us."""

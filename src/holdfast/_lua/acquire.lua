@@ -11,7 +11,7 @@
 local lock, fence_key, queue, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, ttl_ms, fence_ms = ARGV[1], ARGV[2], ARGV[5]
 
-if ARGV[8] and redis.call('GET', lock) == ARGV[8] and not redis.call('ZRANK', gone, token) then
+if ARGV[8] and redis.call('GET', lock) == ARGV[8] and not redis.call('ZSCORE', gone, token) then
   redis.call('DEL', lock)
   if redis.call('GET', fence_key) == ARGV[9] then
     redis.call('SET', fence_key, ARGV[10], 'PX', fence_ms)

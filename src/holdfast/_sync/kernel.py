@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import threading
 import weakref
+from functools import partial
 from types import CodeType
 from typing import Any, Generic, TypeVar
 
@@ -20,6 +21,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
+from holdfast._core.tenure import MARK, left
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.threads import Cancelled, ThreadDriver
@@ -72,20 +74,32 @@ class Acquirable(AcquirableBase, Generic[L]):
                 return lease  # type: ignore[no-any-return]
         if driver.closed:
             raise driver.closed_error()
-        token = f"{driver.client_id}:{self._mark if mark is None else mark}{thread}:{next(session.sequence)}"
         asks = self._asks
         if asks is None:
             asks = self._prepare()
+        token = f"{driver.client_id}:{self._mark if mark is None else mark}{thread}:{next(session.sequence)}"
+        turn = None if self._line_key is None or timeout_s == 0 else driver.turn(token, thread)
         got: Grant | Busy
         hold: LeaseRecord | None = None
         release_ask = asks[1] if asks else None
         asking = driver.asking
         try:
+            if turn is not None:
+                turn.join(driver.lines, self._line_key)
+                token = turn.token
             asking[token] = self
-            got = driver.acquire(asks[0] if asks else None, self._ask, token, timeout_s, self._ttl_ms, cancel)
+            if turn is None or turn.first:
+                start = self._ask if turn is None else partial(self._ask_as_owner, turn)
+                got = driver.acquire(asks[0] if asks else None, start, token, timeout_s, self._ttl_ms, cancel)
+            else:
+                got = driver.run(self._wait_in_line(turn, timeout_s), cancel)
             if type(got) is Grant:
+                if turn is not None and not turn.over:
+                    got.turn = turn
                 hold = self._make_record(token, got)
-                if got.stray or got.more is PLAIN:
+                if turn is not None and hold.turn is None and not turn.over:
+                    driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
+                if got.stray or got.more is PLAIN or token[-1] == MARK:
                     release_ask = None  # it is not the usual one
                 if got.sent_at >= session.introduce_at:
                     session.introduce(got.sent_at)
@@ -103,12 +117,17 @@ class Acquirable(AcquirableBase, Generic[L]):
                 for owner in owners:
                     session.owners.pop(owner, None)
                 driver.spawn_release(hold)
-            driver.spawn(self._give_back(token))
+            if turn is not None:
+                driver.spawn(left(turn, self._give_back))
+            if hold is None or hold.turn is None:
+                driver.spawn(self._give_back(token))
             if type(error) is LeaseLost:
                 raise LeaseLost(self._name, error.reason, self._label) from None
             raise
         finally:
             asking.pop(token, None)
+            if turn is not None:
+                driver.turning.discard(thread)
         assert isinstance(got, Busy)
         raise AcquireTimeout(self._name, got.waited_s, got.holder, kind=self._label)
 

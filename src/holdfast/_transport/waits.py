@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from holdfast._transport.clock import clock
 
-__all__ = ["SLICE_S", "Flag", "Mailbox", "Pulse", "snapshot"]
+__all__ = ["SLICE_S", "Bell", "Flag", "Mailbox", "Pulse", "snapshot"]
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -89,19 +89,42 @@ class Mailbox(Generic[T]):
         return None
 
 
+class Bell:
+    """Wakes the one that waits, so that it looks at its condition again."""
+
+    __slots__ = ("_bell",)
+
+    def __init__(self) -> None:
+        self._bell = _silent_bell()
+
+    def ring(self) -> None:
+        """Wake it."""
+        _ring(self._bell)
+
+    def wait(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait until `condition()` is true, `timeout_s` at most (None: without a limit); whether it is."""
+        until = None if timeout_s is None else clock() + timeout_s
+        while not condition():
+            left_s = SLICE_S if until is None else until - clock()
+            if left_s <= 0:
+                return condition()
+            self._bell.acquire(True, left_s if left_s < SLICE_S else SLICE_S)
+        return True
+
+
 class Pulse:
     """Wakes all that wait, so that each looks at its condition again."""
 
     __slots__ = ("_bells",)
 
     def __init__(self) -> None:
-        self._bells: dict[int, Any] = {}
+        self._bells: dict[int, Bell] = {}
 
     def ring(self) -> None:
         """Wake them all."""
         if self._bells:
             for bell in snapshot(self._bells):
-                _ring(bell)
+                bell.ring()
 
     def wait(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
         """Wait until `condition()` is true, `timeout_s` at most (None: without a limit); whether it is."""
@@ -109,16 +132,10 @@ class Pulse:
             return True
         if timeout_s is not None and timeout_s <= 0:
             return False
-        until = None if timeout_s is None else clock() + timeout_s
-        bell = _silent_bell()
+        bell = Bell()
         self._bells[id(bell)] = bell
         try:
-            while not condition():
-                left_s = SLICE_S if until is None else until - clock()
-                if left_s <= 0:
-                    return condition()
-                bell.acquire(True, left_s if left_s < SLICE_S else SLICE_S)
-            return True
+            return bell.wait(condition, timeout_s)
         finally:
             self._bells.pop(id(bell), None)
 

@@ -1,0 +1,380 @@
+"""Waiters of one client wait there, and hand a lock on inside of the client for a short while.
+
+Laws: one turn of a line at a time has its right, which is to ask the server, or to hold what the server has granted.
+The right changes hands in one step, taken by the turn that has it, or on behalf of one that has left with it. What was
+handed to a turn that leaves goes on to the next one, or back to the server. No turn waits here for longer than its ttl:
+after that it asks the server by itself.
+
+Theory: the local acquires of one lock form a *line*. Its owner alone talks to the server; the others wait. A grant
+begins a *tenure*. While that lasts, a release makes the next turn the owner, which then holds by the same token on the
+server, with the next fencing token of the block that came with the grant. When its time is over, the next turn becomes
+the owner with the duty to pass: its request releases the old token and acquires with its own, in one call. So the lock
+goes to the first in the server's queue, where we stand by the arrival of the turn that asks. A tenure serves its line
+in order: when it hands on to a turn that came later than a waiter elsewhere, all that still wait here came later, too,
+and so did the one that passes. Hence no waiter is overtaken by more than one tenure of each other client.
+
+A line ends when its owner finds no turn behind it, or has lost what it held. Turns that wait in it then begin a new
+one. Two lines of one lock do no harm, any more than two clients do.
+
+Threads: a turn becomes the owner by one store, and looks for that itself; waking it is only a hint. Who hands on looks
+afterwards whether the heir has left, and who leaves looks afterwards whether it was made the owner: at least one of
+them sees the other, and both may call `settle`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeAlias
+
+from holdfast._core.effects import AwaitTurn, Now, Protocol, Spawn
+from holdfast._core.failure import RequestFailed
+from holdfast._core.record import LeaseRecord
+from holdfast._core.settings import Settings
+from holdfast._core.waiting import Busy, Grant
+
+__all__ = [
+    "BLOCK",
+    "MARK",
+    "Line",
+    "Lines",
+    "Tenure",
+    "TenureLease",
+    "Turn",
+    "as_owner",
+    "left",
+    "release_in_line",
+    "wait_in_line",
+]
+
+#: What a token ends with that is granted a block of fencing tokens, and how many these are (see `_lua/fence.lua`): more
+#: than are used within a tenure, and few enough that grants a second times this stay below the µs of a second.
+MARK = "+"
+BLOCK = 1_024
+
+#: Starts the protocol that asks the server, with the time left for it.
+Ask: TypeAlias = "Callable[[float | None], Protocol[Grant | Busy]]"
+#: Undoes whatever that token may hold at the server.
+GiveBack: TypeAlias = "Callable[[str], Protocol[None]]"
+
+
+class Tenure:
+    """What the server has granted to a client, for one local holder after the other.
+
+    `fence`: the last one used, of a block that ends with `last_fence` (0: there is no block). `ends_at`: no handing on
+    after that.
+    """
+
+    __slots__ = ("ends_at", "fence", "last_fence", "over", "token")
+
+    def __init__(self, token: str, fence: int, ends_at: float) -> None:
+        self.token = token
+        self.fence = fence
+        self.last_fence = fence + BLOCK - 1 if token.endswith(MARK) else 0
+        self.ends_at = ends_at
+        #: It is to be passed on to the server's queue.
+        self.over = False
+
+    @property
+    def block(self) -> tuple[int, ...]:
+        """For scripts that give back the rest of it."""
+        return (self.last_fence, self.fence) if self.last_fence else ()
+
+
+class Lines(dict[object, "Line"]):
+    """The lines of a client, by lock and options. `guard` keeps other threads out; reentrant."""
+
+    def __init__(self, settings: Settings, guard: AbstractContextManager[Any]) -> None:
+        super().__init__()
+        self.settings = settings
+        self.guard = guard
+
+    def wake_all(self) -> None:
+        """Let all that wait look: the client is closed."""
+        for line in snapshot(self):
+            line.wake_all()
+
+
+class Line:
+    """The acquires of one lock in one client."""
+
+    __slots__ = ("dead", "failed", "hold", "key", "lines", "owner", "tenure", "waiters")
+
+    def __init__(self, lines: Lines, key: object, owner: Turn) -> None:
+        self.lines = lines
+        self.key = key
+        #: The turn that has the right.
+        self.owner = owner
+        #: Turns that wait for it, in order, and some that have left. Only the owner takes any out.
+        self.waiters: deque[Turn] = deque()
+        #: The owner's lease, or the one before it; and what the owner may take, or has to pass on.
+        self.hold: LeaseRecord | None = None
+        self.tenure: Tenure | None = None
+        #: It has ended; since the server is in trouble, which each turn has to see for itself.
+        self.dead = self.failed = False
+
+    def heir(self) -> Turn | None:
+        """The first that waits."""
+        waiters = self.waiters
+        while waiters:
+            first = waiters[0]
+            if first is not self.owner and not first.over:
+                return first
+            waiters.popleft()
+        return None
+
+    def die(self) -> None:
+        """No turn gets anything from it any more. Idempotent."""
+        self.dead = True
+        if self.lines.get(self.key) is self:
+            self.lines.pop(self.key, None)
+        self.hold = None  # which knows its turn, and that this line
+        self.wake_all()
+
+    def wake_all(self) -> None:
+        """Let all that wait look."""
+        for turn in snapshot(self.waiters):
+            turn.ring()
+
+    def settle(self) -> None:
+        """The owner has left: the next turn is the owner, or the line ends. Idempotent."""
+        with self.lines.guard:
+            while self.owner.over and not self.dead:
+                heir = self.heir()
+                if heir is None:
+                    self.die()
+                else:
+                    self.owner = heir
+        self.owner.ring()
+
+    def lasts(self, now: float) -> bool:
+        """Whether the next holder may go on by the tenure.
+
+        Not where it was extended: a late extension that shortens may be under way, of which the next holder would not
+        know.
+        """
+        hold, tenure, settings = self.hold, self.tenure, self.lines.settings
+        if hold is None or tenure is None or tenure.over or now >= tenure.ends_at or tenure.fence >= tenure.last_fence:
+            return False
+        least_s = min(settings.claim_ms, hold.ttl_ms) / 2000
+        return hold.deadline - now >= least_s and not hold.extensions and not hold.overlong
+
+
+class Turn:
+    """One local acquire. `token`: its own, for when it asks the server."""
+
+    __slots__ = ("alone", "arrived_at", "bell", "first", "got_at", "line", "over", "token")
+
+    def __init__(self, token: str, arrived_at: float) -> None:
+        self.token = token
+        self.arrived_at = arrived_at
+        self.line: Line | None = None
+        #: It began the line.
+        self.first = False
+        #: It has left, and takes nothing any more.
+        self.over = False
+        #: It asks the server without the line.
+        self.alone = False
+        #: When it was granted.
+        self.got_at = arrived_at
+        #: Wakes it where it waits; set by the driver.
+        self.bell: Callable[[], None] | None = None
+
+    def join(self, lines: Lines, key: object) -> None:
+        """Take a place in the line of that lock, or begin it."""
+        while True:
+            line = lines.get(key)
+            if line is None:
+                own = self.line = Line(lines, key, self)
+                line = lines.setdefault(key, own)
+                if line is own:
+                    self.first = True
+                    return
+            self.line = line
+            if not self.token.endswith(MARK):
+                self.token += MARK
+            line.waiters.append(self)
+            if not line.dead:
+                return
+            if lines.get(key) is line:
+                lines.pop(key, None)
+
+    def ring(self) -> None:
+        """Wake it, if it waits."""
+        bell = self.bell
+        if bell is not None:
+            bell()
+
+    def is_called(self) -> bool:
+        """Whether there is something to wake up for."""
+        line = self.line
+        return line is None or line.owner is self or line.dead
+
+    def waited_us(self, now: float) -> int:
+        """For how long it has waited."""
+        return max(0, int((now - self.arrived_at) * 1_000_000))
+
+    def passes(self) -> tuple[str | int, ...]:
+        """What its request has to release: the tenure's token, and what is known of its block of fencing tokens."""
+        line = self.line
+        if line is None or line.owner is not self or line.tenure is None:
+            return ()
+        return (line.tenure.token, *(line.tenure.block or ("", "")))
+
+    def passed(self) -> None:
+        """Such a request was answered."""
+        line = self.line
+        if line is not None and line.owner is self:
+            line.tenure = None
+
+    def begin(self, token: str, fence: int) -> Tenure | None:
+        """It is granted: the tenure with a block of fencing tokens that its lease stands on."""
+        line = self.line
+        assert line is not None
+        if line.tenure is None and token.endswith(MARK):
+            line.tenure = Tenure(token, fence, self.got_at + line.lines.settings.tenure_ms / 1000)
+        return line.tenure
+
+    def hand_on(self, now: float) -> bool:
+        """Its lease was released: the next turn is the owner. False: it has to be released at the server.
+
+        Idempotent, since a release may be repeated.
+        """
+        line = self.line
+        assert line is not None
+        if line.owner is not self:
+            line.owner.ring()
+            return True
+        hold = line.hold
+        if line.dead or hold is None:
+            return False
+        heir = line.heir()
+        if heir is None:
+            line.die()
+            return False
+        if line.tenure is None:
+            line.tenure = Tenure(hold.token, hold.fence, now)
+        if not line.lasts(now):
+            line.tenure.over = True
+        line.owner = heir
+        heir.ring()
+        if heir.over:
+            line.settle()
+        return not line.dead
+
+    def leave(self) -> Tenure | None:
+        """It takes nothing any more, and what it has goes on to the next turn; returns what goes back to the server.
+
+        Idempotent.
+        """
+        self.over = True
+        line = self.line
+        if line is None or line.owner is not self:
+            return None
+        line.settle()
+        return line.tenure if line.owner is self else None
+
+    def lost(self) -> None:
+        """Its lease has ended without a release: so does the line."""
+        line = self.line
+        if line is not None and line.owner is self:
+            line.die()
+
+
+class TenureLease(LeaseRecord):
+    """A lease that stands on a tenure, or may begin one."""
+
+    __slots__ = ("turn",)
+
+    turn: Turn
+
+    def lose(self, reason: str) -> None:
+        super().lose(reason)
+        self.turn.lost()
+
+    def lose_again(self, reason: str) -> None:
+        super().lose_again(reason)
+        self.turn.lost()
+
+
+def snapshot(items: Any) -> list[Any]:
+    """What is in a collection at this moment, while other threads change it."""
+    while True:
+        try:
+            return list(items.values() if isinstance(items, dict) else items)
+        except RuntimeError:
+            pass  # its size has changed meanwhile
+
+
+async def wait_in_line(turn: Turn, ask: Ask, give_back: GiveBack, timeout_s: float | None, ttl_ms: int) -> Grant | Busy:
+    """Wait for the turn, `timeout_s` at most; then take what was handed on, or ask the server."""
+    now = turn.arrived_at
+    give_up_at = None if timeout_s is None else now + timeout_s
+    alone_at = now + ttl_ms / 1000
+    try:
+        while True:
+            line = turn.line
+            assert line is not None
+            if line.owner is turn and not line.dead:
+                break
+            if line.dead and not line.failed:
+                turn.join(line.lines, line.key)
+                continue
+            hold, is_over = line.hold, give_up_at is not None and now >= give_up_at
+            held = hold is not None and hold.alive and not hold.check_expired(now)
+            if is_over and held:
+                assert hold is not None
+                await left(turn, give_back)
+                return Busy(hold.token, now - turn.arrived_at)
+            if is_over or line.dead or now >= alone_at:
+                # The server knows better: who holds it, or what the trouble is.
+                turn.alone = True
+                await left(turn, give_back)
+                return await ask(None if give_up_at is None else max(0.0, give_up_at - now))
+            until = alone_at if give_up_at is None else min(alone_at, give_up_at)
+            if held:
+                assert hold is not None
+                until = min(until, hold.deadline)
+            await AwaitTurn(turn, until - now)
+            now = await Now()
+        if line.tenure is not None and not line.tenure.over:
+            turn.got_at = now = await Now()
+            if line.lasts(now):
+                line.tenure.fence += 1
+                return Grant(line.tenure.fence, now)
+            line.tenure.over = True
+    except BaseException:
+        await left(turn, give_back)
+        raise
+    # A moment at least: it may have become the owner in the last one.
+    return await as_owner(turn, ask, give_back, None if give_up_at is None else max(0.001, give_up_at - now))
+
+
+async def as_owner(turn: Turn, ask: Ask, give_back: GiveBack, left_s: float | None) -> Grant | Busy:
+    """Ask the server."""
+    got: Grant | Busy | None = None
+    try:
+        got = await ask(left_s)
+        turn.got_at = await Now()
+        return got
+    except RequestFailed:
+        if turn.line is not None:
+            turn.line.failed = True
+            turn.line.die()
+        raise
+    finally:
+        if type(got) is not Grant:
+            await left(turn, give_back)
+
+
+async def left(turn: Turn, give_back: GiveBack) -> None:
+    """See to it that a turn leaves nothing behind."""
+    tenure = turn.leave()
+    if tenure is not None:
+        await Spawn(give_back(tenure.token))
+
+
+async def release_in_line(turn: Turn, at_server: Callable[[], Protocol[bool]]) -> bool:
+    """Release the lease of that turn: to the next one in its line, or at the server."""
+    return turn.hand_on(await Now()) or await at_server()
