@@ -102,6 +102,20 @@ def _release(world: World) -> Drawn:
     return world.keys(), (world.token(), FENCE_MS, world.claim(), world.inboxes, world.tombstone(), *world.block())
 
 
+def _several(world: World) -> int:
+    return world.rng.randrange(1, 5)
+
+
+def _acquire_each(world: World) -> Drawn:
+    locks = [world.keys() for _ in range(_several(world))]
+    return [key for keys in locks for key in keys], (world.ttl(), FENCE_MS, *[world.token() for _ in locks])
+
+
+def _release_each(world: World) -> Drawn:
+    locks = [world.keys() for _ in range(_several(world))]
+    return [key for keys in locks for key in (keys[0], keys[2])], tuple(world.token() for _ in locks)
+
+
 def _renew(world: World) -> Drawn:
     token, base = world.token(), world.base()
     return [base, f"{base}:order:{token}"], (token, world.ttl(), *world.order())
@@ -321,6 +335,7 @@ def _set_if(world: World) -> Drawn:
 
 GENERATORS: dict[str, Callable[[World], Drawn]] = {
     "acquire": _acquire,
+    "acquire_each": _acquire_each,
     "barrier_move": _barrier_move,
     "barrier_wait": _barrier_wait,
     "cond_leave": _cond_leave,
@@ -337,6 +352,7 @@ GENERATORS: dict[str, Callable[[World], Drawn]] = {
     "quorum_acquire": _quorum_acquire,
     "raise_fence": _raise_fence,
     "release": _release,
+    "release_each": _release_each,
     "renew": _renew,
     "rw_acquire": _rw_acquire,
     "rw_downgrade": _rw_downgrade,

@@ -30,7 +30,10 @@ CLOSE_US = 120e6
 CLOSE_MS = 15_000
 
 PRIMITIVES = {
-    "lock": ("acquire", "release", "renew", "inspect", "overview", "quorum_acquire", "raise_fence"),
+    "lock": (
+        *("acquire", "release", "acquire_each", "release_each", "renew"),
+        *("inspect", "overview", "quorum_acquire", "raise_fence"),
+    ),
     "several": ("acquire", "release", "multi_acquire", "multi_release", "multi_renew"),
     "shared": ("rw_acquire", "rw_release", "rw_renew", "rw_downgrade", "rw_inspect", "overview", "acquire", "release"),
     "permits": ("sem_acquire", "sem_release", "sem_renew", "sem_resize", "sem_inspect", "overview"),

@@ -11,7 +11,7 @@ from holdfast._core import mutex, plain, redlock
 from holdfast._core.effects import Call, Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
-from holdfast._core.mutex import LockTurn
+from holdfast._core.mutex import Each, LockTurn
 from holdfast._core.plain import Scripts
 from holdfast._core.record import LeaseRecord
 from holdfast._core.redlock import Quorum
@@ -56,6 +56,10 @@ class Exclusive:
         there is no one first request.
         """
         return None
+
+    def each(self, ttl_ms: int) -> tuple[Each, Each]:
+        """The same two as parts of requests for several locks; where there are `first_calls`."""
+        raise NotImplementedError
 
     def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> LeaseRecord:
         """What a lease stands on."""
@@ -106,6 +110,9 @@ class OneServer(Exclusive):
         turn = LockTurn(self.keys, "", ttl_ms, self.settings)
         request_timeout_s = request_timeout_for(ttl_ms, self.settings)
         return turn.ask(False, 0, request_timeout_s), turn.undo(0, request_timeout_s)
+
+    def each(self, ttl_ms: int) -> tuple[Each, Each]:
+        return mutex.acquire_each(self.keys, ttl_ms, self.settings), mutex.release_each(self.keys)
 
     def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> LeaseRecord:
         keys, settings, scripts = self.keys, self.settings, self.scripts

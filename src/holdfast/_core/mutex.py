@@ -11,6 +11,8 @@ acquire that is still under way finds itself refused.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from holdfast._core.effects import Call, Reply
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import RENEWAL, Order
@@ -20,7 +22,7 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tenure import Tenure, Turn
 from holdfast._core.waiting import Acquisition, once_more
 
-__all__ = ["LockTurn", "inspect", "renewal", "renewal_of_one_key"]
+__all__ = ["EACH_MAX", "Each", "LockTurn", "acquire_each", "inspect", "release_each", "renewal", "renewal_of_one_key"]
 
 
 def renewal(
@@ -47,6 +49,30 @@ def renewal_of_one_key(acquisition: Acquisition, keys: LockKeys, ttl_ms: int, re
         request_timeout_s,
         sync=acquisition.tail(),
     )
+
+
+#: So many locks at a time in one call of a script: it takes the server a third of a millisecond.
+EACH_MAX = 32
+
+
+class Each(NamedTuple):
+    """The first request of one lock as part of a request for several: `script` takes the keys of all, the arguments
+    they share, and the token of each. It answers with a number for each; 0: nothing was done, ask by itself.
+    """
+
+    script: str
+    keys: tuple[str, ...]
+    args: tuple[int, ...]
+
+
+def acquire_each(keys: LockKeys, ttl_ms: int, settings: Settings) -> Each:
+    """To be granted if it is free. The number is its fencing token."""
+    return Each("acquire_each", keys.all, (ttl_ms, settings.fence_ms))
+
+
+def release_each(keys: LockKeys) -> Each:
+    """To be released if nobody waits. The number is 1."""
+    return Each("release_each", (keys.lock, keys.queue), ())
 
 
 class LockTurn(Acquisition):

@@ -106,11 +106,18 @@ def _is_digits(reply: Reply) -> bool:
     return type(reply) is bytes and reply.isdigit() and len(reply) < 20
 
 
+def _each(reply: Reply) -> bool:
+    """A list of numbers from 0 on, one for each lock."""
+    return type(reply) is list and all(type(number) is int and number >= 0 for number in reply)
+
+
 _RELEASED, _TO_1 = _number(-1, 3), _number(0, 1)
 
 #: By the name of the script.
 FITS: dict[str, Fits] = {
     "acquire": _granting(),
+    "acquire_each": _each,
+    "release_each": _each,
     "multi_acquire": _granting(),
     "rw_acquire": _granting((-2,), (-3,)),
     "sem_acquire": _granting((-2, _I), (-3, _I)),

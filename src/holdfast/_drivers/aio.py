@@ -263,7 +263,7 @@ class AioDriver:
             request_timeout_s = within(request_timeout_s, timeout_s or self.settings.short_retry_s)
         asked_at = clock()
         try:
-            reply = await self._node_for(first.key, None).submit(first.packed(token), request_timeout_s, first.script)
+            reply = await self._node_for(first.key, None).submit_prepared(first, token, request_timeout_s)
         except BaseException as error:
             return await self._resume(first, start(token, timeout_s, True), asked_at, None, error)
         grant = granted(reply, asked_at, clock(), ttl_ms)
@@ -277,9 +277,7 @@ class AioDriver:
         if first is None or self._moves:
             return await self.run(hold.release())
         try:
-            reply = await self._node_for(first.key, None).submit(
-                first.packed(hold.token), first.request_timeout_s, first.script
-            )
+            reply = await self._node_for(first.key, None).submit_prepared(first, hold.token, first.request_timeout_s)
         except BaseException as error:
             return await self._resume(first, hold.release(), 0.0, None, error)
         held = released(reply)

@@ -149,8 +149,11 @@ class Lock(Leasable[Lease]):
         return not sent and self._exclusive.listens and self._session.driver.listening(self._keys.lock)
 
     def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
+        asks: tuple[PreparedRequest, PreparedRequest] | tuple[()] = ()
         calls = self._exclusive.first_calls(self._ttl_ms) if self._session.driver.can_ask else None
-        asks = () if calls is None else (PreparedRequest(calls[0]), PreparedRequest(calls[1]))
+        if calls is not None:
+            each = self._exclusive.each(self._ttl_ms)
+            asks = PreparedRequest(calls[0], each[0]), PreparedRequest(calls[1], each[1])
         self._asks = self._shared.asks = asks
         if asks and self._kind == "lock" and self._session.settings.tenure_ms:
             self._shared.line_key = (self._owned_as[0], self._options)

@@ -30,9 +30,10 @@ from holdfast._core.replies import FITS, MAYBE, Fits, expected_of, is_confirmati
 from holdfast._lua import Script
 from holdfast._transport.handshake import is_tls, late
 from holdfast._transport.limits import INBOX_QUIET_S, INBOX_TIMEOUT_S, MISPLACED
-from holdfast._transport.pack import pack_command, spelled_out
+from holdfast._transport.pack import Group, PreparedRequest, pack_command, spelled_out
 from holdfast._transport.refusals import connection_failed
 from holdfast._transport.single import describe
+from holdfast._transport.together import EACH_MIN, Member, Together, shares
 
 __all__ = ["Inbox", "Node", "Wire", "forget_half_made", "node_of_client", "spelled_out", "told_already"]
 
@@ -57,7 +58,7 @@ _PING = pack_command(("PING",))
 _Push: type = getattr(hiredis, "PushNotification", type(None))
 
 #: Future, deadline on the monotonic clock, bytes, the script that may have to be loaded, and which replies fit.
-_Request: TypeAlias = "tuple[asyncio.Future[Any], float, bytes, Script | None, Fits | None]"
+_Request: TypeAlias = "tuple[asyncio.Future[Any] | Together, float, bytes, Script | None, Fits | None]"
 
 
 #: What no node knows yet: connections in their handshake, inboxes before their confirmation.
@@ -105,7 +106,7 @@ def _drop(connection: Any) -> None:
         connection._writer = connection._reader = None
 
 
-def _fail(future: asyncio.Future[Any], failure: RequestFailed) -> None:
+def _fail(future: asyncio.Future[Any] | Together, failure: RequestFailed) -> None:
     """End a request. Nobody may be waiting for it any more (a cancelled task), and then nobody misses the trouble."""
     future.set_exception(failure)
     future.exception()  # looked at: asyncio logs what was not
@@ -135,7 +136,9 @@ class Wire(asyncio.Protocol):
         self._reader = hiredis.Reader(notEnoughData=_MORE)
         self._has_more = self._reader.has_data
         self._pending: deque[_Request] = deque()
-        self._out: list[bytes] = []  # the last of `_pending`, not written yet
+        #: Not written yet: requests, and lists of those that go together.
+        self._out: list[_Request | list[Member]] = []
+        self._groups: dict[tuple[Group, float], list[Member]] = {}  # those lists
         self._transport: asyncio.Transport | None = None
         self._kept: Any = None
         self._alarm: asyncio.TimerHandle | None = None
@@ -144,7 +147,7 @@ class Wire(asyncio.Protocol):
         self._midway = False  # a reply has begun
         self._loading: set[str] = set()
         #: Requests that were sent again because another one loads their script.
-        self._again: WeakSet[asyncio.Future[Any]] = WeakSet()
+        self._again: WeakSet[asyncio.Future[Any] | Together] = WeakSet()
         self._retired = False
         self.ended = False
         self._opening: asyncio.Task[None] | None = loop.create_task(self._open())
@@ -162,39 +165,76 @@ class Wire(asyncio.Protocol):
         pending = self._pending
         if script is not None:
             fits = FITS[script.name]
-        pending.append((future, deadline, packed, script, fits))
         transport = self._transport
-        if transport is not None:
-            if self._out:
-                self._out.append(packed)
-            elif len(pending) == 1:
-                self._heard_at = now  # it owed nothing until now
-                transport.write(packed)
-            else:
-                self._out.append(packed)
-                self._loop.call_soon(self._flush)
+        if transport is None:
+            pending.append((future, deadline, packed, script, fits))
+        elif self._out or pending:
+            self._put((future, deadline, packed, script, fits))
+        else:
+            self._heard_at = now  # it owed nothing until now
+            pending.append((future, deadline, packed, script, fits))
+            transport.write(packed)
         if deadline < self._alarm_at:
             self._arm(deadline)
         return future
 
-    def _flush(self) -> None:
-        out = self._out
-        if out and self._transport is not None:
-            self._out = []
-            self._transport.write(b"".join(out))
+    def submit_prepared(self, request: PreparedRequest, token: str, request_timeout_s: float) -> asyncio.Future[Any]:
+        """The same; together with others of its kind, where more are submitted in this turn of the event loop."""
+        group = request.group
+        if group is None or self._transport is None or not (self._pending or self._out):
+            return self.submit(request.packed(token), request_timeout_s, request.script)
+        future: asyncio.Future[Any] = self._create_future()
+        deadline = monotonic() + request_timeout_s
+        kind = group, request_timeout_s
+        members = self._groups.get(kind)
+        if members is None:
+            members = self._groups[kind] = []
+            self._put(members)
+        members.append((future, deadline, request, token))
+        if deadline < self._alarm_at:
+            self._arm(deadline)
+        return future
 
-    def _put(
-        self,
-        future: asyncio.Future[Any],
-        deadline: float,
-        packed: bytes,
-        script: Script | None,
-        fits: Fits | None,
-    ) -> None:
-        self._pending.append((future, deadline, packed, script, fits))
-        self._out.append(packed)
+    def _put(self, request: _Request | list[Member]) -> None:
+        self._out.append(request)
         if len(self._out) == 1:
             self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        out, transport = self._out, self._transport
+        if not out or transport is None:
+            return
+        try:
+            requests: list[_Request] = []
+            for each in out:
+                if isinstance(each, tuple):
+                    requests.append(each)
+                else:
+                    for share in shares(each):
+                        requests += self._together(share)
+            self._pending += requests
+            self._out = []
+            self._groups.clear()
+            transport.write(b"".join([request[2] for request in requests]))
+        except BaseException:
+            self._end("an exception has interrupted the writing of requests")
+            raise
+
+    def _together(self, members: list[Member]) -> list[_Request]:
+        if len(members) < EACH_MIN:
+            return [self._alone(member) for member in members]
+        together = Together(members, self._put_alone)
+        deadline = max([member[1] for member in members])
+        return [(together, deadline, together.packed, together.script, together.fits)]
+
+    @staticmethod
+    def _alone(member: Member) -> _Request:
+        future, deadline, request, token = member
+        return future, deadline, request.packed(token), request.script, FITS[request.script.name]
+
+    def _put_alone(self, member: Member) -> None:
+        if not member[0].done():
+            self._put(self._alone(member))
 
     # ------------------------------------------------------------------ replies
 
@@ -203,10 +243,10 @@ class Wire(asyncio.Protocol):
         self._heard_at = monotonic()
         reader = self._reader
         pending = self._pending
-        future: asyncio.Future[Any] | None = None
+        future: asyncio.Future[Any] | Together | None = None
         midway = True
         try:
-            if promises_too_much(data) and not self._midway:
+            if data.find(b"\r", 0, 9) < 0 and promises_too_much(data) and not self._midway:
                 raise ValueError(repr(data[:20]))
             reader.feed(data)
             gets = reader.gets
@@ -241,7 +281,7 @@ class Wire(asyncio.Protocol):
             self._end("an exception has interrupted the reading of replies")
             raise
         self._midway = midway
-        if self._retired and not pending:
+        if self._retired and not pending and not self._out:
             self.close()
 
     def _interrupted(self) -> RequestFailed:
@@ -255,7 +295,7 @@ class Wire(asyncio.Protocol):
                 return False
         return True
 
-    def _nonsense(self, future: asyncio.Future[Any] | None, said: str, expected: str) -> None:
+    def _nonsense(self, future: asyncio.Future[Any] | Together | None, said: str, expected: str) -> None:
         """No further reply on this connection can be trusted to be for its request."""
         failure = nonsense(said, expected, self.node.name)
         if future is not None and not future.done():
@@ -272,28 +312,30 @@ class Wire(asyncio.Protocol):
         failure = refusal(said, self.node.name)
         if failure.kind in MISPLACED:
             self.retire()
-        if not future.done():
+        if type(future) is Together:
+            future.refused()
+        elif not future.done():
             _fail(future, failure)
 
     def _load(
-        self, script: Script, future: asyncio.Future[Any], deadline: float, packed: bytes, fits: Fits | None
+        self, script: Script, future: asyncio.Future[Any] | Together, deadline: float, packed: bytes, fits: Fits | None
     ) -> None:
         """Say the script in full. Others that wait for the same find it loaded: they come later on this connection."""
         if script.sha in self._loading and future not in self._again:
             self._again.add(future)  # once: it may be forgotten as fast as it is loaded
-            self._put(future, deadline, packed, script, fits)
+            self._put((future, deadline, packed, script, fits))
             return
         self._loading.add(script.sha)
 
-        def loaded(_: asyncio.Future[Any]) -> None:
+        def loaded(_: asyncio.Future[Any] | Together) -> None:
             self._loading.discard(script.sha)
 
         # SCRIPT LOAD is what the server keeps; EVAL works also for users who may not LOAD.
         nobody = self._loop.create_future()
         nobody.cancel()
-        self._put(nobody, math.inf, pack_command(("SCRIPT", "LOAD", script.text)), None, MAYBE)
+        self._put((nobody, math.inf, pack_command(("SCRIPT", "LOAD", script.text)), None, MAYBE))
         future.add_done_callback(loaded)
-        self._put(future, deadline, spelled_out(packed, script), None, fits)
+        self._put((future, deadline, spelled_out(packed, script), None, fits))
 
     # ------------------------------------------------------------------ times
 
@@ -305,6 +347,7 @@ class Wire(asyncio.Protocol):
 
     def _expire(self) -> None:
         """End what has waited long enough."""
+        self._flush()
         now = monotonic()
         self._alarm = None
         self._alarm_at = next_at = math.inf
@@ -364,15 +407,20 @@ class Wire(asyncio.Protocol):
         if ahead:
             self.data_received(ahead)
 
-    def _fail(self, failure: RequestFailed, unsent: int | None = None) -> None:
-        """End everything that is pending: the last `unsent` requests (None: all) have certainly not left."""
+    def _fail(self, failure: RequestFailed, sent: int = 0) -> None:
+        """End everything that is pending; all but the first `sent` requests have certainly not left."""
         self.ended = True
         self.node.forget_wire(self)
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        pending, self._pending = self._pending, deque()
-        self._fail_some(failure, pending, 0 if unsent is None else len(pending) - unsent)
+        pending: deque[Any] = self._pending
+        self._pending = deque()
+        out, self._out = self._out, []
+        self._groups.clear()
+        for each in out:
+            pending += [each] if isinstance(each, tuple) else each
+        self._fail_some(failure, pending, sent)
 
     def _fail_some(self, failure: RequestFailed, pending: deque[Any], sent: int) -> None:
         """The first `sent` of these may have been done. Where there are many, others have their turn between."""
@@ -386,11 +434,11 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended: what was written may have been done."""
-        unsent, self._out = len(self._out), []
         self._transport = self._kept = None
         if not self.ended:
             said = str(exc) if exc is not None and str(exc) else "the connection was closed"
-            self._fail(RequestFailed("broken", said, self.node.name, maybe_executed=True, transient=True), unsent)
+            failure = RequestFailed("broken", said, self.node.name, maybe_executed=True, transient=True)
+            self._fail(failure, len(self._pending))
 
     def _end(self, said: str) -> None:
         if self._transport is not None:
@@ -452,7 +500,7 @@ class Wire(asyncio.Protocol):
     @property
     def owes(self) -> int:
         """Replies that have not come yet."""
-        return len(self._pending)
+        return len(self._pending) + len(self._out)
 
     def forget(self) -> None:
         """In another process, or after its event loop: let go of the descriptor without a word on it."""
@@ -622,12 +670,19 @@ class Node:
         self, packed: bytes, request_timeout_s: float, script: Script | None = None, fits: Fits | None = None
     ) -> asyncio.Future[Any]:
         """Send it on the connection that everybody shares. Raises `RequestFailed` when closed."""
+        return self._shared().submit(packed, request_timeout_s, script, fits)
+
+    def submit_prepared(self, request: PreparedRequest, token: str, request_timeout_s: float) -> asyncio.Future[Any]:
+        """The same, perhaps together with others."""
+        return self._shared().submit_prepared(request, token, request_timeout_s)
+
+    def _shared(self) -> Wire:
         wire = self._wire
         if wire is None or wire.is_unread():
             if wire is not None:
                 wire.retire()
             wire = self._wire = self._new_wire()
-        return wire.submit(packed, request_timeout_s, script, fits)
+        return wire
 
     def session(self, name: str) -> Wire:
         """The connection of that session alone."""

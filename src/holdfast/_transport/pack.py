@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast._core.effects import Call
+from holdfast._core.mutex import Each
 from holdfast._lua import SCRIPTS, Script
 
-__all__ = ["PreparedRequest", "pack_around", "pack_command", "pack_script", "pack_sync", "spelled_out"]
+__all__ = ["Group", "PreparedRequest", "pack_around", "pack_command", "pack_script", "pack_sync", "spelled_out"]
 
 #: What stands before and behind the token (the first argument) in a script's call: all else repeats, since locks are
 #: taken again and again. Cleared when full.
@@ -67,13 +68,55 @@ def spelled_out(packed: bytes, script: Script) -> bytes:
     return b"%b$4\r\nEVAL\r\n$%d\r\n%b\r\n%b" % (count, len(text), text, rest)
 
 
+class Group:
+    """Requests that may travel together: the script that takes them, its shared arguments, and its keys for each."""
+
+    __slots__ = ("args", "args_count", "keys_count", "script")
+
+    def __init__(self, each: Each) -> None:
+        self.script = SCRIPTS[each.script]
+        self.args = b"".join([_bulk(_bytes(arg)) for arg in each.args])
+        self.args_count = len(each.args)
+        self.keys_count = len(each.keys)
+
+    def packed(self, requests: Sequence[tuple[PreparedRequest, str]]) -> bytes:
+        """One request for all of these, each with its token."""
+        count = len(requests)
+        keys = self.keys_count * count
+        parts = [b"*%d\r\n" % (3 + keys + self.args_count + count), self.script.head, _bulk(b"%d" % keys)]
+        parts += [request.keys for request, _ in requests]
+        parts.append(self.args)
+        parts += [b"$%d\r\n%b\r\n" % (len(token), token.encode()) for _, token in requests]
+        return b"".join(parts)
+
+
+_groups: dict[tuple[object, ...], Group] = {}
+
+
+def _group_of(each: Each) -> Group:
+    """The one of all that are alike. A program has as many as ttls."""
+    known = (each.script, each.args, len(each.keys))
+    group = _groups.get(known)
+    if group is None:
+        if len(_groups) >= _AROUND_MAX:
+            _groups.clear()
+        group = _groups.setdefault(known, Group(each))
+    return group
+
+
 class PreparedRequest:
-    """A protocol's first request, ready but for its token, so that where it succeeds no protocol has to be started."""
+    """A protocol's first request, ready but for its token, so that where it succeeds no protocol has to be started.
 
-    __slots__ = ("before", "behind", "call", "key", "request_timeout_s", "script")
+    `group` and `keys`: for going together with others, where it can.
+    """
 
-    def __init__(self, call: Call) -> None:
+    __slots__ = ("before", "behind", "call", "grants", "group", "key", "keys", "request_timeout_s", "script")
+
+    def __init__(self, call: Call, each: Each | None = None) -> None:
         self.call = call
+        self.grants = call.script == "acquire"
+        self.group = None if each is None else _group_of(each)
+        self.keys = b"" if each is None else b"".join([_bulk(key.encode()) for key in each.keys])
         self.key = call.keys[0]
         self.request_timeout_s = call.request_timeout_s
         self.script = SCRIPTS[call.script]
