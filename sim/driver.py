@@ -12,9 +12,10 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
+from holdfast._core.batch import Batch, batches
 from holdfast._core.effects import (
     Answer,
     AwaitWake,
@@ -130,6 +131,42 @@ class Surroundings(Clock, ABC):
     @abstractmethod
     def closed(self, process: Process, *, settled: bool) -> None:
         """A client has been closed. `settled`: nothing that it had to give back is still under way."""
+
+
+class _Renewal:
+    """A lease's: for how many ms, asked for since when, by which protocol, which waits for that effect."""
+
+    def __init__(
+        self, hold: LeaseRecord, ttl_ms: int, sent_at: float, protocol: Protocol[int], effect: Effect[Any]
+    ) -> None:
+        self.hold = hold
+        self.ttl_ms = ttl_ms
+        self.sent_at = sent_at
+        self.protocol = protocol
+        self.effect = effect
+
+
+class _Rest(Effect[int]):
+    """The rest of a renewal's protocol, from its first answer on if there is one."""
+
+    def __init__(self, renewal: _Renewal, answer: Answer) -> None:
+        self._renewal = renewal
+        self._answer = answer
+
+    def __await__(self) -> Generator[Effect[Any], Any, int]:
+        protocol, effect, value = self._renewal.protocol, self._renewal.effect, self._answer
+        try:
+            while True:
+                error: BaseException | None = value if isinstance(value, RequestFailed) else None
+                if value is None:
+                    try:
+                        value = yield effect
+                    except BaseException as raised:
+                        error = raised
+                effect = protocol.send(value) if error is None else protocol.throw(error)
+                value = None
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
 
 class Process:
@@ -515,24 +552,58 @@ class Process:
             return
         self.world.steps += 1
         self.agent_at = None
-        for hold in self.schedule.due(self.local()):
-            self.spawn(self._renew(hold), f"renew {hold.name}", background=True)
+        self._begin_renewals(self.schedule.due(self.local()))
         self._arm(self.schedule.next_at())
 
-    async def _renew(self, hold: LeaseRecord) -> None:
+    def _begin_renewals(self, holds: list[LeaseRecord]) -> None:
+        """As the drivers for users: the first requests of those that are due together leave together."""
+        sent_at = self.local()
+        renewals: list[_Renewal] = []
+        for hold in holds:
+            ttl_ms = hold.renewal_ttl_ms(sent_at)
+            if hold.renewal is None or ttl_ms is None or not hold.alive:
+                hold.asked = False
+                continue
+            protocol = hold.renew(ttl_ms)
+            try:
+                renewals.append(_Renewal(hold, ttl_ms, sent_at, protocol, protocol.send(None)))
+            except RequestFailed:
+                self.schedule.failed(hold, sent_at, self.world.rng.random(), sent_at)
+        for batch in batches([renewal.effect for renewal in renewals], self._many_masters):
+            members = [renewals[position] for position in batch.members]
+            if len(members) > 1:
+                self.world.counted["renewed together"] += len(members)
+                self.spawn(self._renew_together(batch, members), "renew many", background=True)
+            else:
+                self._renew_alone(members[0])
+        for renewal in renewals:
+            if not isinstance(renewal.effect, Call):
+                self._renew_alone(renewal)
+
+    async def _renew_together(self, batch: Batch, members: list[_Renewal]) -> None:
         sent_at = await Now()
-        ttl_ms = hold.renewal_ttl_ms(sent_at)
-        if hold.renewal is None or ttl_ms is None or not hold.alive:
-            hold.asked = False
-            return
+        for renewal in members:
+            renewal.sent_at = sent_at
         try:
-            held = await hold.renew(ttl_ms)
+            reply = await batch.call
+        except RequestFailed as failure:
+            reply = failure
+        for renewal, answer in zip(members, batch.answers(reply), strict=True):
+            self._renew_alone(renewal, answer)
+
+    def _renew_alone(self, renewal: _Renewal, answer: Answer = None) -> None:
+        self.spawn(self._renew(renewal, answer), f"renew {renewal.hold.name}", background=True)
+
+    async def _renew(self, renewal: _Renewal, answer: Answer) -> None:
+        hold, sent_at = renewal.hold, renewal.sent_at
+        try:
+            held = await _Rest(renewal, answer)
         except RequestFailed:
             now = await Now()
             self.schedule.failed(hold, now, await Random(), sent_at)
         else:
             now = await Now()
-            good = self.schedule.answered(hold, held, ttl_ms, sent_at, now, await Random())
+            good = self.schedule.answered(hold, held, renewal.ttl_ms, sent_at, now, await Random())
             if held and not good and hold.is_left_over:
                 # The answer came after the end: what it extended is ours on the server, but no lease here has it.
                 try:

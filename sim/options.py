@@ -163,6 +163,8 @@ class Options:
     claim_ms: int = 2000
     #: How long a client does without the fast path, once it was not granted a lock.
     contended_acquires: int = 1_000
+    #: Leases that are due within this part of their ttl are renewed with others.
+    renew_early_fraction: float = 1 / 60
     late_s: float = 0.0
     #: Events by kind, per second.
     rates: dict[str, float] = field(default_factory=dict)
@@ -198,6 +200,7 @@ class Options:
             claim_ms=rng.choice((500, 2000)),
             # Of its own, so that it moves no other draw of a seed.
             contended_acquires=random.Random(f"contended {mode} {seed}").choice((1, 1, 3, 1_000)),
+            renew_early_fraction=random.Random(f"early {mode} {seed}").choice((1 / 60, 0.3)),
             protected=protected,
             not_promised=MODES[mode].not_even if protected else MODES[mode].not_promised,
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from holdfast._core.effects import Call
 from holdfast._core.failure import RequestFailed
 from holdfast._core.settings import Settings
 from sim.driver import Process
@@ -50,6 +51,28 @@ class Primitive:
         """Everybody has come to an end and all that was under way has arrived: nothing may be left."""
 
 
+def parts_of(request: Request, value: Any, error: RequestFailed | None) -> list[tuple[Request, Any]]:
+    """What one request was for, each with its answer: many leases, where it renewed many."""
+    call = request.call
+    if type(call) is not Call or call.script != "renew_many" or error is not None:
+        return [(request, value)]
+    answers, keys, args = iter(value), list(call.keys), list(call.args)
+    parts: list[tuple[Request, Any]] = []
+    while args:
+        (script, count, width, more), args = args[:4], args[4:]
+        shared, args = args[: int(more)], args[int(more) :]
+        for token in args[: int(count)]:
+            own, keys = keys[: int(width)], keys[int(width) :]
+            asked = Call(str(script), own, (token, *shared), 0.0)
+            part = Request(request.process, asked, request.answer, request.sent_at)
+            part.twin = request.twin
+            answer = next(answers)
+            if answer >= 0:
+                parts.append((part, answer))
+        args = args[int(count) :]
+    return parts
+
+
 class World(Site):
     """Everything of one run."""
 
@@ -61,7 +84,11 @@ class World(Site):
         trace: bool = False,
     ) -> None:
         super().__init__(options, trace=trace)
-        self.settings = Settings(claim_ms=options.claim_ms, contended_acquires=options.contended_acquires)
+        self.settings = Settings(
+            claim_ms=options.claim_ms,
+            contended_acquires=options.contended_acquires,
+            renew_early_fraction=options.renew_early_fraction,
+        )
         self.primitives = [make(self) for make in primitives]
         self.processes: list[Process] = []
         for _ in range(options.processes):
@@ -70,8 +97,9 @@ class World(Site):
     # -- what happened ----------------------------------------------------------------------------
 
     def executed(self, node: Node, request: Request, value: Any, error: RequestFailed | None) -> None:
-        for primitive in self.primitives:
-            primitive.executed(node, request, value, error)
+        for each, answer in parts_of(request, value, error):
+            for primitive in self.primitives:
+                primitive.executed(node, each, answer, error)
 
     def lost_data(self, node: Node) -> None:
         for primitive in self.primitives:

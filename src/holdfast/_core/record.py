@@ -339,7 +339,17 @@ class LeaseRecord:
 class Schedule:
     """When which hold needs attention."""
 
-    __slots__ = ("_heap", "_live", "_new", "_plan_at", "_plan_s_per_ms", "_planned", "_sequence", "_settings")
+    __slots__ = (
+        "_early_s_per_ms",
+        "_heap",
+        "_live",
+        "_new",
+        "_plan_at",
+        "_plan_s_per_ms",
+        "_planned",
+        "_sequence",
+        "_settings",
+    )
 
     def __init__(self, settings: Settings = DEFAULT) -> None:
         self._heap: list[tuple[float, int, LeaseRecord]] = []
@@ -351,6 +361,7 @@ class Schedule:
         self._planned: deque[tuple[float, int, LeaseRecord]] = deque()  # not in the heap yet
         self._sequence = itertools.count(1)
         self._settings = settings
+        self._early_s_per_ms = settings.renew_early_fraction / 1000
 
     def __len__(self) -> int:
         return len(self._live) + len(self._new)
@@ -422,20 +433,31 @@ class Schedule:
         return plan_at
 
     def due(self, now: float) -> list[LeaseRecord]:
-        """Holds to renew now. Those whose time is over are lost on the way, and not watched any more."""
+        """Holds to renew now, and those that are soon to be renewed with them: one request is enough for many.
+
+        Those whose time is over are lost on the way, and not watched any more.
+        """
         to_renew: list[LeaseRecord] = []
         if self._plan_at and self._plan_at[0] <= now:
             self._plan_new()
-        while self.next_at() is not None and self._heap and self._heap[0][0] <= now:
-            hold = heapq.heappop(self._heap)[2]
-            if hold.check_expired(now):
-                self.remove(hold)
-            elif hold.asked or hold.renewal is None or hold.renewal_ttl_ms(now) is None:
-                self._plan(hold, hold.deadline)
+        self._tidy()
+        heap, live = self._heap, self._live
+        while heap:
+            at, _, hold = heap[0]
+            if at == hold.next_at and id(hold) in live:
+                if at > now and not (to_renew and at <= now + hold.ttl_ms * self._early_s_per_ms < hold.deadline):
+                    break
+                heapq.heappop(heap)
+                if hold.check_expired(now):
+                    self.remove(hold)
+                elif hold.asked or hold.renewal is None or hold.renewal_ttl_ms(now) is None:
+                    self._plan(hold, hold.deadline)
+                else:
+                    hold.asked = True
+                    to_renew.append(hold)
+                    self._plan(hold, hold.deadline)
             else:
-                hold.asked = True
-                to_renew.append(hold)
-                self._plan(hold, hold.deadline)
+                heapq.heappop(heap)
         return to_renew
 
     def answered(self, hold: LeaseRecord, held: int, ttl_ms: int, sent_at: float, now: float, jitter: float) -> bool:

@@ -50,6 +50,8 @@ class Settings(NamedTuple):
     #: A lease that began with what was left of its claim is stretched to its ttl after this: a section that is over by
     #: then costs no renewal, and hardly any is long enough to lose what little it began with.
     stretch_s: float = 0.02
+    #: When any lease is renewed, others that are due within this part of their ttl are renewed with it, in one request.
+    renew_early_fraction: float = 1 / 60
     #: A renewal that failed is repeated after this part of the ttl.
     renew_again_fraction: float = 1 / 12
     #: A member of a quorum is waited for as long as a twentieth of the ttl, within these bounds.

@@ -47,6 +47,7 @@ from holdfast._core.record import LeaseRecord, Order, Schedule
 from holdfast._core.replies import COUNT, DONE, FITS, MAYBE, wake_of
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, Busy, Grant, granted, released, within
+from holdfast._drivers.renewals_aio import Renewals
 from holdfast._drivers.reopening import Reopening
 from holdfast._lua import SCRIPTS
 from holdfast._transport.aio import Inbox, Node, forget_half_made, told_already
@@ -178,6 +179,7 @@ class AioDriver:
         self._alarm_at = float("inf")
         self._numbers = 0
         self.contention = Contention(settings)
+        self._renewals = Renewals(self)
         #: Takes what comes too late to be undone here: the event loop is closed.
         self.leave: Callable[[Callable[[], Protocol[Any]]], object] | None = None
         self._to_give_back: collections.deque[LeaseRecord] = collections.deque()
@@ -785,26 +787,7 @@ class AioDriver:
             return
         now = clock()
         try:
-            for hold in self.schedule.due(now):
-                self._background(self._renew(hold, now))
-        finally:
-            self._rearm()
-
-    async def _renew(self, hold: LeaseRecord, due_at: float) -> None:
-        ttl_ms = hold.renewal_ttl_ms(due_at)
-        if ttl_ms is None:
-            ttl_ms = hold.ttl_ms  # not reached: what is due has something left to extend
-        sent_at = clock()
-        try:
-            held = await self.run(hold.renew(ttl_ms))
-        except Exception as error:
-            self.schedule.failed(hold, clock(), self.random(), sent_at)
-            if not isinstance(error, RequestFailed):
-                raise  # a bug: shown by the event loop, and no reason to renew no more
-        else:
-            kept = self.schedule.answered(hold, held, ttl_ms, sent_at, clock(), self.random())
-            if held and not kept and hold.is_left_over:
-                self.spawn(hold.release())  # extended, but too late to be trusted
+            self._renewals.start(self.schedule.due(now), now)
         finally:
             self._rearm()
 

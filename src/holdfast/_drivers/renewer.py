@@ -10,10 +10,11 @@ tells the schedule what came of them.
 from __future__ import annotations
 
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 from holdfast._core.abandon import abandon
+from holdfast._core.batch import Batch, batches
 from holdfast._core.effects import Call, CallMany, Command, Effect, Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, Schedule
@@ -40,6 +41,7 @@ class Driver(typing.Protocol):
     lock: Any
     schedule: Schedule
     topology: Topology[Node]
+    can_ask: bool
 
     def chance(self) -> float: ...
     def no_later_than(self, at: float) -> None: ...
@@ -70,7 +72,11 @@ class Renewals:
             ttl_ms = hold.renewal_ttl_ms(now)
             assert ttl_ms is not None and hold.renewal is not None
             protocol = hold.renew(ttl_ms)
-            effect = protocol.send(None)
+            try:
+                effect = protocol.send(None)
+            except RequestFailed:
+                self._note([(hold, ttl_ms, None)], now)
+                continue
             by_place.setdefault(self._place_of(effect), []).append((hold, ttl_ms, protocol, effect))
         for place, jobs in by_place.items():
             renewer = self._renewers.get(place)
@@ -97,50 +103,74 @@ class Renewals:
         return hash(servers) % 8
 
     def renew(self, node: Node, jobs: list[Renewal]) -> None:
-        """Renew in one pipeline; in a renewer's thread."""
+        """Renew in one pipeline, many with one request; in a renewer's thread."""
         sent_at = clock()
-        plain = [job for job in jobs if isinstance(job[3], Call)]
-        calls = [job[3] for job in plain if isinstance(job[3], Call)]
-        if calls:
-            request_timeout_s = min(call.request_timeout_s for call in calls)
-            answers = node.call_all(calls, request_timeout_s)
-            for (hold, ttl_ms, protocol, effect), answer in zip(plain, answers, strict=True):
-                if isinstance(answer, RequestFailed):
-                    assert isinstance(effect, Call)
-                    try:
-                        answer = self._driver.follow(node, answer, effect, sent_at + effect.request_timeout_s)
-                    except RequestFailed as failure:
-                        answer = failure
-                self._answer(hold, ttl_ms, protocol, answer, sent_at)
-        for hold, ttl_ms, protocol, effect in jobs:
-            if isinstance(effect, Call):
-                continue
+        goes_on = [job for job in jobs if not isinstance(job[3], Call)]
+        asked = batches([job[3] for job in jobs], not self._driver.can_ask)
+        while asked:
+            alone: list[Batch] = []
+            answered: list[tuple[Renewal, Any]] = []
+            for batch, reply in self._ask(node, asked, sent_at):
+                for position, answer in zip(batch.members, batch.answers(reply), strict=True):
+                    effect = jobs[position][3]
+                    if answer is None and isinstance(effect, Call):
+                        alone.append(Batch(effect, [position]))
+                    else:
+                        answered.append((jobs[position], answer))
+            goes_on += self._tell(answered, sent_at)
+            asked = alone
+        for hold, ttl_ms, protocol, effect in goes_on:
+            held: int | None = None
             try:
-                reply = self._driver.perform(effect)
-            except RequestFailed as failure:
-                reply = failure
-            self._answer(hold, ttl_ms, protocol, reply, sent_at)
+                held = self._driver.drive(protocol, effect, None)
+            except RequestFailed:
+                pass
+            self._note([(hold, ttl_ms, held)], sent_at)
 
-    def _answer(self, hold: LeaseRecord, ttl_ms: int, protocol: Protocol[int], answer: Any, sent_at: float) -> None:
-        """Drive a renewal on with its first answer, and note what came of it."""
+    def _ask(self, node: Node, asked: Sequence[Batch], sent_at: float) -> Iterator[tuple[Batch, Any]]:
+        """Each with its reply, wherever that is to be had."""
+        replies = node.call_all([batch.call for batch in asked], min(batch.call.request_timeout_s for batch in asked))
+        for batch, reply in zip(asked, replies, strict=True):
+            if isinstance(reply, RequestFailed):
+                try:
+                    reply = self._driver.follow(node, reply, batch.call, sent_at + batch.call.request_timeout_s)
+                except RequestFailed as failure:
+                    reply = failure
+            yield batch, reply
+
+    def _tell(self, answered: Sequence[tuple[Renewal, Any]], sent_at: float) -> list[Renewal]:
+        """Hand protocols their first answers, and note what came of it; returns those that go on."""
+        ended: list[tuple[LeaseRecord, int, int | None]] = []
+        goes_on: list[Renewal] = []
+        for (hold, ttl_ms, protocol, effect), answer in answered:
+            try:
+                effect = protocol.throw(answer) if isinstance(answer, RequestFailed) else protocol.send(answer)
+            except StopIteration as end:
+                ended.append((hold, ttl_ms, end.value))
+            except RequestFailed:
+                ended.append((hold, ttl_ms, None))
+            else:
+                goes_on.append((hold, ttl_ms, protocol, effect))
+        self._note(ended, sent_at)
+        return goes_on
+
+    def _note(self, ended: Sequence[tuple[LeaseRecord, int, int | None]], sent_at: float) -> None:
+        """Renewals for that many ms have ended, with their results; None: in trouble."""
         driver = self._driver
-        try:
-            effect = protocol.throw(answer) if isinstance(answer, RequestFailed) else protocol.send(answer)
-            held = driver.drive(protocol, effect, None)
-        except StopIteration as end:
-            held = end.value
-        except RequestFailed:
-            with driver.lock:
-                driver.schedule.failed(hold, clock(), driver.chance(), sent_at)
-                at = hold.next_at
-            driver.no_later_than(at)
-            return
+        next_at = float("inf")
+        left_over: list[LeaseRecord] = []
         with driver.lock:
-            kept = driver.schedule.answered(hold, held, ttl_ms, sent_at, clock(), driver.chance())
-            at = hold.next_at
-        if kept:
-            driver.no_later_than(at)
-        elif held and hold.is_left_over:
+            schedule, now = driver.schedule, clock()
+            for hold, ttl_ms, held in ended:
+                if held is None:
+                    schedule.failed(hold, now, driver.chance(), sent_at)
+                elif not schedule.answered(hold, held, ttl_ms, sent_at, now, driver.chance()):
+                    if held and hold.is_left_over:
+                        left_over.append(hold)
+                    continue
+                next_at = min(next_at, hold.next_at)
+        driver.no_later_than(next_at)
+        for hold in left_over:
             driver.spawn_release(hold)  # extended, but too late to be trusted
 
     def failed(self, jobs: list[Renewal]) -> None:
