@@ -11,12 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["CLIENTS", "GENERATORS", "World", "inbox"]
+__all__ = ["CLIENTS", "GENERATORS", "RENEWALS", "World", "inbox"]
 
 CLIENTS = tuple(f"{number:024x}" for number in (1, 2, 3))
 FENCE_MS = 86_400_000
 #: A fencing token that no server's time reaches.
 HIGH_FENCE = 5_000_000_000_000_000
+
+#: What renews one lease.
+RENEWALS = ("renew", "multi_renew", "rw_renew", "sem_renew")
 
 Drawn: TypeAlias = tuple[Sequence[str], Sequence[str | int]]
 
@@ -315,6 +318,16 @@ def _quorum_acquire(world: World) -> Drawn:
     )
 
 
+def _renew_many(world: World) -> Drawn:
+    keys: list[str] = []
+    args: list[str | int] = []
+    for name in world.rng.choices(RENEWALS, k=world.rng.randrange(1, 6)):
+        own, (token, *shared) = GENERATORS[name](world)
+        keys += own
+        args += (name, 1, len(own), len(shared), *shared, token)
+    return keys, args
+
+
 def _raise_fence(world: World) -> Drawn:
     return world.keys()[:2], (world.token(), world.one_of(1, HIGH_FENCE + 5), FENCE_MS)
 
@@ -354,6 +367,7 @@ GENERATORS: dict[str, Callable[[World], Drawn]] = {
     "release": _release,
     "release_each": _release_each,
     "renew": _renew,
+    "renew_many": _renew_many,
     "rw_acquire": _rw_acquire,
     "rw_downgrade": _rw_downgrade,
     "rw_inspect": lambda world: (world.keys("readers", "upgraded"), ()),

@@ -41,6 +41,7 @@ PRIMITIVES = {
     "gate": ("gate_wait", "gate_move"),
     "barrier": ("barrier_wait", "barrier_move"),
     "values": ("fenced_set", "set_if"),
+    "renewals": ("renew_many", "acquire", "multi_acquire", "rw_acquire", "sem_acquire", "release", "rw_release"),
 }
 
 

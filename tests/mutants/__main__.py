@@ -22,6 +22,7 @@ PATIENCE_S = 120.0
 #: Of which the simulation has so much before the unit tests are asked.
 SIMULATION_S = 25.0
 UNIT_TESTS = (
+    "tests/unit/test_batch.py",
     "tests/unit/test_fast_path.py",
     "tests/unit/test_family_calls.py",
     "tests/unit/test_hold.py",

@@ -29,6 +29,7 @@ ACQUIRE, RELEASE, RENEW = "_lua/acquire.lua", "_lua/release.lua", "_lua/renew.lu
 FENCE, QUEUE, TOMBSTONE, ORDER = "_lua/fence.lua", "_lua/queue.lua", "_lua/tombstone.lua", "_lua/order.lua"
 WAITERS = "_lua/waiters.lua"
 FAST_PATH, RETRY = "_core/fast_path.py", "_core/retry.py"
+RENEW_MANY, BATCH = "_lua/renew_many.lua", "_core/batch.py"
 WAITING, MUTEX, HOLD, VALIDITY = "_core/waiting.py", "_core/mutex.py", "_core/record.py", "_core/validity.py"
 
 _EXCLUSIVE: tuple[Mutant, ...] = (
@@ -359,6 +360,30 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "hold.asked = False\n        if id(hold) not in self._live:\n            return\n",
         "if id(hold) not in self._live:\n            return\n",
     ),
+    Mutant("all leases of a request are looked for under the keys of the first", RENEW_MANY, "key = key + width", ""),
+    Mutant("all leases of a request are renewed with the first token", RENEW_MANY, "    at = at + 1\n", ""),
+    Mutant("a lease that cannot be renewed with others counts as renewed", RENEW_MANY, "answer or -1", "answer or 1"),
+    Mutant(
+        "one lease that cannot be renewed spoils the others",
+        RENEW_MANY,
+        "local done, answer = pcall(script, {unpack(KEYS, key, key + width - 1)}, args)",
+        "local done, answer = true, script({unpack(KEYS, key, key + width - 1)}, args)",
+    ),
+    Mutant(
+        "what has to be asked for alone is not held any more",
+        BATCH,
+        "return [None if answer < 0 else answer",
+        "return [max(answer, 0)",
+    ),
+    Mutant(
+        "answers go to leases in the order in which they were due",
+        BATCH,
+        "members = [position for _, positions in groups for position in positions]",
+        "members = sorted(position for _, positions in groups for position in positions)",
+    ),
+    Mutant("what the server refuses as a whole fails for each", BATCH, "if not reply.kind.islower():", "if False:"),
+    Mutant("renewals of several slots leave in one request", BATCH, "moves and slot_of(keys[0])", "False"),
+    Mutant("leases are renewed early without any that is due", HOLD, "not (to_renew and at <= now", "not (at <= now"),
 )
 
 RW_ACQUIRE, RW_RELEASE, READERS = "_lua/rw_acquire.lua", "_lua/rw_release.lua", "_lua/readers.lua"

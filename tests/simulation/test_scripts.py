@@ -40,6 +40,23 @@ class Clocked:
         return self.server.script("release", KEYS.all, (token, 86_400_000, 2_000, KEYS.inboxes, tombstone_ms))
 
 
+def test_what_is_renewed_together_has_nothing_to_do_with_each_other() -> None:
+    world = Clocked()
+    keys = {token: lock_keys("holdfast", token) for token in (A, B, C)}
+    for token in (A, B, C):
+        world.server.script("acquire", keys[token].all, (token, 30_000, "try", 0, 86_400_000, 2_000, KEYS.inboxes))
+    world.server.command("DEL", keys[B].lock)
+    world.server.command("HSET", keys[B].lock, "of another", "kind")
+    both = [key for token in (A, B, C) for key in (keys[token].lock, keys[token].order_of(token))]
+    args = ("renew", 3, 2, 3, 60_000, 0, -1, A, B, C)
+    assert world.server.script("renew_many", both, args) == [1, -1, 1]
+    for token in (A, C):
+        assert 59_000 < world.server.command("PTTL", keys[token].lock) <= 60_000
+    world.server.command("SET", keys[B].lock, A, "PX", 1_000)
+    assert world.server.script("renew_many", both, args) == [1, 0, 1], "each has its own token and keys"
+    assert world.server.command("PTTL", keys[B].lock) <= 1_000
+
+
 def test_a_late_repeat_does_not_cost_the_place() -> None:
     world = Clocked()
     world.acquire(A)

@@ -124,3 +124,40 @@ def test_a_lost_lease_is_not_released_and_not_extended() -> None:
     assert not hold.mark_released()
     assert not hold.extended(1000, hold.deadline, hold.deadline)
     assert hold.state is LeaseState.LOST
+
+
+def watched(schedule: Schedule, ttl_ms: int, renew_from: float, *, renew: bool = True) -> LeaseRecord:
+    """A hold whose renewal is planned for a third of its ttl from then."""
+    hold = hold_of(ttl_ms, renew_from, renew=renew)
+    schedule.add(hold, 0.0)
+    schedule.replan(hold, 0.0)
+    return hold
+
+
+def test_what_is_soon_due_is_renewed_with_what_is_due() -> None:
+    schedule = Schedule()
+    first = watched(schedule, 6_000, 0.0)
+    soon = watched(schedule, 6_000, 0.09)
+    later = watched(schedule, 6_000, 0.11)
+    assert schedule.due(1.99) == [], "nothing is renewed early for its own sake"
+    assert schedule.due(2.0) == [first, soon]
+    assert schedule.next_at() == later.next_at
+    assert schedule.due(3.0) == [later]
+
+
+def test_how_soon_is_a_part_of_its_own_ttl() -> None:
+    schedule = Schedule()
+    first = watched(schedule, 60_000, 0.0)
+    short = watched(schedule, 6_000, 18.2)
+    assert short.next_at - first.next_at < 0.25
+    assert schedule.due(20.0) == [first], "a sixtieth of its ttl is less than what is left until it is due"
+
+
+def test_what_is_not_renewed_is_not_taken_along() -> None:
+    schedule = Schedule()
+    first = watched(schedule, 6_000, 0.0)
+    ends = watched(schedule, 2_100, 0.0, renew=False)
+    assert 2.0 < ends.deadline < 2.1
+    assert schedule.due(2.0) == [first]
+    assert ends.state is LeaseState.HELD, "its time is not over"
+    assert schedule.next_at() == ends.deadline

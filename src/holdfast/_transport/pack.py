@@ -30,9 +30,9 @@ def _bytes(arg: str | int | bytes) -> bytes:
 
 def pack_script(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> bytes:
     """EVALSHA of a script."""
-    if not args or type(args[0]) is not str or script.name == "renew_many":
-        return b"".join(_pack_parts(script, keys, args))
     varying = script.varying
+    if not varying or not args or type(args[0]) is not str:
+        return b"".join(_pack_parts(script, keys, args))
     before, behind = pack_around(script, keys, args, varying)
     token = args[0].encode()
     if varying == 1:
