@@ -16,7 +16,7 @@ local scripts = {
   end,
   rw_renew = function(KEYS, ARGV)
     -- A reader that was handed the lock's own key: the queue has to be gone through.
-    if string.find(ARGV[1], '^[^:]*:r%.') and redis.call('GETRANGE', KEYS[1], 0, 199) == ARGV[1] then
+    if string.find(ARGV[1], '^[^:]*:r%.') and redis.call('GETRANGE', KEYS[1], 0, #ARGV[1]) == ARGV[1] then
       return -1
     end
 -- #include rw_renew
