@@ -309,7 +309,7 @@ class Server:
         directives.update(self._config)
         arguments = [str(self.executable)]
         if self.password is not None:
-            # In a file, since everybody may see the arguments of a process.
+            # In a file, since all users may see the arguments of a process.
             hidden = "".join(f"\\x{byte:02x}" for byte in self.password.encode())
             file = os.open(self.directory / "password.conf", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with open(file, "w", encoding="ascii") as written:
@@ -326,7 +326,7 @@ class Server:
         self._wait_ready()
 
     def _wait_ready(self) -> None:
-        # Asked over its Unix socket: nobody else can be answering there, and TCP is bound before it is made.
+        # Asked over its Unix socket: no other server can be answering there, and TCP is bound before it is made.
         process = self._owned.process
         assert process is not None
         deadline = time.monotonic() + self._start_timeout_s
@@ -395,7 +395,7 @@ class _Owned:
         """End and reap both; the directory stays. A forked child does nothing: they are its parent's."""
         if os.getpid() != self._owner_pid:
             return
-        if self._guard is not None:  # first: once the server is reaped, its pid may be anybody's
+        if self._guard is not None:  # first: once the server is reaped, its pid may be another process's
             self._guard.kill()
             self._guard.wait()
             assert self._guard.stdin is not None

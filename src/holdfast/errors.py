@@ -157,7 +157,7 @@ def _shown(value: object) -> str:
 
 
 class AcquireTimeout(HoldfastError, TimeoutError):
-    """`acquire(timeout=...)` gave up: somebody else held it until the timeout ended. Nothing was acquired.
+    """`acquire(timeout=...)` gave up: another client held it until the timeout ended. Nothing was acquired.
 
     Fields: `kind` and `name` of what was waited for, `waited_s`, `holder` (the token of its holder, or None where that
     is not known). Way out: a longer `timeout`; `lock.holder()` and `holdfast status` say who holds it.
@@ -191,7 +191,7 @@ class AcquireTimeout(HoldfastError, TimeoutError):
 class AcquireCancelled(HoldfastError):
     """The `Cancel` object given to `acquire` was set while it waited (threads only). Nothing was acquired.
 
-    Fields: `kind` and `name` of what was waited for. Way out: none is needed; somebody asked for this.
+    Fields: `kind` and `name` of what was waited for. Way out: none is needed; this was asked for.
     """
 
     kind: str
@@ -267,7 +267,7 @@ class LeaseLost(HoldfastError):
     """The lease ended before it was released: what it protects may be in use by its next holder.
 
     Fields: `kind` and `name` of what it was a lease of, `reason`: "expired" (it was not renewed in time), "taken" (the
-    server does not know it any more, or gave it to somebody else), "max_hold" (its `max_hold` is over), "closed" (its
+    server does not know it any more, or gave it to another client), "max_hold" (its `max_hold` is over), "closed" (its
     client was closed), "forked" (this process is a fork of the one that holds it), "watchdog ended" (the thread that
     renews it could not run). Way out: stop writing, have the resource check fencing tokens, acquire a new lease.
     """
@@ -278,7 +278,7 @@ class LeaseLost(HoldfastError):
 
     def __init__(self, name: str, reason: str, kind: str = "lock") -> None:
         super().__init__(
-            f"the lease of {kind} {name!r} is lost ({reason}); somebody else may hold it now",
+            f"the lease of {kind} {name!r} is lost ({reason}); another client may hold it now",
             kind=kind,
             name=name,
             reason=reason,
@@ -295,8 +295,8 @@ def _of(about: str | None) -> str:
 
 
 class ServerError(HoldfastError):
-    """The server answered with an error, or with something that is not an answer. The command was not executed, as a
-    rule: errors that can come half-way through a command say so.
+    """The server answered with an error, or with something that is not an answer. Usually the command was not
+    executed: errors that can come half-way through a command say so.
 
     Fields: `node` (its address), `kind` (the server's error word, as "NOAUTH"; "nonsense" for what is no answer),
     `server_message`, `about` (what was asked for, as "lock 'orders:42'"; None where no key was involved). Way out: the

@@ -127,7 +127,7 @@ class Trouble:
         self._held: list[tuple[LeaseRecord, asyncio.AbstractEventLoop | None]] = []
         self._plans: list[_Plan] = []
         self._timeouts: list[str | None] = []
-        #: Names for which somebody has tried to acquire; and what was asked for and never came, to be told at the end.
+        #: Names that were tried to acquire; and what was asked for and never came, to be told at the end.
         self._tried: set[str] = set()
         self._unused: list[str | None] = []
         hook.observer = self
@@ -137,11 +137,11 @@ class Trouble:
     def lose(self, name: str | None = None, reason: str = "taken") -> int:
         """Let all leases of that lock that are held now be lost, at once; returns how many there were.
 
-        As if a renewal had found that somebody else holds the lock: `lost` is set, callbacks run, `ensure_held()` and
+        As if a renewal had found that another client holds the lock: `lost` is set, callbacks run, `ensure_held()` and
         `release()` raise `LeaseLost` with this `reason`, an asyncio body is cancelled. The server is left alone: there
         the lock stays taken until its ttl is over.
 
-        Raises `ConfigurationError` for a name that nobody has acquired in this test: it is misspelt, as a rule.
+        Raises `ConfigurationError` for a name that was not acquired in this test: usually it is misspelt.
         """
         _check(name, reason)
         with self._guard:
@@ -165,9 +165,9 @@ class Trouble:
             self._plans.append(_Plan(name, after_s, reason))
 
     def acquire_times_out(self, name: str | None = None) -> None:
-        """From now on nobody gets that lock: `acquire` raises `AcquireTimeout` at once, whatever its timeout.
+        """From now on that lock cannot be acquired: `acquire` raises `AcquireTimeout` at once, whatever its timeout.
 
-        `try_acquire` returns None. Ends with the test, or with `end()`, which raises `ConfigurationError` when nobody
+        `try_acquire` returns None. Ends with the test, or with `end()`, which raises `ConfigurationError` when no one
         has tried to get it.
         """
         _check(name, "")

@@ -34,7 +34,7 @@ def test_a_free_lock(server: embedded.Server, unique_name: str) -> None:
     }
     assert (report["last_fencing_token"], report["slots"], report["sharers"]) == (None, None, 0)
     said = holdfast("status", unique_name, url=server.url).stdout.decode()
-    assert "nobody" in said and unique_name in said
+    assert "no one" in said and unique_name in said
 
 
 def test_a_held_lock_with_a_waiter(valkey_server: embedded.Server, unique_name: str) -> None:

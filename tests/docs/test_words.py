@@ -56,6 +56,17 @@ BANNED_ON_PAGES = {
     r"(?<!there\s)(?:is|are) no (?!longer|more|one)[a-z-]+": "is not a …",
     r"wherefore|thereof|whereof|thereby": "plain words",
 }
+#: Nor in the package, comments and docstrings included.
+BANNED_IN_PACKAGE = {
+    r"nobody|somebody": "no client, none, another client; or the passive",
+    r"everybody|anybody": "all, all clients; any client",
+    r"deeds?": "action, request, change",
+    r"heirs?": "next holder, new master",
+    r"strangers?": "foreign client, user",
+    r"so many": "that many, a number",
+    r"anew": "again, over",
+    r"as a rule|one day": "usually; later",
+}
 #: (path, phrase): why it is right there.
 ALLOWED: dict[tuple[str, str], str] = {}
 
@@ -96,6 +107,11 @@ def test_sources_are_plain_english() -> None:
     assert report(sources(), BANNED) == []
 
 
+def test_the_package_is_plain_english() -> None:
+    package = ROOT / "src" / "holdfast"
+    assert report([path for path in sources() if package in path.parents], BANNED_IN_PACKAGE) == []
+
+
 def test_pages_are_plain_english() -> None:
     assert report(pages(), BANNED | BANNED_ON_PAGES) == []
 
@@ -109,6 +125,7 @@ def test_nothing_is_allowed_in_vain() -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
+        ("Nobody waits\nwhere so\nmany do", [(1, "Nobody"), (2, "so many")]),
         ("It shall wait.", [(1, "shall")]),
         ("one\nthat was seen of\nlate", [(2, "of late")]),
         ("# kept for\n# ever", [(1, "for # ever")]),
@@ -116,4 +133,4 @@ def test_nothing_is_allowed_in_vain() -> None:
     ],
 )
 def test_what_is_found(text: str, found: list[tuple[int, str]]) -> None:
-    assert [(line, said) for line, said, _ in finds(text, BANNED)] == found
+    assert [(line, said) for line, said, _ in finds(text, BANNED | BANNED_IN_PACKAGE)] == found

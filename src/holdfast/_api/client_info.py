@@ -10,7 +10,7 @@ from holdfast._core.tokens import client_of, is_ours
 
 __all__ = ["CLIENT_INFO_MS", "client_id_of", "client_key", "introduction"]
 
-#: How long a client's description stays on the server, ms; it is written anew at half of that.
+#: How long a client's description stays on the server, ms; it is written again at half of that.
 CLIENT_INFO_MS = 86_400_000
 
 

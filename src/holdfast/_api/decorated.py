@@ -1,7 +1,7 @@
 """Which functions `locked` can decorate: those whose body has run when the call has ended. The same for both APIs.
 
-A generator function returns at once, and its body runs later, without the lock. So do a coroutine function that nobody
-awaits inside the lock and a context manager made of a generator.
+A generator function returns at once, and its body runs later, without the lock. So do a coroutine function that
+is not awaited inside the lock and a context manager made of a generator.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def check_callable(argument: str, function: Any) -> None:
 
 
 def refuse_coroutine_function(argument: str, function: Any) -> None:
-    """For functions that threads call, and of which nobody would await what they return."""
+    """For functions that threads call, and whose results are not awaited."""
     from inspect import isasyncgenfunction, iscoroutinefunction
 
     for called in (function, getattr(function, "__call__", None)):  # noqa: B004
         if iscoroutinefunction(called) or isasyncgenfunction(called):
-            raise ConfigurationError(argument, function, "a plain function; nobody awaits what it returns")
+            raise ConfigurationError(argument, function, "a plain function; what it returns is not awaited")
 
 
 def check_result(
@@ -75,7 +75,7 @@ def check_result(
     if isgenerator(result) or isasyncgen(result):
         what = "a generator"
     elif iscoroutine(result):
-        result.close()  # nobody will await it
+        result.close()  # it will not be awaited
         what = "a coroutine"
     elif isinstance(result, (AbstractContextManager, AbstractAsyncContextManager)):
         body = getattr(result, "gen", None)

@@ -32,7 +32,7 @@ class Holder:
     client_since: datetime | None = None
 
     def __str__(self) -> str:
-        # Anybody may have written any of this.
+        # Any client may have written this.
         host, pid, program, token = (shown(each, 128) for each in (self.host, self.pid, self.program, self.token))
         who = f"{host}, pid {pid} ({program})" if self.host else f"token {token}"
         since = f" since {self.since:%Y-%m-%d %H:%M:%S} UTC" if self.since else ""
@@ -57,12 +57,12 @@ class LockStatus:
 
     @property
     def held(self) -> bool:
-        """Whether anybody holds it."""
+        """Whether it is held."""
         return self.holder is not None
 
     @property
     def since(self) -> datetime | None:
-        """When it was granted to its holder, by the server's clock; None when it is free, or nobody knows."""
+        """When it was granted to its holder, by the server's clock; None when it is free, or unknown."""
         return None if self.holder is None else self.holder.since
 
     @property

@@ -1,4 +1,4 @@
-"""Where `holdfast.testing` looks on, and gets in between. Costs one comparison while nobody does."""
+"""Where `holdfast.testing` looks on, and gets in between. Costs one comparison otherwise."""
 
 from __future__ import annotations
 

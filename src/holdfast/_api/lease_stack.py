@@ -1,8 +1,8 @@
 """Which lease a `with` block of a lock object leaves, and which one a candidate resigns.
 
-One object may be entered by many threads or tasks at once, so the leases are kept by who entered. A block that is
-left by somebody else than who entered it (an exit stack closed in another thread, an asynchronous fixture) gets its
-lease all the same when there is no doubt which one it is.
+One object may be entered by many threads or tasks at once, so the leases are kept by who entered. A block that
+another thread or task leaves than the one that entered it (an exit stack closed in another thread, an asynchronous
+fixture) gets its lease all the same when there is no doubt which one it is.
 
 Blocks of one thread need not be left in the reverse order: generators take turns. So each is known by the frame that
 runs its `with`, too.
@@ -43,7 +43,7 @@ class LeaseStack(Generic[W, L]):
     def pop(self, owner: W, frame: object = None) -> L:
         """The owner leaves a block: that of `frame`, or else its innermost one.
 
-        RuntimeError when nobody can tell which lease that is.
+        RuntimeError when it is ambiguous which lease that is.
         """
         own = self._leases.get(owner)
         if own is None or (own[-1][1] is not frame and frame is not None):
@@ -115,7 +115,7 @@ class Leads(Generic[W, L]):
         return next((lease for lease in leases if not self._over(lease)), leases[-1] if leases else None)
 
     def forget(self, lease: L) -> None:
-        """Nobody here leads by that lease any more."""
+        """That lease leads no longer."""
         for owner, known in tuple(self._leases.items()):
             if known is lease:
                 self._leases.pop(owner, None)

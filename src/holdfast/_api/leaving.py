@@ -5,7 +5,7 @@ Law: what is done here in a finalizer takes no lock and waits for nothing.
 Theory: a signal handler may raise between the end of a block and the first step of `__exit__`, where neither the
 `with` statement nor `__exit__` can catch it. But `with` looks `__exit__` up before it calls `__enter__`, keeps what it
 found, and lets go of it when the statement is over, in whatever way. So what it finds is an object for that block
-alone: when it dies uncalled, nobody is going to leave the block any more, and its lease is given back. A traceback
+alone: when it dies uncalled, the block will not be left any more, and its lease is given back. A traceback
 that is kept does not keep it, since it is in no frame of Python code: that is why it is a `partial`.
 
 `async with` lets go of it once it has the coroutine of `__aexit__`, which may be interrupted before its first step. So
@@ -84,7 +84,7 @@ def _enters(raw: bytes, at: int) -> bool:
 
 
 def _take(owner: Any, block: Block) -> None:
-    """Nobody is going to leave it."""
+    """Its block will not be left."""
     lease, block[:] = block[0], (None,)
     if lease is not None:
         owner._not_left(lease)

@@ -51,7 +51,7 @@ TTL_MAX_S = 365 * 86_400
 WAIT_MAX_S = 10 * TTL_MAX_S
 #: Longer names are a mistake too (a whole document as the name).
 NAME_MAX_BYTES = 1_024
-#: One script takes them all, and nobody else is served meanwhile.
+#: One script takes them all, and no other client is served meanwhile.
 NAMES_MAX = 100
 #: A grant of permits looks at every holder.
 PERMITS_MAX = 10_000

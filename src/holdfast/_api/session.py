@@ -94,7 +94,7 @@ class SessionBase:
         return self._ifeq
 
     def disown(self, lease: Any) -> None:
-        """Nobody holds anything by that lease any more. Takes no lock: finalizers call it."""
+        """Nothing is held by that lease any more. Takes no lock: finalizers call it."""
         for owner in lease._owners:
             held = self.owners.get(owner)
             if held is not None and held() in (lease, None):

@@ -100,7 +100,7 @@ def _check_threads(client: Any, wrong: bool = False) -> None:
 
 
 def asyncio_topology(place: Any) -> Callable[[], Topology[aio.Node]]:
-    """For an asyncio client: what makes the servers, anew for every event loop."""
+    """For an asyncio client: what makes the servers, for each event loop its own."""
     from holdfast._transport.aio import Node, node_of_client
     from holdfast._transport.single import SingleTopology
 

@@ -159,7 +159,7 @@ class Client:
 
             lease = await locks.adopt(job["lease"])
 
-        It is renewed by this client from now on, with these options; `max_hold` counts anew. The fencing token is the
+        It is renewed by this client from now on, with these options; `max_hold` starts over. The fencing token is the
         one it had. The name and the namespace are the same on both sides.
 
         Raises `LeaseLost` when it has ended meanwhile (its time was over, or it was adopted and released elsewhere), and
@@ -353,7 +353,7 @@ class Client:
             async def ship(order_id: int) -> None: ...
 
         `template`: a format string over the function's parameters. `timeout`: seconds to wait for the lock, then
-        `AcquireTimeout`. `skip_if_held`: do not wait and return None when somebody else holds it. `reentrant`: as in
+        `AcquireTimeout`. `skip_if_held`: do not wait and return None when it is held. `reentrant`: as in
         `lock`. Signature and types are kept. A loss cancels the body, as by `async with`.
         """
         from holdfast._async.decorators import locked

@@ -123,15 +123,15 @@ class Election(Enterable[Lease]):
                 if not lease._hold.check_expired(clock()):
                     await lease.release()
             except BaseException:
-                lease._abandon()  # nobody else has it any more
+                lease._abandon()  # no other reference is left
                 raise
 
     async def leader(self) -> Holder | None:
-        """Who leads, since when, where; None when nobody does. Only good for reporting."""
+        """Who leads, since when, where; None when there is no leader. Only good for reporting."""
         return await self._lock.holder()
 
     def observe(self, poll: Duration = 1.0) -> AsyncIterator[Holder | None]:
-        """The leader of now, and again whenever it has changed (None: nobody leads); never ends by itself.
+        """The leader of now, and again whenever it has changed (None: no leader); never ends by itself.
 
         Asks every `poll` seconds: a lead shorter than that can go unseen.
         """

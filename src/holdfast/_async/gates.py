@@ -1,4 +1,4 @@
-"""Latches, events and barriers: what many wait for, and nobody holds."""
+"""Latches, events and barriers: what is waited for, and not held."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         code, offset = frame.f_code, frame.f_lasti
         del frame
         me = id(task)
-        owned_as = self._owned_as if task is not None else ()  # without a task nobody can be told from anybody else
+        owned_as = self._owned_as if task is not None else ()  # without a task, owners cannot be told apart
         owners = ((owned_as[0], me),) if len(owned_as) == 1 else tuple([(kind, me) for kind in owned_as])
         for owner in owners:
             lease = session.lease_of(owner[0]) if owner in session.owners else None
@@ -82,7 +82,7 @@ class Acquirable(AcquirableBase, Generic[L]):
                     release_ask = None  # it is not the usual one
                 if got.sent_at >= driver.introduce_at:
                     session.introduce(driver, got.sent_at)
-                asking.pop(token, None)  # not in a `finally`: an exception there would find nobody to give it back
+                asking.pop(token, None)  # not in a `finally`: after an exception there, it would not be given back
                 # No variable here has the lease, which a kept traceback would keep.
                 return self._granted(driver, hold, owners, task, code, offset, release_ask)
         except RequestFailed as failure:
@@ -91,7 +91,7 @@ class Acquirable(AcquirableBase, Generic[L]):
                 failure.name, failure.label = self._name, self._label
             raise session.public(failure) from None
         except BaseException as error:
-            # Somewhere before the caller got it: nobody else would give it back. (Where it was cancelled while it
+            # Somewhere before the caller got it: it is given back here or not at all. (Where it was cancelled while it
             # waited for an answer, the protocol has seen to that.)
             if hold is not None and driver.finish(hold):
                 for owner in owners:
@@ -140,7 +140,7 @@ def release(
 
 
 async def wait_turn(session: Session, name: str, kind: str, acquisition: Acquisition, protocol: Protocol[R]) -> R:
-    """Run the waiting for a turn that is no lease: what interrupts it leaves nobody in the queue."""
+    """Run the waiting for a turn that is no lease: an interruption leaves nothing in the queue."""
     try:
         driver = session.driver
     except BaseException:

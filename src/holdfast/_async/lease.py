@@ -49,7 +49,7 @@ class Lease:
             await write(row, fence=lease.fencing_token)
             lease.ensure_held()
 
-    It does not promise that nobody else holds the lock at this moment: a process can be stopped between a look at the
+    It does not promise that no other client holds the lock at this moment: a process can be stopped between a look at the
     clock and what it does next. That is what `fencing_token` is for.
     """
 
@@ -198,7 +198,7 @@ class Lease:
 
         This object is at its end then, as after `release()`: it renews nothing more, and a block under it releases
         nothing. The lock stays held, and the fencing token is kept. It has to be adopted within the time that
-        `remaining()` says: nobody renews it meanwhile. The text is as good as the lease: who has it can release it.
+        `remaining()` says: it is not renewed meanwhile. The text is as good as the lease: who has it can release it.
 
         Only for the lease of a lock, and not over a quorum. Sends nothing. Raises `LeaseLost` and `LeaseReleased` when
         it had ended.
@@ -220,7 +220,7 @@ class Lease:
             raise
         except BaseException:
             if hold.half_released():
-                driver.spawn_release(hold)  # nobody gets the text
+                driver.spawn_release(hold)  # the text does not reach the caller
             raise
 
     async def release(self) -> None:
@@ -330,7 +330,7 @@ class Lease:
         if ours and self._hold.state is LeaseState.LOST and isinstance(error, asyncio.CancelledError):
             self._unwatch()
             if self._driver.exiting:
-                return  # nobody will look at what comes out of it
+                return  # its exception would not be seen
             raise self._ended("async with") from error
         try:
             await self._release()
@@ -369,7 +369,7 @@ class Lease:
         self._abandon()
 
     def _abandon(self) -> None:
-        """Nobody is going to release it: give it back in the background. For finalizers, too: takes no lock."""
+        """It will not be released: give it back in the background. For finalizers, too: takes no lock."""
         hold = self._hold
         if self._entries:
             del self._entries[-1]

@@ -225,7 +225,7 @@ class _Left:
         _lefts.add(self)
 
     def take(self, driver: AioDriver) -> None:
-        """Nobody runs its loop: what it holds is lost, and what it waits for is given up."""
+        """Its loop does not run any more: what it holds is lost, and what it waits for is given up."""
         for make in driver.take_over():
             self.add(make)
         try:
@@ -265,7 +265,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _collected(drivers: list[AioDriver], left: _Left) -> None:
-    """Nobody has the client any more."""
+    """The client was garbage-collected."""
     for driver in drivers:
         if driver.loop.is_closed() and not driver.ended:
             left.take(driver)
@@ -273,7 +273,7 @@ def _collected(drivers: list[AioDriver], left: _Left) -> None:
 
 
 def _release_all() -> None:
-    """At the interpreter's end: release what event loops have left behind, so that nobody has to wait for a ttl."""
+    """At the interpreter's end: release what event loops have left behind, so that others need not wait for a ttl."""
     running = []
     for session in tuple(_sessions):
         session.closed = True

@@ -77,7 +77,7 @@ class Leasable(Acquirable[L], Enterable[L]):
         return await self._acquire(None if timeout is None else timeout_of(timeout), sys._getframe(1))
 
     async def try_acquire(self) -> L | None:
-        """Acquire it if it is free and nobody waits for it; None otherwise, at once."""
+        """Acquire it if it is free and has no waiters; None otherwise, at once."""
         try:
             # sync: return self._acquire(0.0, None, sys._getframe(1))
             return await self._acquire(0.0, sys._getframe(1))
@@ -180,7 +180,7 @@ class Lock(Leasable[Lease]):
         return self._exclusive.give_back(token, self._ttl_ms)
 
     def _record_of(self, token: str, fence: int, extensions: int) -> LeaseRecord:
-        """What that token holds, be it acquired elsewhere, where it was extended so often. Nobody watches it yet."""
+        """What that token holds, be it acquired elsewhere, where it was extended that often. Not watched yet."""
         record = self._make_record(token, Grant(fence, clock()))
         if extensions:
             # Its next extension outdates all of them.
@@ -210,7 +210,7 @@ class Lock(Leasable[Lease]):
         return LockStatus(self._name, holder, waiters, fence)
 
     async def locked(self) -> bool:
-        """Whether anybody holds it at this moment. Only good for reporting: the answer may be old when it comes."""
+        """Whether it is held at this moment. Only good for reporting: the answer may be old when it comes."""
         return (await self._inspect()).holder != ""
 
     async def holder(self) -> Holder | None:

@@ -1,4 +1,4 @@
-"""Ending a protocol that nobody will drive any more.
+"""Ending a protocol that will not be driven any more.
 
 Law: a protocol that is left where it waits is told so, and what it does then is done as far as that takes no time.
 It is not told by `GeneratorExit`, as by `coroutine.close()`: that must not be answered with an effect, and a protocol
@@ -19,7 +19,7 @@ _TOLD_MAX = 20
 
 
 class Abandoned(BaseException):
-    """Thrown into a protocol that nobody drives any further."""
+    """Thrown into a protocol that is not driven any further."""
 
 
 def abandon(protocol: Protocol[Any], at_once: Mapping[type[Effect[Any]], Callable[[Any], Any]] | None = None) -> None:

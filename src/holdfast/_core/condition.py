@@ -1,4 +1,4 @@
-"""The condition of a lock: wait until somebody who holds the lock says that something has changed.
+"""The condition of a lock: wait until a holder of the lock says that something has changed.
 
 Laws: waiting releases the lock and queues in one step; a notification moves waiters into the lock's queue in one
 step, in arrival order, and is not spent on a process that has gone; a waiter that leaves passes on what it
@@ -74,7 +74,7 @@ class ConditionTurn(Acquisition):
                 self.claim_ms,
                 self.keys.inboxes,
                 self.holder,
-                # Called by a holder that then died, nobody hands over: look within a ttl.
+                # Called by a holder that then died, it is not handed over: look within a ttl.
                 min(settings.signal_recheck_ms, ttl_ms),
                 settings.tombstone_ms if self.stray_holder else 0,
             ),

@@ -218,7 +218,7 @@ class Random(Effect[float]):
 
 
 class Spawn(Effect[None]):
-    """Run a protocol in the background, soon; nobody waits for it. It handles its own trouble."""
+    """Run a protocol in the background, soon; it is not waited for. It handles its own trouble."""
 
     __slots__ = ("protocol",)
 

@@ -1,9 +1,9 @@
 """Several locks at once, under one lease.
 
-Laws: all or none reaches the caller; whatever order callers name them in, nobody waits for somebody who waits for
-him; one fencing token, greater than every earlier one of each lock.
+Laws: all or none reaches the caller; deadlock-free, whatever the order in which callers name them; one fencing token,
+greater than every earlier one of each lock.
 
-Theory: everybody takes locks in the same order (by slot, then by name), so that a circle of waiting cannot close.
+Theory: all clients take locks in the same order (by slot, then by name), so that a circle of waiting cannot close.
 Where all keys share a slot, or there is one server, that is one script: it takes what is free up to the first
 busy one and queues there, so that a wake-up is all it waits for. Over several slots the same is done slot by slot, and
 what is held already is extended while waiting for the rest; at the end all are extended together and told of the
@@ -138,7 +138,7 @@ def turns_for(
 async def acquire(turns: Sequence[MultiTurn], timeout_s: float | None, *, listening: bool = False) -> Grant | Busy:
     """Take all turns in their order, waiting `timeout_s` in all.
 
-    Raises `LeaseLost` when we were held up for so long that one was lost while waiting for another.
+    Raises `LeaseLost` when one was lost while waiting for another.
     """
     if len(turns) == 1:
         return await wait_for(turns[0], timeout_s, listening=listening)

@@ -154,7 +154,7 @@ def _is(value: Reply, token: str) -> bool:
 
 
 async def _holder(keys: LockKeys, request_timeout_s: float) -> str:
-    """What the lock's key holds, or "". As far as tokens are long: it may be anybody's value, of any size."""
+    """What the lock's key holds, or "". As far as tokens are long: it may be another program's value, of any size."""
     try:
         ask = Command(("GETRANGE", keys.lock, 0, TOKEN_MAX - 1), request_timeout_s, key=keys.lock, fits=MAYBE)
         value = await once_more(ask)

@@ -38,7 +38,7 @@ class LeaseState(enum.Enum):
     HELD = "held"
     #: Still valid, but the last renewal failed.
     SUSPECT = "suspect"
-    #: Ended without a release: somebody else may hold the lock.
+    #: Ended without a release: another client may hold the lock.
     LOST = "lost"
     #: Given back by its owner.
     RELEASED = "released"
@@ -68,7 +68,7 @@ _NO_TTL_MS = 1 << 62
 #: A server's clock that was set back by less than this is not worth a request.
 _CLOCK_SLACK_MS = 1_000
 
-#: A renewal of a lease that nobody has extended.
+#: A renewal of a lease that was never extended.
 RENEWAL = Order()
 #: Plans that are left for the heap's owner without waking it.
 _PLANNED_MAX = 1_000
@@ -183,7 +183,7 @@ class LeaseRecord:
 
     @property
     def is_left_over(self) -> bool:
-        """Whether an extension that is answered now left the server something that nobody relies on: to be given back.
+        """Whether an extension that is answered now left the server something that is not relied on: to be given back.
 
         Not where it was lost before its time was over ("taken"): what is left of the votes of a quorum keeps others out
         for as long as the holder was told. Nor what a closing client gives back itself.
@@ -201,7 +201,7 @@ class LeaseRecord:
         return True
 
     def lose(self, reason: str) -> None:
-        """It is not held any more, and nobody released it."""
+        """It is not held any more, and was not released."""
         if self.alive and self._end():
             self.reason = reason
             self.state = LeaseState.LOST
@@ -236,7 +236,7 @@ class LeaseRecord:
         return self.state is LeaseState.RELEASED
 
     def mark_taken(self) -> None:
-        """For who has released it, and finds that it was not held any more: it is lost, and nobody else told of it."""
+        """For who has released it, and finds that it was not held any more: it is lost, and not told of elsewhere."""
         self.reason = "taken"
         self.state = LeaseState.LOST
 
@@ -274,8 +274,8 @@ class LeaseRecord:
     def lasts(self, ms: int) -> None:
         """The server says how long it keeps it, where that is longer than it was asked for now.
 
-        If nothing has ever asked for that much, its clock was set back: nobody else would get in before it has caught
-        up, should the holder die. The next renewal sets the time anew.
+        If nothing has ever asked for that much, its clock was set back: no other client would get in before it has
+        caught up, should the holder die. The next renewal sets the time again.
         """
         self.overlong = ms > self.most_ms + _CLOCK_SLACK_MS
 

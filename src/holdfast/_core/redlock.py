@@ -39,7 +39,7 @@ __all__ = ["Quorum", "QuorumFailed", "acquire", "give_back", "inspect", "release
 #: A proposed fencing token is so far ahead of the fastest member's clock: more than a round trip varies.
 _HINT_SLACK_US = 1_000
 _FOR_EVER_MS = 1 << 62
-#: Last rounds are looked through for those that nobody needs any more when there are so many, and twice what was left.
+#: When there are this many last rounds, those that are not needed any more go; the next time at twice what was left.
 _LAST_ROUNDS_MIN = 1000
 
 
@@ -138,7 +138,7 @@ class Quorum:
             )
 
     def complain(self) -> None:
-        """Raise what was noted, and look anew the next time: it may have been put right."""
+        """Raise what was noted, and look again the next time: it may have been put right."""
         wrong, self.wrong = self.wrong, None
         if wrong is not None:
             self.run_ids = [None] * self.size
@@ -626,8 +626,8 @@ async def release(
 ) -> bool:
     """Release on every member; False when it was not ours any more. Raises `QuorumFailed`; what did not answer is
     owed all the same. `unsure`: members that may grant it still."""
-    everybody = range(quorum.size)
-    answers = await _release_all(quorum, keys, token, ttl_ms, everybody, set(unsure or ()))
+    members = range(quorum.size)
+    answers = await _release_all(quorum, keys, token, ttl_ms, members, set(unsure or ()))
     released = sum(type(answer) is int and answer > 0 for answer in answers)
     not_ours = sum(type(answer) is int and answer == 0 for answer in answers)
     if released >= quorum.need:

@@ -245,7 +245,7 @@ _EXPECTED: dict[object, str] = {
 class Taken(NamedTuple):
     """The answer of an asking script: another one holds it. `place` in the queue, with 0 the next; -1: not queued.
 
-    `remaining_ms`: -1 where nobody knows. `arrival`: what keeps the place, µs on the server's clock.
+    `remaining_ms`: -1 where it is unknown. `arrival`: what keeps the place, µs on the server's clock.
     """
 
     remaining_ms: int
@@ -255,7 +255,7 @@ class Taken(NamedTuple):
 
     @property
     def ask_again(self) -> bool:
-        """Nobody holds it: there is more to clear away than one call does."""
+        """It is free: there is more to clear away than one call does."""
         return self.remaining_ms == 0 and not self.holder
 
 
@@ -423,7 +423,7 @@ def _is_decimal(text: str) -> bool:
 def wake_of(reply: Reply, channel: str) -> tuple[str, Wake] | None:
     """Whom a message of the inbox is for, and what it says: None where it is not a message.
 
-    `grant TOKEN FENCE CLAIM_MS` or `ask TOKEN`. Anybody may publish there: what cannot be read asks to look.
+    `grant TOKEN FENCE CLAIM_MS` or `ask TOKEN`. Any client may publish there: what cannot be read asks to look.
     """
     if not (isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message" and reply[1] == channel.encode()):
         return None

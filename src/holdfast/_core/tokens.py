@@ -10,7 +10,7 @@ __all__ = ["TOKEN_MAX", "client_of", "is_ours", "make_token"]
 _OURS = re.compile(r"[0-9a-f]{24}:[^:]*:[0-9]+\+?")
 
 
-#: No token has more characters; of longer values no more is read, since they are somebody else's.
+#: No token has more characters; of longer values no more is read, since they are not ours.
 TOKEN_MAX = 200
 
 

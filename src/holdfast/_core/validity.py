@@ -5,7 +5,7 @@ and ends before the server's time for the key can end, whichever of the two cloc
 
 Theory: a server grants ttl at some moment between sending and reply; the earliest is the sending. Two
 machines' clocks may differ in rate; `DRIFT` is far above what any quartz does (20 to 200 ppm), `MARGIN_S`
-covers the millisecond that servers round to and the time between a look at the clock and the deed.
+covers the millisecond that servers round to and the time between a look at the clock and what follows from it.
 """
 
 from __future__ import annotations

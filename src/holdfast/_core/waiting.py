@@ -11,7 +11,7 @@ lease begins with it, and its first renewal stretches it to the ttl. Otherwise, 
 asking again, which stretches it as well. All asking scripts answer in the same form:
 
     {1, fencing token, …}                                  granted (also to a repeat)
-    {0, ms until it is worth looking again (-1: nobody knows), a holder, place (-1: not queued), arrival_us}
+    {0, ms until it is worth looking again (-1: unknown), a holder, place (-1: not queued), arrival_us}
     {0, 0, "", place, arrival_us}    there is more to clear away than one call does: ask again at once
     {-1}                                                   this token was given back before
     {less than that, …}                                    refused: `Acquisition.refused` makes the error of it
@@ -256,7 +256,7 @@ class Acquisition:
 
 
 def request_timeout_for(ttl_ms: int, settings: Settings) -> float:
-    """How long to wait for one answer, s: never so long that a lease could not be renewed in between."""
+    """How long to wait for one answer, s: short enough for a lease to be renewed in between."""
     return max(0.05, min(settings.request_timeout_s, ttl_ms / 3000))
 
 
@@ -386,7 +386,7 @@ class _Waiting:
             raise lacking from None
         if not self.waits and failure.kind == "refused":
             return False
-        self.listening = False  # listen anew: the inbox may have gone with the server
+        self.listening = False  # listen again: the inbox may have gone with the server
         again = await self.retry.again(failure)
         self.now = await Now()
         return again
@@ -422,7 +422,7 @@ class _Waiting:
         return self._over() if self.waits and self._is_over() else None
 
     async def _taken(self, taken: Taken) -> Grant | Busy | None:
-        """Somebody else holds it: take a place in the queue, and sleep there."""
+        """Another client holds it: take a place in the queue, and sleep there."""
         if taken.ask_again:
             # More dead waiters come first than one call looks at; each call leaves fewer.
             if taken.place >= 0:

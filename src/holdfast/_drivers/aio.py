@@ -82,7 +82,7 @@ REDIRECT_LEAST_S = 0.05
 _ASKING = pack_command(("ASKING",))
 #: Commands after which a session needs its connection no more.
 _SESSION_ENDS = frozenset({"EXEC", "DISCARD", "UNWATCH"})
-#: Commands that would hold up everybody else on a shared connection.
+#: Commands that would hold up all others on a shared connection.
 _BLOCKING = frozenset(
     {
         "BLPOP",
@@ -98,12 +98,12 @@ _BLOCKING = frozenset(
         "WAIT",
     }
 )
-#: The session of calls that wait for replicas: they hold up each other, but nobody else.
+#: The session of calls that wait for replicas: they hold up each other only.
 _SYNC_SESSION = "sync"
 
 
 class _Waiter:
-    """Somebody who may be woken: a wake-up that finds nobody waiting is kept."""
+    """A waiter that may be woken: a wake-up that comes before it waits is kept."""
 
     __slots__ = ("future", "kept")
 
@@ -149,7 +149,7 @@ class AioDriver:
         self.closed = False
         #: `close` has done all it does.
         self.ended = False
-        #: It is closed because the process ends: tasks of other threads are ended, and nobody looks at how they end.
+        #: It is closed because the process ends: tasks of other threads are ended, and how they end does not matter.
         self.exiting = False
         #: What was still under way then.
         self.unconfirmed = 0
@@ -256,7 +256,7 @@ class AioDriver:
         """Acquire with this token: by `first` alone where that is granted in time, else by the protocol.
 
         `first`: the protocol's first request, ready but for the token; None where there is no such one. `start(token,
-        timeout_s, sent)` makes the protocol; `sent`: its first request, which queues nobody, was sent already.
+        timeout_s, sent)` makes the protocol; `sent`: its first request, which does not queue, was sent already.
         """
         if first is None or self._moves or self.contention.expects(first.key):
             return await self.run(start(token, timeout_s, False))
@@ -333,7 +333,7 @@ class AioDriver:
         except (StopIteration, RequestFailed):
             return
         except BaseException:
-            # Out of a signal handler, as a rule. Who runs an event loop runs it once more to close it.
+            # Usually out of a signal handler. The loop is run once more to close it.
             if not any(task.get_coro() is work for task in asyncio.all_tasks(self.loop)):
                 if work is not None:
                     work.close()
@@ -368,7 +368,7 @@ class AioDriver:
         abandon(protocol, self._at_once)
 
     def _let_go(self, begun: Awaitable[Any] | None) -> None:
-        """Nobody awaits it any more."""
+        """It is not awaited any more."""
         if asyncio.iscoroutine(begun):
             frame = getattr(begun, "cr_frame", None)
             asked = None if frame is None else frame.f_locals.get("future")
@@ -537,7 +537,7 @@ class AioDriver:
             link.abort()  # what it owes or has watched does not matter any more
             if isinstance(error, RequestFailed):
                 if error.kind == "MOVED":
-                    self.topology.redirect(server, error)  # the session has to begin anew, at the right node
+                    self.topology.redirect(server, error)  # the session has to start over, at the right node
                 self._in_trouble(server, error)
             raise
         if command.session is None or word in _SESSION_ENDS:
@@ -670,7 +670,7 @@ class AioDriver:
             server.opening = None
 
     def _inbox_broken(self, inbox: Inbox) -> None:
-        """Those who wait look for themselves, and open it anew."""
+        """The waiters look for themselves, and open it again."""
         self._reopening[inbox.node].broke(clock())
         self._ask_all_waiters()
 
@@ -724,7 +724,7 @@ class AioDriver:
         return True
 
     def spawn_release(self, hold: LeaseRecord) -> None:
-        """Release in the background what nobody wants any more; trouble is left to the ttl."""
+        """Release in the background what is not wanted any more; trouble is left to the ttl."""
         self.spawn(hold.release())
 
     def unwatch(self, hold: LeaseRecord) -> None:
@@ -736,7 +736,7 @@ class AioDriver:
         hold.stop_renewing()
 
     def give_back(self, hold: LeaseRecord) -> None:
-        """Its lease never reached anybody, or its block ended without a release. For finalizers, in whatever thread."""
+        """Its lease reached no caller, or its block ended without a release. For finalizers, in whatever thread."""
         self._to_give_back.append(hold)
         try:
             self.loop.call_soon_threadsafe(self._sweep)
@@ -825,7 +825,7 @@ class AioDriver:
                     call()
 
     def begin_end(self) -> None:
-        """Nothing is granted from now on, nobody waits any more, and what is held is lost, and told so."""
+        """Nothing is granted from now on, all waiting ends, and what is held is lost, and told so."""
         if self.closed:
             return
         self.closed = True
@@ -847,7 +847,7 @@ class AioDriver:
         return holds
 
     def take_over(self) -> list[Callable[[], Protocol[Any]]]:
-        """What somebody else has to undo, since nobody runs our loop; `close` may have been interrupted."""
+        """What another loop has to undo, since ours does not run any more; `close` may have been interrupted."""
         if self.loop.is_closed():
             for task in asyncio.all_tasks(self.loop):
                 _throw_away(task)
@@ -869,7 +869,7 @@ class AioDriver:
 
     async def _end(self) -> None:
         servers = self.topology.nodes()
-        # First those who wait, so that nobody is handed what we release.
+        # First the waiters, so that none of them is handed what we release.
         if not await self._until(lambda: not self.asking, LEAVE_S):
             for server in servers:
                 server.abort()
@@ -912,7 +912,7 @@ class AioDriver:
                 await asyncio.sleep(0)
 
     def _bodies_ended(self) -> bool:
-        """Whether nobody but those who close runs under what we still have to release."""
+        """Whether only the tasks that close run under what we still have to release."""
         return not any(
             hold in self._unreleased and getattr(body, "task", None) not in closers
             for body, hold in self.bodies.items()
@@ -1021,7 +1021,7 @@ def _is_interruption(task: asyncio.Task[Any]) -> bool:
 
 
 def _heed(future: asyncio.Future[Any]) -> None:
-    """Nobody waits for it, and nobody minds how it ends."""
+    """It is not waited for, and how it ends does not matter."""
     future.add_done_callback(_retrieve)
 
 

@@ -1,4 +1,4 @@
-"""The background: runs what was spawned (give-backs, releases), without anybody waiting for it.
+"""The background: runs what was spawned (give-backs, releases), without a caller that waits for it.
 
 Law: what is added is run, or handed over when the client ends; a server that hangs holds up only what it is asked for.
 """
@@ -100,10 +100,10 @@ class Background(Worker):
 
     @property
     def unfinished(self) -> bool:
-        """Whether a protocol has not ended, and nobody has taken it over."""
+        """Whether a protocol has neither ended nor been taken over."""
         return bool(self._unfinished)
 
-    def everybody(self) -> list[Background]:
+    def all(self) -> list[Background]:
         """It, and its lanes."""
         return [self, *snapshot(self._lanes)]
 
@@ -114,7 +114,7 @@ class Background(Worker):
         """
         self._over = self._over or last
         taken = []
-        for one in self.everybody():
+        for one in self.all():
             one._stopping = True
             taken += one._take()
             if one.thread is not None:
@@ -122,7 +122,7 @@ class Background(Worker):
         return taken
 
     def _take(self) -> list[tuple[Protocol[None], Effect[Any] | None]]:
-        """What nobody has come to. What sleeps belongs to the thread as long as that is there."""
+        """What has not been started. What sleeps belongs to the thread as long as that is there."""
         taken: list[tuple[Protocol[None], Effect[Any] | None]] = []
         while len(self._inbox):
             given = self._inbox.get(0.0)

@@ -1,7 +1,7 @@
 """Ends clients of threads: one, or all of a process side by side.
 
-Laws: nobody is granted anything by a client that ends; who waits is out of the queues before anything is released, so
-that no lock is handed to the client itself; who holds is told before the lock is released; all of it together takes
+Laws: a client that ends grants nothing; its waiters are out of the queues before anything is released, so
+that no lock is handed to the client itself; holders are told before the lock is released; all of it together takes
 no longer than the budget, however many clients, leases and servers that hang.
 
 Theory: first every client is marked as closed, which ends the waiting, and tells the holders. Then what is to be
@@ -244,7 +244,7 @@ class _Errands:
         self._new.append((errand, None, None))
 
     def resume(self, driver: Ends, protocol: Protocol[Any]) -> None:
-        """Go on with what was interrupted: nobody knows what has come of the request it waits for."""
+        """Go on with what was interrupted: it is not known what has come of the request it waits for."""
         if getattr(protocol, "cr_frame", None) is None:
             driver.undone.pop(id(protocol), None)  # it has ended
             return

@@ -1,6 +1,6 @@
 """Asking many servers at once from one thread.
 
-Laws: everything is sent before anything is read; a server that hangs holds up nobody but those who ask it alone; a
+Laws: everything is sent before anything is read; a server that hangs holds up only what asks it alone; a
 connection that owes a reply is used for nothing else until that has come.
 
 Theory: the caller's thread sends on one connection to each server and polls them all. When enough have answered, it
@@ -83,7 +83,7 @@ class _Waker:
                 pass
 
 
-#: Those that nobody uses. Not one for each thread: a signal handler may ask in the middle of another call.
+#: Those that are not in use. Not one for each thread: a signal handler may ask in the middle of another call.
 _wakers: list[_Waker] = []
 
 
@@ -115,7 +115,7 @@ class _Group:
 
 
 class Dialler:
-    """Makes connections to one server, in a thread that is there while somebody wants one."""
+    """Makes connections to one server, in a thread that is there while one is wanted."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

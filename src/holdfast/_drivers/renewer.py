@@ -197,7 +197,7 @@ class Renewals:
 
 
 class _Renewer(Worker):
-    """Renews at one node; a server that hangs holds up nobody else."""
+    """Renews at one node; a server that hangs holds up nothing else."""
 
     name = "holdfast-renewer"
 

@@ -1,7 +1,7 @@
 """Calls users' functions: the callbacks for a loss.
 
 Laws: who finds a loss waits for none of them, and is hurt by none of them; that no thread can be started is no reason
-to tell nobody.
+to leave it untold.
 
 Theory: each has a thread of its own, so that one that hangs holds up no other. Where none can be started (the limits of
 a container, the interpreter's end), they take turns on a spare thread, which was started when the first one was
@@ -43,7 +43,7 @@ class Teller:
         self._stopped = False
 
     def prepare(self) -> None:
-        """Somebody is to be told one day: have a thread for that day."""
+        """There will be something to tell: have a thread for it."""
         spare = self._spare
         if self._stopped or (spare is not None and spare.is_alive()):
             return

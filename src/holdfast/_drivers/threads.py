@@ -160,7 +160,7 @@ class ThreadDriver:
     def look_for_patches(self) -> None:
         """What we wait in has been replaced since we began. By gevent or eventlet?
 
-        Then a driver that has done nothing yet begins anew; any other one has locks, threads and connections of before,
+        Then a driver that has done nothing yet starts over; any other one has locks, threads and connections of before,
         which would hold up every greenlet, and is refused. ConfigurationError.
         """
         library = who_patched()
@@ -174,7 +174,7 @@ class ThreadDriver:
                     "before. Patch first thing in the program, or make the client after it (in a worker after fork)",
                 )
             self.after_fork(_new_client_id())
-        # Or it was somebody else: a test, as a rule.
+        # Or it was other code: usually a test.
         self.patchable_local, self.patchable_socket = threading.local, socket.socket
 
     def _is_used(self) -> bool:
@@ -254,7 +254,7 @@ class ThreadDriver:
         """Acquire with this token: by `first` alone where that is granted in time, else by the protocol.
 
         `first`: the protocol's first request, ready but for the token; None where there is no such one. `start(token,
-        timeout_s, sent)` makes the protocol; `sent`: its first request, which queues nobody, was sent already.
+        timeout_s, sent)` makes the protocol; `sent`: its first request, which does not queue, was sent already.
         """
         if first is None or cancel is not None or self.contention.expects(first.key):
             return self.run(start(token, timeout_s, False), cancel)
@@ -380,7 +380,7 @@ class ThreadDriver:
         except RequestFailed as failure:
             if command.session is not None:
                 if failure.kind == "MOVED":
-                    self.topology.redirect(node, failure)  # the session has to begin anew, at the right node
+                    self.topology.redirect(node, failure)  # the session has to start over, at the right node
                 self._in_trouble(node, failure)
                 raise
             return self._elsewhere(node, failure, partial(_command_at, command, until))
@@ -558,7 +558,7 @@ class ThreadDriver:
             lock.release()
 
     def inbox_broken(self, node: Node) -> None:
-        """Its waiters look for themselves, and open it anew."""
+        """Its waiters look for themselves, and open it again."""
         wire = self._inbox_of.pop(node, None)
         if wire is not None:
             wire.close()
@@ -573,7 +573,7 @@ class ThreadDriver:
             wakes.put(Wake(Wake.ASK))
 
     def deliver(self, reply: Reply) -> None:
-        """What came in the inbox. For nobody: its give-back is under way."""
+        """What came in the inbox. Not waited for: its give-back is under way."""
         wake = wake_of(reply, self.channel)
         wakes = self._waiters.get(wake[0]) if wake is not None else None
         if wake is not None and wakes is not None:
@@ -584,8 +584,8 @@ class ThreadDriver:
     def watch(self, hold: LeaseRecord) -> None:
         """Renew it and look after its deadline, until `unwatch`.
 
-        Raises `ClientClosed` when the client was closed meanwhile, `CannotStartThread` when nobody can look after it;
-        it is given back then.
+        Raises `ClientClosed` when the client was closed meanwhile, `CannotStartThread` when no thread can look
+        after it; it is given back then.
         """
         at = self.schedule.add(hold, self._random.random())
         try:
@@ -614,7 +614,7 @@ class ThreadDriver:
         self.schedule.remove(hold)
 
     def extending(self, hold: LeaseRecord, ttl_ms: int, asked_at: float) -> Order:
-        """It is going to be asked to last so long, with this order."""
+        """It is going to be asked to last this long, with this order."""
         with self.lock:
             order, at = self.schedule.extending(hold, ttl_ms, asked_at)
             if at is not None:
@@ -642,7 +642,7 @@ class ThreadDriver:
         self._dropped.append(hold)
 
     def give_back(self, hold: LeaseRecord) -> None:
-        """Its lease never reached anybody, or its block ended without a release. As `drop`, but it is released soon."""
+        """Its lease reached no caller, or its block ended without a release. As `drop`, but it is released soon."""
         self._to_give_back.append(hold)
         self._watchdog.poke()
 
@@ -675,7 +675,7 @@ class ThreadDriver:
         self._background.add(protocol)
 
     def spawn_release(self, hold: LeaseRecord) -> None:
-        """Release in the background what nobody wants any more; trouble is left to the ttl."""
+        """Release in the background what is not wanted any more; trouble is left to the ttl."""
         self._background.add(_ignoring_trouble(hold.release()))
 
     def renew(self, holds: Sequence[LeaseRecord]) -> None:
@@ -724,7 +724,7 @@ class ThreadDriver:
         return self._background.starved() or self.teller.starved() or closing.starved()
 
     def watchdog_ended(self) -> None:
-        """Nobody keeps the times: what is held counts as lost at once, since nobody would tell of its end."""
+        """No thread keeps the times: what is held counts as lost at once, since its end would not be noticed."""
         self._watchdog = Watchdog(self)
         with self.lock:
             for hold in self.schedule:
@@ -822,7 +822,7 @@ class ThreadDriver:
 
     def join_background(self, until: float) -> None:
         """Wait for its threads, but not longer than that."""
-        for one in (self._watchdog, *self._background.everybody()):
+        for one in (self._watchdog, *self._background.all()):
             one.join(until)
         self._renewals.join(until)
         self._watchdog.disown()

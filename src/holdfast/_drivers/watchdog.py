@@ -96,7 +96,7 @@ class Watchdog(Worker):
         self.poke()
 
     def check(self, node: Node) -> None:
-        """Somebody relies on the inbox of that node: ask for a sign of life when it has been quiet for long."""
+        """The inbox of that node is relied on: ask for a sign of life when it has been quiet for long."""
         if node not in self._pong_until and clock() - self._heard_at.get(node, float("inf")) > INBOX_QUIET_S:
             self._to_check.append(node)
             self.poke()

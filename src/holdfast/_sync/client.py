@@ -144,7 +144,7 @@ class Client:
 
             lease = locks.adopt(job["lease"])
 
-        It is renewed by this client from now on, with these options; `max_hold` counts anew. The fencing token is the
+        It is renewed by this client from now on, with these options; `max_hold` starts over. The fencing token is the
         one it had. The name and the namespace are the same on both sides.
 
         Raises `LeaseLost` when it has ended meanwhile (its time was over, or it was adopted and released elsewhere),
@@ -336,8 +336,8 @@ class Client:
             def ship(order_id: int) -> None: ...
 
         `template`: a format string over the function's parameters. `timeout`: seconds to wait for the lock, then
-        `AcquireTimeout`. `skip_if_held`: do not wait and return None when somebody else holds it. `reentrant`: as in
-        `lock`. Signature and types are kept. A loss is raised at the end, as by `with`.
+        `AcquireTimeout`. `skip_if_held`: do not wait and return None when it is held. `reentrant`: as in `lock`.
+        Signature and types are kept. A loss is raised at the end, as by `with`.
         """
         from holdfast._sync.decorators import locked
 

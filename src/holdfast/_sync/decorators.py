@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Skipped(Exception):
-    """It is held by somebody else, and not waited for."""
+    """It is held by another client, and not waited for."""
 
 
 class _Held(Enterable[Lease]):

@@ -110,15 +110,15 @@ class Election(Enterable[Lease]):
                 if not lease._hold.check_expired(clock()):
                     lease.release()
             except BaseException:
-                lease._abandon()  # nobody else has it any more
+                lease._abandon()  # no other reference is left
                 raise
 
     def leader(self) -> Holder | None:
-        """Who leads, since when, where; None when nobody does. Only good for reporting."""
+        """Who leads, since when, where; None when there is no leader. Only good for reporting."""
         return self._lock.holder()
 
     def observe(self, poll: Duration = 1.0) -> Iterator[Holder | None]:
-        """The leader of now, and again whenever it has changed (None: nobody leads); never ends by itself.
+        """The leader of now, and again whenever it has changed (None: no leader); never ends by itself.
 
         Asks every `poll` seconds: a lead shorter than that can go unseen.
         """

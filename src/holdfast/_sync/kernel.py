@@ -112,7 +112,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         except Cancelled:
             raise AcquireCancelled(self._name, self._label) from None
         except BaseException as error:
-            # Somewhere before the caller got it: nobody else would give it back.
+            # Somewhere before the caller got it: it is given back here or not at all.
             if hold is not None and driver.finish(hold):
                 for owner in owners:
                     session.owners.pop(owner, None)
@@ -166,7 +166,7 @@ def wait_turn(
     protocol: Protocol[R],
     cancel: Cancel | None = None,
 ) -> R:
-    """Run the waiting for a turn that is no lease: what interrupts it leaves nobody in the queue."""
+    """Run the waiting for a turn that is no lease: an interruption leaves nothing in the queue."""
     driver = session.driver
     try:
         if cancel is not None:

@@ -48,8 +48,8 @@ class Lease:
             write(row, fence=lease.fencing_token)
             lease.ensure_held()
 
-    It does not promise that nobody else holds the lock at this moment: a process can be stopped between a look at the
-    clock and what it does next. That is what `fencing_token` is for.
+    It does not promise that no other client holds the lock at this moment: a process can be stopped between a look at
+    the clock and what it does next. That is what `fencing_token` is for.
     """
 
     __slots__ = (
@@ -184,7 +184,7 @@ class Lease:
 
         This object is at its end then, as after `release()`: it renews nothing more, and a block under it releases
         nothing. The lock stays held, and the fencing token is kept. It has to be adopted within the time that
-        `remaining()` says: nobody renews it meanwhile. The text is as good as the lease: who has it can release it.
+        `remaining()` says: it is not renewed meanwhile. The text is as good as the lease: who has it can release it.
 
         Only for the lease of a lock, and not over a quorum. Sends nothing. Raises `LeaseLost` and `LeaseReleased` when
         it had ended.
@@ -206,7 +206,7 @@ class Lease:
             raise
         except BaseException:
             if hold.half_released():
-                driver.spawn_release(hold)  # nobody gets the text
+                driver.spawn_release(hold)  # the text does not reach the caller
             raise
 
     def release(self) -> None:
@@ -312,7 +312,7 @@ class Lease:
         self._abandon()
 
     def _abandon(self) -> None:
-        """Nobody is going to release it: give it back in the background. For finalizers, too: takes no lock."""
+        """It will not be released: give it back in the background. For finalizers, too: takes no lock."""
         hold = self._hold
         if self._entries:
             del self._entries[-1]

@@ -111,7 +111,7 @@ _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    """At the process's end: release what is held, so that nobody has to wait for a ttl."""
+    """At the process's end: release what is held, so that others need not wait for a ttl."""
     sessions = tuple(_sessions)
     for session in sessions:
         session.finalizer.detach()

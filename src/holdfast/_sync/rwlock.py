@@ -35,11 +35,11 @@ class ReadLease(Lease):
     __slots__ = ()
 
     def upgrade(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> WriteLease:
-        """Become the writer without letting go: waits until the other readers have left, before everybody queued.
+        """Become the writer without letting go: waits until the other readers have left, ahead of the queue.
 
-        The write lease comes on top of this one: releasing it leaves a reader, releasing this one ends that. Nobody
-        writes between the two. Raises `UpgradeRefused` when another reader is upgrading already (both would wait for
-        each other), `AcquireTimeout`, `AcquireCancelled` (this lease then goes on), `LeaseLost` when this one has
+        The write lease comes on top of this one: releasing it leaves a reader, releasing this one ends that. No other
+        client writes between the two. Raises `UpgradeRefused` when another reader is upgrading already (both would wait
+        for each other), `AcquireTimeout`, `AcquireCancelled` (this lease then goes on), `LeaseLost` when this one has
         ended.
         """
         record = self._hold
@@ -51,14 +51,14 @@ class ReadLease(Lease):
 
 
 class WriteLease(Lease):
-    """The right to write; nobody else has one of either kind."""
+    """The right to write: exclusive, no readers and no other writer."""
 
     __slots__ = ("_beneath",)
 
     _beneath: ReadLease
 
     def downgrade(self) -> ReadLease:
-        """Become a reader in one step: nobody writes in between, and readers that wait come in at once.
+        """Become a reader in one step: no writer comes in between, and readers that wait come in at once.
 
         Ends this lease and returns the other one (after an upgrade: the lease that was upgraded). Raises `LeaseLost` or
         `LeaseReleased` when this one has ended. When the answer is lost, both are given back.
@@ -108,7 +108,7 @@ class _Side(TurnLeasable[L]):
 class ReadLock(_Side[ReadLease]):
     """The reading side of a shared lock, made by `RWLock.read`. As a context manager it acquires without a limit.
 
-    A reader waits until no writer holds it and nobody who came earlier waits.
+    A reader waits until no writer holds it and no earlier waiter is left.
     """
 
     _label = "read lock"
@@ -172,7 +172,7 @@ class RWLock:
         with rw.write() as lease: ...
 
     First come first served; readers that follow each other are let in together. So a writer waits for the readers
-    before it and for nobody who came later, and readers wait for at most the writers before them.
+    before it and for no later one, and readers wait for at most the writers before them.
 
     It does not promise that a reader whose lease was lost has stopped reading: check `lease.ensure_held()`.
     """

@@ -52,13 +52,13 @@ class Semaphore(TurnLeasable[Lease]):
     def acquire(self, timeout: Duration | None = None, cancel: Cancel | None = None, *, permits: int = 1) -> Lease:
         """Acquire this many permits under one lease, waiting in FIFO order. Otherwise as `Lock.acquire`.
 
-        Raises `TooManyPermits` when there are not so many at all, `DeclarationMismatch` when another client declared
+        Raises `TooManyPermits` when the limit is lower, `DeclarationMismatch` when another client declared
         another number.
         """
         return self._acquire(timeout_of(timeout), cancel, sys._getframe(1), _mark(permits))
 
     def try_acquire(self, *, permits: int = 1) -> Lease | None:
-        """Acquire this many permits if they are free and nobody waits; None otherwise, at once."""
+        """Acquire this many permits if they are free and there are no waiters; None otherwise, at once."""
         try:
             return self._acquire(0.0, None, sys._getframe(1), _mark(permits))
         except AcquireTimeout:
@@ -67,7 +67,7 @@ class Semaphore(TurnLeasable[Lease]):
     def resize(self, permits: int) -> int:
         """Change for all how many permits there are, and let in who fits; returns how many there were (0: unknown).
 
-        When there are fewer than are held now, the holders keep theirs and nobody comes in until enough are back;
+        When there are fewer than are held now, the holders keep theirs, and no permit is granted until enough are back;
         waiters for more than there are get `TooManyPermits`. Clients may go on declaring the old number or the new.
         """
         session = self._session

@@ -1,7 +1,7 @@
 """Multiplexed connections to servers, for asyncio.
 
 Laws: nothing is repeated here but a script that the server does not know yet; replies are matched to requests in
-order, also those that nobody waits for any more; a connection that has been silent for too long gets no new
+order, also those that are no longer waited for; a connection that has been silent for too long gets no new
 requests.
 
 Theory: one connection per server carries the commands of all tasks. What is submitted within one turn of the
@@ -82,7 +82,7 @@ async def _connect(node: Node) -> Any:
         connection = node.make()
         _half_made.add(connection)
         node.tls = is_tls(connection)
-        # Nothing is repeated behind our back; and nobody would listen to notices of maintenance.
+        # Nothing is repeated behind our back; and notices of maintenance would not be read.
         connection.retry = type(connection.retry)(NoBackoff(), 0)
         connection.maint_notifications_config = None
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -107,7 +107,7 @@ def _drop(connection: Any) -> None:
 
 
 def _fail(future: asyncio.Future[Any] | Together, failure: RequestFailed) -> None:
-    """End a request. Nobody may be waiting for it any more (a cancelled task), and then nobody misses the trouble."""
+    """End a request. Where it is no longer waited for (a cancelled task), its exception counts as retrieved."""
     future.set_exception(failure)
     future.exception()  # looked at: asyncio logs what was not
 
@@ -270,12 +270,12 @@ class Wire(asyncio.Protocol):
                     return
                 elif not future.done():
                     future.set_result(reply)
-        except Exception as error:  # of the parser, which runs out of memory for some; or nobody has asked
+        except Exception as error:  # of the parser, which runs out of memory for some; or not asked for
             first = pending.popleft()[0] if pending else None
             self._nonsense(first, f"{type(error).__name__}: {error}", expected_of(None))
             return
         except BaseException:
-            # Out of a signal handler: the reply that was being looked at belongs to nobody any more.
+            # Out of a signal handler: the reply that was being looked at is no longer waited for.
             if future is not None and not future.done():
                 _fail(future, self._interrupted())
             self._end("an exception has interrupted the reading of replies")
@@ -331,8 +331,8 @@ class Wire(asyncio.Protocol):
             self._loading.discard(script.sha)
 
         # SCRIPT LOAD is what the server keeps; EVAL works also for users who may not LOAD.
-        nobody = self._loop.create_future()
-        nobody.cancel()
+        unawaited = self._loop.create_future()
+        unawaited.cancel()
         self._put((nobody, math.inf, pack_command(("SCRIPT", "LOAD", script.text)), None, MAYBE))
         future.add_done_callback(loaded)
         self._put((future, deadline, spelled_out(packed, script), None, fits))
@@ -528,7 +528,7 @@ def _forget_transport(transport: Any) -> None:
 
 
 def told_already(task: asyncio.Task[Any]) -> None:
-    """For tasks that nobody awaits: what comes out of the event loop is not logged as well."""
+    """For tasks that are not awaited: what comes out of the event loop is not logged as well."""
     error = None if task.cancelled() else task.exception()
     if isinstance(error, Exception):
         message = "Task exception was never retrieved"
@@ -603,7 +603,7 @@ class Inbox(asyncio.Protocol):
             self.abort()
 
     def check(self) -> None:
-        """Somebody relies on it: ask for a sign of life when it has been quiet for long."""
+        """It is relied on: ask for a sign of life when it has been quiet for long."""
         now = monotonic()
         if self._asked is None and self._transport is not None and now - self._heard_at > INBOX_QUIET_S:
             self._transport.write(_PING)
@@ -626,7 +626,7 @@ class Inbox(asyncio.Protocol):
             self._confirmed.set_exception(
                 RequestFailed("broken", said, self.node.name, maybe_executed=False, transient=True)
             )
-            self._confirmed.exception()  # retrieved: nobody may be waiting any more
+            self._confirmed.exception()  # retrieved: it may not be waited for any more
         if was_open:
             self._on_broken(self)
 
@@ -669,7 +669,7 @@ class Node:
     def submit(
         self, packed: bytes, request_timeout_s: float, script: Script | None = None, fits: Fits | None = None
     ) -> asyncio.Future[Any]:
-        """Send it on the connection that everybody shares. Raises `RequestFailed` when closed."""
+        """Send it on the shared connection. Raises `RequestFailed` when closed."""
         return self._shared().submit(packed, request_timeout_s, script, fits)
 
     def submit_prepared(self, request: PreparedRequest, token: str, request_timeout_s: float) -> asyncio.Future[Any]:

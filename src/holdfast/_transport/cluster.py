@@ -1,6 +1,6 @@
 """A Cluster: which node owns which slot, for both APIs.
 
-Laws: a key's slot is computed as servers do; MOVED and ASK are believed at once; the table is read anew when there is
+Laws: a key's slot is computed as servers do; MOVED and ASK are believed at once; the table is read again when there is
 reason to, from nodes that answer, and not more often than it helps.
 
 Theory: nothing is known at first, and any node answers with MOVED, which is followed; that, and any trouble at a node,

@@ -29,7 +29,7 @@ def _retrieve(future: asyncio.Future[Any]) -> None:
 
 
 class AioCluster(ClusterTopology[Node]):
-    """For asyncio: a task reads the table, and nobody waits for it but the first, a moment."""
+    """For asyncio: a task reads the table; only the first caller waits for it, briefly."""
 
     def __init__(self, seeds: Sequence[tuple[str, int]], make: Callable[[str, int], Node]) -> None:
         super().__init__(seeds, make)

@@ -24,7 +24,7 @@ __all__ = ["ThreadsCluster"]
 class ThreadsCluster(ClusterTopology[Node]):
     """For threads: one that finds the table stale has it read, and waits a moment; the others go on with the old one.
 
-    A thread of its own reads, since the nodes that it asks may hang for longer than anybody has given.
+    A thread of its own reads, since the nodes that it asks may hang for longer than a caller's timeout.
     """
 
     def __init__(self, seeds: Sequence[tuple[str, int]], make: Callable[[str, int], Node]) -> None:

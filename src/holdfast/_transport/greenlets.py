@@ -80,7 +80,7 @@ def new_poll() -> Poll:
 
 
 def poll_of_the_system() -> Any:
-    """A `select.poll()` that nobody has patched, for looks that never wait."""
+    """An unpatched `select.poll()`, for looks that never wait."""
     library = who_patched()
     if library == "gevent":
         return sys.modules["gevent.monkey"].get_original("select", "poll")()

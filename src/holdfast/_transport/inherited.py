@@ -21,7 +21,7 @@ __all__ = ["let_go", "opened", "ours"]
 _MADE_S = 0.25
 
 _ours: weakref.WeakSet[Any] = weakref.WeakSet()
-#: Which threads are making sockets: each exists before anybody knows it.
+#: Which threads are making sockets: each exists before it is registered.
 _making: dict[int, int] = {}
 
 

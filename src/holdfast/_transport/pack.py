@@ -62,7 +62,7 @@ def pack_around(
 
 
 def spelled_out(packed: bytes, script: Script) -> bytes:
-    """EVALSHA made into EVAL, which loads and runs in one go: nobody can make the server forget it in between."""
+    """EVALSHA made into EVAL, which loads and runs in one go: the server cannot forget it in between."""
     count, _, rest = packed.partition(script.head)
     text = script.text.encode()
     return b"%b$4\r\nEVAL\r\n$%d\r\n%b\r\n%b" % (count, len(text), text, rest)

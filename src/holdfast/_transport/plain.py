@@ -39,7 +39,7 @@ class Address(NamedTuple):
 
     @property
     def needs_no_names(self) -> bool:
-        """Whether connecting asks no name server, which nobody could hurry."""
+        """Whether connecting asks no name server, which cannot be given a time limit."""
         return self.path is not None or self.host == "localhost" or _is_number(self.host)
 
     def connection(self) -> Connection:

@@ -1,7 +1,7 @@
 """Blocking connections to servers, for threads.
 
 Laws: nothing is repeated here but a script that the server does not know yet; a connection on which something
-went wrong is closed, never used again; what a thread has not finished reading nobody else reads.
+went wrong is closed, never used again; what a thread has not finished reading is read by no other.
 
 Theory: the user's redis-py client says how to connect (TLS, users, Sentinel, sockets, database), and its connection
 class does that; after the handshake we write packed bytes to its socket and parse the replies ourselves. Idle
@@ -110,7 +110,7 @@ class Wire:
     def patience(self, seconds: float) -> None:
         """The longest wait for one read; 0: none.
 
-        Python keeps it over signals. The system does not: SO_RCVTIMEO begins anew after each of them.
+        Python keeps it over signals. The system does not: SO_RCVTIMEO starts over after each of them.
         """
         if seconds != self.request_timeout_s:
             self.sock.settimeout(seconds)
@@ -176,7 +176,7 @@ class Wire:
         return reply
 
     def is_idle(self) -> bool:
-        """Whether it can be used again: it has not ended, and brought nothing that nobody has asked for."""
+        """Whether it can be used again: it has not ended, and brought nothing that was not asked for."""
         if not self.stirs(0):
             return True
         if not self._is_tls:
@@ -307,7 +307,7 @@ class Node:
         self._tls = False
         self._idle: list[Wire] = []
         self._attempts: Attempts[Wire] = Attempts(Wire.close)
-        #: All connections that are open, idle or in use; those that an exception has left to nobody go by themselves.
+        #: All connections that are open, idle or in use; those that an exception has left behind go by themselves.
         self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()
         self._inbox: Wire | None = None
         self.closed = False
@@ -641,7 +641,7 @@ class Node:
                 replies = self._exchange_on(wire, packed, fits, request_timeout_s, script)
             finally:
                 on_wire(None)
-            if wire.aborted:  # after its reply had come: nobody else must get it
+            if wire.aborted:  # after its reply had come: it must reach no other caller
                 wire.close()
                 return replies
         self.put(wire)

@@ -90,7 +90,7 @@ class Command:
         while self.status is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
-            except ChildProcessError:  # somebody ignores SIGCHLD for us, so that nobody can know
+            except ChildProcessError:  # SIGCHLD is ignored (by a parent), so the status is lost
                 self.status = exits.INTERNAL
                 return
             if pid == 0:

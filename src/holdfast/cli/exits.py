@@ -32,7 +32,7 @@ USAGE = 64
 UNAVAILABLE = 69
 #: A mistake in holdfast itself (EX_SOFTWARE).
 INTERNAL = 70
-#: The lock is held by somebody else; try again later (EX_TEMPFAIL).
+#: The lock is held by another client; try again later (EX_TEMPFAIL).
 NOT_ACQUIRED = 75
 #: The lease was lost, or was about to be, and the command was ended for that.
 LEASE_LOST = 76

@@ -30,7 +30,7 @@ busy server.
 exit status: 0 when the server answered; 64 usage  69 server not available  77 access refused"""
 
 _HEADS = ("KIND", "NAME", "HELD BY", "LEFT", "SINCE", "WAITERS", "OLDEST")
-#: A table wider than the terminal is cut here: in these columns, down to so many characters.
+#: A table wider than the terminal is cut here: in these columns, down to this many characters.
 _NAME_LEAST = 12
 
 

@@ -36,7 +36,7 @@ def say(text: str) -> None:
     try:
         os.write(2, f"holdfast: {clean(text)}\n".encode("utf-8", "backslashreplace"))
     except OSError:
-        pass  # nobody listens
+        pass  # the reader is gone
 
 
 def emit_json(command: str, data: dict[str, Any], *, ok: bool = True) -> None:

@@ -132,7 +132,7 @@ def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, st
     sys.argv = [f"holdfast run {options.name} -- {os.path.basename(argv[0])}"]
     client = holdfast.connect(
         **client_options(options), ttl=options.ttl, max_hold=options.max_hold
-    )  # talks to nobody yet
+    )  # connects to nothing yet
     wanted = _wanted(client, options)
     signals = Signals()
     supervisor = Supervisor(argv, signals)
@@ -179,7 +179,7 @@ def _held_by(client: Client, name: str) -> str:
         readers = client.rwlock(name).readers()
         holder = client.lock(name).holder()
     except holdfast.HoldfastError:
-        pass  # over a quorum there are no readers; or the server has gone: then nobody can be named
+        pass  # over a quorum there are no readers; or the server has gone: then no holder can be named
     if readers:
         return f"held by {readers} clients that share it" if readers > 1 else "held by 1 client that shares it"
     return f"held by {holder}" if holder is not None else "wanted by others that came first (it was free just now)"

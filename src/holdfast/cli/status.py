@@ -91,7 +91,7 @@ def _person(holder: Holder | None) -> dict[str, Any] | None:
 
 
 def _slots(semaphore: Semaphore) -> dict[str, int] | None:
-    """What `holdfast run --slots` of the same name uses; None when nobody did for long."""
+    """What `holdfast run --slots` of the same name uses; None when there was none for long."""
     status = semaphore.status()
     return {"total": status.permits, "free": status.available, "waiters": status.waiters} if status.permits else None
 
@@ -105,7 +105,7 @@ def _print(found: dict[str, Any]) -> None:
     if found["sharers"]:
         lines.append(("held by", f"{found['sharers']} that share it"))
     elif found["holder"] is None:
-        lines.append(("held by", "nobody"))
+        lines.append(("held by", "no one"))
     else:
         lines += _about("held by", found["holder"])
     if found["last_fencing_token"] is not None:

@@ -1,6 +1,6 @@
 """A command that runs while a lease is held, and not a moment longer.
 
-Laws: the command has gone before anybody else can hold the lock; while it runs, the signals that we get it gets.
+Laws: the command has gone before another client can hold the lock; while it runs, the signals that we get it gets.
 
 Theory: a lease may be trusted up to its local deadline, which lies before the moment at which the server lets
 go (it counts from before the request was sent, and allows for clocks of different speed). The command is told to end
@@ -34,7 +34,7 @@ __all__ = ["TTL_MIN_S", "Supervisor"]
 
 #: A command cannot be ended reliably in the time that a shorter lease leaves.
 TTL_MIN_S = 1.0
-#: Told to end when this part of the lease is left, but not more than the second (s): enough for anybody.
+#: Told to end when this part of the lease is left, but not more than the second (s): enough for any program.
 _TERM_PART, _TERM_MOST_S = 1 / 4, 15.0
 #: Killed when this part of the lease is left, but not more than the second (s): no machine is that slow.
 _KILL_PART, _KILL_MOST_S = 1 / 20, 2.0

@@ -88,7 +88,7 @@ class Survey:
 
 
 def survey(url: str | None, namespace: str | None) -> Survey:
-    """Ask around. Raises when nobody can be reached, or does not let us in."""
+    """Ask around. Raises when no server can be reached, or does not let us in."""
     import holdfast
 
     holdfast.connect(url, namespace=namespace).close()  # refuses what is wrong with the arguments
@@ -313,7 +313,7 @@ def _try_a_lock(found: Survey, url: str, namespace: str | None) -> None:
             lease.extend(10)
             waiter = threading.Thread(target=wait, daemon=True)
             waiter.start()
-            # Over a quorum nobody queues: waiters ask from time to time.
+            # Over a quorum there is no queue: waiters ask from time to time.
             until = time.monotonic() + (_PATIENCE_S if found.kind != "quorum" else 0.1)
             while lock.waiters() == 0 and not waiting_errors and time.monotonic() < until:
                 time.sleep(0.005)

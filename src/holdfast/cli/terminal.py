@@ -16,7 +16,7 @@ from holdfast.cli.signals import change
 
 __all__ = ["JOB_CONTROL", "Terminal"]
 
-#: Stopped by one of these: by the terminal, and not by somebody who wants the command alone to stop.
+#: Stopped by one of these: by the terminal, and not by a sender who means the command alone.
 JOB_CONTROL = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 
 

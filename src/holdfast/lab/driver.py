@@ -1,4 +1,4 @@
-"""Runs a scheme on real servers: blocking sockets, one at a time, and no second try behind anybody's back.
+"""Runs a scheme on real servers: blocking sockets, one at a time, and no hidden second try.
 
 Law: what a scheme sends is what the server gets, once; an error reaches the scheme. A connection that failed is
 never used again.
@@ -61,7 +61,7 @@ class BlockingDriver:
 
     Args:
         addresses: one (host, port) per server; `node` of a command is the index, 0 where it has none.
-        clock_offset_s: what this client's clock is ahead of everybody's monotonic clock, s.
+        clock_offset_s: what this client's clock is ahead of the common monotonic clock, s.
         interrupt: called before every pause; may raise to end a protocol that waits.
         password: of the servers; "" where they have none.
     """

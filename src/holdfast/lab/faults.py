@@ -561,7 +561,7 @@ async def _one_restarted(stage: Stage, variant: str) -> bool:
 FAULTS: dict[str, Fault] = {
     fault.name: fault
     for fault in (
-        Fault("none", "No fault: A is inside, B tries beside it, then everybody has a turn.", _none),
+        Fault("none", "No fault: A is inside, B tries beside it, then each has a turn.", _none),
         Fault(
             "crash-in-acquire",
             "A is killed after each single command of its acquire in turn.",

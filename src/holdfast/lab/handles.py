@@ -316,7 +316,7 @@ _HOLDFAST = """This library's own lock: renewed while it is held, queued, fenced
 
 Source: `holdfast.connect(url).lock(name, ttl=…)`.
 Claim: two leases never overlap on one server that keeps its data and whose clock does not jump; a loss reaches the
-holder before anybody else can enter; a fencing token shows the resource who is late.
+holder before another client can enter; a fencing token shows the resource which writer is late.
 Weak: a server that loses its data or jumps in time grants again before the holder can know; then only the fencing
 token helps, if the resource checks it.
 """

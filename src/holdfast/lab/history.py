@@ -60,7 +60,7 @@ class Event:
 class History:
     """The events of one run with what is needed to read them.
 
-    ``exclusive`` is what the scheme promises: False for optimistic ones, which let everybody in and promise
+    ``exclusive`` is what the scheme promises: False for optimistic ones, which let all in and promise
     only that no update is lost. ``lock_keys``: the keys that *are* the lock; empty where that is not known.
     """
 

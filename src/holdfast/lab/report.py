@@ -28,8 +28,8 @@ _MEANINGS = {
     "exclusion violated": "two were inside the critical section at once",
     "lost update": "a write was wiped out by another that started from the same value",
     "foreign release": "a lock was removed by one who did not hold it",
-    "stuck": "nobody can ever acquire again",
-    "unavailable": "nobody acquired while the fault lasted",
+    "stuck": "it can never be acquired again",
+    "unavailable": "no client acquired while the fault lasted",
     "safe": "nothing of the kind happened in this play",
     NOT_RUN: "could not be played on this machine",
 }

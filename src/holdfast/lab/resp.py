@@ -14,7 +14,7 @@ class Refusal(str):
 
 
 class Push(list[Any]):
-    """A message nobody asked for (RESP3)."""
+    """An unsolicited message (RESP3)."""
 
     __slots__ = ()
 

@@ -229,7 +229,7 @@ class LabServer:
         return found
 
     async def look(self, by: str | None) -> list[str]:
-        """Report what changed since the last look: by a client, or, if by nobody, by expiry. Returns the keys."""
+        """Report what changed since the last look: by a client, or else by expiry. Returns the keys."""
         if self.paused:
             return []  # it would not answer
         try:

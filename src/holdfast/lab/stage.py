@@ -329,7 +329,7 @@ class Stage:
         self.clock: Clock | None = None
         self.numbers = itertools.count(1)
         self.counter = 0
-        #: Whether anybody has been told to acquire; what changes before that belongs to the warming up.
+        #: Whether any client has been told to acquire; what changes before that belongs to the warming up.
         self.playing = False
         self.highest_fence = 0
         self.history = History(

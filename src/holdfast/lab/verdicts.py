@@ -165,7 +165,7 @@ class _Tenancy:
 def _foreign_releases(history: History) -> list[Verdict]:
     """A command of one client removed the lock's key while it stood for the lock of another.
 
-    A key becomes the lock of the client that wrote it when that client is told "acquired". One that somebody
+    A key becomes the lock of the client that wrote it when that client is told "acquired". One that another client
     else wrote meanwhile with its release, handing the lock on, becomes the lock of the client told next. Keys that
     were there before one asked are not one's own.
     """
@@ -224,7 +224,7 @@ def _is_idle(history: History, client: str, at_ns: int) -> bool:
 
 
 def _stuck(history: History) -> list[Verdict]:
-    """The last to ask waited far longer than any lease of others, nobody holds, and a key stays forever.
+    """The last to ask waited far longer than any lease of others, there is no holder, and a key stays forever.
 
     What was waited counts from the moment when the last of the others was through.
     """
@@ -250,7 +250,7 @@ def _stuck(history: History) -> list[Verdict]:
     return [
         Verdict(
             "stuck",
-            f"{last.lane} waited {(ended - since_ns) / 1e9:.1f} s and nobody held the lock; "
+            f"{last.lane} waited {(ended - since_ns) / 1e9:.1f} s and no client held the lock; "
             f"left forever on {left[0].lane}: {keys}",
             since_ns,
             (last.lane,),
@@ -268,7 +268,7 @@ def _got_it(history: History, asked: Event) -> bool:
 
 
 def _unavailable(history: History) -> list[Verdict]:
-    """While a lasting fault was on, somebody asked, nobody held, and nobody acquired."""
+    """While a lasting fault was on, some asked, none held, and none acquired."""
     found = []
     for fault in history.of("fault"):
         if not fault.get("lasting"):
@@ -282,7 +282,7 @@ def _unavailable(history: History) -> list[Verdict]:
             found.append(
                 Verdict(
                     "unavailable",
-                    f"nobody acquired in the {(until - asked[0].at_ns) / 1e9:.1f} s that "
+                    f"no client acquired in the {(until - asked[0].at_ns) / 1e9:.1f} s that "
                     f"{asked[0].lane} asked while the fault lasted ({tries} attempts came back without)",
                     asked[0].at_ns,
                     (asked[0].lane,),
@@ -295,12 +295,12 @@ def _why_safe(history: History) -> str:
     by_client: dict[str, int] = defaultdict(int)
     for section in sections(history):
         by_client[section.client] += 1
-    inside = ", ".join(f"{client} {count}×" for client, count in by_client.items()) or "nobody"
+    inside = ", ".join(f"{client} {count}×" for client, count in by_client.items()) or "none"
     said = "".join(
         f"; {event.lane} noticed by itself that its lease was over ({_ms(history, event.at_ns)})"
         for event in history.of("lost")
     )
     refused = sum(not event.get("accepted", True) for event in history.of("wrote"))
     fenced = f"; {refused} late write refused by its fencing token" if refused else ""
-    together = "nobody together" if history.exclusive else "no update lost"
+    together = "never two inside" if history.exclusive else "no update lost"
     return f"inside: {inside}; {together}{said}{fenced}"

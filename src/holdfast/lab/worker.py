@@ -26,7 +26,7 @@ __all__ = ["Client", "main", "serve_forks"]
 
 _PAUSE_S = 0.05
 _TICK_S = 0.02
-#: How long a lock may take to be acquired for the first time, with nobody in its way.
+#: How long a lock may take to be acquired for the first time, with no contention.
 _WARM_UP_S = 20.0
 
 

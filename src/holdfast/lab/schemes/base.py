@@ -88,7 +88,7 @@ def command(*args: str | int | float, key: str | None = None, node: int | None =
 
 
 async def fresh_token() -> str:
-    """A random value nobody else has."""
+    """A random value, unique to the caller."""
     return f"{int(await Random() * 2**48):012x}{int(await Random() * 2**48):012x}"
 
 

@@ -1,4 +1,4 @@
-"""Rung 11: no lock at all; the write fails if somebody else was faster."""
+"""Rung 11: no lock at all; the write fails if another client was faster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Watch:
     """WATCH, read, MULTI, write, EXEC; again when EXEC returns nothing; UNWATCH or DISCARD on the way out.
 
     Source: the "check and set" example of the page on transactions, and the optimistic lock of the Java articles.
-    Claim: nobody waits for anybody, and no update is lost.
+    Claim: no waiting, and no update is lost.
     Weak: protects only what lies on this server and is written in the same EXEC; the work is done again after
     each conflict, and under contention again and again. What the server loses is lost.
     """
@@ -46,7 +46,7 @@ class Watch:
         return self.value
 
     async def commit(self, value: int) -> bool:
-        """MULTI, SET, EXEC; False: somebody else wrote since `begin`, and nothing was written."""
+        """MULTI, SET, EXEC; False: another client wrote since `begin`, and nothing was written."""
         opened = done = False
         said: Reply = None
         try:
@@ -65,7 +65,7 @@ class Watch:
         await self._leave("UNWATCH")
 
     async def update(self, change: Callable[[int], int]) -> int:
-        """Read, change and write until nobody came between; returns what was written."""
+        """Read, change and write until no other write came between; returns what was written."""
         while True:
             value = change(await self.begin())
             if await self.commit(value):

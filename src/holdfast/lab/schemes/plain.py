@@ -1,4 +1,4 @@
-"""Rungs 1 to 3, 5 and 6: one key, and nobody asks whose it is."""
+"""Rungs 1 to 3, 5 and 6: one key, without an owner."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Setnx(Scheme):
 
     Source: where most articles begin; the command page of SETNX shows the idea.
     Claim: SETNX succeeds for one client only.
-    Weak: a holder that dies, or whose DEL is lost, locks everybody out forever.
+    Weak: a holder that dies, or whose DEL is lost, locks all clients out forever.
     """
 
     NAME = "setnx"

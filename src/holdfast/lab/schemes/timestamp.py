@@ -34,7 +34,7 @@ class SetnxTimestamp(Scheme):
 
     async def unlock(self) -> None:
         found = text(await command("GET", self.key, key=self.key))
-        # The pattern's own care: a lock that has expired may be somebody else's by now, so leave it alone. It
+        # The pattern's own care: a lock that has expired may be another client's by now, so leave it alone. It
         # takes an expired value for one's own, though, and a running one as well.
         if found is not None and int(found) > await self._now_ms():
             await command("DEL", self.key, key=self.key)

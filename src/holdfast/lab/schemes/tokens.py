@@ -16,7 +16,7 @@ class SetNxTokenGetDel(Scheme):
     """SET key token NX PX; to unlock, GET, compare in the client, DEL.
 
     Source: articles that add an owner to `SET NX EX`, in the version without Lua.
-    Claim: nobody deletes another's lock, for the value tells whose it is.
+    Claim: no client deletes another's lock, for the value tells whose it is.
     Weak: the answer to GET is old when DEL is sent. A pause between the two (a collection of garbage, a full
     network buffer) is enough for the lock to have expired and to be another's.
     """
@@ -43,7 +43,7 @@ class SetNxToken(SetNxTokenGetDel):
     Source: "Distributed Locks with Redis", the chapter on a single instance; waiting (a pause of 50 ms, with lock,
     lockInterruptibly, tryLock, tryLock(time), unlock) as in the Java articles.
     Claim: mutual exclusion and freedom from deadlock on one server that does not fail.
-    Weak: the lock ends with its ttl even if the section does not, and nobody tells the holder. A replica that is
+    Weak: the lock ends with its ttl even if the section does not, and the holder is not told. A replica that is
     promoted before it has the key grants it again; so does a server that lost its data or whose clock jumped.
     """
 
@@ -73,7 +73,7 @@ class ObjectLocks:
     Source: the articles' generic lock service (``lock(T target)``), over rung 8.
     Claim: callers lock the thing itself and make up no key names.
     Weak: those of `set-nx-token`. Two classes that stand for one row get two keys; a class that is renamed gets
-    another key, and during a roll-out old and new exclude nobody.
+    another key, and during a roll-out old and new do not exclude each other.
     """
 
     NAME = "object"
