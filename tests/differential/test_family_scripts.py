@@ -452,14 +452,14 @@ class Waits(Machine):
             if token in lock.waiting:
                 lock.waiting.remove(token)
             result = 1
-            heir = None
-            while pass_on and self.waiters and heir is None:
+            successor = None
+            while pass_on and self.waiters and successor is None:
                 first = self.waiters.pop(0)
-                heir = None if is_dead(first) else first
-            if heir:
-                lock.waiting.append(heir)
+                successor = None if is_dead(first) else first
+            if successor:
+                lock.waiting.append(successor)
                 if not holds and not lock.holder:
-                    self.tell("ask", heir)
+                    self.tell("ask", successor)
         if holds:
             result = 2
         if holds or not lock.holder:

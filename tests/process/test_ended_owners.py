@@ -57,7 +57,7 @@ def foreign(main: Callable[[], None]) -> None:
 STARTS = pytest.mark.parametrize("start", [None, foreign], ids=["thread", "foreign thread"])
 
 
-def heir(number: int, act: Callable[[], Any], start: Any) -> Any:
+def successor(number: int, act: Callable[[], Any], start: Any) -> Any:
     """What `act` gives in another thread that has got the system's number of one that has ended."""
     for _ in range(ATTEMPTS):
         ident, got = in_thread(lambda: act() if threading.get_ident() == number else None, start)
@@ -87,11 +87,11 @@ def test_a_thread_with_the_number_of_an_ended_one_does_not_own_its_lease(
         acquire = acquire_of(locks, unique_name, kind)
         number, lease = in_thread(acquire, start)
         assert lease.state.name == "HELD"
-        second = heir(number, acquire, start)
+        second = successor(number, acquire, start)
         assert isinstance(second, holdfast.AcquireTimeout), second  # neither inside nor AlreadyHeld
         lease.release()  # by any thread that has the handle
         assert lease.state.name == "RELEASED"
-        third = heir(number, acquire, start)
+        third = successor(number, acquire, start)
         assert third.state.name == "HELD"
         third.release()
 
@@ -105,7 +105,7 @@ def test_another_thread_cannot_use_the_condition_of_an_ended_thread(
         changed = locks.condition(lock)
         number, lease = in_thread(lock.acquire, start)
         for operation in (changed.notify, lambda: changed.wait(timeout=0)):
-            assert type(heir(number, operation, start)) is holdfast.NotHeld
+            assert type(successor(number, operation, start)) is holdfast.NotHeld
         assert lease.state.name == "HELD"
         lease.release()
 
@@ -114,7 +114,7 @@ def test_a_reader_with_the_number_of_an_ended_one_reads(valkey_server: embedded.
     with holdfast.connect(valkey_server.url) as locks:
         side = locks.rwlock(unique_name).read()
         number, lease = in_thread(side.acquire)
-        second = heir(number, side.acquire, None)
+        second = successor(number, side.acquire, None)
         assert isinstance(second, holdfast.Lease) and second is not lease and second.token != lease.token
         lease.release()
         second.release()

@@ -191,22 +191,22 @@ def test_a_replica_takes_over_the_slot(face: Face, unique_name: str, how: str) -
         own.clients[owner].pexpire(key(unique_name), 60_000)  # WAIT is about what its own connection wrote
         assert own.clients[owner].wait(1, 30_000) == 1
         getattr(own.servers[owner], how)()
-        heir = own.clients[owner + 3]
-        eventually(lambda: heir.info("replication")["role"] == "master", "its replica took over", FAILOVER_S)
-        assert heir.get(key(unique_name)) == lease.token
-        eventually(lambda: extended(lease), "the holder found the heir", FAILOVER_S)
-        token = waiting_token(heir, unique_name)
-        eventually(lambda: new_inbox(heir, token), "and so did the waiter", FAILOVER_S)
+        successor = own.clients[owner + 3]
+        eventually(lambda: successor.info("replication")["role"] == "master", "its replica took over", FAILOVER_S)
+        assert successor.get(key(unique_name)) == lease.token
+        eventually(lambda: extended(lease), "the holder found the new master", FAILOVER_S)
+        token = waiting_token(successor, unique_name)
+        eventually(lambda: new_inbox(successor, token), "and so did the waiter", FAILOVER_S)
         lease.release()
         second = waiting.result(FAILOVER_S)
         assert second.fencing_token > lease.fencing_token
         if how == "pause":
             own.servers[owner].resume()  # it learns that it owns nothing any more
             second.extend(30)
-            assert heir.get(key(unique_name)) == second.token
+            assert successor.get(key(unique_name)) == second.token
             eventually(lambda: own.clients[owner].info("replication")["role"] == "slave", "it follows", FAILOVER_S)
         second.release()
-        assert not heir.exists(key(unique_name))
+        assert not successor.exists(key(unique_name))
 
 
 def extended(lease: Any) -> bool:

@@ -17,8 +17,8 @@ A line ends when its owner finds no turn behind it, or has lost what it held. Tu
 one. Two lines of one lock do no harm, any more than two clients do.
 
 Threads: a turn becomes the owner by one store, and looks for that itself; waking it is only a hint. Who hands on looks
-afterwards whether the heir has left, and who leaves looks afterwards whether it was made the owner: at least one of
-them sees the other, and both may call `settle`.
+afterwards whether the successor has left, and who leaves looks afterwards whether it was made the owner: at least one
+of them sees the other, and both may call `settle`.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Line:
         #: It has ended; since the server is in trouble, which each turn has to see for itself.
         self.dead = self.failed = False
 
-    def heir(self) -> Turn | None:
+    def successor(self) -> Turn | None:
         """The first that waits."""
         waiters = self.waiters
         while waiters:
@@ -141,11 +141,11 @@ class Line:
         """The owner has left: the next turn is the owner, or the line ends. Idempotent."""
         with self.lines.guard:
             while self.owner.over and not self.dead:
-                heir = self.heir()
-                if heir is None:
+                successor = self.successor()
+                if successor is None:
                     self.die()
                 else:
-                    self.owner = heir
+                    self.owner = successor
         self.owner.ring()
 
     def lasts(self, now: float) -> bool:
@@ -249,17 +249,17 @@ class Turn:
         hold = line.hold
         if line.dead or hold is None:
             return False
-        heir = line.heir()
-        if heir is None:
+        successor = line.successor()
+        if successor is None:
             line.die()
             return False
         if line.tenure is None:
             line.tenure = Tenure(hold.token, hold.fence, now)
         if not line.lasts(now):
             line.tenure.over = True
-        line.owner = heir
-        heir.ring()
-        if heir.over:
+        line.owner = successor
+        successor.ring()
+        if successor.over:
             line.settle()
         return not line.dead
 

@@ -13,7 +13,8 @@ local function ask(...)
 end
 
 local function number(key)
-  return tonumber(string.match(ask('GETRANGE', key, 0, 31) or '', '^%d+') or 0)
+  local LAST_BYTE = 31 -- numbers are shorter; what else is there may be of any size
+  return tonumber(string.match(ask('GETRANGE', key, 0, LAST_BYTE) or '', '^%d+') or 0)
 end
 
 local function held_by_many(key)
