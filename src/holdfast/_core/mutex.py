@@ -51,7 +51,7 @@ def renewal_of_one_key(acquisition: Acquisition, keys: LockKeys, ttl_ms: int, re
     )
 
 
-#: So many locks at a time in one call of a script: it takes the server a third of a millisecond.
+#: This many locks at a time in one call of a script: it takes the server a third of a millisecond.
 EACH_MAX = 32
 
 
@@ -71,7 +71,7 @@ def acquire_each(keys: LockKeys, ttl_ms: int, settings: Settings) -> Each:
 
 
 def release_each(keys: LockKeys) -> Each:
-    """To be released if nobody waits. The number is 1."""
+    """To be released if there are no waiters. The number is 1."""
     return Each("release_each", (keys.lock, keys.queue), ())
 
 

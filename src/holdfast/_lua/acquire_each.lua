@@ -1,4 +1,4 @@
--- Acquire each of several locks that nobody holds and nobody waits for, independently of the others.
+-- Acquire each of several locks that are free and have no waiters, independently of the others.
 -- KEYS    for each lock: lock, fence, queue, gone
 -- ARGV    1 ttl_ms  2 fence_ms, then the token for each lock
 -- Returns for each lock its fencing token: granted, or 0: nothing was done, acquire it by itself (also a repeat)

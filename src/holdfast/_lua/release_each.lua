@@ -1,4 +1,4 @@
--- Release each of several locks that nobody waits for, independently of the others.
+-- Release each of several locks that have no waiters, independently of the others.
 -- KEYS    for each lock: lock, queue
 -- ARGV    the token for each lock
 -- Returns for each lock 1: released, or 0: nothing was done, release it by itself

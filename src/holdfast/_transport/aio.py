@@ -333,7 +333,7 @@ class Wire(asyncio.Protocol):
         # SCRIPT LOAD is what the server keeps; EVAL works also for users who may not LOAD.
         unawaited = self._loop.create_future()
         unawaited.cancel()
-        self._put((nobody, math.inf, pack_command(("SCRIPT", "LOAD", script.text)), None, MAYBE))
+        self._put((unawaited, math.inf, pack_command(("SCRIPT", "LOAD", script.text)), None, MAYBE))
         future.add_done_callback(loaded)
         self._put((future, deadline, spelled_out(packed, script), None, fits))
 
