@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import multiprocessing
 import multiprocessing.connection
 import threading
@@ -18,7 +19,17 @@ from typing import Any
 
 from bench import peers, peers_aio
 
-__all__ = ["Seen", "handoffs_us", "jain", "of_peer", "of_processes", "of_tasks", "of_threads"]
+__all__ = [
+    "Seen",
+    "handoffs_us",
+    "jain",
+    "longest_wait_s",
+    "of_peer",
+    "of_processes",
+    "of_tasks",
+    "of_threads",
+    "per_s",
+]
 
 #: `holdfast` itself imports its APIs when they are first used.
 _PRELOADED = ["bench.crowd", "holdfast._sync.client", "holdfast._transport.refusals", "redis", "redis_lock"]
@@ -56,6 +67,36 @@ def jain(counts: Sequence[int]) -> float:
     return sum(counts) ** 2 / (len(counts) * squares) if squares else 0.0
 
 
+def longest_wait_s(all_seen: Sequence[Seen]) -> float:
+    """The longest time between the end of a party's turn and its next one; it asks at once."""
+    waits = (later[0] - earlier[1] for seen in all_seen for earlier, later in itertools.pairwise(seen.turns))
+    return max(waits, default=math.nan)
+
+
+def per_s(all_seen: Sequence[Seen]) -> float:
+    """How many turns there were each second."""
+    first = min((each.turns[0][0] for each in all_seen if each.turns), default=math.nan)
+    last = max((each.turns[-1][1] for each in all_seen if each.turns), default=math.nan)
+    return sum(len(each.turns) for each in all_seen) / (last - first)
+
+
+def _within(within: peers.Inside, seen: Seen, hold_s: float, gate: threading.Event, until: list[float]) -> None:
+    monotonic, turns = time.monotonic, seen.turns
+
+    def inside() -> None:
+        granted = monotonic()
+        if hold_s:
+            time.sleep(hold_s)
+        turns.append((granted, monotonic()))
+
+    try:
+        gate.wait(_END_S)
+        while monotonic() < until[0]:
+            within(inside)
+    except Exception as error:  # reported by the process that waits for us
+        seen.error = repr(error)
+
+
 def _compete(pair: peers.Pair, seen: Seen, hold_s: float, gate: threading.Event, until: list[float]) -> None:
     acquire, release = pair
     monotonic = time.monotonic
@@ -89,9 +130,12 @@ def of_peer(peer: peers.Peer, name: str, count: int, hold_s: float, lasts_s: flo
 def _threads(peer: peers.Peer, name: str, count: int, hold_s: float, until: Any) -> list[Seen]:
     all_seen = [Seen() for _ in range(count)]
     gate, end = threading.Event(), [0.0]
+    target: Any = _compete
+    make: Any = peer.pair
+    if isinstance(peer, peers.Idiom):
+        target, make = _within, peer.within
     threads = [
-        threading.Thread(target=_compete, args=(peer.pair(name), seen, hold_s, gate, end), daemon=True)
-        for seen in all_seen
+        threading.Thread(target=target, args=(make(name), seen, hold_s, gate, end), daemon=True) for seen in all_seen
     ]
     for thread in threads:
         thread.start()

@@ -6,21 +6,48 @@ anybody should use.
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import itertools
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
-__all__ = ["CHECKED_DELETE", "FLOOR", "PEERS", "TTL_MS", "Pair", "Peer", "packed", "roomy", "timed", "unique"]
+__all__ = [
+    "CHECKED_DELETE",
+    "FIFO",
+    "FLOOR",
+    "IDIOM",
+    "OURS",
+    "PEERS",
+    "STRICT",
+    "TTL_MS",
+    "Inside",
+    "Pair",
+    "Peer",
+    "connect",
+    "packed",
+    "roomy",
+    "timed",
+    "unique",
+]
 
 TTL_MS = 30_000
 
+#: With one object for all turns; as the README does, `with locks.lock(name)`; every turn by way of the server.
+OURS, IDIOM, STRICT = "holdfast", "holdfast, as in the README", "holdfast, strict"
+#: What one process could do by itself.
+FIFO = "in-process FIFO"
+
 #: Acquire, whose result release wants back.
 Pair: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object]]
+
+#: Runs something while the lock is held.
+Inside: TypeAlias = Callable[[Callable[[], None]], None]
 
 #: What every simple lock releases with.
 CHECKED_DELETE = b"if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
@@ -62,7 +89,7 @@ class Peer(Protocol):
 
 
 class Holdfast:
-    """This project."""
+    """This project, with one object for all turns."""
 
     def __init__(self, url: str) -> None:
         import holdfast
@@ -78,6 +105,29 @@ class Holdfast:
 
     def close(self) -> None:
         self._locks.close()
+
+
+class Idiom(Holdfast):
+    """As in the README: a new object for every turn."""
+
+    def within(self, name: str) -> Inside:
+        """What runs something inside of the lock."""
+        locks = self._locks
+
+        def within(inside: Callable[[], None]) -> None:
+            with locks.lock(name):
+                inside()
+
+        return within
+
+
+class Strict(Holdfast):
+    """Every turn by way of the server, in the order of arrival there."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        session = self._locks._session
+        session.settings = session.settings._replace(tenure_ms=0)
 
 
 def roomy(url: str) -> Any:
@@ -198,11 +248,49 @@ class HandoffFloor:
 
 FLOOR = "floor"
 
+
+class Fifo:
+    """A lock of this process alone, which hands on in the order of arrival: no server, no lease."""
+
+    def __init__(self, url: str) -> None:
+        self._guard = threading.Lock()
+        self._waiting: collections.deque[threading.Lock] = collections.deque()
+        self._held = False
+
+    def pair(self, name: str) -> Pair:
+        guard, waiting = self._guard, self._waiting
+
+        def acquire() -> None:
+            with guard:
+                if not self._held:
+                    self._held = True
+                    return
+                bell = threading.Lock()
+                bell.acquire()
+                waiting.append(bell)
+            bell.acquire()
+
+        def release(_: object) -> None:
+            with guard:
+                if waiting:
+                    waiting.popleft().release()
+                else:
+                    self._held = False
+
+        return acquire, release
+
+    def close(self) -> None:
+        pass
+
+
 #: By the names under which they are shown.
 PEERS: dict[str, Callable[[str], Peer]] = {
     FLOOR: Floor,
     "BLPOP floor": HandoffFloor,
-    "holdfast": Holdfast,
+    FIFO: Fifo,
+    OURS: Holdfast,
+    IDIOM: Idiom,
+    STRICT: Strict,
     "redis-py Lock": RedisPy,
     "python-redis-lock": PythonRedisLock,
 }

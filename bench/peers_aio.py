@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import hiredis
 
-from bench.peers import CHECKED_DELETE, FLOOR, TTL_MS, packed
+from bench.peers import CHECKED_DELETE, FIFO, FLOOR, OURS, TTL_MS, packed
 
 __all__ = ["PEERS", "Pair", "Peer"]
 
@@ -149,9 +149,35 @@ class HandoffFloor:
             wire.close()
 
 
+class Fifo:
+    """The lock of asyncio, which hands on in the order of arrival: no server, no lease."""
+
+    def __init__(self, url: str) -> None:
+        self._lock = asyncio.Lock()
+
+    async def pair(self, name: str) -> Pair:
+        lock, first = self._lock, True
+
+        async def acquire() -> None:
+            nonlocal first
+            await lock.acquire()
+            if first:  # a task that never has to wait lets no other one begin
+                first = False
+                await asyncio.sleep(0)
+
+        async def release(_: object) -> None:
+            lock.release()
+
+        return acquire, release
+
+    async def close(self) -> None:
+        pass
+
+
 PEERS: dict[str, Callable[[str], Peer]] = {
     FLOOR: Floor,
     "BLPOP floor": HandoffFloor,
-    "holdfast": Holdfast,
+    FIFO: Fifo,
+    OURS: Holdfast,
     "redis-py Lock": RedisPy,
 }

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.rows import commands, contended, family, handoff, leases, startup, topologies, uncontended
+from bench.rows import commands, contended, family, handoff, leases, network, startup, topologies, uncontended
 from bench.run import Run
 from bench.tables import Table
 
 __all__ = ["ROWS"]
 
 ROWS: dict[str, Callable[[Run], Table]] = {
+    "network": network.pairs,
+    "network-handoff": network.handoff,
     "threads": uncontended.threads,
     "asyncio": uncontended.tasks,
     "server": commands.server,
@@ -19,6 +21,8 @@ ROWS: dict[str, Callable[[Run], Table]] = {
     "handoff-tasks": handoff.tasks,
     "handoff-processes": handoff.processes,
     "contended": contended.contended,
+    "inside-threads": contended.inside_threads,
+    "inside-tasks": contended.inside_tasks,
     "leases": leases.leases,
     "startup": startup.startup,
     "family": family.family,

@@ -1,59 +1,118 @@
-"""Everybody wants the same lock, all the time."""
+"""All want the same lock, all the time."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from bench import crowd
-from bench.peers import unique
-from bench.run import Run, ratio, rounds
+from bench.peers import FIFO, IDIOM, OURS, STRICT, unique
+from bench.run import Run, median, ratio, rounds
 from bench.tables import Table, Target, number
 
-__all__ = ["contended"]
+__all__ = ["contended", "inside_tasks", "inside_threads"]
 
-_NAMES = ["BLPOP floor", "holdfast", "redis-py Lock", "python-redis-lock"]
+_THEIRS = "redis-py Lock"
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """One round of a party."""
+
+    per_s: float
+    jain: float
+    wait_ms: float
+    starved: int
+
+
+def _found(seen: Sequence[crowd.Seen]) -> _Found:
+    counts = [len(each.turns) for each in seen]
+    starved = sum(count <= 1 for count in counts)
+    return _Found(crowd.per_s(seen), crowd.jain(counts), crowd.longest_wait_s(seen) * 1000, starved)
+
+
+def _filled(
+    table: Table, found: dict[str, list[_Found]], beside: str, times: Callable[[float], str] = number
+) -> dict[str, dict[str, float | None]]:
+    """A line for each party, and its figures."""
+    rates = {who: [each.per_s for each in all_found] for who, all_found in found.items()}
+    for who, all_found in found.items():
+        part = ratio(rates[who], rates[beside])
+        jain = median(each.jain for each in all_found)
+        wait_ms = max(each.wait_ms for each in all_found)
+        starved = median(each.starved for each in all_found)
+        line = (number(median(rates[who])), times(part), f"{jain:.3f}", number(wait_ms), number(starved))
+        table.lines.append((who, *line))
+        table.figures[who] = {
+            "per_s": median(rates[who]),
+            "ratio": part,
+            "jain": jain,
+            "longest wait ms": wait_ms,
+            "starved": starved,
+        }
+    return table.figures
 
 
 def contended(run: Run) -> Table:
     """4 processes with 8 threads each."""
     processes, threads = (2, 2) if run.quick else (4, 8)
     lasts_s = 0.5 if run.quick else 2.0
+    names = ["BLPOP floor", OURS, IDIOM, STRICT, _THEIRS, "python-redis-lock"]
 
-    def measure(who: str) -> Callable[[], tuple[float, float, int]]:
-        def once() -> tuple[float, float, int]:
-            seen = crowd.of_processes(who, run.server.url, unique("crowd"), processes, 0.0, lasts_s, threads)
-            counts = [len(each.turns) for each in seen]
-            first = min(each.turns[0][0] for each in seen if each.turns)
-            last = max(each.turns[-1][1] for each in seen if each.turns)
-            return sum(counts) / (last - first), crowd.jain(counts), sum(count <= 1 for count in counts)
+    def measure(who: str) -> Callable[[], _Found]:
+        url = run.server.url
+        return lambda: _found(crowd.of_processes(who, url, unique("crowd"), processes, 0.0, lasts_s, threads))
 
-        return once
-
-    found = rounds(run, "contended", run.some(3, 1), {who: measure(who) for who in _NAMES})
+    found = rounds(run, "contended", run.some(3, 1), {who: measure(who) for who in names})
     table = Table(
         "contended",
         f"One lock, {processes} processes × {threads} threads",
         f"All threads acquire and release as fast as they can, for {lasts_s:g} s. Jain's index is 1 when all get the "
-        f"same, {1 / (processes * threads):.2f} when one gets everything; starved are those who got it once or never.",
-        ("", "acquisitions/s", "× redis-py", "Jain's index", f"starved of {processes * threads}"),
+        f"same, {1 / (processes * threads):.2f} when one gets everything; starved are those that got it once or never. "
+        "Strict: without tenures, every turn in the order of arrival at the server.",
+        ("", "acquisitions/s", "× redis-py", "Jain's index", "longest wait, ms", f"starved of {processes * threads}"),
     )
-    theirs = [each for each, _, _ in found["redis-py Lock"]]
-    for who in _NAMES:
-        each = [per_s for per_s, _, _ in found[who]]
-        fairness = statistics.median(index for _, index, _ in found[who])
-        starved = statistics.median(count for _, _, count in found[who])
-        times = ratio(each, theirs)
-        table.lines.append((who, number(statistics.median(each)), number(times), f"{fairness:.3f}", number(starved)))
-        table.figures[who] = {
-            "per_s": statistics.median(each),
-            "times redis-py": times,
-            "jain": fairness,
-            "starved": starved,
-        }
-    ours = table.figures["holdfast"]
+    figures = _filled(table, found, _THEIRS)
+    for who, least, fair in ((OURS, 5.0, 0.95), (IDIOM, 5.0, 0.95), (STRICT, 1.3, 0.99)):
+        table.targets += [
+            Target(f"{who}, × the acquisitions/s of redis-py", figures[who]["ratio"] or 0.0, least, True),
+            Target(f"{who}, Jain's index", figures[who]["jain"] or 0.0, fair, True),
+        ]
+    for who in (OURS, IDIOM):
+        table.targets.append(Target(f"{who}, longest wait, ms", figures[who]["longest wait ms"] or 0.0, 100))
+    return table
+
+
+def inside_threads(run: Run) -> Table:
+    """8 threads of one process."""
+    return _inside(run, "threads", run.some(8, 2), crowd.of_threads, [FIFO, OURS, IDIOM, STRICT, _THEIRS], 0.25)
+
+
+def inside_tasks(run: Run) -> Table:
+    """100 tasks of one event loop."""
+    return _inside(run, "tasks", run.some(100, 5), crowd.of_tasks, [FIFO, OURS, _THEIRS], 0.12)
+
+
+def _inside(
+    run: Run, kind: str, count: int, compete: Callable[..., list[crowd.Seen]], names: list[str], least: float
+) -> Table:
+    lasts_s = 0.5 if run.quick else 1.5
+
+    def measure(who: str) -> Callable[[], _Found]:
+        return lambda: _found(compete(who, run.server.url, unique("inside"), count, 0.0, lasts_s))
+
+    found = rounds(run, f"inside-{kind}", run.some(3, 1), {who: measure(who) for who in names})
+    table = Table(
+        f"inside-{kind}",
+        f"One lock, 1 process × {count} {kind}",
+        f"All {kind} acquire and release as fast as they can, for {lasts_s:g} s. The floor is a lock of the process "
+        "alone that hands on in the order of arrival: no server, no lease, no other process.",
+        ("", "acquisitions/s", "part of the floor", "Jain's index", "longest wait, ms", f"starved of {count}"),
+    )
+    figures = _filled(table, found, FIFO, lambda part: f"{part:.3f}")
     table.targets += [
-        Target("holdfast, × the acquisitions/s of redis-py", ours["times redis-py"] or 0.0, 2.0, True),
-        Target("holdfast, Jain's index", ours["jain"] or 0.0, 0.99, True),
+        Target(f"{who}, {kind}, part of an in-process FIFO", figures[who]["ratio"] or 0.0, least, True)
+        for who in (OURS, IDIOM)
+        if who in figures
     ]
     return table

@@ -77,7 +77,7 @@ def _handoff(run: Run, kind: str, compete: Callable[..., list[crowd.Seen]], name
             table.figures[who][f"ratio at {size}"] = times
     table.lines += cells.values()
     table.targets += [
-        Target(f"holdfast, {size} {kind}, p50 × the floor", table.figures["holdfast"][f"ratio at {size}"] or 0.0, 2.0)
+        Target(f"holdfast, {size} {kind}, p50 × the floor", table.figures["holdfast"][f"ratio at {size}"] or 0.0, 2.5)
         for size in sizes
     ]
     return table

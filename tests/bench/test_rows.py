@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-from bench.crowd import Seen, handoffs_us, jain
+import redis
+
+from bench import crowd, wire
+from bench.crowd import Seen, handoffs_us, jain, longest_wait_s, per_s
 from bench.tables import Table, Target
+from holdfast.embedded import Server
 
 _ROOT = Path(__file__).parent.parent.parent
 
@@ -60,3 +65,26 @@ def test_targets_say_by_how_much() -> None:
     table = Table("n", "T", "Note.", ("", "a"), [("who", "1")], [Target("x", 1, 2)])
     assert "| who | 1 |" in table.markdown()
     assert "met" in table.plain()
+
+
+def test_waits_are_between_two_turns_of_one_party() -> None:
+    seen = [Seen([(1.0, 2.0), (5.0, 6.0)]), Seen([(3.0, 4.0), (7.5, 7.6)]), Seen([])]
+
+    assert longest_wait_s(seen) == 3.5
+    assert per_s(seen) == 4 / (7.6 - 1.0)
+
+
+def test_a_slow_wire_takes_its_time_both_ways(valkey_server: Server) -> None:
+    with wire.slow(valkey_server.url, 0.05) as url, redis.Redis.from_url(url) as near:
+        near.ping()
+        begin = time.monotonic()
+        for _ in range(3):
+            near.ping()
+        assert time.monotonic() - begin >= 3 * 0.1, "never less than its delay, however fast the machine is"
+
+
+def test_the_floor_of_tasks_serves_all(valkey_server: Server) -> None:
+    seen = crowd.of_tasks("in-process FIFO", valkey_server.url, "floor", 5, 0.0, 0.2)
+
+    counts = [len(each.turns) for each in seen]
+    assert max(counts) - min(counts) <= 1, "first come, first served"
