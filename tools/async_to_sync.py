@@ -39,6 +39,8 @@ __all__ = ["BY_HAND", "convert", "generated", "main", "names"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "holdfast"
+#: Where an `_async` is beside a `_sync`.
+PACKAGES = (PACKAGE, PACKAGE / "compat" / "redis")
 
 #: Modules of both packages that are written by hand; all others are generated.
 BY_HAND = frozenset({"__init__.py", "kernel.py", "lifecycle.py", "loss.py"})
@@ -265,12 +267,17 @@ def names(package: Path = PACKAGE) -> list[str]:
 
 def generated(name: str, package: Path = PACKAGE) -> str:
     """What the generated file has to contain."""
-    header = HEADER.format(source=f"src/holdfast/_async/{name}")
+    header = HEADER.format(source=f"{_shown(package)}/_async/{name}")
     try:
         converted = convert((package / "_async" / name).read_text(encoding="utf-8"))
     except SystemExit as error:
         raise SystemExit(f"{name}: {error}") from None
-    return _formatted(f"{header}\n{converted}", PACKAGE / "_sync" / name)
+    return _formatted(f"{header}\n{converted}", package / "_sync" / name)
+
+
+def _shown(package: Path) -> str:
+    """For messages; that of a test is called as the one it is a copy of."""
+    return (package if package.is_relative_to(PACKAGE) else PACKAGE).relative_to(ROOT).as_posix()
 
 
 def stale(package: Path = PACKAGE) -> Iterator[tuple[Path, str | None]]:
@@ -286,14 +293,14 @@ def stale(package: Path = PACKAGE) -> Iterator[tuple[Path, str | None]]:
             yield path, None
 
 
-def main(arguments: Sequence[str] | None = None, package: Path = PACKAGE) -> int:
+def main(arguments: Sequence[str] | None = None, packages: Sequence[Path] = PACKAGES) -> int:
     """Write or check; returns the exit status."""
     parser = argparse.ArgumentParser(description="Write the threads API from the asyncio API.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is not up to date")
     check = parser.parse_args(arguments).check
-    found = list(stale(package))
-    for path, wanted in found:
-        label = f"src/holdfast/_sync/{path.name}"
+    found = [(path, wanted, package) for package in packages for path, wanted in stale(package)]
+    for path, wanted, package in found:
+        label = f"{_shown(package)}/_sync/{path.name}"
         if not check:
             path.unlink() if wanted is None else path.write_text(wanted, encoding="utf-8")
             print(f"{'removed' if wanted is None else 'wrote'} {label}")

@@ -153,6 +153,10 @@ class ThreadsFace(Face):
         return redis
 
 
+#: Whose objects have coroutine methods.
+_WRAPPED = ("holdfast._async.", "holdfast.compat.redis._async.")
+
+
 class AsyncioFace(Face):
     name = "asyncio"
 
@@ -187,7 +191,7 @@ class AsyncioFace(Face):
 
     def wrap(self, value: Any) -> Any:
         module = type(value).__module__
-        return _Blocking(self, value) if module.startswith("holdfast._async.") else value
+        return _Blocking(self, value) if module.startswith(_WRAPPED) else value
 
     def close(self) -> None:
         super().close()

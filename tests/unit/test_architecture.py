@@ -111,6 +111,7 @@ PACKAGE: dict[str, Room] = {
     "fencing": Room(_FACTS | {"_api.options"}),
     "testing": Room(_PUBLIC | {"_core", "_api"}, frozenset({"pytest"})),
     "lab": Room(_PUBLIC | {"_core.effects", "_core.failure"}, _CLIENTS | _TERMINAL | {"redis_lock"}),
+    "compat": Room(_PUBLIC | {"_async", "_sync"}, frozenset({"redis", "django_redis", "django"})),
     "cli": Room(_PUBLIC, _CLIENTS | _TERMINAL),
     "__main__": Room(frozenset({"cli"})),
 }

@@ -24,7 +24,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for name in (*BY_HAND, "semaphore.py", "multilock.py"):
             shutil.copy(PACKAGE / folder / name, tmp_path / folder / name)
     monkeypatch.setattr(async_to_sync, "_formatted", lambda text, path: (PACKAGE / "_sync" / path.name).read_text())
-    assert main(["--check"], tmp_path) == 0
+    assert main(["--check"], [tmp_path]) == 0
     return tmp_path
 
 
@@ -41,17 +41,17 @@ def test_a_spoilt_file_is_noticed_and_mended(package: Path, spoil: Callable[[Pat
     path = package / "_sync" / "semaphore.py"
     good = path.read_text()
     spoil(path)
-    assert main(["--check"], package) == 1
-    assert main([], package) == 0
+    assert main(["--check"], [package]) == 1
+    assert main([], [package]) == 0
     assert path.read_text() == good
-    assert main(["--check"], package) == 0
+    assert main(["--check"], [package]) == 0
 
 
 def test_a_file_without_a_source_is_noticed_and_removed(package: Path) -> None:
     surplus = package / "_sync" / "more.py"
     surplus.write_text("")
-    assert main(["--check"], package) == 1
-    main([], package)
+    assert main(["--check"], [package]) == 1
+    main([], [package])
     assert not surplus.exists()
 
 

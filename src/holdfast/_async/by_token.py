@@ -1,0 +1,109 @@
+"""A lock that is known by its token alone, as other libraries know theirs: `holdfast.compat` is made of this.
+
+Laws: what is held here without being renewed belongs to its token, not to this process: nobody watches it, no exit and no
+finalizer ends it. Until the caller knows it, it is given back when anything goes wrong.
+
+Theory: a lock is acquired as ever, in its queue, under a token of ours, since wake-ups are sent by that. When the caller
+wants a token of its own, the value of the key is exchanged then, by compare-and-set; an exchange that comes late finds
+another value. The same token may come again in a later acquisition, so its extensions are numbered from the fencing
+token on: behind all of the earlier ones.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from holdfast._api.options import Duration, check_name, options_of, ttl_ms_of
+from holdfast._async.client import Client
+from holdfast._async.lease import Lease
+from holdfast._async.lock import Lock
+from holdfast._core.in_turn import in_turn
+from holdfast._core.record import LeaseRecord
+from holdfast._transport.clock import clock
+from holdfast.errors import LeaseLost, LeaseReleased
+
+__all__ = ["Held", "TokenLock"]
+
+
+class Held:
+    """What a token holds: `lease` where this process renews it, else None."""
+
+    __slots__ = ("_lock", "_record", "lease")
+
+    def __init__(self, lock: Lock, record: LeaseRecord, lease: Lease | None = None) -> None:
+        self._lock = lock
+        self._record = record
+        self.lease = lease
+
+    @property
+    def token(self) -> str:
+        """The value of the key."""
+        return self._record.token
+
+    @property
+    def fencing_token(self) -> int | None:
+        """As of a lease; None where it was acquired elsewhere."""
+        return self._record.fence or None
+
+    async def release(self) -> bool:
+        """Whether it was still held."""
+        if self.lease is not None:
+            return await self.lease._release()
+        return await self._lock._session.run(self._record.release())
+
+    async def extend(self, ttl: Duration) -> bool:
+        """Make it last `ttl` seconds from now; False when it is not held any more."""
+        if self.lease is not None:
+            try:
+                await self.lease.extend(ttl)
+            except (LeaseLost, LeaseReleased):
+                return False
+            return True
+        order = self._record.extending(ttl_ms_of(ttl), clock())
+        return bool(await self._lock._session.run(self._record.extension(order.asks_ms, order)))
+
+
+class TokenLock:
+    """The lock whose key is `name`. With a ttl it lasts that long, and is not renewed; without, it is renewed.
+
+    It does not know who asks: a thread may wait for what it holds itself.
+    """
+
+    def __init__(self, locks: Client, name: str, ttl: Duration | None, renew: bool) -> None:
+        self._locks = locks
+        self._renew = renew
+        self._lock = Lock(locks._session, check_name(name), options_of({"ttl": ttl, "renew": renew}, locks._options))
+        self._lock._owned_as = ()
+
+    async def acquire(self, timeout: float | None, token: str | None = None) -> Held:
+        """Hold it, under `token` if one is given. Raises `AcquireTimeout`."""
+        lock = self._lock
+        lease = await lock.acquire(timeout)
+        if token is None and self._renew:
+            return Held(lock, lease._hold, lease)
+        fence = lease.fencing_token
+        record = lease._hold if token is None else lock._record_of(token, fence, fence)
+        try:
+            lease.handle()
+            if token is None:
+                return Held(lock, record)
+            if not await self._locks.compare_and_set(lock.name, lease.token, token, keep_ttl=True):
+                raise LeaseLost(lock.name, "taken")
+            if not self._renew:
+                return Held(lock, record)
+            renewed = await lock._resume(token, fence, fence, sys._getframe(1))
+            return Held(lock, renewed._hold, renewed)
+        except BaseException:
+            # First what the exchange would find, so that it cannot come in between.
+            lock._session.driver.spawn(in_turn(lock._give_back(lease.token), record.release()))
+            raise
+
+    def of(self, token: str) -> Held:
+        """What that token holds, acquired elsewhere. Sends nothing."""
+        return Held(self._lock, self._lock._record_of(token, 0, time.time_ns() // 1000))
+
+    async def holder(self) -> tuple[str, float | None] | None:
+        """(The token of its holder, for how many seconds (None: without a limit)); None when it is free."""
+        holder = (await self._lock.status()).holder
+        return None if holder is None else (holder.token, holder.remaining_s)

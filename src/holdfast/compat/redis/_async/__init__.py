@@ -1,0 +1,1 @@
+"""The source of both: `_sync` is generated from it."""

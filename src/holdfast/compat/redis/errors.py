@@ -1,0 +1,99 @@
+"""Errors that are redis-py's and ours at once.
+
+Law: each is caught by an `except` for what redis-py would have raised, and by one for what holdfast raises, and carries
+the fields of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from redis import exceptions as theirs
+
+from holdfast.errors import (
+    AcquireTimeout,
+    ConfigurationError,
+    HoldfastError,
+    LeaseLost,
+    NotHeld,
+    OutcomeUnknown,
+    ServerError,
+    ServerUnreachable,
+)
+
+__all__ = [
+    "ConnectionError",
+    "LockError",
+    "LockNotHeldError",
+    "LockNotOwnedError",
+    "LockTimeoutError",
+    "ResponseError",
+    "TimeoutError",
+    "as_theirs",
+    "translated",
+]
+
+
+class LockError(theirs.LockError, HoldfastError):  # type: ignore[misc] # `message` is a str in both
+    """Something is wrong with the lock, or with how it is used."""
+
+
+class LockTimeoutError(LockError, AcquireTimeout):  # type: ignore[misc]
+    """`with lock:` did not get it within `blocking_timeout`."""
+
+    __new__ = OSError.__new__  # type: ignore[assignment] # of its builtin bases the one with a layout of its own
+
+
+class LockNotHeldError(LockError, NotHeld):  # type: ignore[misc]
+    """It is not held by this object (in this thread)."""
+
+
+class LockNotOwnedError(LockError, theirs.LockNotOwnedError, LeaseLost):  # type: ignore[misc]
+    """It was held, and is not any more."""
+
+
+class ConnectionError(theirs.ConnectionError, ServerUnreachable):
+    """No connection to the server."""
+
+
+class TimeoutError(theirs.TimeoutError, OutcomeUnknown):
+    """The command was sent, and no answer came."""
+
+
+class ResponseError(theirs.ResponseError, ServerError):
+    """The server answered with an error."""
+
+
+#: The first that fits.
+_KINDS: tuple[tuple[type[HoldfastError], type[HoldfastError]], ...] = (
+    (AcquireTimeout, LockTimeoutError),
+    (LeaseLost, LockNotOwnedError),
+    (NotHeld, LockNotHeldError),
+    (ServerUnreachable, ConnectionError),
+    (OutcomeUnknown, TimeoutError),
+    (ServerError, ResponseError),
+    (HoldfastError, LockError),
+)
+
+
+def as_theirs(error: HoldfastError, lock_name: str) -> HoldfastError:
+    """The same fact as what users of redis-py catch."""
+    kind = next(kind for ours, kind in _KINDS if isinstance(error, ours))
+    base = next(base for base in kind.__mro__ if base.__module__ == theirs.__name__)
+    fields = {**vars(base("")), **error._fields, "lock_name": lock_name}
+    fields.pop("message", None)
+    made = kind.__new__(kind)
+    HoldfastError.__init__(made, error.message, **fields)
+    return made
+
+
+@contextmanager
+def translated(lock_name: str) -> Iterator[None]:
+    """What comes out is theirs, too. A `ConfigurationError` stays: it is a ValueError."""
+    try:
+        yield
+    except ConfigurationError:
+        raise
+    except HoldfastError as error:
+        raise as_theirs(error, lock_name) from error

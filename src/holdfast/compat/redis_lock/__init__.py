@@ -1,0 +1,248 @@
+"""A drop-in for python-redis-lock: `from holdfast.compat.redis_lock import Lock`.
+
+Its arguments, methods, keys and ids are that library's, so that both exclude each other, hand over by id, and wake each
+other's waiters. What differs: waiters of ours are queued and woken by the release; without `expire` a lock is not held
+forever, but renewed while this process lives and has the `Lock` object; renewal needs no thread of its own; an id is
+compared before anything is deleted, by `reset` too.
+"""
+
+from __future__ import annotations
+
+import logging
+from base64 import b64encode
+from functools import cached_property
+from os import urandom
+from types import TracebackType
+from typing import Any, Self
+
+from redis import StrictRedis
+
+from holdfast._sync.by_token import Held, TokenLock
+from holdfast.compat.redis import locks_of
+from holdfast.compat.redis.errors import translated
+from holdfast.errors import AcquireTimeout, AlreadyHeld, ConfigurationError, HoldfastError, NotHeld
+
+__all__ = [
+    "AlreadyAcquired",
+    "InvalidTimeout",
+    "Lock",
+    "NotAcquired",
+    "NotExpirable",
+    "TimeoutNotUsable",
+    "TimeoutTooLarge",
+    "reset_all",
+]
+
+logger_for_acquire = logging.getLogger(f"{__name__}.acquire")
+logger_for_release = logging.getLogger(f"{__name__}.release")
+
+#: Keys to look at per SCAN.
+_SCANNED = 1_000
+#: For how long `reset_all` lets a signal lie, ms.
+_SIGNAL_MS = 1_000
+
+
+class AlreadyAcquired(AlreadyHeld, RuntimeError):
+    """The lock is held under this id."""
+
+    def __init__(self, name: str) -> None:
+        message = f"lock {name!r} is already held under this id: release it first, or make another Lock"
+        HoldfastError.__init__(self, message, kind="lock", name=name, wanted="lock")
+
+
+class NotAcquired(NotHeld, RuntimeError):
+    """The lock is not held under this id."""
+
+    @staticmethod
+    def _said(name: str, operation: str, kind: str) -> str:
+        return f"{operation}: {kind} {name!r} is not held under this id, or its time is over"
+
+
+class TimeoutNotUsable(HoldfastError, RuntimeError):
+    """`timeout` means nothing without `blocking`."""
+
+
+class InvalidTimeout(HoldfastError, RuntimeError):
+    """A `timeout` is 0 or more."""
+
+
+class TimeoutTooLarge(HoldfastError, RuntimeError):
+    """`timeout` is longer than `expire`."""
+
+
+class NotExpirable(HoldfastError, RuntimeError):
+    """The lock has no `expire`, and is renewed by itself."""
+
+
+def _seconds(expire: Any) -> int | None:
+    seconds = int(expire) if expire else 0
+    if seconds < 0:
+        raise ConfigurationError("expire", expire, "seconds, 0 or more, or None")
+    return seconds or None
+
+
+class Lock:
+    """A lock as python-redis-lock makes them.
+
+    `expire`: for how many seconds it is held, be the process alive or not; None: until it is released, renewed
+    meanwhile. `auto_renewal`: renewed, with `expire` as its ttl. `id`: under which it is held, to hand it to another
+    process, which makes a `Lock` with the same id. `signal_expire`: ms for which a signal to waiters of
+    python-redis-lock stays. `blocking`: whether `with` waits. `strict`: take only redis-py's clients.
+    """
+
+    def __init__(
+        self,
+        redis_client: Any,
+        name: str,
+        expire: Any = None,
+        id: str | bytes | None = None,
+        auto_renewal: bool = False,
+        strict: bool = True,
+        signal_expire: int = 1000,
+        blocking: bool = True,
+    ) -> None:
+        if strict and not isinstance(redis_client, StrictRedis):
+            raise ConfigurationError("redis_client", type(redis_client), "a redis.Redis, or strict=False")
+        if auto_renewal and expire is None:
+            raise ConfigurationError("expire", expire, "seconds, since auto_renewal is set")
+        self._client = redis_client
+        self._expire = _seconds(expire)
+        self._renew = auto_renewal or self._expire is None
+        self._id = _id_of(id)
+        self._name = f"lock:{name}"
+        self._signal = f"lock-signal:{name}"
+        self._signal_expire = signal_expire
+        self.blocking = blocking
+        self._held: Held | None = None
+
+    @property
+    def id(self) -> str:
+        """The value of the key while it is held."""
+        return self._id
+
+    @property
+    def fencing_token(self) -> int | None:
+        """As that of a lease, for the protected resource to check; None unless this object has acquired it."""
+        return self._held.fencing_token if self._held is not None else None
+
+    @cached_property
+    def _lock(self) -> TokenLock:
+        # Not before it is used: that is when python-redis-lock notices a client that is none.
+        return TokenLock(locks_of(self._client), self._name, self._expire, self._renew)
+
+    def get_owner_id(self) -> str | None:
+        """The id of its holder; None when it is free."""
+        with translated(self._name):
+            holder = self._lock.holder()
+        return None if holder is None else holder[0]
+
+    def locked(self) -> bool:
+        """Whether anybody holds it."""
+        return self.get_owner_id() is not None
+
+    def acquire(self, blocking: bool = True, timeout: Any = None) -> bool:
+        """Whether it is held now. Waits `timeout` whole seconds at most (None: without a limit), or not at all."""
+        logger_for_acquire.debug("Acquiring Lock(%r) ...", self._name)
+        wait_s = self._budget(blocking, timeout)
+        # First as if it were free, as it is most often; who holds it matters only otherwise.
+        held = self._try(0)
+        if held is None and self.get_owner_id() == self._id:
+            raise AlreadyAcquired(self._name)
+        if held is None and blocking:
+            held = self._try(wait_s)
+        if held is None:
+            logger_for_acquire.warning("Failed to acquire Lock(%r).", self._name)
+            return False
+        self._held = held
+        logger_for_acquire.info("Acquired Lock(%r).", self._name)
+        return True
+
+    def _budget(self, blocking: bool, timeout: Any) -> int | None:
+        if not blocking and timeout is not None:
+            raise TimeoutNotUsable("timeout cannot be used with blocking=False")
+        wait_s = int(timeout) if timeout else None
+        if wait_s is not None and wait_s < 0:
+            raise InvalidTimeout(f"timeout = {wait_s} is not allowed: seconds, 0 or more, or None")
+        if wait_s and self._expire and not self._renew and wait_s > self._expire:
+            raise TimeoutTooLarge(f"timeout = {wait_s} is longer than expire = {self._expire}")
+        return wait_s
+
+    def _try(self, timeout: int | None) -> Held | None:
+        try:
+            with translated(self._name):
+                return self._lock.acquire(timeout, self._id)
+        except AcquireTimeout:
+            return None
+
+    def extend(self, expire: Any = None) -> None:
+        """Let it be held for `expire` seconds from now (None: those that the lock was made with)."""
+        seconds = _seconds(expire) or self._expire
+        if seconds is None:
+            raise TypeError("give expire, to extend() or to the lock")
+        if self._held is not None and self._expire is None:
+            raise NotExpirable(f"lock {self._name!r} has no expire: it is renewed by itself")
+        with translated(self._name):
+            extended = (self._held or self._lock.of(self._id)).extend(seconds)
+        if not extended:
+            raise NotAcquired(self._name, "extend()")
+
+    def release(self) -> None:
+        """Release it, if it is held under this id, by whatever object. Raises `NotAcquired` otherwise."""
+        logger_for_release.debug("Releasing Lock(%r).", self._name)
+        with translated(self._name):
+            released = (self._held or self._lock.of(self._id)).release()
+        self._held = None
+        if not released:
+            raise NotAcquired(self._name, "release()")
+        _wake(self._client, self._signal, self._signal_expire)
+
+    def reset(self) -> None:
+        """Take it from its holder, under whatever id. The holder hears of that when it next asks the server."""
+        owner = self.get_owner_id()
+        with translated(self._name):
+            if owner is not None:
+                self._lock.of(owner).release()
+        _wake(self._client, self._signal, self._signal_expire)
+
+    def __enter__(self) -> Self:
+        if not self.acquire(blocking=self.blocking):
+            raise NotAcquired(self._name, "with")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except Exception:
+            if error is None:
+                raise
+
+
+def reset_all(redis_client: Any) -> None:
+    """`reset` all locks whose key begins with "lock:". Looks at all keys of the database, some at a time."""
+    for key in redis_client.scan_iter(match="lock:*", count=_SCANNED, _type="string"):
+        name = key if isinstance(key, str) else key.decode("utf-8", "replace")
+        try:
+            Lock(redis_client, name.removeprefix("lock:"), strict=False, signal_expire=_SIGNAL_MS).reset()
+        except ConfigurationError:
+            pass  # no lock: one of our keys beside one
+
+
+def _wake(client: Any, signal: str, expire_ms: int) -> None:
+    """Wake a waiter of python-redis-lock, if there is one: ours need no signal."""
+    with client.pipeline(transaction=True) as pipe:
+        pipe.delete(signal).lpush(signal, 1).pexpire(signal, expire_ms).execute()
+
+
+def _id_of(id: object) -> str:
+    if id is None:
+        return b64encode(urandom(18)).decode()
+    if isinstance(id, bytes):
+        try:
+            return id.decode("ascii")
+        except UnicodeDecodeError:
+            return b64encode(id).decode()
+    if not isinstance(id, str):
+        raise TypeError(f"id is a str or bytes, not {type(id).__name__}")
+    return id

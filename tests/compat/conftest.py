@@ -1,0 +1,39 @@
+"""Locks of the drop-ins, and of what they stand in for, on one server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from holdfast import embedded
+from tests.support.faces import AsyncioFace, Face, close_brought
+
+
+@pytest.fixture
+def raw(server: embedded.Server) -> Iterator[Any]:
+    """To look at the server, and to be somebody else."""
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+def lock_of(face: Face, server: embedded.Server) -> Iterator[Callable[..., Any]]:
+    """``lock_of(name, timeout=…)``: the drop-in for redis-py's Lock, as its users make one."""
+    import holdfast.compat.redis.asyncio
+
+    compat: Any = holdfast.compat.redis if face.name == "threads" else holdfast.compat.redis.asyncio
+    client = face.redis().Redis.from_url(server.url)
+
+    def make(name: Any, **options: Any) -> Any:
+        return face.wrap(client.lock(name, lock_class=compat.Lock, **options))
+
+    yield make
+    locks = compat.locks_of(client)
+    if isinstance(face, AsyncioFace):
+        face.call(locks.close)
+    else:
+        locks.close()
+    close_brought(face, client)
