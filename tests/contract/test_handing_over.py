@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast import ConfigurationError, LeaseLost, LeaseReleased, LeaseState
+from holdfast._core.settings import DEFAULT
 from testbed.waiting import eventually
-from tests.support.faces import AsyncioFace, Face, function_for
+from tests.support.faces import AsyncioFace, Face, close_brought, function_for
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,6 +69,17 @@ def test_a_block_that_hands_it_over_releases_nothing(locks: Any, face: Face, uni
         handles.append(lease.handle())
     assert locks.lock(unique_name).locked()
     locks.adopt(handles[0]).release()
+
+
+def test_a_whole_ttl_is_left_for_the_way(locks: Any, others: Any, raw: Any, face: Face, unique_name: str) -> None:
+    """Also of a lease that was just handed over, and begins with less."""
+    first = locks.lock(unique_name, ttl=60).acquire()
+    waiting = face.start(lambda: others.lock(unique_name, ttl=60).acquire().handle())
+    eventually(lambda: locks.lock(unique_name).status().waiters == 1)
+    first.release()
+    handle = waiting.result(60)
+    assert raw.pttl(f"holdfast:{{{unique_name}}}") > 30_000
+    locks.adopt(handle).release()
 
 
 def test_what_has_ended_cannot_be_adopted(locks: Any, others: Any, unique_name: str) -> None:
@@ -155,7 +167,8 @@ def test_its_owner_is_who_has_adopted_it(locks: Any, face: Face, unique_name: st
 
     def steps(client: Any) -> Any:
         first = yield client.lock(unique_name).acquire()
-        second = yield client.adopt(first.handle(), reentrant=True)
+        handle = yield first.handle()
+        second = yield client.adopt(handle, reentrant=True)
         third = yield client.lock(unique_name, reentrant=True).acquire()
         assert third is second
         yield third.release()
@@ -166,3 +179,25 @@ def test_its_owner_is_who_has_adopted_it(locks: Any, face: Face, unique_name: st
         face.run(run(bare(locks)))
     else:
         run(locks)
+
+
+def test_waiters_of_the_same_client_do_not_go_on_with_it(face: Face, url: str, unique_name: str) -> None:
+    """Where a client hands a lock on among its own threads, that ends with the handing over."""
+    brought = face.redis().Redis.from_url(url)
+    locks = face.client(brought, _settings=DEFAULT._replace(tenure_ms=60_000.0))
+    lock = locks.lock(unique_name, ttl=60)
+    lock.acquire().release()  # what follows knows how to ask
+    lease = lock.acquire()
+    waiting = face.start(lock.acquire)
+    session = bare(locks)._session
+    driver = session.here if face.name == "asyncio" else session.driver
+    lines = getattr(driver, "lines", {})
+    eventually(lambda: lock.status().waiters == 1 or any(line.waiters for line in list(lines.values())))
+    handle = lease.handle()
+    adopted = locks.adopt(handle)
+    assert not waiting.done() and adopted.held
+    adopted.release()
+    second = waiting.result(60)
+    assert second.fencing_token > adopted.fencing_token
+    second.release()
+    close_brought(face, brought)

@@ -85,7 +85,7 @@ class TokenLock:
         fence = lease.fencing_token
         record = lease._hold if token is None else lock._record_of(token, fence, fence)
         try:
-            lease.handle()
+            lease._detach()
             if token is None:
                 return Held(lock, record)
             if not await self._locks.compare_and_set(lock.name, lease.token, token, keep_ttl=True):

@@ -182,18 +182,22 @@ class Lease:
     def handle(self) -> str:
         """Hand it to another process: text, of which `Client.adopt` makes a lease there.
 
-        This object is at its end then, as after `release()`: it renews nothing more, and a block under it releases
-        nothing. The lock stays held, and the fencing token is kept. It has to be adopted within the time that
-        `remaining()` says: it is not renewed meanwhile. The text is as good as the lease: who has it can release it.
+        Extends it to its ttl first, since it is not renewed until it is adopted, which has to be within that time. This
+        object is at its end then, as after `release()`: a block under it releases nothing. The lock stays held, and the
+        fencing token is kept. The text is as good as the lease: who has it can release it.
 
-        Only for the lease of a lock, and not over a quorum. Sends nothing. Raises `LeaseLost` and `LeaseReleased` when
-        it had ended.
+        Only for the lease of a lock, and not over a quorum. Raises `LeaseLost` and `LeaseReleased` when it had ended,
+        and the server's errors; then it is still held here.
         """
+        if self._hold.label != "lock" or self._session.quorum is not None:
+            allowed = "the lease of a lock on one server; release it, and acquire it there"
+            raise ConfigurationError("lease", self, allowed)
+        self.extend(self._hold.ttl_ms / 1000)
+        return self._detach()
+
+    def _detach(self) -> str:
+        """The same without a request: it ends when it ends."""
         hold, driver, session = self._hold, self._driver, self._session
-        if hold.label != "lock" or session.quorum is not None:
-            raise ConfigurationError(
-                "lease", self, "the lease of a lock on one server; release it, and acquire it there"
-            )
         text = handle_of(hold, session.namespace)
         try:
             if hold.check_expired(clock()) or not driver.finish(hold):
