@@ -1,6 +1,6 @@
 """A lock that is known by its token alone, as other libraries know theirs: `holdfast.compat` is made of this.
 
-Laws: what is held here without being renewed belongs to its token, not to this process: nobody watches it, no exit and no
+Laws: what is held here without being renewed belongs to its token, not to this process: it is not watched, no exit and no
 finalizer ends it. Until the caller knows it, it is given back when anything goes wrong.
 
 Theory: a lock is acquired as ever, in its queue, under a token of ours, since wake-ups are sent by that. When the caller

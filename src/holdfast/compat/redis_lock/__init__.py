@@ -137,7 +137,7 @@ class Lock:
         return None if holder is None else holder[0]
 
     def locked(self) -> bool:
-        """Whether anybody holds it."""
+        """Whether any client holds it."""
         return self.get_owner_id() is not None
 
     def acquire(self, blocking: bool = True, timeout: Any = None) -> bool:

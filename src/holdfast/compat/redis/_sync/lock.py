@@ -140,7 +140,7 @@ class Lock:
         self.local.held, self.local.token = held, held.token.encode()
 
     def locked(self) -> bool:
-        """Whether anybody holds it."""
+        """Whether any client holds it."""
         with translated(self._key):
             return self._lock.holder() is not None
 
@@ -161,7 +161,7 @@ class Lock:
                 raise LeaseLost(self._key, "taken")
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
-        """Add seconds to its time, or set it to so many. Raises `LockError`, `LockNotOwnedError` when it was lost."""
+        """Add seconds to its time, or set it to that many. Raises `LockError`, `LockNotOwnedError` when it was lost."""
         held = self._held("extend()")
         self._refuse_unlimited("extend")
         with translated(self._key):
