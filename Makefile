@@ -82,10 +82,10 @@ model: $(READY) ## the formal models, each assumption removed in turn (spin and 
 mutants: $(READY) ## change protocol and scripts in many ways: the simulation has to notice each (JOBS=2)
 	$(BIN)/python -m tests.mutants --jobs $(or $(JOBS),2)
 
-torture: $(READY) ## real servers and processes, broken all the time (SECONDS=60 SEED=1 TOPOLOGY=single FAULTS=all LIBRARY=holdfast)
+torture: $(READY) ## real servers and processes, broken all the time (SECONDS=60 SEED=1 TOPOLOGY=single FAULTS=all LIBRARY=holdfast LOOPS=3 LOCKS=3)
 	$(BIN)/python -m rig torture --seconds $(or $(SECONDS),120) --seed $(or $(SEED),1) \
 	    --topology $(or $(TOPOLOGY),single) --library $(or $(LIBRARY),holdfast) \
-	    $(if $(FAULTS),--faults $(FAULTS))
+	    --loops $(or $(LOOPS),3) --locks $(or $(LOCKS),3) $(if $(FAULTS),--faults $(FAULTS))
 
 lock: $(READY) ## resolve requirements-dev.in anew
 	rm -rf .venv-lock && "$(PYTHON)" -m venv .venv-lock

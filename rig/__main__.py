@@ -24,9 +24,10 @@ def _arguments() -> argparse.Namespace:
     run.add_argument("--library", choices=list(KINDS), default="holdfast")
     run.add_argument(
         "--faults",
-        choices=["all", "network", "process"],
+        choices=["all", "network", "process", "none"],
         default="all",
-        help="of servers and wires, of processes, or both (default: all; other libraries: network)",
+        help="of servers and wires, of processes, both, or none, where the order is judged, too (default: all; other "
+        "libraries: network)",
     )
     run.add_argument("--processes", type=int, help="workers that servers and wires are hurt under (default: 6)")
     run.add_argument("--loops", type=int, default=3, help="threads or tasks in each process (default: 3)")

@@ -2,7 +2,8 @@
 
 Laws checked: no two stays at one lock overlap while both rely on their leases (readers may, and as many as a
 semaphore has permits for); fencing tokens of exclusive locks grow in the order of grants; after every healing somebody
-gets in, at every lock, within a bound.
+gets in, at every lock, within a bound. Who waits is overtaken by one tenure of each other client at most: where nothing
+is lost on the way, which the caller knows.
 
 An overlap of validities is *documented* when something that takes leases away for certain (a restart without data, a
 server clock that jumps, a failover without full replication …) fell between the two grants; every other one is a
@@ -13,6 +14,7 @@ they are what fencing tokens are for.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +23,10 @@ from rig.history import Fault, Grant, History
 from rig.trace import as_lines
 
 __all__ = ["Overlap", "Verdict", "judge"]
+
+#: Who asked less than this after another one may have reached the server before it: threads are scheduled, requests
+#: travel.
+_TOGETHER_NS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,9 @@ class Verdict:
     documented: list[Overlap] = field(default_factory=list)
     bodies: int = 0
     disorder: list[str] = field(default_factory=list)
+    #: Waiters that were overtaken by two tenures or more of another client, and the longest wait of any that got in, s.
+    overtaken: list[str] = field(default_factory=list)
+    longest_turn_s: float = 0.0
     #: From a healing to the next grant, anywhere and at the slowest lock, s.
     longest_wait_s: float = 0.0
     longest_wait_at_a_lock_s: float = 0.0
@@ -77,6 +86,7 @@ def judge(history: History) -> Verdict:
     for grants in by_lock.values():
         _overlaps(grants, losses, verdict)
         _order(grants, verdict)
+        _overtaking(grants, verdict)
     _waits(history, by_lock, verdict)
     return verdict
 
@@ -135,6 +145,30 @@ def _order(grants: Sequence[Grant], verdict: Verdict) -> None:
         twin = seen.setdefault(grant.fence or 0, grant)
         if twin is not grant:
             verdict.disorder.append(f"{grant.lock}: {grant.ident} and {twin.ident} have fencing token {grant.fence}")
+
+
+def _overtaking(grants: Sequence[Grant], verdict: Verdict) -> None:
+    """Waiters that saw several tenures of one other client, each with a lease that was asked for after theirs.
+
+    A run of grants of one client that no other client's comes between counts as one tenure.
+    """
+    turns = [grant for grant in grants if grant.mode == "exclusive"]
+    starts = [grant.start_ns for grant in turns]
+    run_of = list(itertools.accumulate((a.worker != b.worker for a, b in itertools.pairwise(turns)), initial=0))
+    for at, waiter in enumerate(turns):
+        verdict.longest_turn_s = max(verdict.longest_turn_s, (waiter.start_ns - waiter.asked_ns) / 1e9)
+        runs: dict[str, set[int]] = defaultdict(set)
+        for other in range(bisect.bisect_right(starts, waiter.asked_ns), at):
+            overtaker = turns[other]
+            if overtaker.worker != waiter.worker and overtaker.asked_ns > waiter.asked_ns + _TOGETHER_NS:
+                runs[overtaker.worker].add(run_of[other])
+        most = max(runs.items(), key=lambda found: len(found[1]), default=None)
+        if most is not None and len(most[1]) > 1:
+            waited_s = (waiter.start_ns - waiter.asked_ns) / 1e9
+            verdict.overtaken.append(
+                f"{waiter.lock}: {waiter.ident} waited for {waited_s:.2f} s, and {len(most[1])} tenures of {most[0]} "
+                "overtook it"
+            )
 
 
 def _waits(history: History, by_lock: dict[str, list[Grant]], verdict: Verdict) -> None:

@@ -59,6 +59,9 @@ class Report:
     longest_wait_s: float = 0.0
     longest_wait_at_a_lock_s: float = 0.0
     longest_after: str = ""
+    #: Waiters that two tenures of one other client overtook, and the longest wait of one that got in, s.
+    overtaken: int = 0
+    longest_turn_s: float = 0.0
     errors: dict[str, int] = field(default_factory=dict)
     left_over: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -78,6 +81,7 @@ class Report:
             f"  stale writes accepted                     {self.stale_accepted}",
             f"  longest wait for a free lock after healing  {self.longest_wait_s:.2f} s anywhere, "
             f"{self.longest_wait_at_a_lock_s:.2f} s at one lock (after: {self.longest_after or 'nothing'})",
+            f"  waiters overtaken by two tenures          {self.overtaken} (longest wait {self.longest_turn_s:.2f} s)",
             f"  what clients were told                    {errors}",
             f"  left behind                               {', '.join(self.left_over) or 'nothing'}",
         ]
@@ -134,8 +138,11 @@ def torture(
     keep: Path | None = None,
     src: Path | None = None,
 ) -> Report:
-    """Run and judge. `faults`: "network" (and servers), "process", or "all"; `src`: have workers import from there."""
-    if library != "holdfast":
+    """Run and judge.
+
+    `faults`: "network" (and servers), "process", "all" or "none"; `src`: have workers import from there.
+    """
+    if library != "holdfast" and faults != "none":
         faults = "network"
     if processes is None:
         processes = 2 if faults == "process" else 6
@@ -163,7 +170,7 @@ def torture(
         # With both kinds, servers and wires are left in peace at first: a lock that is left then is a process's fault.
         calm_s = _CALM_PART * seconds if faults == "all" else 0.0
         crew = None
-        if faults != "network":
+        if faults in ("process", "all"):
             places, peace_s = (4, float("inf")) if faults == "process" else (2, calm_s)
             crew = Crew(run, seed, places, seconds, peace_s, nemesis.troubled)
             opened.callback(crew.join)
@@ -171,8 +178,9 @@ def torture(
             crew.start()
         striking = threading.Thread(target=_strike, args=(nemesis, run, calm_s), name="nemesis")
         opened.callback(run.stopping.set)
-        striking.start()
-        opened.callback(striking.join)
+        if faults != "none":
+            striking.start()
+            opened.callback(striking.join)
         opened.callback(run.stopping.set)
         until = time.monotonic() + seconds
         said_at = time.monotonic()
@@ -186,7 +194,8 @@ def torture(
                     run.failures.append(f"worker {number} ended by itself: {worker.said()}")
                     until = 0
         run.stopping.set()
-        striking.join()
+        if faults != "none":
+            striking.join()
         run.stopping = threading.Event()
         if crew is not None:
             crew.join()
@@ -198,7 +207,10 @@ def torture(
             _fill_lives(report, history, crew)
         if keep is not None:
             shutil.copytree(folder, keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("resource"))
-    _fill(report, history, judge(history), resource, run, ttl_s)
+    verdict = judge(history)
+    _fill(report, history, verdict, resource, run, ttl_s)
+    if faults == "none" and library == "holdfast":
+        report.wrong += verdict.overtaken[:20]
     return report
 
 
@@ -266,6 +278,8 @@ def _fill(report: Report, history: History, verdict: Verdict, resource: Resource
     report.longest_wait_s = verdict.longest_wait_s
     report.longest_wait_at_a_lock_s = verdict.longest_wait_at_a_lock_s
     report.longest_after = verdict.longest_after
+    report.overtaken = len(verdict.overtaken)
+    report.longest_turn_s = verdict.longest_turn_s
     report.errors = dict(history.errors)
     wrong = report.wrong
     # Three are told in full: many are often beside one and the same lease.

@@ -315,3 +315,28 @@ def test_notes_are_of_one_lease_and_of_its_last_rounds() -> None:
     assert [note[-1] for note in trace.take("c:1~59:7")] == list(range(20, 60))
     assert trace.take("c:1:7") == []
     assert len(trace.take("c:1:8")) == 1
+
+
+def asked(ident: str, fence: int, asked_ms: int, start_ms: int) -> Grant:
+    return Grant(ident, ident[0], "a", fence, asked_ms * MS, start_ms * MS, None, end_ns=(start_ms + 9) * MS)
+
+
+def test_a_waiter_that_two_tenures_overtake_is_told() -> None:
+    grants = [
+        asked("a1", 1, 0, 0),
+        asked("c1", 2, 300, 310),  # a tenure of two that came later,
+        asked("c2", 3, 300, 320),
+        asked("d1", 4, 300, 330),  # and one of another client: to each its own
+        asked("b1", 5, 10, 340),
+    ]
+    verdict = judge(History(grants))
+    assert (verdict.overtaken, verdict.longest_turn_s) == ([], 0.33)
+
+    verdict = judge(History([*grants[:-1], asked("c3", 5, 300, 340), asked("b1", 6, 10, 350)]))
+    assert len(verdict.overtaken) == 1
+    assert "b1 waited for 0.34 s, and 2 tenures of c" in verdict.overtaken[0]
+
+
+def test_those_that_asked_together_may_come_in_any_order() -> None:
+    grants = [asked("a1", 1, 0, 0), asked("c1", 2, 60, 100), asked("d1", 3, 60, 110), asked("c2", 4, 60, 120)]
+    assert judge(History([*grants, asked("b1", 5, 10, 130)])).overtaken == []
