@@ -252,7 +252,6 @@ class SmallWorld(World):
         self._seats: dict[Process, _Seat] = {}
         self._at_once: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._checks: list[_Timer] = []
-        self._last_process: Process | None = None
         options = Options(
             seed=clients,
             mode="calm",

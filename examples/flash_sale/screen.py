@@ -41,7 +41,7 @@ def open_screen(*, plain: bool = False) -> Screen:
         return _Plain()
     try:
         return _Rich()
-    except ImportError:  # rich comes with the extra "cli"
+    except ImportError:  # rich comes with the tools for development
         return _Plain()
 
 

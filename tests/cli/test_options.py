@@ -115,7 +115,6 @@ def test_nobody_reads_our_output() -> None:
 
 def holdfast_to(stdout: int, *words: str) -> int:
     import subprocess
-    import sys
 
     done = subprocess.run(
         [sys.executable, "-m", "holdfast", *words], stdout=stdout, stderr=subprocess.PIPE, timeout=60, check=False
@@ -141,11 +140,24 @@ def test_every_status_is_in_the_documentation() -> None:
     assert documented == defined
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.delitem(sys.modules, "holdfast.cli.lab", raising=False)
-    monkeypatch.setitem(sys.modules, "click", None)
-    assert main(["lab"]) == exits.UNAVAILABLE
-    assert "pip install click rich" in capfd.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nope"], "there are: list, run, report, torture"),
+        (["run", "setnx"], "FAULT"),
+        (["run", "setnx", "none", "--width", "20"], "at least 60"),
+        (["report", "--jobs", "x"], "at least 1"),
+    ],
+)
+def test_wrong_usage_of_the_lab(words: list[str], says: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", *words]) == exits.USAGE
+    assert says in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["", "list", "run", "report", "torture"])
+def test_help_of_the_lab(command: str) -> None:
+    done = holdfast("lab", *([command] if command else []), "--help")
+    assert done.returncode == 0 and done.stdout.startswith(f"usage: holdfast lab {command}".encode())
 
 
 def test_a_mistake_of_ours_is_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ FENCE, QUEUE, TOMBSTONE, ORDER = "_lua/fence.lua", "_lua/queue.lua", "_lua/tombs
 WAITERS = "_lua/waiters.lua"
 FAST_PATH, RETRY = "_core/fast_path.py", "_core/retry.py"
 RENEW_MANY, BATCH = "_lua/renew_many.lua", "_core/batch.py"
-WAITING, MUTEX, HOLD, VALIDITY = "_core/waiting.py", "_core/mutex.py", "_core/record.py", "_core/validity.py"
+WAITING, HOLD, VALIDITY = "_core/waiting.py", "_core/record.py", "_core/validity.py"
 
 _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant("a repeated acquire is not recognized", ACQUIRE, "if holder == token then", "if false then"),

@@ -90,7 +90,6 @@ _IMPURE = frozenset(
     }
 )
 _CLIENTS = frozenset({"redis", "valkey", "hiredis"})
-_TERMINAL = frozenset({"click", "rich"})
 _ANY = frozenset({"*"})
 _FACTS = frozenset({"errors", "events", "lease"}) & {path.stem for path in (ROOT / "src" / "holdfast").glob("*.py")}
 _PUBLIC = frozenset({"", "asyncio", "embedded", "fencing", "testing", "lab", *_FACTS})
@@ -110,9 +109,9 @@ PACKAGE: dict[str, Room] = {
     "embedded": Room(_FACTS),
     "fencing": Room(_FACTS | {"_api.options"}),
     "testing": Room(_PUBLIC | {"_core", "_api"}, frozenset({"pytest"})),
-    "lab": Room(_PUBLIC | {"_core.effects", "_core.failure"}, _CLIENTS | _TERMINAL | {"redis_lock"}),
+    "lab": Room(_PUBLIC | {"_core.effects", "_core.failure"}, _CLIENTS | {"redis_lock"}),
     "compat": Room(_PUBLIC | {"_async", "_sync"}, frozenset({"redis", "django_redis", "django"})),
-    "cli": Room(_PUBLIC, _CLIENTS | _TERMINAL),
+    "cli": Room(_PUBLIC, _CLIENTS),
     "__main__": Room(frozenset({"cli"})),
 }
 #: The other folders of the repository. Nothing of the package may import them, so that none of them is in the wheel.
@@ -120,7 +119,7 @@ BESIDE: dict[str, Room] = {
     "sim": Room(_FACTS | {"_core", "_lua", "_api.lease_stack"}, frozenset({"lupa"})),
     "models": Room(),
     "tools": Room(),
-    "examples": Room(_PUBLIC, _TERMINAL),
+    "examples": Room(_PUBLIC, frozenset({"rich"})),
     "testbed": Room(_PUBLIC | {"_lua", "_drivers.many"}, _CLIENTS),
     # It judges what is public; what a lease stands on is noted inside, so that a finding can be explained.
     "rig": Room(_PUBLIC | {"testbed", "_core.record", "_core.redlock"}, _ANY),
@@ -244,6 +243,7 @@ def test_public_modules_declare_what_is_public(module: str, path: Path) -> None:
         ("holdfast._sync.lock", "import asyncio"),
         ("holdfast._sync.lock", "from holdfast._async.lock import Lock"),
         ("holdfast._api.options", "from holdfast._sync.lock import Lock"),
+        ("holdfast.cli.lab", "import click"),
         ("holdfast.cli.run", "from holdfast._core import effects"),
         ("holdfast.cli.run", "from .._core import effects"),
         ("holdfast.lab.schemes", "from holdfast._core import mutex"),
@@ -272,7 +272,7 @@ def test_a_wrong_arrow_is_found(module: str, source: str) -> None:
         ("holdfast._core.mutex", "from holdfast.errors import HoldfastError\nfrom ..errors import LeaseLost"),
         ("holdfast._transport.port", "import redis\nfrom holdfast._core import keys"),
         ("holdfast._sync.lock", "import socket\nfrom holdfast._drivers.threads import Driver"),
-        ("holdfast.cli.run", "import click\nimport holdfast\nfrom holdfast import connect, embedded"),
+        ("holdfast.cli.run", "import redis\nimport holdfast\nfrom holdfast import connect, embedded"),
         ("holdfast.lab.schemes", "from holdfast._core.effects import Call\nfrom holdfast import connect"),
         ("sim.world", "import time\nfrom holdfast._core import mutex\nfrom sim.driver import Process"),
         ("rig.run", "import redis_lock\nfrom testbed import servers\nfrom holdfast.lab import servers"),

@@ -121,21 +121,7 @@ def _dispatch(words: list[str]) -> int:
     if first not in _COMMANDS:
         known = ", ".join(_COMMANDS)
         raise exits.UsageError(f"there is no command {first!r}; there are: {known} (try: holdfast --help)")
-    return _load(first)(words[1:])
-
-
-def _load(command: str) -> Callable[[list[str]], int]:
-    """The command's `main`; only its own file is imported."""
     from importlib import import_module
 
-    from holdfast.cli import exits
-
-    try:
-        main: Callable[[list[str]], int] = import_module(f"holdfast.cli.{command}").main
-    except ModuleNotFoundError as error:
-        if error.name not in ("click", "rich"):
-            raise
-        raise exits.NotInstalled(
-            f"`holdfast {command}` needs {error.name}: pip install click rich (the extra 'cli' of holdfast)"
-        ) from None
-    return main
+    command: Callable[[list[str]], int] = import_module(f"holdfast.cli.{first}").main  # only its own file is imported
+    return command(words[1:])

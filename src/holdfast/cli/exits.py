@@ -18,7 +18,6 @@ __all__ = [
     "UNAVAILABLE",
     "UNUSABLE",
     "USAGE",
-    "NotInstalled",
     "UsageError",
     "sentence",
     "status_of",
@@ -58,10 +57,6 @@ class UsageError(Exception):
         self.command = command
 
 
-class NotInstalled(Exception):
-    """A part that comes with an extra is asked for."""
-
-
 def status_of(error: BaseException) -> int:
     """The exit status for an error of the library."""
     from holdfast import errors
@@ -74,7 +69,7 @@ def status_of(error: BaseException) -> int:
         return LEASE_LOST
     if isinstance(error, errors.ScriptRefused) or getattr(error, "kind", None) in _NO_ENTRY:
         return REFUSED
-    if isinstance(error, (NotInstalled, errors.HoldfastError)):
+    if isinstance(error, errors.HoldfastError):
         return UNAVAILABLE
     return INTERNAL
 
@@ -85,6 +80,6 @@ def sentence(error: BaseException) -> str:
 
     if isinstance(error, errors.ServerUnreachable):
         return f"{error} (the server is named with --url or HOLDFAST_URL)"
-    if isinstance(error, (errors.HoldfastError, NotInstalled, UsageError)):
+    if isinstance(error, (errors.HoldfastError, UsageError)):
         return str(error)
     return f"internal error: {type(error).__name__}: {error} (HOLDFAST_TRACEBACK=1 shows where)"

@@ -2,88 +2,120 @@
 
 from __future__ import annotations
 
-import click
+import argparse
+import sys
+from collections.abc import Callable
 
 from holdfast.cli import exits
+from holdfast.cli.options import Parser
 from holdfast.lab import commands
 from holdfast.lab.runs import UnknownName
 
-__all__ = ["lab", "main"]
+__all__ = ["main"]
 
+_USAGE = """\
+usage: holdfast lab COMMAND …
 
-@click.group(name="lab", context_settings={"help_option_names": ["-h", "--help"]})
-def lab() -> None:
-    """How lock schemes fail: real servers, real faults, and verdicts from what happened.
+How lock schemes fail: real servers, real faults, and verdicts from what happened.
+The lab starts private servers and removes them again.
 
-    The lab starts private servers and removes them again. Exit status: 0 safe, 1 not safe, 69 not possible
-    on this machine, 64 wrong usage.
-    """
+commands:
+  list                    every scheme and every fault
+  run SCHEME FAULT        one scheme under one fault, as a timeline with its verdict
+  report                  the matrix of all schemes and faults, as one page
+  torture MODULE:FACTORY  your own lock, under every fault that applies
 
+exit status: 0 safe  1 not safe  69 not possible on this machine  64 wrong usage
+"""
+_TORTURE = """\
+FACTORY is called with url, name and ttl (seconds), by the names it takes, and returns something with acquire
+and release, or a context manager:
 
-@lab.command(name="list")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_(as_json: bool) -> int:
-    """Every scheme and every fault."""
-    return commands.list_all(as_json)
+  # mylocks.py
+  def redis_py(url, name, ttl):
+      return redis.Redis.from_url(url).lock(name, timeout=ttl)
 
-
-@lab.command()
-@click.argument("scheme")
-@click.argument("fault")
-@click.option("--json", "as_json", is_flag=True, help="Verdict and whole history, for programs.")
-@click.option("--all", "all_runs", is_flag=True, help="Every variant of the fault, not only the worst.")
-@click.option("--width", type=click.IntRange(min=60), help="Columns to use; default: the terminal's.")
-def run(scheme: str, fault: str, as_json: bool, all_runs: bool, width: int | None) -> int:
-    """One SCHEME under one FAULT, as a timeline with its verdict.
-
-    Example: holdfast lab run set-nx-ex long-section
-    """
-    return commands.run(scheme, fault, as_json=as_json, all_runs=all_runs, width=width)
-
-
-@lab.command()
-@click.option("-o", "--output", default="report.html", show_default=True, help="The page to write.")
-@click.option("--scheme", "schemes", multiple=True, help="Only this one; may be repeated.")
-@click.option("--fault", "faults", multiple=True, help="Only this one; may be repeated.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Cells at a time; default: twice the CPUs.")
-def report(output: str, schemes: tuple[str, ...], faults: tuple[str, ...], jobs: int | None) -> int:
-    """The matrix of all schemes and faults, as one page that needs no network. Takes a few minutes."""
-    return commands.report(output, schemes=schemes, faults=faults, jobs=jobs)
-
-
-@lab.command()
-@click.argument("factory", metavar="MODULE:FACTORY")
-@click.option("--json", "as_json", is_flag=True, help="For programs; with --show, with the histories.")
-@click.option("--show", is_flag=True, help="Add the timelines of what is not safe.")
-@click.option("-o", "--output", help="Write the page of this row as well.")
-@click.option("--width", type=click.IntRange(min=60), help="Columns to use; default: the terminal's.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Cells at a time; default: twice the CPUs.")
-def torture(factory: str, as_json: bool, show: bool, output: str | None, width: int | None, jobs: int | None) -> int:
-    """Your own lock, under every fault that applies.
-
-    FACTORY is called with url, name and ttl (seconds), by the names it takes, and returns something with acquire
-    and release, or a context manager:
-
-    \b
-      # mylocks.py
-      def redis_py(url, name, ttl):
-          return redis.Redis.from_url(url).lock(name, timeout=ttl)
-
-    Then: holdfast lab torture mylocks:redis_py
-    """
-    return commands.torture(factory, as_json=as_json, show=show, output=output, width=width, jobs=jobs)
+Then: holdfast lab torture mylocks:redis_py"""
+_WIDTH_MIN = 60
 
 
 def main(words: list[str]) -> int:
-    """The command, for `holdfast.cli`."""
-    if not words:
-        click.echo(lab.get_help(click.Context(lab, info_name="holdfast lab")), err=True)
-        return exits.USAGE
+    """The command."""
+    first = words[0] if words else "--help"
+    if first in ("-h", "--help"):
+        (sys.stdout if words else sys.stderr).write(_USAGE)
+        return exits.OK if words else exits.USAGE
+    if first not in _COMMANDS:
+        raise exits.UsageError(f"there is no command {first!r}; there are: {', '.join(_COMMANDS)}", "lab")
     try:
-        return int(lab.main(words, prog_name="holdfast lab", standalone_mode=False) or 0)
-    except click.Abort:
-        raise KeyboardInterrupt from None
-    except click.ClickException as error:
-        raise exits.UsageError(error.format_message(), "lab") from None
+        return _COMMANDS[first](words[1:])
     except (UnknownName, ValueError) as error:
         raise exits.UsageError(str(error), "lab") from None
+
+
+def _list(words: list[str]) -> int:
+    parser = Parser("lab list", description="Every scheme and every fault.")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return commands.list_all(parser.parse_args(words).json)
+
+
+def _run(words: list[str]) -> int:
+    parser = Parser(
+        "lab run",
+        description="One scheme under one fault, as a timeline with its verdict.",
+        epilog="example: holdfast lab run set-nx-ex long-section",
+    )
+    parser.add_argument("scheme", metavar="SCHEME")
+    parser.add_argument("fault", metavar="FAULT")
+    parser.add_argument("--json", action="store_true", help="verdict and whole history, for programs")
+    parser.add_argument("--all", action="store_true", help="every variant of the fault, not only the worst")
+    _add_width(parser)
+    given = parser.parse_args(words)
+    return commands.run(given.scheme, given.fault, as_json=given.json, all_runs=given.all, width=given.width)
+
+
+def _report(words: list[str]) -> int:
+    parser = Parser(
+        "lab report",
+        description="The matrix of all schemes and faults, as one page that needs no network. Takes a few minutes.",
+    )
+    parser.add_argument("-o", "--output", default="report.html", help="the page to write (default: report.html)")
+    parser.add_argument("--scheme", action="append", default=[], help="only this one; may be repeated")
+    parser.add_argument("--fault", action="append", default=[], help="only this one; may be repeated")
+    _add_jobs(parser)
+    given = parser.parse_args(words)
+    return commands.report(given.output, schemes=given.scheme, faults=given.fault, jobs=given.jobs)
+
+
+def _torture(words: list[str]) -> int:
+    parser = Parser("lab torture", description="Your own lock, under every fault that applies.", epilog=_TORTURE)
+    parser.add_argument("factory", metavar="MODULE:FACTORY")
+    parser.add_argument("--json", action="store_true", help="for programs; with --show, with the histories")
+    parser.add_argument("--show", action="store_true", help="add the timelines of what is not safe")
+    parser.add_argument("-o", "--output", help="write the page of this row as well")
+    _add_width(parser)
+    _add_jobs(parser)
+    given = parser.parse_args(words)
+    return commands.torture(
+        given.factory, as_json=given.json, show=given.show, output=given.output, width=given.width, jobs=given.jobs
+    )
+
+
+def _add_width(parser: Parser) -> None:
+    parser.add_argument("--width", type=_at_least(_WIDTH_MIN), help="columns to use (default: the terminal's)")
+
+
+def _add_jobs(parser: Parser) -> None:
+    parser.add_argument("--jobs", type=_at_least(1), help="cells at a time (default: twice the CPUs)")
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text[:9]) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least {least}")
+        return int(text[:9])
+
+    return number
+
+
+_COMMANDS = {"list": _list, "run": _run, "report": _report, "torture": _torture}

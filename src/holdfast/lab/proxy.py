@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from holdfast.lab.resp import Frames, Push, show
+from holdfast.lab.resp import Frames, Push
 
 if TYPE_CHECKING:
     from holdfast.lab.servers import LabServer
@@ -241,8 +241,3 @@ def _make_reset(writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError):
         raw: socket.socket = writer.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
-def reply_text(request: Request) -> str:
-    """What was answered, or what became of it."""
-    return show(request.reply) if request.answered_ns is not None else "no answer"

@@ -35,7 +35,6 @@ class UnknownName(LookupError):
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         super().__init__(f"there is no {what} {name!r}.{hint} Known: {', '.join(known)}")
-        self.nearest = near[0] if near else None
 
 
 def find_entry(name: str) -> Entry:
