@@ -11,6 +11,7 @@ import asyncio
 import weakref
 from asyncio import current_task, get_running_loop
 from collections.abc import Coroutine
+from functools import partial
 from types import CodeType
 from typing import Any, Generic, TypeVar
 
@@ -22,6 +23,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
+from holdfast._core.tenure import MARK, Turn, left
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._drivers.aio import AioDriver
 from holdfast._transport.clock import clock
@@ -63,22 +65,34 @@ class Acquirable(AcquirableBase, Generic[L]):
                     lease._entries = []  # it was acquired through an object that is not reentrant
                 lease._entries += (None,)  # not a call, after which a signal handler could raise
                 return lease  # type: ignore[no-any-return]
-        token = f"{driver.client_id}:{self._mark if mark is None else mark}{me}:{next(session.sequence)}"
         got: Grant | Busy | None = None
         hold: LeaseRecord | None = None
         asks = self._asks
         if asks is None:
             asks = self._prepare()
+        token = f"{driver.client_id}:{self._mark if mark is None else mark}{me}:{next(session.sequence)}"
+        turn = None if self._line_key is None or timeout_s == 0 else Turn(token, clock())
         release_ask = asks[1] if asks else None
         asking = driver.asking
         try:
+            if turn is not None:
+                turn.join(driver.lines, self._line_key)
+                token = turn.token
             asking[token] = self
-            got = await driver.acquire(asks[0] if asks else None, self._ask, token, timeout_s, self._ttl_ms)
+            if turn is None or turn.first:
+                start = self._ask if turn is None else partial(self._ask_as_owner, turn)
+                got = await driver.acquire(asks[0] if asks else None, start, token, timeout_s, self._ttl_ms)
+            else:
+                got = await driver.run(self._wait_in_line(turn, timeout_s))
             if type(got) is Grant:
                 if driver.closed:
                     raise ClientClosed()  # and it is given back below
+                if turn is not None and not turn.over:
+                    got.turn = turn
                 hold = self._make_record(token, got)
-                if got.stray or got.more is PLAIN:
+                if turn is not None and hold.turn is None and not turn.over:
+                    driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
+                if got.stray or got.more is PLAIN or token[-1] == MARK:
                     release_ask = None  # it is not the usual one
                 if got.sent_at >= driver.introduce_at:
                     session.introduce(driver, got.sent_at)
@@ -97,7 +111,9 @@ class Acquirable(AcquirableBase, Generic[L]):
                 for owner in owners:
                     session.owners.pop(owner, None)
                 driver.spawn_release(hold)
-            if got is not None or not isinstance(error, asyncio.CancelledError):
+            if turn is not None:
+                driver.spawn(left(turn, self._give_back))
+            if (hold is None or hold.turn is None) and (got is not None or type(error) is not asyncio.CancelledError):
                 driver.spawn(self._give_back(token))
             asking.pop(token, None)
             if type(error) is LeaseLost:
@@ -134,9 +150,15 @@ def release(
     session: Session, driver: AioDriver, hold: LeaseRecord, ask: PreparedRequest | None
 ) -> Coroutine[Any, Any, bool]:
     """Release it in the running event loop, which may be another one than that in which it was acquired."""
+    if hold.turn is not None and hold.turn.hand_on(clock()):
+        return _handed_on()
     if ask is None or driver is not session.here or driver.closed or driver.loop is not get_running_loop():
         return session.driver.run(hold.release())
     return driver.release(hold, ask)
+
+
+async def _handed_on() -> bool:
+    return True
 
 
 async def wait_turn(session: Session, name: str, kind: str, acquisition: Acquisition, protocol: Protocol[R]) -> R:

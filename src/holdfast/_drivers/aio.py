@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from holdfast._core.abandon import abandon
 from holdfast._core.effects import (
     Answer,
+    AwaitTurn,
     AwaitWake,
     Call,
     CallMany,
@@ -46,6 +47,7 @@ from holdfast._core.fast_path import Contention, begin, replay
 from holdfast._core.record import LeaseRecord, Order, Schedule
 from holdfast._core.replies import COUNT, DONE, FITS, MAYBE, wake_of
 from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.tenure import Lines
 from holdfast._core.waiting import Acquisition, Busy, Grant, granted, released, within
 from holdfast._drivers.renewals_aio import Renewals
 from holdfast._drivers.reopening import Reopening
@@ -180,6 +182,8 @@ class AioDriver:
         self._numbers = 0
         self.contention = Contention(settings)
         self._renewals = Renewals(self)
+        #: Acquires that wait for each other here.
+        self.lines = Lines(settings, contextlib.nullcontext())
         #: Takes what comes too late to be undone here: the event loop is closed.
         self.leave: Callable[[Callable[[], Protocol[Any]]], object] | None = None
         self._to_give_back: collections.deque[LeaseRecord] = collections.deque()
@@ -193,6 +197,7 @@ class AioDriver:
             Call: self.call,
             Listen: self._listen,
             AwaitWake: self._await_wake,
+            AwaitTurn: self._await_turn,
             Sleep: self._sleep,
             Command: self._command,
             CallMany: self._call_many,
@@ -709,6 +714,27 @@ class AioDriver:
         self._raise_if_closed()
         return wake
 
+    async def _await_turn(self, wait: AwaitTurn) -> None:
+        turn = wait.turn
+        future: asyncio.Future[Wake | None] = self.loop.create_future()
+        turn.bell = partial(self._ring, future)
+        self._raise_if_closed()
+        if turn.is_called():
+            return
+        alarm = self.loop.call_later(wait.timeout_s, _time_is_up, future)
+        try:
+            await future
+        finally:
+            alarm.cancel()
+            turn.bell = None
+        self._raise_if_closed()
+
+    def _ring(self, future: asyncio.Future[Wake | None]) -> None:
+        if asyncio._get_running_loop() is self.loop:
+            _time_is_up(future)
+        elif not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(_time_is_up, future)  # released in another loop, or at the end
+
     # ------------------------------------------------------------------ holds
 
     def watch(self, hold: LeaseRecord) -> None:
@@ -835,6 +861,7 @@ class AioDriver:
             waiter.wake(Wake(Wake.ASK))
         for sleeper in tuple(self._sleepers):
             _time_is_up(sleeper)
+        self.lines.wake_all()
         self._unreleased = dict.fromkeys(self.lose_all("closed"))
 
     def lose_all(self, reason: str) -> list[LeaseRecord]:
