@@ -13,11 +13,13 @@ import inspect
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator
+from contextlib import nullcontext
 from typing import Any
 
 from holdfast._core.batch import Batch, batches
 from holdfast._core.effects import (
     Answer,
+    AwaitTurn,
     AwaitWake,
     Call,
     CallMany,
@@ -36,6 +38,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, replay
 from holdfast._core.record import LeaseRecord, Schedule
 from holdfast._core.settings import Settings
+from holdfast._core.tenure import Lines
 from holdfast._core.tokens import make_token
 from holdfast._core.waiting import Busy, Grant, granted, released, within
 from sim.clock import Clock
@@ -192,6 +195,8 @@ class Process:
         self.running: Task | None = None
         self.schedule = Schedule(settings)
         self.contention = Contention(settings)
+        #: Workers that wait for each other here.
+        self.lines = Lines(settings, nullcontext())
         self.inboxes: dict[int, Inbox] = {}
         #: The master as this process knows it.
         self.master = world.master_number()
@@ -318,7 +323,9 @@ class Process:
             else:
                 task.effect = effect
                 task.waiting = True
-                if kind is AwaitWake:
+                if kind is AwaitTurn:
+                    self._await_turn(task, effect)  # type: ignore[arg-type]
+                elif kind is AwaitWake:
                     self._await_wake(task, effect)  # type: ignore[arg-type]
                 elif kind is Listen:
                     self._listen(task, effect)  # type: ignore[arg-type]
@@ -452,6 +459,11 @@ class Process:
         self._awaiting[effect.token] = task, ticket
         self.later(effect.timeout_s, self._wake_over, effect.token, task, ticket)
 
+    def _await_turn(self, task: Task, effect: AwaitTurn) -> None:
+        ticket = task.ticket
+        effect.turn.bell = lambda: self.later(0.0, self.resume, task, ticket, None)
+        self.later(0.0 if effect.turn.is_called() else effect.timeout_s, self.resume, task, ticket, None)
+
     def _wake_over(self, token: str, task: Task, ticket: int) -> None:
         if task.ticket == ticket:
             self.resume(task, ticket, None)
@@ -521,6 +533,8 @@ class Process:
 
     async def release(self, hold: LeaseRecord, first: Call | None) -> bool:
         """As the drivers for users. `first` as in `acquire`."""
+        if hold.turn is not None and hold.turn.hand_on(self.local()):
+            return True
         if first is None or first.sync is not None or self._many_masters:
             return await hold.release()
         try:

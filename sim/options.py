@@ -37,6 +37,10 @@ MODES: dict[str, Mode] = {
         Mode("ordinary", "faults that a client can answer for"),
         Mode("calm", "no faults at all, cancellations only: order and no idle lock from the first second"),
         Mode("empty", "servers restart without their data; everything but exclusion holds", None, _LOOSE),
+        Mode("tenures", "several workers of a process wait for each other, and hand locks on"),
+        Mode(
+            "calm-tenures", "the same without faults, and no waiter is overtaken by more than a tenure of each process"
+        ),
         Mode("cluster", "keys lie on several servers by their slots"),
         Mode(
             "restart-empty",
@@ -161,6 +165,8 @@ class Options:
     think_s: float = 2.0
     patient: float = 0.5
     claim_ms: int = 2000
+    #: How long a process hands a lock on among its workers.
+    tenure_ms: float = 0.0
     #: How long a client does without the fast path, once it was not granted a lock.
     contended_acquires: int = 1_000
     #: Leases that are due within this part of their ttl are renewed with others.
@@ -236,7 +242,12 @@ class Options:
         late_s = rng.choice((1.0, 10.0, 40.0))
         replicated = rng.random() < 0.15
         lag_s = rng.choice((0.0005, 0.005, 0.05))
-        if mode == "calm":
+        if mode.endswith("tenures"):
+            draw = random.Random(f"tenures {mode} {seed}").choice
+            options = replace(options, tasks=draw((2, 3, 4)), locks=1, tenure_ms=draw((1.0, 300.0, 3_000.0)))
+            options = replace(options, think_s=draw((0.05, 0.5, 3.0)), work_s=draw((0.02, 0.2, 1.0)))
+            replicated = False
+        if mode in ("calm", "calm-tenures"):
             rates = {"cancel": rates["cancel"], "close": rates["close"]}
             noise = {}
             lost_push = 0.0
@@ -308,6 +319,10 @@ class Options:
 
     def server_rate(self, rng: random.Random) -> float:
         return 1 + self.drift * rng.uniform(-1, 1)
+
+    def line_ttl_ms(self, renews: bool) -> int:
+        """Of the locks whose waiters wait for each other."""
+        return int(1000 * self.ttl_s[renews])
 
     def waiting_s(self) -> float:
         """How long after the last fault things may take to go on: what is late, what lies about, who looks when."""

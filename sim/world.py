@@ -88,6 +88,7 @@ class World(Site):
             claim_ms=options.claim_ms,
             contended_acquires=options.contended_acquires,
             renew_early_fraction=options.renew_early_fraction,
+            tenure_ms=options.tenure_ms,
         )
         self.primitives = [make(self) for make in primitives]
         self.processes: list[Process] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from functools import partial
 from typing import Any
 
 from holdfast._core.effects import Call, Protocol
@@ -11,6 +12,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.mutex import LockTurn
 from holdfast._core.record import LeaseRecord
+from holdfast._core.tenure import BLOCK, MARK, Turn, as_owner, left, wait_in_line
 from holdfast._core.waiting import Busy, Grant, request_timeout_for
 from sim.check import Belief
 from sim.driver import Process
@@ -45,6 +47,24 @@ class Lock(Thing):
         self.queue: list[tuple[int, bytes]] = []
         #: By node: the ms at which it forgets the queue, as of the last request.
         self.queue_until: dict[int, int] = {}
+        #: By waiting token and line: the tenures in which others that came later were granted the lock before it.
+        self.overtaken: dict[bytes, dict[str, set[str]]] = {}
+
+    def overtakes(self, process: Process, line: str, tenure: str, since: float) -> None:
+        """A worker that waits since then is granted it: who has waited for longer elsewhere is overtaken."""
+        world = self.world
+        waiting = self.ledger.waiting
+        for token in [token for token in self.overtaken if token not in waiting]:
+            del self.overtaken[token]
+        calm = world.options.mode == "calm-tenures" and world.phase != "chaos"
+        slack_s = world.options.short_retry_s()
+        for token, (waits_since, whose) in waiting.items():
+            if calm and whose is not process and waits_since + slack_s < since and waits_since > world.calm_since:
+                tenures = self.overtaken.setdefault(token, {}).setdefault(line, set())
+                tenures.add(tenure)
+                world.counted["overtaken"] += 1
+                if len(tenures) > 1:
+                    world.fail("overtaken", f"{token.decode()} was overtaken by {sorted(tenures)} of {process.name}")
 
     def leave_queue(self, token: bytes) -> None:
         arrival = self.arrivals.get(token)
@@ -59,6 +79,8 @@ class Locks(Sessions[Lock]):
 
     #: A token has no other fencing token than the last that was written for it.
     one_fence = True
+    #: Workers of a process wait for each other.
+    in_lines = False
 
     # -- workload ---------------------------------------------------------------------------------
 
@@ -74,6 +96,9 @@ class Locks(Sessions[Lock]):
         keys, settings, token = lock.keys, process.settings, process.token()
         exclusive = OneServer(keys, settings, options.sync)
         exclusive.renews = self.world.rng.random() < 0.8
+        if self.in_lines and settings.tenure_ms and timeout_s != 0:
+            # Who waits for each other has the same options.
+            return await self.take_turn(process, lock, exclusive, options.line_ttl_ms(exclusive.renews), timeout_s)
 
         def start(timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
             return exclusive.acquire(token, ttl_ms, timeout_s, not sent and process.listening(None, keys.lock))
@@ -84,6 +109,46 @@ class Locks(Sessions[Lock]):
         if got is None:
             return None
         hold = self.hold_of(process, lock, token, ttl_ms, got, exclusive.renews)
+        return hold, self.believe(process, [lock], hold)
+
+    async def take_turn(
+        self, process: Process, lock: Lock, exclusive: OneServer, ttl_ms: int, timeout_s: float | None
+    ) -> tuple[LeaseRecord, list[tuple[Lock, Belief]]] | None:
+        """The same where workers of a process wait for each other."""
+        keys, settings = lock.keys, process.settings
+        turn = Turn(process.token(), process.local())
+        turn.join(process.lines, (keys.lock, exclusive.renews))
+        token, ledger = turn.token, lock.ledger
+
+        def ask(timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
+            listening = not sent and process.listening(None, keys.lock)
+            return exclusive.acquire(token, ttl_ms, timeout_s, listening, turn)
+
+        def give_back(token: str) -> Protocol[None]:
+            return exclusive.give_back(token, ttl_ms)
+
+        def start(timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
+            return as_owner(turn, partial(ask, sent=sent), give_back, timeout_s)
+
+        self.asks(self.public, timeout_s)
+        if turn.first:
+            asking = self.first(process, LockTurn(keys, token, ttl_ms, settings), timeout_s, start)
+        else:
+            asking = wait_in_line(turn, ask, give_back, timeout_s, ttl_ms)
+        got = await self.ask(process, [lock], token, asking)
+        if got is None:
+            return None
+        if not turn.over:
+            got.turn = turn
+        hold = self.hold_of(process, lock, token, ttl_ms, got, exclusive.renews)
+        if hold.turn is None:
+            process.spawn(left(turn, give_back), "left", background=True)
+        since = ledger.waiting.pop(token.encode())
+        if hold.token != token:
+            self.world.counted["handed on"] += 1
+            ledger.ended.pop(hold.token.encode(), None)
+        ledger.waiting[hold.token.encode()] = since
+        lock.overtakes(process, f"{process.id} {exclusive.renews}", hold.token, since[0])
         return hold, self.believe(process, [lock], hold)
 
     def hold_of(self, process: Process, lock: Lock, token: str, ttl_ms: int, got: Grant, renew: bool) -> LeaseRecord:
@@ -102,7 +167,8 @@ class Locks(Sessions[Lock]):
             lock.ledger.idle_since = free_since
             parts.append((lock, lock.ledger.granted(process, hold)))
             written = lock.fences.get(parts[-1][1].token, ())
-            if hold.fence not in written:
+            width = BLOCK if hold.token.endswith(MARK) else 1
+            if not any(first <= hold.fence < first + width for first in written):
                 self.world.fail("told fence", f"{hold.token} was told fence {hold.fence}, the server wrote {written}")
         process.watch(hold)
         return parts
@@ -138,8 +204,10 @@ class Locks(Sessions[Lock]):
             lock.queue_until[node.number] = server.expires[lock.queue_key]
         token = server.peek(lock.key, now_ms)
         mine = before is None or before[0] == asker or before[0] == self.lets_go(call)
-        if script in ("acquire", "multi_acquire") and call.args[3]:
+        if script in ("acquire", "multi_acquire") and int(call.args[3]) > 0:
             lock.arrivals.setdefault(asker, int(call.args[3]))
+        elif script == "acquire" and int(call.args[3]) < 0:
+            lock.arrivals.setdefault(asker, server.time_us + int(call.args[3]))  # has waited in its process
         if token is None:
             if before is not None and not mine:
                 world.fail("stolen", f"{script} of {asker.decode()} removed {before[0].decode()}")
@@ -187,7 +255,7 @@ class Locks(Sessions[Lock]):
 
     def lets_go(self, call: Call) -> bytes | None:
         """Whose hold, beside the asker's own, this call may end."""
-        return None
+        return str(call.args[7]).encode() if call.script == "acquire" and len(call.args) > 7 else None
 
     def is_fenced(self, call: Call, asker: bytes, token: bytes) -> bool:
         """Whether a change of hands by this call writes a fencing token."""
@@ -203,7 +271,7 @@ class Locks(Sessions[Lock]):
         """It has a place now. `known`: the arrival that it was told before, or 0; with it, it keeps its place."""
         if token not in lock.ledger.waiting or node is not lock.node:
             return  # nobody waits for that any more
-        if known and told != known:
+        if known > 0 and told != known:
             self.world.fail("order", f"{token.decode()} asked with arrival {known} and was told {told}")
         arrival = lock.arrivals.get(token, 0)
         if (arrival, token) not in lock.queue:
@@ -219,6 +287,8 @@ class Locks(Sessions[Lock]):
     def fenced(self, node: Node, lock: Lock, token: bytes) -> None:
         """A fencing token was written for the holder: greater than all before it."""
         fence = int(node.server.data.get(lock.fence_key, b"0"))
+        if token.endswith(MARK.encode()):
+            fence -= BLOCK - 1
         last = lock.last_fence.get(node.number, 0)
         if fence <= last:
             self.world.fail("fence", f"{token.decode()} got fence {fence} after {last}")
@@ -275,6 +345,7 @@ class Mutex(Locks):
     """The lock alone."""
 
     name = "mutex"
+    in_lines = True
     public = "Lock"
 
     def __init__(self, world: World) -> None:

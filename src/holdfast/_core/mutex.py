@@ -119,6 +119,11 @@ class LockTurn(Acquisition):
             sync=self.tail(),
         )
 
+    @property
+    def queues(self) -> bool:  # type: ignore[override]
+        # It has waited for its turn in the client: whoever came later elsewhere comes later here.
+        return self.turn is not None and not self.turn.first
+
     def waited_us(self, now: float) -> int:
         return 0 if self.turn is None else self.turn.waited_us(now)
 

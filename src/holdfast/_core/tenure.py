@@ -354,9 +354,11 @@ async def wait_in_line(turn: Turn, ask: Ask, give_back: GiveBack, timeout_s: flo
 async def as_owner(turn: Turn, ask: Ask, give_back: GiveBack, left_s: float | None) -> Grant | Busy:
     """Ask the server."""
     got: Grant | Busy | None = None
+    holds = False
     try:
         got = await ask(left_s)
         turn.got_at = await Now()
+        holds = type(got) is Grant
         return got
     except RequestFailed:
         if turn.line is not None:
@@ -364,8 +366,10 @@ async def as_owner(turn: Turn, ask: Ask, give_back: GiveBack, left_s: float | No
             turn.line.die()
         raise
     finally:
-        if type(got) is not Grant:
+        if not holds:
             await left(turn, give_back)
+            if type(got) is Grant:
+                await Spawn(give_back(turn.token))  # interrupted behind the grant
 
 
 async def left(turn: Turn, give_back: GiveBack) -> None:

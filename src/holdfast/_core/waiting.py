@@ -131,6 +131,9 @@ class Acquisition:
     #: `meanwhile` is awaited before every ask, and at least this often; None: never.
     look_every_s: float | None = None
 
+    #: Whether its first request is to queue it, also where that takes a subscription first.
+    queues = False
+
     #: Whether a grant that is pushed for its token is all that it waits for.
     pushed_whole = True
 
@@ -336,7 +339,7 @@ class _Waiting:
         #: A request without an answer may still be carried out, after everything else.
         self.stray = False
         #: Requests ask for a place in the queue, and we have one, by this arrival.
-        self.queueing = self.waits and listening
+        self.queueing = self.waits and (listening or acquisition.queues)
         self.queued = False
         self.arrival = 0
         #: When the first request was sent that could take it: no grant of this token that is pushed can be older.
