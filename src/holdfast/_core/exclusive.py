@@ -145,7 +145,7 @@ class OneServer(Exclusive):
             ttl_ms,
             grant.sent_at,
             holder.renew,
-            partial(release_in_line, turn, holder.release),
+            partial(release_in_line, turn, holder),
             renew,
             max_hold_ms,
             grant.until if before is None else before.deadline,

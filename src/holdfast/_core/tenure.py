@@ -32,7 +32,7 @@ from holdfast._core.effects import AwaitTurn, Now, Protocol, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import Settings
-from holdfast._core.waiting import Busy, Grant
+from holdfast._core.waiting import Acquisition, Busy, Grant
 
 __all__ = [
     "BLOCK",
@@ -379,6 +379,12 @@ async def left(turn: Turn, give_back: GiveBack) -> None:
         await Spawn(give_back(tenure.token))
 
 
-async def release_in_line(turn: Turn, at_server: Callable[[], Protocol[bool]]) -> bool:
+async def release_in_line(turn: Turn, holder: Acquisition) -> bool:
     """Release the lease of that turn: to the next one in its line, or at the server."""
-    return turn.hand_on(await Now()) or await at_server()
+    try:
+        now = await Now()
+    except BaseException:
+        if not turn.hand_on(float("inf")):  # too late to go on by the tenure
+            await Spawn(holder.give_back())
+        raise
+    return turn.hand_on(now) or await holder.release()
