@@ -121,7 +121,7 @@ class LockTurn(Acquisition):
 
     @property
     def queues(self) -> bool:  # type: ignore[override]
-        # It has waited for its turn in the client: whoever came later elsewhere comes later here.
+        # It has waited for its turn in the client: waiters elsewhere that came later stay behind it.
         return self.turn is not None and not self.turn.first
 
     def waited_us(self, now: float) -> int:
