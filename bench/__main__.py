@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench import page
 from bench.rows import ROWS
 from bench.run import Missing, Run
 from bench.tables import Table
@@ -22,15 +23,16 @@ from holdfast import embedded
 
 __all__ = ["main"]
 
-_PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+_PAGES = Path(__file__).parent.parent / "docs"
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Exit status 1 when a row failed, not when a target was missed: one run on a shared machine proves nothing."""
     options = _parse(words)
     wanted = list(dict.fromkeys(options.only)) if options.only else list(ROWS)
-    page = options.page or (_PAGE if wanted == list(ROWS) and not options.quick else None)
+    pages = options.pages or (_PAGES if wanted == list(ROWS) and not options.quick else None)
     tables: list[Table] = []
+    written: list[Path] = []
     failed = False
     begin = time.monotonic()
     # Sessions of hundreds of processes and tasks: the server's file limit is the one thing to raise.
@@ -46,17 +48,17 @@ def main(words: Sequence[str] | None = None) -> int:
                 failed = True
                 table = Table(name, name, "", ("",), missing=f"it failed with {error!r}")
             tables.append(table)
-            if page is not None:  # after every row, so that nothing is lost with a run that is interrupted
+            if pages is not None:  # after every row, so that nothing is lost with a run that is interrupted
                 facts = _facts(server, time.monotonic() - begin, options.quick)
-                page.write_text(_page(tables, facts), encoding="utf-8")
+                written = page.write(pages, tables, facts)
             if not options.json:
                 run.say("")
                 print(("\r" if sys.stderr.isatty() else "") + table.plain() + "\n", flush=True)
     facts = _facts(server, time.monotonic() - begin, options.quick)
     if options.json:
         print(json.dumps({"facts": facts, "rows": [table.as_dict() for table in tables]}, indent=2))
-    if page is not None:
-        print(f"written: {page}", file=sys.stderr)
+    if written:
+        print(f"written: {', '.join(map(str, written))}", file=sys.stderr)
     return 1 if failed else 0
 
 
@@ -68,7 +70,10 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a little of everything, to check that it runs")
     parser.add_argument("--json", action="store_true", help="figures as JSON on stdout, no progress")
     parser.add_argument(
-        "--page", type=Path, help="write this page (default: docs/benchmarks.md, when everything is measured)"
+        "--pages",
+        type=Path,
+        metavar="FOLDER",
+        help="write the pages there (default: docs, when everything is measured)",
     )
     return parser.parse_args(words)
 
@@ -91,25 +96,6 @@ def _version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return "(absent)"
-
-
-def _page(tables: Sequence[Table], facts: dict[str, str]) -> str:
-    targets = [target for table in tables for target in table.targets]
-    met = sum(target.met for target in targets)
-    head = [
-        "# Benchmarks",
-        "",
-        "Written by `make bench`; do not edit. Measured side by side in one run, in interleaved rounds, on one private "
-        "server over loopback. Ratios are medians of the rounds' ratios and say more than the times next to them.",
-        "",
-        *(f"- {what}: {fact}" for what, fact in facts.items()),
-        "",
-        f"Targets: {met} of {len(targets)} met.",
-        "",
-        *(f"- {target}" for target in targets if not target.met),
-        "",
-    ]
-    return "\n".join(head) + "\n" + "\n".join(table.markdown() for table in tables)
 
 
 if __name__ == "__main__":

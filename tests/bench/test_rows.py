@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import redis
 
 from bench import crowd, wire
 from bench.crowd import Seen, handoffs_us, jain, longest_wait_s, per_s
-from bench.tables import Table, Target
+from bench.page import bars
+from bench.tables import Table, Target, number
 from holdfast.embedded import Server
 
 _ROOT = Path(__file__).parent.parent.parent
 
 
 def test_quick_rows_give_figures_and_a_page(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    words = [sys.executable, "-m", "bench", "--quick", "--json", "--page", str(page)]
+    words = [sys.executable, "-m", "bench", "--quick", "--json", "--pages", str(tmp_path)]
     words += ["--only", "threads", "commands", "family-fairness"]
     done = subprocess.run(words, cwd=_ROOT, capture_output=True, text=True, timeout=100, check=False)
 
@@ -32,9 +34,24 @@ def test_quick_rows_give_figures_and_a_page(tmp_path: Path) -> None:
     for who in ("1 writer among readers", "all 5 permits among single ones"):
         worst = rows["family-fairness"]["figures"][who]["worst"]
         assert 0 <= worst <= 2 * 20, f"{who}: two generations at most"
-    said = page.read_text(encoding="utf-8")
+    said = (tmp_path / "performance.md").read_text(encoding="utf-8")
     assert "## Acquire and release, one thread, uncontended" in said
     assert "× the floor" in said
+    for name in ("benchmarks.md", "benchmarks.zh-CN.md"):
+        users = (tmp_path / name).read_text(encoding="utf-8")
+        ours = number(rows["threads"]["figures"]["holdfast"]["us"])
+        assert f"| **holdfast** | {ours} |" in users
+        pictures = re.findall(r"\]\((benchmarks/.*?)\)", users)
+        assert pictures and all((tmp_path / picture).exists() for picture in pictures)
+
+
+def test_bars_are_as_long_as_their_figures() -> None:
+    drawn = bars([("holdfast", 50.0), ("a & b", 100.0)], "µs")
+
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+    first, second = map(float, re.findall(r'<rect .*?width="([\d.]+)"', drawn))
+    assert abs(second - 2 * first) <= 0.1
+    assert bars([], "µs")
 
 
 def test_a_row_that_does_not_exist_is_refused() -> None:
