@@ -18,6 +18,7 @@ import pytest
 
 import holdfast
 from holdfast import embedded
+from holdfast._transport import cluster_aio, cluster_threads
 from testbed.servers import free_port, unique
 from testbed.waiting import eventually
 from tests.support.faces import Face
@@ -101,6 +102,23 @@ def test_strangers(face: Face, what: str) -> None:
         kind, text = refused(face, url.format(stranger.address))
         assert kind in ("ServerUnreachable", "ServerError")
         assert says in text and stranger.address in text.replace("m (through Sentinel)", stranger.address)
+
+
+def test_the_wait_for_the_table_of_slots_is_within_the_timeout(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that says nothing: a second for its table, which must not come on top of the caller's."""
+    monkeypatch.setattr(cluster_threads, "REFRESH_WAIT_S", 1.0)
+    monkeypatch.setattr(cluster_aio, "REFRESH_WAIT_S", 1.0)
+
+    def took_s() -> float:
+        with Scripted(silent) as stranger:
+            client = face.connect(f"redis+cluster://{stranger.address}")
+            began_at = time.monotonic()
+            with pytest.raises(holdfast.ServerUnreachable):
+                client.lock("a").acquire(timeout=1.1)
+            return time.monotonic() - began_at
+
+    # On a busy machine one may be late, not all of them.
+    assert any(took_s() < 1.9 for _ in range(3)), "2.1 s without a pause"
 
 
 def test_a_server_for_a_sentinel(face: Face, valkey_server: embedded.Server) -> None:

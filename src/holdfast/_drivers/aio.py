@@ -428,8 +428,9 @@ class AioDriver:
 
     async def _call_when_known(self, call: Call) -> Any:
         assert self._unread is not None
+        until = clock() + call.request_timeout_s
         await self._unread.known()
-        return await self._call(call)
+        return await self._call(Call(call.script, call.keys, call.args, _left(until), call.node, call.sync))
 
     def _call(self, call: Call) -> Awaitable[Any]:
         if call.sync is not None:

@@ -311,8 +311,10 @@ class ThreadDriver:
     # ------------------------------------------------------------------ effects
 
     def _call(self, call: Call, cancel: Cancel | None) -> Any:
-        node = self.topology.node_for(call.keys[0], call.node)
         until = clock() + call.request_timeout_s
+        node = self.topology.node_for(call.keys[0], call.node)
+        if not self.can_ask:
+            call = _within(call, until)  # the table of slots may have been waited for
         try:
             if cancel is None:
                 return node.call(call)
@@ -855,8 +857,12 @@ def _command_at(command: Command, until: float, node: Node, asking: bool) -> Any
 
 def _call_at(call: Call, until: float, node: Node, asking: bool) -> Any:
     """Elsewhere, in the time that is left of the first request's."""
+    return node.call(_within(call, until), asking=asking)
+
+
+def _within(call: Call, until: float) -> Call:
     left_s = max(_REDIRECT_LEAST_S, until - clock())
-    return node.call(Call(call.script, call.keys, call.args, left_s, call.node, call.sync), asking=asking)
+    return Call(call.script, call.keys, call.args, left_s, call.node, call.sync)
 
 
 async def _ignoring_trouble(protocol: Protocol[Any]) -> None:
