@@ -575,7 +575,7 @@ class Process:
         renewals: list[_Renewal] = []
         for hold in holds:
             ttl_ms = hold.renewal_ttl_ms(sent_at)
-            if hold.renewal is None or ttl_ms is None or not hold.alive:
+            if not hold.renews or ttl_ms is None or not hold.alive:
                 hold.asked = False
                 continue
             protocol = hold.renew(ttl_ms)

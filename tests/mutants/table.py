@@ -176,13 +176,13 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a contended lock is never tried by the fast path again",
         FAST_PATH,
-        "            self._left.pop(key, None)\n",
+        "            self.pop(key, None)\n",
         "            pass\n",
     ),
     Mutant(
         "the memory of contention has no bound",
         FAST_PATH,
-        "if len(self._left) >= CONTENDED_MAX:",
+        "if len(self) >= CONTENDED_MAX:",
         "if False:",
     ),
     Mutant(

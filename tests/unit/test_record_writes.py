@@ -9,7 +9,7 @@ import holdfast
 
 PACKAGE = Path(holdfast.__file__).parent
 #: What only `_core/record.py` may assign or delete, on whatever is called a record.
-OWN = {"state", "reason", "renewal", "deadline", "unended", "ttl_ms", "limited", "overlong", "renew_from"}
+OWN = {"state", "reason", "renews", "deadline", "unended", "ttl_ms", "limited", "overlong", "renew_from"}
 RECORDS = {"hold", "again", "record", "_hold", "_record"}
 
 

@@ -6,6 +6,7 @@ One class for a server that decides alone (a single one, a Sentinel's master, th
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from holdfast._core import mutex, plain, redlock
 from holdfast._core.effects import Call, Protocol
@@ -115,11 +116,16 @@ class OneServer(Exclusive):
         return mutex.acquire_each(self.keys, ttl_ms, self.settings), mutex.release_each(self.keys)
 
     def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> LeaseRecord:
-        keys, settings, scripts = self.keys, self.settings, self.scripts
-        if grant.turn is not None and not grant.stray and grant.more is not plain.PLAIN:
-            return self._hold_in_line(grant.turn, token, grant, ttl_ms, renew, max_hold_ms)
+        keys = self.keys
         if grant.more is not plain.PLAIN:
-            return LockTurn(keys, token, ttl_ms, settings, self.sync).hold(keys.name, grant, renew, max_hold_ms)
+            if not grant.stray:
+                if grant.turn is not None:
+                    return self._hold_in_line(grant.turn, token, grant, ttl_ms, renew, max_hold_ms)
+                if grant.until is None:
+                    return _LockRecord(self, token, grant, ttl_ms, renew, max_hold_ms)
+            turn = LockTurn(keys, token, ttl_ms, self.settings, self.sync)
+            return turn.hold(keys.name, grant, renew, max_hold_ms)
+        settings, scripts = self.settings, self.scripts
         extend = partial(plain.renew, keys, token, scripts, settings)
 
         def release() -> Protocol[bool]:
@@ -176,6 +182,28 @@ class OneServer(Exclusive):
                 raise
             self.scripts.refuse(failure)
         return await plain.inspect(self.keys, self.settings.request_timeout_s)
+
+
+class _LockRecord(LeaseRecord):
+    """What makes its requests when the first of them is wanted: most leases are over before."""
+
+    __slots__ = ("_exclusive",)
+
+    def __init__(
+        self, exclusive: OneServer, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None
+    ) -> None:
+        self._exclusive = exclusive
+        name = exclusive.keys.name
+        super().__init__(name, token, grant.fence, ttl_ms, grant.sent_at, None, None, renew, max_hold_ms)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("extension", "release"):
+            raise AttributeError(name)
+        exclusive = self._exclusive
+        turn = LockTurn(exclusive.keys, self.token, self.ttl_ms, exclusive.settings, exclusive.sync)
+        turn.ttl_ms = self.most_ms  # how long a give-back may have to be tried
+        self.extension, self.release = turn.renew, turn.release
+        return getattr(self, name)
 
 
 class OverQuorum(Exclusive):

@@ -26,37 +26,35 @@ R = TypeVar("R")
 CONTENDED_MAX = 10_000
 
 
-class Contention:
+class Contention(dict[str, int]):
     """Which locks of a client were contended recently, by key. A hint: it loses nothing but time when it is wrong.
 
-    Made of atomic operations: any thread and any signal handler may call it.
+    Made of atomic operations: any thread and any signal handler may call it. A dictionary, so that to look for what is
+    not in it, the usual case, is no call.
     """
 
-    __slots__ = ("_acquires", "_left")
+    __slots__ = ("_acquires",)
 
     def __init__(self, settings: Settings = DEFAULT) -> None:
+        super().__init__()
         self._acquires = settings.contended_acquires
-        self._left: dict[str, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._left)
 
     def expects(self, key: str) -> bool:
         """Whether an acquire starts with the protocol, since the lock is likely to be taken. Counts it."""
-        if key not in self._left:
+        if key not in self:
             return False
-        left = self._left.get(key, 0)
+        left = self.get(key, 0)
         if left > 1:
-            self._left[key] = left - 1
+            self[key] = left - 1
         else:
-            self._left.pop(key, None)
+            self.pop(key, None)
         return True
 
     def saw(self, key: str) -> None:
         """The fast path was not granted this lock."""
-        if len(self._left) >= CONTENDED_MAX:
-            self._left.clear()
-        self._left[key] = self._acquires
+        if len(self) >= CONTENDED_MAX:
+            self.clear()
+        self[key] = self._acquires
 
 
 def begin(protocol: Protocol[R], asked_at: float) -> Effect[Any]:

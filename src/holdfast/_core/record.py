@@ -82,7 +82,7 @@ class LeaseRecord:
 
     `extension(ttl_ms)` makes the protocol that renews it, `extension(ttl_ms, order)` the one that extends it: 0
     not the holder any more, 1 done, more: done, and the server keeps it for that many ms, longer than was asked for.
-    `renewal` is the same where the background does that, or None. `on_loss` is called once, with the reason, by what
+    `renews`: the background does that. `on_loss` is called once, with the reason, by what
     finds the loss.
     """
 
@@ -107,7 +107,7 @@ class LeaseRecord:
         "reason",
         "release",
         "renew_from",
-        "renewal",
+        "renews",
         "short_s",
         "state",
         "stray",
@@ -126,8 +126,8 @@ class LeaseRecord:
         fence: int,
         ttl_ms: int,
         sent_at: float,
-        extension: Callable[..., Protocol[int]],
-        release: Callable[[], Protocol[bool]],
+        extension: Callable[..., Protocol[int]] | None,
+        release: Callable[[], Protocol[bool]] | None,
         renew: bool = True,
         max_hold_ms: int | None = None,
         deadline: float | None = None,
@@ -138,13 +138,18 @@ class LeaseRecord:
         self.token = token
         self.fence = fence
         self.ttl_ms = ttl_ms
-        self.deadline = deadline_of(sent_at, ttl_ms) if deadline is None else deadline
-        self.short_s = 0.0 if deadline is None else deadline - sent_at  # what it begins with, until it is extended
-        self.extension = extension
-        self.renewal = extension if renew else None
-        self.release = release
+        if deadline is None:
+            self.deadline = deadline_of(sent_at, ttl_ms)
+            self.short_s = 0.0
+        else:
+            self.deadline = deadline
+            self.short_s = deadline - sent_at  # what it begins with, until it is extended
+        if extension is not None and release is not None:  # else the class makes them when they are wanted
+            self.extension = extension
+            self.release = release
+        self.renews = renew
         self.held_since = sent_at
-        self.max_until = None if max_hold_ms is None else sent_at + max_hold_ms / 1000
+        self.max_until: float | None = None
         self.state = _HELD
         self.unended = True  # deleted by who ends it, which only one can
         self.reason: str | None = None
@@ -160,7 +165,7 @@ class LeaseRecord:
         self.on_loss: Callable[[str], None] | None = None
         self.on_suspect: Callable[[], None] | None = None
         if max_hold_ms is not None:
-            self._bound()
+            self.end_by(sent_at + max_hold_ms / 1000)
 
     def go_on_from(self, before: LeaseRecord) -> None:
         """It stands on what that lease of the same client stood on: its renewal is due when that one's was."""
@@ -242,7 +247,7 @@ class LeaseRecord:
 
     def stop_renewing(self) -> None:
         """From now on it lasts until its deadline, unless it is extended."""
-        self.renewal = None
+        self.renews = False
 
     def _become(self, state: LeaseState) -> None:
         self.state = state
@@ -450,7 +455,7 @@ class Schedule:
                 heapq.heappop(heap)
                 if hold.check_expired(now):
                     self.remove(hold)
-                elif hold.asked or hold.renewal is None or hold.renewal_ttl_ms(now) is None:
+                elif hold.asked or not hold.renews or hold.renewal_ttl_ms(now) is None:
                     self._plan(hold, hold.deadline)
                 else:
                     hold.asked = True
@@ -523,7 +528,7 @@ class Schedule:
         return self._plan(hold, self._renew_at(hold, jitter))
 
     def _renew_at(self, hold: LeaseRecord, jitter: float) -> float:
-        if hold.renewal is None:
+        if not hold.renews:
             return hold.deadline
         wait_s = hold.ttl_ms / 1000 * self._settings.renew_fraction
         if hold.short_s:

@@ -168,6 +168,9 @@ class AioDriver:
         #: When the client publishes its description again.
         self.introduce_at = float("-inf")
         self._node_for = topology.node_for
+        nodes = topology.nodes()
+        #: Where all first requests go; None where that depends on the key.
+        self._only = nodes[0] if len(nodes) == 1 and not getattr(topology, "moves", True) else None
         self._moves: bool = getattr(topology, "moves", True)  # whether MOVED and ASK can come
         #: Whether the fast path can be used: where keys move from node to node, the protocol has to follow them.
         self.can_ask = not self._moves
@@ -263,14 +266,15 @@ class AioDriver:
         `first`: the protocol's first request, ready but for the token; None where there is no such one. `start(token,
         timeout_s, sent)` makes the protocol; `sent`: its first request, which does not queue, was sent already.
         """
-        if first is None or self._moves or self.contention.expects(first.key):
+        if first is None or (first.key in self.contention and self.contention.expects(first.key)):
             return await self.run(start(token, timeout_s, False))
         request_timeout_s = first.request_timeout_s
         if timeout_s is not None:
             request_timeout_s = within(request_timeout_s, timeout_s or self.settings.short_retry_s)
         asked_at = clock()
         try:
-            reply = await self._node_for(first.key, None).submit_prepared(first, token, request_timeout_s)
+            node = self._only or self._node_for(first.key, None)
+            reply = await node.submit_prepared(first, token, request_timeout_s)
         except BaseException as error:
             return await self._resume(first, start(token, timeout_s, True), asked_at, None, error)
         grant = granted(reply, asked_at, clock(), ttl_ms)
@@ -281,10 +285,11 @@ class AioDriver:
 
     async def release(self, hold: LeaseRecord, first: PreparedRequest | None) -> bool:
         """Release what is held; False when it was not held any more. `first` as in `acquire`."""
-        if first is None or self._moves:
+        if first is None:
             return await self.run(hold.release())
         try:
-            reply = await self._node_for(first.key, None).submit_prepared(first, hold.token, first.request_timeout_s)
+            node = self._only or self._node_for(first.key, None)
+            reply = await node.submit_prepared(first, hold.token, first.request_timeout_s)
         except BaseException as error:
             return await self._resume(first, hold.release(), 0.0, None, error)
         held = released(reply)

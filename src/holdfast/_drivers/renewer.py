@@ -70,7 +70,7 @@ class Renewals:
             if not hold.alive:
                 continue  # released just now
             ttl_ms = hold.renewal_ttl_ms(now)
-            assert ttl_ms is not None and hold.renewal is not None
+            assert ttl_ms is not None and hold.renews
             protocol = hold.renew(ttl_ms)
             try:
                 effect = protocol.send(None)

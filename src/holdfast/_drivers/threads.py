@@ -91,6 +91,9 @@ class ThreadDriver:
         self.topology = topology
         #: Whether the fast path can be used: where keys move from node to node, the protocol has to follow them.
         self.can_ask = not getattr(topology, "moves", True)
+        nodes = topology.nodes()
+        #: Where all first requests go; None where that depends on the key.
+        self._only = nodes[0] if len(nodes) == 1 and self.can_ask else None
         self.settings = settings
         self._inboxes = inboxes
         self._fails_over: bool = getattr(topology, "fails_over", False)
@@ -256,22 +259,22 @@ class ThreadDriver:
         `first`: the protocol's first request, ready but for the token; None where there is no such one. `start(token,
         timeout_s, sent)` makes the protocol; `sent`: its first request, which does not queue, was sent already.
         """
-        if first is None or cancel is not None or self.contention.expects(first.key):
+        contention = self.contention
+        if first is None or cancel is not None or (first.key in contention and contention.expects(first.key)):
             return self.run(start(token, timeout_s, False), cancel)
         request_timeout_s = first.request_timeout_s
         if timeout_s is not None:
             request_timeout_s = within(request_timeout_s, timeout_s or self.settings.short_retry_s)
         asked_at = clock()
         try:
-            reply = self.topology.node_for(first.key, None).call_packed(
-                first.packed(token), request_timeout_s, first.script
-            )
+            node = self._only or self.topology.node_for(first.key, None)
+            reply = node.call_packed(first.packed(token), request_timeout_s, first.script)
         except BaseException as error:
             return self._resume(first, start(token, timeout_s, True), asked_at, None, error)
         grant = granted(reply, asked_at, clock(), ttl_ms)
         if grant is not None:
             return grant
-        self.contention.saw(first.key)
+        contention.saw(first.key)
         return self._resume(first, start(token, timeout_s, True), asked_at, reply, None)
 
     def turn(self, token: str, thread: int) -> Turn | None:
@@ -291,9 +294,8 @@ class ThreadDriver:
         if first is None:
             return self.run(hold.release())
         try:
-            reply = self.topology.node_for(first.key, None).call_packed(
-                first.packed(hold.token), first.request_timeout_s, first.script
-            )
+            node = self._only or self.topology.node_for(first.key, None)
+            reply = node.call_packed(first.packed(hold.token), first.request_timeout_s, first.script)
         except BaseException as error:
             return self._resume(first, hold.release(), 0.0, None, error)
         held = released(reply)

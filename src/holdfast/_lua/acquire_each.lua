@@ -19,7 +19,7 @@ local function take(at, token)
   if not all_free and redis.call('EXISTS', KEYS[at], KEYS[at + 2], KEYS[at + 3]) > 0 then
     return 0
   end
-  local fence = next_fence(KEYS[at + 1], fence_ms, now_us)
+  local fence = next_fence(KEYS[at + 1], fence_ms, now_us, token)
   -- NX: the same lock may be among them twice.
   return fence and redis.call('SET', KEYS[at], token, 'NX', 'PX', ttl_ms) and fence or 0
 end

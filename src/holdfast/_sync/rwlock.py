@@ -131,7 +131,7 @@ class _Change(_Side[L]):
     """One change from one side to the other, under the options of the lease before; both end when that has to."""
 
     def __init__(self, session: Session, before: rwlock.RWHold) -> None:
-        super().__init__(session, before.name, Options(before.ttl_ms, before.renewal is not None))
+        super().__init__(session, before.name, Options(before.ttl_ms, before.renews))
         self._sync = before.sync
         self._until = before.max_until
         self._asks = ()  # not the one request with the token that it is given

@@ -135,7 +135,8 @@ class Wire(asyncio.Protocol):
         self._create_future = loop.create_future
         self._reader = hiredis.Reader(notEnoughData=_MORE)
         self._has_more = self._reader.has_data
-        self._pending: deque[_Request] = deque()
+        #: What was written (or will be, once it is connected) and not answered yet.
+        self.pending: deque[_Request] = deque()
         #: Not written yet: requests, and lists of those that go together.
         self._out: list[_Request | list[Member]] = []
         self._groups: dict[tuple[Group, float], list[Member]] = {}  # those lists
@@ -143,7 +144,8 @@ class Wire(asyncio.Protocol):
         self._kept: Any = None
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
-        self._heard_at = 0.0
+        #: When something came, or was sent to a connection that owed nothing, on the monotonic clock.
+        self.heard_at = 0.0
         self._midway = False  # a reply has begun
         self._loading: set[str] = set()
         #: Requests that were sent again because another one loads their script.
@@ -162,7 +164,7 @@ class Wire(asyncio.Protocol):
         future: asyncio.Future[Any] = self._create_future()
         now = monotonic()
         deadline = now + request_timeout_s
-        pending = self._pending
+        pending = self.pending
         if script is not None:
             fits = FITS[script.name]
         transport = self._transport
@@ -171,17 +173,16 @@ class Wire(asyncio.Protocol):
         elif self._out or pending:
             self._put((future, deadline, packed, script, fits))
         else:
-            self._heard_at = now  # it owed nothing until now
+            self.heard_at = now  # it owed nothing until now
             pending.append((future, deadline, packed, script, fits))
             transport.write(packed)
         if deadline < self._alarm_at:
             self._arm(deadline)
         return future
 
-    def submit_prepared(self, request: PreparedRequest, token: str, request_timeout_s: float) -> asyncio.Future[Any]:
-        """The same; together with others of its kind, where more are submitted in this turn of the event loop."""
-        group = request.group
-        if group is None or self._transport is None or not (self._pending or self._out):
+    def join(self, group: Group, request: PreparedRequest, token: str, request_timeout_s: float) -> asyncio.Future[Any]:
+        """The same, together with others of its group that are submitted in this turn of the event loop."""
+        if self._transport is None:
             return self.submit(request.packed(token), request_timeout_s, request.script)
         future: asyncio.Future[Any] = self._create_future()
         deadline = monotonic() + request_timeout_s
@@ -212,7 +213,7 @@ class Wire(asyncio.Protocol):
                 else:
                     for share in shares(each):
                         requests += self._together(share)
-            self._pending += requests
+            self.pending += requests
             self._out = []
             self._groups.clear()
             transport.write(b"".join([request[2] for request in requests]))
@@ -240,9 +241,9 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Match replies with requests."""
-        self._heard_at = monotonic()
+        self.heard_at = monotonic()
         reader = self._reader
-        pending = self._pending
+        pending = self.pending
         future: asyncio.Future[Any] | Together | None = None
         midway = True
         try:
@@ -353,7 +354,7 @@ class Wire(asyncio.Protocol):
         self._alarm_at = next_at = math.inf
         connected = self._transport is not None
         expired = False
-        for future, deadline, _, _, _ in self._pending:
+        for future, deadline, _, _, _ in self.pending:
             if future.done():
                 continue
             if deadline <= now:
@@ -363,7 +364,7 @@ class Wire(asyncio.Protocol):
                 next_at = deadline
         if next_at < math.inf:
             self._arm(next_at)
-        if connected and expired and (self._midway or now - self._heard_at >= SILENCE_S):
+        if connected and expired and (self._midway or now - self.heard_at >= SILENCE_S):
             self.retire()
 
     def _silent(self, connected: bool) -> RequestFailed:
@@ -399,11 +400,11 @@ class Wire(asyncio.Protocol):
             self._kept = None
             return
         # Those whose asker has gone meanwhile need not be sent at all.
-        self._pending = deque(request for request in self._pending if not request[0].done())
+        self.pending = deque(request for request in self.pending if not request[0].done())
         self._transport = transport
-        self._heard_at = monotonic()
-        if self._pending:
-            transport.write(b"".join(request[2] for request in self._pending))
+        self.heard_at = monotonic()
+        if self.pending:
+            transport.write(b"".join(request[2] for request in self.pending))
         if ahead:
             self.data_received(ahead)
 
@@ -414,8 +415,8 @@ class Wire(asyncio.Protocol):
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        pending: deque[Any] = self._pending
-        self._pending = deque()
+        pending: deque[Any] = self.pending
+        self.pending = deque()
         out, self._out = self._out, []
         self._groups.clear()
         for each in out:
@@ -438,7 +439,7 @@ class Wire(asyncio.Protocol):
         if not self.ended:
             said = str(exc) if exc is not None and str(exc) else "the connection was closed"
             failure = RequestFailed("broken", said, self.node.name, maybe_executed=True, transient=True)
-            self._fail(failure, len(self._pending))
+            self._fail(failure, len(self.pending))
 
     def _end(self, said: str) -> None:
         if self._transport is not None:
@@ -453,7 +454,7 @@ class Wire(asyncio.Protocol):
         self.node.forget_wire(self)
         self._flush()
         self._loop.call_later(LINGER_S, self.abort)
-        if not self._pending:
+        if not self.pending:
             self._loop.call_soon(self.close)
 
     def close(self) -> None:
@@ -474,7 +475,7 @@ class Wire(asyncio.Protocol):
     def is_unread(self) -> bool:
         """Whether an idle connection has something to read that the event loop has not seen: most likely its end."""
         transport = self._transport
-        if transport is None or self._pending or monotonic() - self._heard_at < UNSEEN_S:
+        if transport is None or self.pending or monotonic() - self.heard_at < UNSEEN_S:
             return False
         sock = transport.get_extra_info("socket")
         if sock is None or sock.fileno() < 0:
@@ -495,12 +496,12 @@ class Wire(asyncio.Protocol):
 
     def silent_for(self, now: float) -> float:
         """How long it has owed replies and said nothing, s; 0 while it is being made."""
-        return now - self._heard_at if self._pending and self._transport is not None else 0.0
+        return now - self.heard_at if self.pending and self._transport is not None else 0.0
 
     @property
     def owes(self) -> int:
         """Replies that have not come yet."""
-        return len(self._pending) + len(self._out)
+        return len(self.pending) + len(self._out)
 
     def forget(self) -> None:
         """In another process, or after its event loop: let go of the descriptor without a word on it."""
@@ -674,7 +675,12 @@ class Node:
 
     def submit_prepared(self, request: PreparedRequest, token: str, request_timeout_s: float) -> asyncio.Future[Any]:
         """The same, perhaps together with others."""
-        return self._shared().submit_prepared(request, token, request_timeout_s)
+        wire = self._wire
+        if wire is None or (not wire.pending and monotonic() - wire.heard_at >= UNSEEN_S):
+            wire = self._shared()
+        if wire.pending and request.group is not None:
+            return wire.join(request.group, request, token, request_timeout_s)
+        return wire.submit(request.packed(token), request_timeout_s, request.script)
 
     def _shared(self) -> Wire:
         wire = self._wire

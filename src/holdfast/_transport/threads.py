@@ -481,7 +481,6 @@ class Node:
             if failure is None:
                 raise
             raise failure from error
-        refused = None
         fits = FITS[script.name]
         if wire.has_more() or not fits(reply):
             refused = self._checked(wire, (reply,), (fits,))
@@ -489,12 +488,13 @@ class Node:
                 whole = spelled_out(packed, script)
                 reply = self._exchange_on(wire, whole, (fits,), max(_LEAST_S, until - clock()), None)[0]
                 refused = reply if type(reply) is hiredis.ReplyError else None
+            if refused is not None:
+                self.put(wire)
+                raise self.refused(refused)
         wire.used_at = clock()
         idle.append(wire)
         if self.closed:
             self.close()
-        if refused is not None:
-            raise self.refused(refused)
         return reply
 
     def _checked(self, wire: Wire, replies: Sequence[Reply], fits: Sequence[Fits | None]) -> Reply | None:

@@ -52,7 +52,7 @@ class Together:
         """Whether it is a number for each."""
         if type(reply) is not list or len(reply) != len(self._members):
             return False
-        return all(type(number) is int and number >= 0 for number in reply)
+        return {*map(type, reply)} == {int} and min(reply) >= 0
 
     def done(self) -> bool:
         """Whether it was answered."""
