@@ -36,6 +36,9 @@ _OBJECTS = re.compile(
     r"(?!holdfast\._drivers\.identity|holdfast\._api\.leaving)holdfast\._(api|async|sync|drivers|transport)\.|holdfast\._core\.(hold|rwlock|semaphore|multilock)$"
 )
 
+#: Those that are remembered for the next client, up to a limit.
+_REMEMBERED = frozenset({"holdfast._transport.pack.Group"})
+
 
 @dataclass(slots=True)
 class Taken:
@@ -89,6 +92,8 @@ def _objects() -> Counter[str]:
         module = getattr(kind, "__module__", None)
         if isinstance(module, str) and _OBJECTS.match(module) and not issubclass(kind, type | enum.Enum | tuple):
             found[f"{module}.{kind.__name__}"] += 1
+    for name in _REMEMBERED:
+        found.pop(name, None)
     return found
 
 
