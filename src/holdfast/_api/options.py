@@ -190,12 +190,15 @@ class LeaseOptions(TypedDict, total=False):
     `sync_replicas`: a lease counts only when this many replicas have acknowledged it, and so do its renewals; "all":
     every replica that the master has, which is what no failover to one of them undoes. Too few: it is given back, and
     `InsufficientReplicas` raised. Costs a round trip between the servers. None: none.
+    `confirm_release`: wait until the server has confirmed a release (True). False: a release is sent, and what comes of
+    it is told later like any loss; where it takes more than one request to one server, it is waited for all the same.
     """
 
     ttl: Duration | None
     renew: bool | None
     max_hold: Duration | None
     sync_replicas: int | Literal["all"] | None
+    confirm_release: bool | None
 
 
 class Options(NamedTuple):
@@ -205,6 +208,7 @@ class Options(NamedTuple):
     renew: bool = True
     max_hold_ms: int | None = None
     sync_replicas: int | Literal["all"] | None = None
+    confirm_release: bool = True
 
 
 _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -212,6 +216,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "renew": ("renew", lambda value: check_bool("renew", value)),
     "max_hold": ("max_hold_ms", lambda value: ttl_ms_of(value, "max_hold")),
     "sync_replicas": ("sync_replicas", check_sync_replicas),
+    "confirm_release": ("confirm_release", lambda value: check_bool("confirm_release", value)),
 }
 
 

@@ -30,7 +30,7 @@ from holdfast._transport.clock import clock
 from holdfast._transport.pack import PreparedRequest
 from holdfast.errors import AcquireTimeout, AlreadyHeld, ClientClosed, LeaseLost
 
-__all__ = ["Acquirable", "release", "wait_turn"]
+__all__ = ["Acquirable", "release", "release_later", "wait_turn"]
 
 L = TypeVar("L")
 R = TypeVar("R")
@@ -159,6 +159,15 @@ def release(
 
 async def _handed_on() -> bool:
     return True
+
+
+def release_later(session: Session, driver: AioDriver, hold: LeaseRecord, ask: PreparedRequest) -> bool:
+    """Release it without waiting for the answer; False when it has to be waited for."""
+    if hold.turn is not None and hold.turn.hand_on(clock()):
+        return True
+    if driver is not session.here or driver.closed or driver.loop is not get_running_loop():
+        return False
+    return driver.can_ask and driver.releasing.send(hold, ask)
 
 
 async def wait_turn(session: Session, name: str, kind: str, acquisition: Acquisition, protocol: Protocol[R]) -> R:

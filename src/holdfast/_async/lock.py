@@ -114,6 +114,7 @@ class TurnLeasable(Leasable[L]):
             PreparedRequest(acquisition.ask(False, 0, request_timeout_s)),
             PreparedRequest(acquisition.undo(0, request_timeout_s)),
         )
+        asks[1].confirm = self._options.confirm_release
         return asks
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
@@ -166,6 +167,7 @@ class Lock(Leasable[Lease]):
         if calls is not None:
             each = self._exclusive.each(self._ttl_ms)
             asks = PreparedRequest(calls[0], each[0]), PreparedRequest(calls[1], each[1])
+            asks[1].confirm = self._options.confirm_release
         self._asks = self._shared.asks = asks
         if asks and self._kind == "lock" and self._session.settings.tenure_ms:
             self._shared.line_key = (self._owned_as[0], self._options)

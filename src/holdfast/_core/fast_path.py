@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 
 from holdfast._core.effects import Call, Effect, Now, Protocol, Reply
 from holdfast._core.failure import RequestFailed
+from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT, Settings
 
-__all__ = ["Contention", "begin", "replay"]
+__all__ = ["Contention", "begin", "confirm", "replay"]
 
 R = TypeVar("R")
 
@@ -68,6 +69,22 @@ def begin(protocol: Protocol[R], asked_at: float) -> Effect[Any]:
 async def replay(protocol: Protocol[R], asked_at: float, reply: Reply, error: BaseException | None) -> R:
     """Go on with a protocol whose first request was sent at `asked_at`, and ended with that reply or error."""
     return await _Replayed(protocol, asked_at, reply, error)
+
+
+async def confirm(hold: LeaseRecord, reply: Reply, error: RequestFailed | None) -> None:
+    """Go on with a release that nobody waits for, after the end of its request; None for both: begin it anew.
+
+    That the lease was not held any more is told like any other loss.
+    """
+    try:
+        if reply is None and error is None:
+            held = await hold.release()
+        else:
+            held = await replay(hold.release(), 0.0, reply, error)
+    except RequestFailed:
+        return  # it goes on in the background, until the ttl ends it
+    if not held:
+        hold.lose_late()
 
 
 class _Replayed(Effect[R]):

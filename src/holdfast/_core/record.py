@@ -245,6 +245,12 @@ class LeaseRecord:
         self.reason = "taken"
         self.state = LeaseState.LOST
 
+    def lose_late(self) -> None:
+        """For a release that nobody waits for: it was lost before, as is known now."""
+        self.mark_taken()
+        if self.on_loss is not None:
+            self.on_loss("taken")
+
     def stop_renewing(self) -> None:
         """From now on it lasts until its deadline, unless it is extended."""
         self.renews = False

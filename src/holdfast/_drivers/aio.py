@@ -51,6 +51,7 @@ from holdfast._core.tenure import Lines
 from holdfast._core.waiting import Acquisition, Busy, Grant, granted, released, within
 from holdfast._drivers.renewals_aio import Renewals
 from holdfast._drivers.reopening import Reopening
+from holdfast._drivers.unconfirmed_aio import Unconfirmed
 from holdfast._lua import SCRIPTS
 from holdfast._transport.aio import Inbox, Node, forget_half_made, told_already
 from holdfast._transport.clock import clock
@@ -187,6 +188,8 @@ class AioDriver:
         self._renewals = Renewals(self)
         #: Acquires that wait for each other here.
         self.lines = Lines(settings, contextlib.nullcontext())
+        #: Releases that were sent and not waited for.
+        self.releasing = Unconfirmed(self)
         #: Takes what comes too late to be undone here: the event loop is closed.
         self.leave: Callable[[Callable[[], Protocol[Any]]], object] | None = None
         self._to_give_back: collections.deque[LeaseRecord] = collections.deque()
@@ -266,7 +269,9 @@ class AioDriver:
         `first`: the protocol's first request, ready but for the token; None where there is no such one. `start(token,
         timeout_s, sent)` makes the protocol; `sent`: its first request, which does not queue, was sent already.
         """
-        if first is None or (first.key in self.contention and self.contention.expects(first.key)):
+        usual = first is not None and not (first.key in self.contention and self.contention.expects(first.key))
+        behind = await self.releasing.before(first, usual) if self.releasing else None
+        if first is None or not usual:
             return await self.run(start(token, timeout_s, False))
         request_timeout_s = first.request_timeout_s
         if timeout_s is not None:
@@ -274,7 +279,10 @@ class AioDriver:
         asked_at = clock()
         try:
             node = self._only or self._node_for(first.key, None)
-            reply = await node.submit_prepared(first, token, request_timeout_s)
+            if behind is None:
+                reply = await node.submit_prepared(first, token, request_timeout_s)
+            else:
+                reply = await self.releasing.ask_behind(behind, node, first, token, request_timeout_s)
         except BaseException as error:
             return await self._resume(first, start(token, timeout_s, True), asked_at, None, error)
         grant = granted(reply, asked_at, clock(), ttl_ms)
@@ -909,6 +917,10 @@ class AioDriver:
             await self._until(lambda: not self.asking, LEAVE_S)
         for give_back in self.give_backs():
             self.spawn(give_back())
+        if not await self._until(lambda: not self.releasing, LEAVE_S):
+            for server in servers:
+                server.retire_wire()
+            self.releasing.repeat()
         # Then those who hold: what a body or a callback still uses comes last.
         await self._until(lambda: all(task in closers for task in self._callbacks), TOLD_S)
         in_bodies = set(self.bodies.values())

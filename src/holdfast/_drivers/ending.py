@@ -30,6 +30,7 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Acquisition
 from holdfast._drivers.identity import Here
 from holdfast._drivers.teller import Teller, report
+from holdfast._drivers.unconfirmed import Unconfirmed
 from holdfast._transport.clock import clock
 from holdfast._transport.greenlets import new_poll
 from holdfast._transport.pipeline import Pipeline
@@ -73,6 +74,7 @@ class Ends(typing.Protocol):
     asking: dict[str, Any]
     undone: dict[int, Protocol[None]]
     unreleased: dict[LeaseRecord, None]
+    releasing: Unconfirmed
 
     def begin_end(self) -> bool: ...
     def interrupt_end(self) -> None: ...
@@ -134,7 +136,10 @@ def _end(drivers: list[Ends]) -> None:
     for driver in drivers:
         driver.wake_all()
         releases += [(driver, hold) for hold in driver.lose_all("closed")]
-    _let_leave(drivers, clock() + _LEAVE_S)
+    leave_until = clock() + _LEAVE_S
+    for driver in drivers:
+        driver.releasing.finish(leave_until)
+    _let_leave(drivers, leave_until)
     told_until = clock() + _TOLD_S
     for driver in drivers:
         driver.teller.settle(told_until, clock)

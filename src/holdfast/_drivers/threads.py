@@ -55,12 +55,14 @@ from holdfast._drivers.many import Dialler, ask_all
 from holdfast._drivers.renewer import Renewals
 from holdfast._drivers.reopening import Reopening
 from holdfast._drivers.teller import Teller
+from holdfast._drivers.unconfirmed import Unconfirmed
 from holdfast._drivers.watchdog import Watchdog
 from holdfast._transport.clock import clock
 from holdfast._transport.greenlets import refuse_half_patched, who_patched
 from holdfast._transport.inherited import let_go
 from holdfast._transport.limits import GONE, REDIRECTS_MAX
 from holdfast._transport.pack import PreparedRequest
+from holdfast._transport.pending import PendingReply
 from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node, Wire
 from holdfast._transport.waits import Bell, Flag, Mailbox, snapshot
@@ -156,6 +158,8 @@ class ThreadDriver:
         self._watchdog = Watchdog(self)
         self._background = Background(self)
         self._renewals = Renewals(self)
+        #: Releases that were sent and not waited for.
+        self.releasing = Unconfirmed(self)
         self._diallers: dict[Node, Dialler] = {}
 
     # ------------------------------------------------------------------ monkey patching
@@ -260,15 +264,21 @@ class ThreadDriver:
         timeout_s, sent)` makes the protocol; `sent`: its first request, which does not queue, was sent already.
         """
         contention = self.contention
+        sent = self.releasing.claim(None if first is None else first.key) if self.releasing else None
         if first is None or cancel is not None or (first.key in contention and contention.expects(first.key)):
+            if sent is not None:
+                self.releasing.read(sent)
             return self.run(start(token, timeout_s, False), cancel)
         request_timeout_s = first.request_timeout_s
         if timeout_s is not None:
             request_timeout_s = within(request_timeout_s, timeout_s or self.settings.short_retry_s)
         asked_at = clock()
         try:
-            node = self._only or self.topology.node_for(first.key, None)
-            reply = node.call_packed(first.packed(token), request_timeout_s, first.script)
+            if sent is None:
+                node = self._only or self.topology.node_for(first.key, None)
+                reply = node.call_packed(first.packed(token), request_timeout_s, first.script)
+            else:
+                reply = self.releasing.exchange(sent, first.packed(token), request_timeout_s, first.script)
         except BaseException as error:
             return self._resume(first, start(token, timeout_s, True), asked_at, None, error)
         grant = granted(reply, asked_at, clock(), ttl_ms)
@@ -300,6 +310,12 @@ class ThreadDriver:
             return self._resume(first, hold.release(), 0.0, None, error)
         held = released(reply)
         return self._resume(first, hold.release(), 0.0, reply, None) if held is None else held
+
+    def release_later(self, hold: LeaseRecord, first: PreparedRequest) -> bool:
+        """Release it without waiting for the answer; False when that cannot be, and nothing was sent."""
+        if hold.turn is not None and hold.turn.hand_on(clock()):
+            return True
+        return self.releasing.send(hold, first)
 
     def _resume(
         self, first: PreparedRequest, protocol: Protocol[R], asked_at: float, reply: Any, error: BaseException | None
@@ -661,6 +677,8 @@ class ThreadDriver:
             self.schedule.remove(hold)
             if hold.mark_released() or hold.half_released():
                 self.spawn_release(hold)
+        if self.releasing:
+            self.releasing.look()
         dropped = self._dropped
         while dropped:
             try:
@@ -718,6 +736,10 @@ class ThreadDriver:
     def poke(self) -> None:
         """Have the watchdog look at once what there is to do."""
         self._watchdog.poke()
+
+    def adopt(self, asked: PendingReply) -> None:
+        """Have the watchdog read what that connection owes."""
+        self._watchdog.adopt((asked,))
 
     def in_watchdog(self) -> bool:
         """Whether this is the agent's thread, which must not wait for servers."""
@@ -841,6 +863,7 @@ class ThreadDriver:
             hold.lose("forked")
         for wire in self._inbox_of.values():
             wire.forget()
+        self.releasing.forget()
         for node in self.topology.nodes():
             node.forget()
         forget = getattr(self.topology, "forget", None)

@@ -19,6 +19,7 @@ from holdfast._core.effects import Protocol, Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, Schedule
 from holdfast._drivers.many import GRACE_S
+from holdfast._drivers.unconfirmed import LOOK_S, Unconfirmed
 from holdfast._drivers.worker import Worker
 from holdfast._transport.clock import clock
 from holdfast._transport.inherited import ours
@@ -49,6 +50,7 @@ class Watched(typing.Protocol):
 
     lock: Any
     schedule: Schedule
+    releasing: Unconfirmed
 
     def sweep(self) -> None: ...
     def starved(self) -> bool: ...
@@ -216,6 +218,9 @@ class Watchdog(Worker):
         if self._pong_until:
             pong_s = max(0.0, min(self._pong_until.values()) - clock())
             wait_s = pong_s if wait_s is None else min(wait_s, pong_s)
+        if driver.releasing:
+            wait_s = LOOK_S if wait_s is None else min(wait_s, LOOK_S)
+            self._sleeps_until = min(self._sleeps_until, clock() + LOOK_S)
         if starved:
             wait_s = _START_AGAIN_S if wait_s is None else min(wait_s, _START_AGAIN_S)
         ready = selector.select(wait_s)
@@ -241,6 +246,9 @@ class Watchdog(Worker):
             for asked in [asked for asked in self._owed if asked.until <= now]:
                 self._disowned(selector, asked)
                 asked.wire.close()
+                if asked.failed is not None:
+                    said = "no answer in time"
+                    asked.failed(RequestFailed("silent", said, asked.node.name, maybe_executed=True, transient=True))
         if next_at is not None and clock() >= next_at:
             with driver.lock:
                 due = driver.schedule.due(clock())
@@ -256,7 +264,10 @@ class Watchdog(Worker):
         if answer is None:
             return
         self._disowned(selector, asked, sock)
-        if not isinstance(answer, RequestFailed):
+        if isinstance(answer, RequestFailed):
+            if asked.failed is not None:
+                asked.failed(answer)
+        else:
             if clock() - asked.sent_at < GRACE_S:
                 asked.node.slow = False
             if asked.late is not None:

@@ -37,7 +37,7 @@ from holdfast.errors import (
     LeaseLost,
 )
 
-__all__ = ["Acquirable", "release", "wait_turn"]
+__all__ = ["Acquirable", "release", "release_later", "wait_turn"]
 
 L = TypeVar("L")
 R = TypeVar("R")
@@ -156,6 +156,11 @@ class Acquirable(AcquirableBase, Generic[L]):
 def release(session: Session, driver: ThreadDriver, hold: LeaseRecord, ask: PreparedRequest | None) -> bool:
     """Release it."""
     return driver.release(hold, ask)
+
+
+def release_later(session: Session, driver: ThreadDriver, hold: LeaseRecord, ask: PreparedRequest) -> bool:
+    """Release it without waiting for the answer; False when it has to be waited for."""
+    return driver.release_later(hold, ask)
 
 
 def wait_turn(

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Self
 from holdfast._api.decorated import refuse_coroutine_function
 from holdfast._api.handles import handle_of
 from holdfast._api.leaving import Block, Leaving, instruction_of, opening, opens_block
-from holdfast._api.options import Duration, ttl_ms_of
+from holdfast._api.options import Duration, check_bool, ttl_ms_of
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._drivers.threads import ThreadDriver
-from holdfast._sync.kernel import release
+from holdfast._sync.kernel import release, release_later
 from holdfast._sync.lifecycle import Session
 from holdfast._sync.loss import Loss, tell
 from holdfast._transport.clock import clock
@@ -213,16 +213,22 @@ class Lease:
                 driver.spawn_release(hold)  # the text does not reach the caller
             raise
 
-    def release(self) -> None:
+    def release(self, *, wait: bool | None = None) -> None:
         """Give it back; the next waiter is handed the lock atomically.
 
         Raises `LeaseLost` when it had ended before, `LeaseReleased` the second time, and the server's errors when the
         release could not be confirmed (it is then repeated in the background until the ttl ends it).
+
+        `wait=False` sends the release and does not wait for the answer (None: as `confirm_release` of the lock says).
+        That it was not held any more is then told by `lost` and its callbacks; a release without an answer is sent
+        again in the background, and `close()` waits for it. What this client asks of the lock next comes behind it.
         """
-        if not self._release():
+        if wait is not None:
+            check_bool("wait", wait)
+        if not self._release(wait):
             raise self._ended("release()")
 
-    def _release(self) -> bool:
+    def _release(self, wait: bool | None = None) -> bool:
         hold, driver, session = self._hold, self._driver, self._session
         if hold.check_expired(clock()):
             self._unwatch()
@@ -237,7 +243,11 @@ class Lease:
             if not driver.finish(hold):
                 return False
             session.disown(self)
-            held = release(session, driver, hold, self._release_ask)
+            ask = self._release_ask
+            waits = ask is None or (ask.confirm if wait is None else wait)
+            if not waits and ask is not None and release_later(session, driver, hold, ask):
+                return True
+            held = release(session, driver, hold, ask)
         except RequestFailed as failure:
             raise session.public(failure) from None
         except BaseException:

@@ -673,6 +673,15 @@ class Node:
         """Send it on the shared connection. Raises `RequestFailed` when closed."""
         return self._shared().submit(packed, request_timeout_s, script, fits)
 
+    def submit_on(self, packed: bytes, request_timeout_s: float, script: Script) -> tuple[asyncio.Future[Any], Wire]:
+        """The same, and on which connection."""
+        wire = self._shared()
+        return wire.submit(packed, request_timeout_s, script), wire
+
+    def sends_on(self, wire: Wire) -> bool:
+        """Whether the next request goes on this connection, behind what was sent there."""
+        return self._wire is wire and wire.usable and not wire.is_unread()
+
     def submit_prepared(self, request: PreparedRequest, token: str, request_timeout_s: float) -> asyncio.Future[Any]:
         """The same, perhaps together with others."""
         wire = self._wire

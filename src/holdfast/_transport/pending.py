@@ -23,7 +23,7 @@ _Push: type = getattr(hiredis, "PushNotification", type(None))
 class PendingReply:
     """One request under way on one connection."""
 
-    __slots__ = ("index", "late", "loaded", "node", "packed", "script", "sent_at", "until", "wire")
+    __slots__ = ("failed", "index", "late", "loaded", "node", "packed", "script", "sent_at", "until", "wire")
 
     def __init__(
         self,
@@ -41,6 +41,8 @@ class PendingReply:
         self.node = node
         self.wire = wire
         self.late = late
+        #: Told of the trouble that it ends with, if it does.
+        self.failed: Callable[[RequestFailed], None] | None = None
         self.loaded = False
         self.sent_at = sent_at
         self.until = 0.0
