@@ -26,6 +26,7 @@ __all__ = [
     "PEERS",
     "STRICT",
     "TTL_MS",
+    "UNCONFIRMED",
     "Inside",
     "Pair",
     "Peer",
@@ -39,6 +40,7 @@ __all__ = [
 TTL_MS = 30_000
 
 #: With one object for all turns; as the README does, `with locks.lock(name)`; every turn by way of the server.
+UNCONFIRMED = "holdfast, release not waited for"
 OURS, IDIOM, STRICT = "holdfast", "holdfast, as in the README", "holdfast, strict"
 #: What one process could do by itself.
 FIFO = "in-process FIFO"
@@ -105,6 +107,13 @@ class Holdfast:
 
     def close(self) -> None:
         self._locks.close()
+
+
+class Unconfirmed(Holdfast):
+    """With releases that are not waited for."""
+
+    def pair(self, name: str) -> Pair:
+        return self._locks.lock(name, confirm_release=False).acquire, lambda lease: lease.release()
 
 
 class Idiom(Holdfast):
@@ -289,6 +298,7 @@ PEERS: dict[str, Callable[[str], Peer]] = {
     "BLPOP floor": HandoffFloor,
     FIFO: Fifo,
     OURS: Holdfast,
+    UNCONFIRMED: Unconfirmed,
     IDIOM: Idiom,
     STRICT: Strict,
     "redis-py Lock": RedisPy,

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable
 
 from bench import crowd, peers, wire
-from bench.peers import FLOOR, IDIOM, OURS, unique
+from bench.peers import FLOOR, IDIOM, OURS, UNCONFIRMED, unique
 from bench.run import Run, median, ratio, rounds
 from bench.tables import Table, Target, number
 
@@ -23,7 +23,7 @@ _SAYS = (
 def pairs(run: Run) -> Table:
     """Acquire and release, nobody else."""
     cycles = run.some(100, 30)
-    names = [FLOOR, OURS, "redis-py Lock", "python-redis-lock"]
+    names = [FLOOR, OURS, UNCONFIRMED, "redis-py Lock", "python-redis-lock"]
     with wire.slow(run.server.url, _EACH_WAY_S) as url:
         open_peers = {who: peers.PEERS[who](url) for who in names}
         try:
@@ -46,6 +46,9 @@ def pairs(run: Run) -> Table:
         table.lines.append((who, number(statistics.median(found[who])), number(times)))
         table.figures[who] = {"us": statistics.median(found[who]), "ratio": times}
     table.targets.append(Target("holdfast over a network, × the floor", table.figures[OURS]["ratio"] or 0.0, 1.1))
+    table.targets.append(
+        Target("a release not waited for, over a network, × the floor", table.figures[UNCONFIRMED]["ratio"] or 0.0, 0.6)
+    )
     return table
 
 

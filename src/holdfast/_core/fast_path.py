@@ -72,7 +72,7 @@ async def replay(protocol: Protocol[R], asked_at: float, reply: Reply, error: Ba
 
 
 async def confirm(hold: LeaseRecord, reply: Reply, error: RequestFailed | None) -> None:
-    """Go on with a release that nobody waits for, after the end of its request; None for both: begin it anew.
+    """Go on with a release that is not waited for, after the end of its request; None for both: begin it again.
 
     That the lease was not held any more is told like any other loss.
     """

@@ -246,7 +246,7 @@ class LeaseRecord:
         self.state = LeaseState.LOST
 
     def lose_late(self) -> None:
-        """For a release that nobody waits for: it was lost before, as is known now."""
+        """For a release that is not waited for: it was lost before, as is known now."""
         self.mark_taken()
         if self.on_loss is not None:
             self.on_loss("taken")

@@ -1,4 +1,4 @@
-"""Releases that nobody waits for, with threads: sent at once, answered later.
+"""Releases that are not waited for, with threads: sent at once, answered later.
 
 Laws: an acquire of the same lock by this client comes behind the release on the server; a release without an answer is
 sent again; a lease that was not held any more is told as lost; nothing is left to the ttl that would not be if the
@@ -6,8 +6,8 @@ caller had waited.
 
 Theory: the connection on which a release was sent still owes its answer. The next acquire of that lock is sent on the
 same connection, behind the release, and reads both answers: one round trip for both. If no such acquire comes, the
-watchdog reads the answer some time later. Whoever reads it has claimed it, which one thread can; an entry stays until
-the answer was seen to, so that a thread that ends in between leaves it to the watchdog.
+watchdog reads the answer some time later. The thread that reads it has claimed it, which only one can; an entry stays
+until the answer was seen to, so that a thread that ends in between leaves it to the watchdog.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from __future__ import annotations
 import threading
 import typing
 from typing import Any
-
-import hiredis
 
 from holdfast._core.effects import Protocol, Reply
 from holdfast._core.failure import RequestFailed
@@ -163,7 +161,7 @@ class Unconfirmed:
             raise failure from error
         answer, reply = answers
         self._end(sent, answer, here=True)
-        if type(answer) is not int or released(answer) is None or type(reply) is hiredis.ReplyError:
+        if type(answer) is not int or released(answer) is None or isinstance(reply, Exception):
             # It was carried out before the release was: asked again, now that this is over.
             return node.call_packed(packed, request_timeout_s, script)
         return reply

@@ -1,4 +1,4 @@
-"""Releases that nobody waits for, with asyncio: sent at once, answered later.
+"""Releases that are not waited for, with asyncio: sent at once, answered later.
 
 Laws: as with threads. Theory: everything to one server goes over one connection in order, so that an acquire that
 follows comes behind the release by itself. Only where that connection was replaced meanwhile is the answer waited for.
