@@ -169,10 +169,9 @@ class AioDriver:
         #: When the client publishes its description again.
         self.introduce_at = float("-inf")
         self._node_for = topology.node_for
-        nodes = topology.nodes()
-        #: Where all first requests go; None where that depends on the key.
-        self._only = nodes[0] if len(nodes) == 1 and not getattr(topology, "moves", True) else None
         self._moves: bool = getattr(topology, "moves", True)  # whether MOVED and ASK can come
+        #: Where all first requests go; None where that depends on the key.
+        self._only = topology.nodes()[0] if not self._moves and len(topology.nodes()) == 1 else None
         #: Whether the fast path can be used: where keys move from node to node, the protocol has to follow them.
         self.can_ask = not self._moves
         #: A Cluster of which nothing is known yet.
