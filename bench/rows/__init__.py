@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.rows import commands, contended, family, handoff, leases, network, startup, topologies, uncontended
+from bench.rows import client, commands, contended, family, handoff, leases, network, startup, topologies, uncontended
 from bench.run import Run
 from bench.tables import Table
 
@@ -15,6 +15,7 @@ ROWS: dict[str, Callable[[Run], Table]] = {
     "network-handoff": network.handoff,
     "threads": uncontended.threads,
     "asyncio": uncontended.tasks,
+    "client": client.client,
     "server": commands.server,
     "commands": commands.commands,
     "handoff-threads": handoff.threads,

@@ -23,13 +23,15 @@ _ROOT = Path(__file__).parent.parent.parent
 
 def test_quick_rows_give_figures_and_a_page(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "bench", "--quick", "--json", "--pages", str(tmp_path)]
-    words += ["--only", "threads", "commands", "family-fairness"]
+    words += ["--only", "threads", "client", "commands", "family-fairness"]
     done = subprocess.run(words, cwd=_ROOT, capture_output=True, text=True, timeout=100, check=False)
 
     assert done.returncode == 0, done.stderr
     rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
     assert rows["threads"]["figures"]["holdfast"]["us"] > 0
     assert rows["threads"]["figures"]["floor"]["ratio"] == 1.0
+    idiom, floor = rows["client"]["figures"]["threads, with locks.lock(name)"], rows["client"]["figures"]["floor"]
+    assert floor["calls"] < idiom["calls"] < 150 and floor["bytecodes"] < idiom["bytecodes"] < 2500
     assert 2.0 <= rows["commands"]["figures"]["holdfast"]["sent per cycle"] < 2.5
     for who in ("1 writer among readers", "all 5 permits among single ones"):
         worst = rows["family-fairness"]["figures"][who]["worst"]
