@@ -19,7 +19,7 @@ from holdfast.cli import lab as command_line
 from holdfast.cli.exits import UsageError
 from holdfast.lab import commands, runs
 from holdfast.lab.faults import FAULTS
-from holdfast.lab.handles import ENTRIES, Entry, entry_for_factory, load_factory
+from holdfast.lab.handles import ENTRIES, entry_for_factory, load_factory
 from holdfast.lab.runs import UnknownName
 
 pytestmark = pytest.mark.timeout(300)  # many processes on a machine that may be busy
@@ -29,8 +29,10 @@ def test_list_names_everything() -> None:
     out = io.StringIO()
     assert commands.list_all(out=out) == 0
     for name in [*ENTRIES, *FAULTS]:
-        assert f"  {name} " in out.getvalue()
-    assert "five servers" in out.getvalue()
+        assert f"  {name}" in out.getvalue()
+    for field in ("idea", "flaw", "rung"):
+        assert out.getvalue().count(f"    {field}: ") == len(ENTRIES)
+    assert "5 servers" in out.getvalue()
 
 
 def test_list_for_programs() -> None:
@@ -39,12 +41,6 @@ def test_list_for_programs() -> None:
     found = json.loads(out.getvalue())
     assert [scheme["name"] for scheme in found["schemes"]] == list(ENTRIES)
     assert [fault["name"] for fault in found["faults"]] == list(FAULTS)
-
-
-@pytest.mark.parametrize("entry", ENTRIES.values(), ids=list(ENTRIES))
-def test_every_scheme_says_what_is_claimed_for_it_and_where_it_is_weak(entry: Entry) -> None:
-    for word in ("Source:", "Claim:", "Weak:"):
-        assert word in entry.doc
 
 
 @pytest.mark.parametrize(
@@ -78,7 +74,7 @@ def test_run_tells_and_its_status_says_safe_or_not(capsys: pytest.CaptureFixture
 
 def test_a_fault_of_another_kind_of_scheme_is_not_played(capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["run", "setnx", "two-stopped"]) == commands.NOT_PLAYED
-    assert "five servers" in capsys.readouterr().out
+    assert "several servers" in capsys.readouterr().out
 
 
 def test_a_small_report(tmp_path: Path) -> None:
@@ -88,6 +84,9 @@ def test_a_small_report(tmp_path: Path) -> None:
     assert "redlock late-release" in target.read_text()
     assert "2/2" in err.getvalue()
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+    assert commands.report(str(target), schemes=["redlock"], faults=["none", "late-release"], err=err) == 0
+    assert "2 of 2 cells have not changed" in err.getvalue(), "only what has changed is played again"
+    assert "0 cells in" in err.getvalue() and "redlock late-release" in target.read_text()
     assert commands.report(str(tmp_path / "no" / "r.html"), err=err) == commands.USAGE
 
 
@@ -134,7 +133,7 @@ def test_locks_of_users() -> None:
 def test_a_context_manager_that_blocks() -> None:
     cells = torture("Context", "none", "crash-holding")
     assert cells["none"].verdict == "safe", cells["none"].not_run
-    assert cells["crash-holding"].verdict == "stuck", cells["crash-holding"].as_json(events=False)
+    assert cells["crash-holding"].verdict == "blocked forever", cells["crash-holding"].as_json(events=False)
 
 
 def test_torture_prints_the_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 
 from holdfast.lab import runs
 from holdfast.lab.faults import FAULTS
+from holdfast.lab.fingerprints import fingerprint
 from holdfast.lab.handles import ENTRIES
 from holdfast.lab.history import History
-from holdfast.lab.report import page
+from holdfast.lab.report import cell_data, page, read_cells
 from holdfast.lab.runs import Cell, Run
 from holdfast.lab.story import tell
 from holdfast.lab.timeline import cell_text
@@ -45,7 +47,8 @@ def played(scheme: str, fault: str, *, overlap: bool) -> Cell:
 def whole_page() -> tuple[str, list[Cell]]:
     cells = [played(e.name, f.name, overlap=f.name == "failover") for e, f in runs.pairs()]
     cells[0] = Cell(cells[0].scheme, cells[0].fault, not_run="no compiler here")
-    return page(cells, list(ENTRIES), list(FAULTS), 1.0), cells
+    data = {f"{cell.scheme} {cell.fault}": cell_data(cell, "mark") for cell in cells}
+    return page(data, list(ENTRIES), list(FAULTS), len(cells), 1.0), cells
 
 
 def data_of(text: str) -> dict[str, Any]:
@@ -60,8 +63,10 @@ def test_the_page_has_everything_and_needs_nothing() -> None:
     data = data_of(text)
     assert {f"{cell.scheme} {cell.fault}" for cell in cells} == data["cells"].keys()
     assert len(cells) == len(data["cells"]) > 200
+    assert data["cells"]["setnx failover"]["theory"][0] == "exclusion violated"
+    assert data["cells"]["setnx failover"]["runs"][0]["findings"][0][2].startswith("从 50 ms 到 70 ms")
     without_namespaces = text.replace("http://www.w3.org/2000/svg", "")
-    assert not re.search(r"https?://|src=|<link|@import|url\((?!#)", without_namespaces)
+    assert not re.search(r"https?://|src=|<link|@import|\burl\((?!#)", without_namespaces)
     assert "</script><b>" not in text
 
 
@@ -83,7 +88,24 @@ def test_a_timeline_fits_its_width(width: int) -> None:
     rows = [line for line in text.splitlines() if re.match(r" +\d+\.\d  [│┆█▒✝]", line)]
     assert rows and max(map(len, rows)) <= width
     assert "✗✗ EXCLUSION VIOLATED: A and B were both inside from 50 ms to 70 ms" in text
-    assert text.splitlines()[-1].startswith("✗✗ exclusion violated")
+    assert text.splitlines()[-2].startswith("✗✗ exclusion violated")
+
+
+def test_a_page_is_read_again_and_nothing_else_is(tmp_path: Path) -> None:
+    text, cells = whole_page()
+    (tmp_path / "report.html").write_text(text)
+    (tmp_path / "other.html").write_text("<script>something else</script>")
+    assert len(read_cells(tmp_path / "report.html")) == len(cells)
+    assert read_cells(tmp_path / "other.html") == read_cells(tmp_path / "none.html") == {}
+
+
+def test_what_a_cell_depends_on() -> None:
+    marks = {(e.name, f.name): fingerprint(e, f) for e, f in runs.pairs()}
+    assert len(set(marks.values())) == len(marks)
+    setnx, none = ENTRIES["setnx"], FAULTS["none"]
+    assert fingerprint(setnx, none) == marks["setnx", "none"]
+    longer = dataclasses.replace(none, plays=("1", "2"))
+    assert fingerprint(setnx, longer) != marks["setnx", "none"]
 
 
 @pytest.mark.skipif(chromium() is None, reason="no chromium on this machine (Debian: apt-get install chromium)")
@@ -115,14 +137,24 @@ def test_in_a_browser(tmp_path: Path) -> None:
         # The keyboard: out, to the next cell, in, on to the one after, out.
         browser.press("Escape")
         browser.until("!document.getElementById('play').open")
-        assert browser.evaluate("document.activeElement.dataset.cell") == "setnx failover"
+        browser.until("document.activeElement.dataset.cell === 'setnx failover'")
         browser.press("ArrowDown")
-        assert browser.evaluate("document.activeElement.dataset.cell") == "setnx-expire failover"
+        assert browser.evaluate("document.activeElement.dataset.cell") == "lock-object failover"
         browser.press("Enter")
         browser.until("document.getElementById('play').open")
         browser.press("ArrowLeft")
-        assert browser.evaluate(title).startswith("setnx-expire under server")
+        assert browser.evaluate(title).startswith("lock-object under server")
         browser.press("Escape")
+        # The other language, with the same cells; every sign in a cell is in the legend.
+        browser.evaluate("document.getElementById('language').click()")
+        assert browser.evaluate("document.documentElement.lang") == "zh-CN"
+        assert browser.evaluate("document.querySelector('h1').textContent") == "锁方案如何失败"
+        legend = browser.evaluate("[...document.querySelectorAll('.legend .chip')].map(c => c.textContent)")
+        used = browser.evaluate("[...document.querySelectorAll('td .mark')].map(m => m.firstChild.textContent)")
+        assert set(used) <= set(legend)
+        assert browser.evaluate("document.getElementById('hint').classList.contains('on')") == browser.evaluate(
+            "document.getElementById('wide').scrollWidth > document.getElementById('wide').clientWidth + 2"
+        )
         # On a phone nothing but the pictures scrolls sideways; in the dark the page is dark.
         browser.resize(390, 800)
         assert browser.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

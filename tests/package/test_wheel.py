@@ -15,7 +15,7 @@ from holdfast._lua import SCRIPTS
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Lines of Python and Lua that the wheel may have. Lower it when something leaves; what raises it has to be worth it.
-MOST_LINES = 34_000
+MOST_LINES = 35_000
 #: What a build may take on a busy machine, s.
 BUILD_S = 100.0
 
@@ -62,7 +62,12 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
 
 def test_the_wheel_has_what_is_no_python(wheel: Path) -> None:
     assert {f"holdfast/_lua/{name}.lua" for name in SCRIPTS} <= names(wheel)
-    assert {"holdfast/py.typed", "holdfast/lab/page.html"} <= names(wheel)
+    assert {
+        "holdfast/py.typed",
+        "holdfast/lab/page.html",
+        "holdfast/lab/texts.toml",
+        "holdfast/lab/oracle.toml",
+    } <= names(wheel)
 
 
 def test_the_simulator_is_not_in_the_wheel(wheel: Path) -> None:
@@ -153,4 +158,4 @@ def test_what_is_installed_works(wheel: Path, tmp_path: Path) -> None:
     assert "job" in installed.run("python", "-c", script)
     assert "set-nx-token" in installed.run("holdfast", "lab", "list")
     assert "safe" in installed.run("holdfast", "lab", "run", "set-nx-token", "none")
-    assert "stuck" in installed.run("holdfast", "lab", "run", "setnx", "crash-holding", status=1)
+    assert "blocked forever" in installed.run("holdfast", "lab", "run", "setnx", "crash-holding", status=1)

@@ -20,16 +20,16 @@ How lock schemes fail: real servers, real faults, and verdicts from what happene
 The lab starts private servers and removes them again.
 
 commands:
-  list                    every scheme and every fault
+  list                    every scheme with its idea and its flaw, and every fault
   run SCHEME FAULT        one scheme under one fault, as a timeline with its verdict
-  report                  the matrix of all schemes and faults, as one page
+  run all, report         the matrix of all schemes and faults, as one page
   torture MODULE:FACTORY  your own lock, under every fault that applies
 
 exit status: 0 safe  1 not safe  69 not possible on this machine  64 wrong usage
 """
 _TORTURE = """\
-FACTORY is called with url, name and ttl (seconds), by the names it takes, and returns something with acquire
-and release, or a context manager:
+FACTORY is called with url, name and ttl (seconds), or urls (one for each server), by the names it takes, and returns
+something with acquire and release, or lock and unlock, or a context manager:
 
   # mylocks.py
   def redis_py(url, name, ttl):
@@ -66,25 +66,42 @@ def _run(words: list[str]) -> int:
         epilog="example: holdfast lab run set-nx-ex long-section",
     )
     parser.add_argument("scheme", metavar="SCHEME")
-    parser.add_argument("fault", metavar="FAULT")
+    parser.add_argument("fault", metavar="FAULT", nargs="?", help="required, except for `run all`")
     parser.add_argument("--json", action="store_true", help="verdict and whole history, for programs")
     parser.add_argument("--all", action="store_true", help="every variant of the fault, not only the worst")
     _add_width(parser)
+    _add_times(parser)
     given = parser.parse_args(words)
-    return commands.run(given.scheme, given.fault, as_json=given.json, all_runs=given.all, width=given.width)
+    if given.scheme == "all":
+        return commands.report("report.html", faults=[given.fault] if given.fault else [], times=given.times)
+    if given.fault is None:
+        parser.error("the following arguments are required: FAULT")
+    return commands.run(
+        given.scheme, given.fault, as_json=given.json, all_runs=given.all, times=given.times, width=given.width
+    )
 
 
 def _report(words: list[str]) -> int:
     parser = Parser(
         "lab report",
-        description="The matrix of all schemes and faults, as one page that needs no network. Takes a few minutes.",
+        description="The matrix of all schemes and faults, as one page that needs no network. Takes a few minutes. "
+        "A page that is there already is brought up to date: only what has changed is played again.",
     )
     parser.add_argument("-o", "--output", default="report.html", help="the page to write (default: report.html)")
     parser.add_argument("--scheme", action="append", default=[], help="only this one; may be repeated")
     parser.add_argument("--fault", action="append", default=[], help="only this one; may be repeated")
+    parser.add_argument("--force", action="store_true", help="also what has not changed since the page was written")
     _add_jobs(parser)
+    _add_times(parser)
     given = parser.parse_args(words)
-    return commands.report(given.output, schemes=given.scheme, faults=given.fault, jobs=given.jobs)
+    return commands.report(
+        given.output,
+        schemes=given.scheme,
+        faults=given.fault,
+        jobs=given.jobs,
+        times=given.times,
+        force=given.force,
+    )
 
 
 def _torture(words: list[str]) -> int:
@@ -93,11 +110,20 @@ def _torture(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="for programs; with --show, with the histories")
     parser.add_argument("--show", action="store_true", help="add the timelines of what is not safe")
     parser.add_argument("-o", "--output", help="write the page of this row as well")
+    parser.add_argument("--servers", type=_at_least(1), default=1, help="for a lock over several servers")
     _add_width(parser)
     _add_jobs(parser)
+    _add_times(parser)
     given = parser.parse_args(words)
     return commands.torture(
-        given.factory, as_json=given.json, show=given.show, output=given.output, width=given.width, jobs=given.jobs
+        given.factory,
+        as_json=given.json,
+        show=given.show,
+        output=given.output,
+        width=given.width,
+        jobs=given.jobs,
+        times=given.times,
+        servers=given.servers,
     )
 
 
@@ -106,7 +132,13 @@ def _add_width(parser: Parser) -> None:
 
 
 def _add_jobs(parser: Parser) -> None:
-    parser.add_argument("--jobs", type=_at_least(1), help="cells at a time (default: twice the CPUs)")
+    parser.add_argument("--jobs", type=_at_least(1), help="cells at a time (default: four for a CPU)")
+
+
+def _add_times(parser: Parser) -> None:
+    parser.add_argument(
+        "--times", type=_at_least(1), default=1, help="play each cell that often; a verdict that changes is said"
+    )
 
 
 def _at_least(least: int) -> Callable[[str], int]:

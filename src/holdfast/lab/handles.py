@@ -17,13 +17,14 @@ from typing import Any
 import holdfast
 from holdfast.lab import schemes
 from holdfast.lab.driver import Address, BlockingDriver
+from holdfast.lab.texts import Text, text_of
 
-__all__ = ["ENTRIES", "Entry", "Handle", "Setup", "entry_for_factory", "first_line", "load_factory"]
+__all__ = ["ENTRIES", "Entry", "Handle", "Setup", "entry_for_factory", "load_factory"]
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a handle is made of: the lock's name, its ttl, one address per server, the client's clock.
+    """What a handle is made of: the lock's name, its ttl, one address per server.
 
     ``restart_delay_s``: for how long a restarted server is left out, by those who can do that. The lab's servers are
     young, so that it is 0 except where that is the point.
@@ -32,7 +33,6 @@ class Setup:
     name: str
     ttl_ms: int
     addresses: Sequence[Address]
-    clock_offset_s: float = 0.0
     interrupt: Callable[[], None] | None = None
     restart_delay_s: float = 0.0
     password: str = field(default="", repr=False)
@@ -50,11 +50,14 @@ class Setup:
 
     def driver(self) -> BlockingDriver:
         """What performs the effects of a scheme."""
-        return BlockingDriver(self.addresses, self.clock_offset_s, self.interrupt, self.password)
+        return BlockingDriver(self.addresses, self.interrupt, self.password)
 
 
 class Handle:
     """One client's lock. `try_acquire` is one attempt; it may wait for half a second, if that is its way."""
+
+    #: Between two attempts, s.
+    pause_s = 0.05
 
     def try_acquire(self) -> bool:
         raise NotImplementedError
@@ -81,6 +84,7 @@ class Handle:
 class _SchemeHandle(Handle):
     def __init__(self, kind: type[schemes.Scheme], setup: Setup) -> None:
         self._scheme = kind(setup.name, setup.ttl_ms)
+        self.pause_s = kind.PAUSE_S
         self._driver = setup.driver()
 
     def try_acquire(self) -> bool:
@@ -209,33 +213,29 @@ class _PythonRedisLockHandle(Handle):
 
 
 class _UserHandle(Handle):
-    """Anything with acquire and release, or a context manager, made by a user's factory."""
+    """Anything with acquire and release, or lock and unlock, or a context manager, made by a user's factory."""
 
     def __init__(self, factory: Callable[..., Any], setup: Setup) -> None:
         self._lock = _call_factory(factory, setup)
         self._lease: Any = None
+        self._ask = _first_of(self._lock, "try_acquire", "try_lock", "acquire", "lock", "__enter__")
+        if self._ask is None:
+            raise TypeError(f"{type(self._lock).__name__} has none of try_acquire, try_lock, acquire, lock, __enter__")
 
     def try_acquire(self) -> bool:
-        lock = self._lock
-        acquire = getattr(lock, "acquire", None)
-        if callable(getattr(lock, "try_acquire", None)):
-            got = lock.try_acquire()
-        elif acquire is None:
-            got = lock.__enter__()
-            got = True if got is None else got
-        elif "blocking" in _parameters(acquire):
-            got = acquire(blocking=False)
-        else:
-            got = acquire()
-            got = True if got is None else got
+        assert self._ask is not None
+        blocking = "blocking" in _parameters(self._ask)
+        got = self._ask(blocking=False) if blocking else self._ask()
+        if self._ask.__name__ in ("acquire", "lock", "__enter__") and got is None and not blocking:
+            got = True  # it came back: that is its answer
         self._lease = got if callable(getattr(got, "release", None)) else None
         return got is not None and got is not False
 
     def release(self) -> None:
         if self._lease is not None:
             self._lease.release()
-        elif hasattr(self._lock, "release"):
-            self._lock.release()
+        elif (give_back := _first_of(self._lock, "release", "unlock")) is not None:
+            give_back()
         else:
             self._lock.__exit__(None, None, None)
 
@@ -254,6 +254,12 @@ class _UserHandle(Handle):
         return False
 
 
+def _first_of(thing: Any, *names: str) -> Callable[..., Any] | None:
+    """The first of these methods that it has."""
+    found = (getattr(thing, name, None) for name in names)
+    return next((method for method in found if callable(method)), None)
+
+
 def _parameters(function: Callable[..., Any]) -> set[str]:
     try:
         return set(inspect.signature(function).parameters)
@@ -262,28 +268,37 @@ def _parameters(function: Callable[..., Any]) -> set[str]:
 
 
 def _call_factory(factory: Callable[..., Any], setup: Setup) -> Any:
-    offered = {"url": setup.url, "name": setup.name, "ttl": setup.ttl_ms / 1000}
+    offered = {"url": setup.url, "name": setup.name, "ttl": setup.ttl_ms / 1000, "urls": setup.urls}
     taken = _parameters(factory)
     if taken & offered.keys():
         return factory(**{name: value for name, value in offered.items() if name in taken})
-    return factory(*offered.values())
+    return factory(setup.url, setup.name, setup.ttl_ms / 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A lock the lab can run: its name, what it needs, what it says of itself, how to make a handle."""
+    """A lock the lab can run: its name, what it needs, how to make a handle.
+
+    ``fenced``: whether it has fencing tokens; None: that is not known.
+    """
 
     name: str
-    doc: str
     make: Callable[[Setup], Handle]
     lock_key: Callable[[str], str] | None = None
     servers: int = 1
     exclusive: bool = True
     #: Makes sense only where a replica listens.
     replicated: bool = False
+    fenced: bool | None = False
     needs: str | None = None
-    factory: str | None = None
-    summary: str = field(default="")
+
+    @property
+    def text(self) -> Text:
+        """Its idea, flaw and rung, in both languages; what can be said of a user's lock."""
+        return text_of("scheme", self.name) or {
+            "idea": f"A lock made by {self.name}.",
+            "idea_zh": f"由 {self.name} 构造的锁。",
+        }
 
     @property
     def missing(self) -> str | None:
@@ -296,59 +311,14 @@ class Entry:
         return (self.lock_key(name),) if self.lock_key is not None else ()
 
 
-def first_line(doc: str) -> str:
-    """A docstring's first sentence, without markup."""
-    return doc.strip().split("\n\n")[0].replace("\n", " ").replace("`", "").strip()
-
-
 def _of_scheme(kind: type[schemes.Scheme]) -> Entry:
     return Entry(
         kind.NAME,
-        inspect.getdoc(kind) or "",
         lambda setup: _SchemeHandle(kind, setup),
         lock_key=lambda name: kind(name, 1).key,
         servers=kind.SERVERS,
         exclusive=kind.EXCLUSIVE,
     )
-
-
-_HOLDFAST = """This library's own lock: renewed while it is held, queued, fenced; it says when it is lost.
-
-Source: `holdfast.connect(url).lock(name, ttl=…)`.
-Claim: two leases never overlap on one server that keeps its data and whose clock does not jump; a loss reaches the
-holder before another client can enter; a fencing token shows the resource which writer is late.
-Weak: a server that loses its data or jumps in time grants again before the holder can know; then only the fencing
-token helps, if the resource checks it.
-"""
-
-_HOLDFAST_SYNCED = """`holdfast` with sync_replicas="all": a lease counts only when every replica has acknowledged it.
-
-Source: `holdfast.connect(url, sync_replicas="all")`.
-Claim: survives the promotion of any replica.
-Weak: not available while a replica does not answer. Loss of data on all servers, and clocks that jump, are as before.
-"""
-
-_HOLDFAST_QUORUM = """`holdfast` over five independent servers: Redlock, renewed, fenced, and wary of restarted servers.
-
-Source: `holdfast.Client.quorum([url, …])`; with a short `restart_delay`, for the lab's servers are young.
-Claim: safe and available while a majority of the servers runs; a server that was restarted does not vote for a while.
-Weak: the clocks of a majority must not jump; a paused holder is safe through its deadline and its fencing token only.
-"""
-
-_REDIS_PY = """The Lock of redis-py, as `redis.Redis(...).lock(name, timeout=…)` makes it.
-
-Source: the redis package.
-Claim: a shared, distributed lock; SET NX PX with a token, released by a script.
-Weak: those of `set-nx-token`. The client's own retries repeat a SET whose answer was lost, and then say that the
-lock was not acquired while the server holds our token.
-"""
-
-_PYTHON_REDIS_LOCK = """The Lock of python-redis-lock (`redis_lock.Lock`), with `expire` and without automatic renewal.
-
-Source: the python-redis-lock package.
-Claim: a lock with SET NX and BLPOP; waiters are woken by a list.
-Weak: those of `set-nx-token`; `reset()` and `reset_all()` delete the locks of others on purpose.
-"""
 
 
 def _holdfast_key(name: str) -> str:
@@ -362,57 +332,29 @@ def _holdfast_quorum(setup: Setup) -> Handle:
 ENTRIES: dict[str, Entry] = {
     entry.name: entry
     for entry in (
-        *map(
-            _of_scheme,
-            (
-                schemes.Incr,
-                schemes.Setnx,
-                schemes.SetnxExpire,
-                schemes.SetnxTimestamp,
-                schemes.SetnxTimestampInverted,
-                schemes.LuaSetnxExpire,
-                schemes.SetNxEx,
-                schemes.SetNxTokenGetDel,
-                schemes.SetNxToken,
-                schemes.RedlockNaive,
-                schemes.Redlock,
-            ),
-        ),
-        Entry(
-            "watch",
-            inspect.getdoc(schemes.Watch) or "",
-            WatchHandle,
-            lock_key=lambda name: f"counter:{name}",
-            exclusive=False,
-        ),
+        *map(_of_scheme, schemes.LADDER),
+        Entry("watch", WatchHandle, lock_key=lambda name: f"counter:{name}", exclusive=False),
         Entry(
             "object",
-            inspect.getdoc(schemes.ObjectLocks) or "",
             _ObjectHandle,
             lock_key=lambda name: f"lock:{_Target.__module__}.{_Target.__qualname__}:{name}",
         ),
+        Entry("redis-py", _RedisPyHandle, lock_key=lambda name: name, needs="redis"),
+        Entry("python-redis-lock", _PythonRedisLockHandle, lock_key=lambda name: f"lock:{name}", needs="redis_lock"),
         Entry(
             "holdfast",
-            _HOLDFAST,
             lambda setup: _HoldfastHandle(holdfast.connect(setup.url), setup),
             lock_key=_holdfast_key,
+            fenced=True,
         ),
         Entry(
             "holdfast-synced",
-            _HOLDFAST_SYNCED,
             lambda setup: _HoldfastHandle(holdfast.connect(setup.url, sync_replicas="all"), setup),
             lock_key=_holdfast_key,
             replicated=True,
+            fenced=True,
         ),
-        Entry("holdfast-quorum", _HOLDFAST_QUORUM, _holdfast_quorum, lock_key=_holdfast_key, servers=5),
-        Entry("redis-py", _REDIS_PY, _RedisPyHandle, lock_key=lambda name: name, needs="redis"),
-        Entry(
-            "python-redis-lock",
-            _PYTHON_REDIS_LOCK,
-            _PythonRedisLockHandle,
-            lock_key=lambda name: f"lock:{name}",
-            needs="redis_lock",
-        ),
+        Entry("holdfast-quorum", _holdfast_quorum, lock_key=_holdfast_key, servers=5, fenced=True),
     )
 }
 
@@ -441,11 +383,6 @@ def load_factory(spec: str) -> Callable[..., Any]:
     return factory
 
 
-def entry_for_factory(spec: str) -> Entry:
+def entry_for_factory(spec: str, servers: int = 1) -> Entry:
     """An entry for a user's lock; the factory itself is loaded in the worker processes."""
-    return Entry(
-        spec,
-        f"A lock made by {spec}.",
-        lambda setup: _UserHandle(load_factory(spec), setup),
-        factory=spec,
-    )
+    return Entry(spec, lambda setup: _UserHandle(load_factory(spec), setup), servers=servers, fenced=None)

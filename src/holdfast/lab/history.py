@@ -12,6 +12,7 @@ a client's lane
     ``entered``   is inside the critical section
     ``read``, ``wrote``   the counter (``value``, and for a write ``base`` and ``accepted``)
     ``left``      is outside again
+    ``looked``    has looked at its lease, and goes by that in what it does next
     ``lost``      noticed by itself that its lease is over (``since_ns``: it relied on it until then)
     ``releases``, ``released``    begins and ends to give back
     ``conflict``  an optimistic commit was refused by the server
@@ -21,6 +22,7 @@ a client's lane
 a server's lane
     ``command``   reached it (``client``, ``phase``, ``text``, ``reply``, ``answered_ns``, ``fate``)
     ``key``       a key changed (``key``, ``was``, ``now``, ``ttl_ms``, ``by``: client, ``expiry``, ``lab``)
+    ``prolonged`` the ttl of a key was set again (``key``, ``ttl_ms``, ``by``)
     ``left over`` what lies there at the end (``key``, ``value``, ``ttl_ms``; -1: forever)
     ``killed``, ``started``, ``stopped``, ``continued``, ``clock``, ``promoted``, ``flushed``
 the lab's lane
@@ -60,7 +62,7 @@ class Event:
 class History:
     """The events of one run with what is needed to read them.
 
-    ``exclusive`` is what the scheme promises: False for optimistic ones, which let all in and promise
+    ``exclusive`` is what the scheme promises: False for optimistic ones, which let everyone in and promise
     only that no update is lost. ``lock_keys``: the keys that *are* the lock; empty where that is not known.
     """
 

@@ -1,13 +1,15 @@
-"""The matrix as one page that needs no network: every verdict, and behind it the timeline.
+"""The matrix as one page that needs no network: every verdict, its reason, and behind it the timeline.
 
-The page carries its data as JSON and draws with a script of its own; `page.html` beside this file is its frame.
+The page carries its data as JSON and draws with a script of its own; `page.html` beside this file is its frame. What it
+carries is also what the next report reads, so that only those cells are played again that have changed.
 """
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,44 +19,39 @@ from holdfast.lab.faults import FAULTS
 from holdfast.lab.handles import ENTRIES
 from holdfast.lab.runs import NOT_RUN, Cell, Run
 from holdfast.lab.story import tell
+from holdfast.lab.texts import expected, text_of
 from holdfast.lab.verdicts import MARKS
 
-__all__ = ["page"]
+__all__ = ["cell_data", "page", "read_cells"]
 
 _FRAME = Path(__file__).with_name("page.html")
 _PLACE = "/*DATA*/"
-
-_MEANINGS = {
-    "exclusion violated": "two were inside the critical section at once",
-    "lost update": "a write was wiped out by another that started from the same value",
-    "foreign release": "a lock was removed by one who did not hold it",
-    "stuck": "it can never be acquired again",
-    "unavailable": "no client acquired while the fault lasted",
-    "safe": "nothing of the kind happened in this play",
-    NOT_RUN: "could not be played on this machine",
-}
+_DATA = re.compile(r'<script id="data" type="application/json">(.*?)</script>', re.DOTALL)
 #: One letter for each state of a client, to keep the page small.
 _LETTERS = {"out": "o", "waiting": "w", "inside": "i", "stopped": "s", "dead": "d"}
 
 
-def page(cells: Sequence[Cell], schemes: Sequence[str], faults: Sequence[str], seconds: float) -> str:
+def page(cells: Mapping[str, Any], schemes: Sequence[str], faults: Sequence[str], played: int, seconds: float) -> str:
     """The whole page.
 
     Args:
-        cells: what was played.
-        schemes, faults: rows and columns, in this order; what no cell was played for stays empty.
-        seconds: how long it took.
+        cells: `cell_data` by "scheme fault".
+        schemes, faults: rows and columns, in this order; what there is no cell for stays empty.
+        played: how many of them were played now; the others were taken over.
     """
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    played = [cell for cell in cells if cell.verdict != NOT_RUN]
+    versions = f"holdfast {holdfast.__version__}, Python {platform.python_version()}, {platform.system()}"
+    kept = len(cells) - played
     data = {
-        "made": f"{len(played)} cells played in {seconds:.0f} s on {when}, "
-        f"holdfast {holdfast.__version__}, Python {platform.python_version()}, {platform.system()}.",
+        "made": {
+            "en": f"{played} cells played in {seconds:.0f} s on {when}, {kept} unchanged since before; {versions}.",
+            "zh": f"{when}：运行了 {played} 格，用时 {seconds:.0f} s；{kept} 格自上次以来没有变化；{versions}。",
+        },
         "marks": MARKS,
-        "meanings": {kind: text for kind, text in _MEANINGS.items() if kind != NOT_RUN or len(played) < len(cells)},
-        "schemes": [{"name": name, "doc": _doc(name)} for name in schemes],
-        "faults": [{"name": name, "doc": FAULTS[name].doc} for name in faults],
-        "cells": {f"{cell.scheme} {cell.fault}": _cell(cell) for cell in cells},
+        "meanings": {kind: text_of("kind", kind) for kind in MARKS},
+        "schemes": [{"name": name, **_scheme_text(name)} for name in schemes],
+        "faults": [{"name": name, **FAULTS[name].text} for name in faults],
+        "cells": cells,
     }
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str)
     # Nothing in the data may end the script element it stands in.
@@ -62,16 +59,33 @@ def page(cells: Sequence[Cell], schemes: Sequence[str], faults: Sequence[str], s
     return _FRAME.read_text(encoding="utf-8").replace(_PLACE, text)
 
 
-def _doc(scheme: str) -> str:
-    return ENTRIES[scheme].doc.strip() if scheme in ENTRIES else f"A lock made by {scheme}."
+def read_cells(target: Path) -> dict[str, Any]:
+    """The cells of a page that was written before; none if it is not there or is something else."""
+    try:
+        found = _DATA.search(target.read_text(encoding="utf-8"))
+        cells = json.loads(found[1])["cells"] if found is not None else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return cells if isinstance(cells, dict) else {}
 
 
-def _cell(cell: Cell) -> dict[str, Any]:
+def _scheme_text(name: str) -> dict[str, str]:
+    if name in ENTRIES:
+        return ENTRIES[name].text
+    return {"idea": f"A lock made by {name}.", "idea_zh": f"由 {name} 构造的锁。"}
+
+
+def cell_data(cell: Cell, fingerprint: str = "") -> dict[str, Any]:
+    """What the page needs of a cell."""
     worst_run = cell.worst_run
+    theory = expected(cell.scheme, cell.fault)
     return {
+        "of": fingerprint,
         "verdict": cell.verdict,
+        "share": cell.share_text if len(cell.shares) > 1 else "",
         "kinds": cell.kinds,
         "notRun": cell.not_run,
+        "theory": [theory.verdict, theory.why, theory.zh] if theory is not None and cell.verdict != NOT_RUN else None,
         "worst": cell.runs.index(worst_run) if worst_run is not None else 0,
         "runs": [_run(run) for run in cell.runs],
     }
@@ -86,9 +100,9 @@ def _run(run: Run) -> dict[str, Any]:
         cells = [[lanes.index(lane), text] for lane, text in row.cells.items() if lane in lanes]
         rows.append([round(row.at_ms, 1), states, cells, *([list(row.note)] if row.note else [])])
     return {
-        "variant": run.variant,
+        "variant": run.variant if run.take == 1 else f"{run.variant} (take {run.take})".strip(),
         "verdict": run.verdict,
-        "findings": [[verdict.kind, verdict.sentence] for verdict in run.verdicts],
+        "findings": [[verdict.kind, verdict.sentence, verdict.zh] for verdict in run.verdicts],
         "clients": story.clients,
         "servers": story.servers,
         "key": run.history.lock_keys[0] if run.history.lock_keys else "",

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
@@ -16,15 +17,29 @@ from holdfast.lab.faults import FAULTS, Fault
 from holdfast.lab.handles import ENTRIES, Entry
 from holdfast.lab.history import History
 from holdfast.lab.stage import CannotRun, Forks, Stage, TooSlow
+from holdfast.lab.texts import expected
 from holdfast.lab.verdicts import KINDS, SAFE, Verdict, judge, worst
 
-__all__ = ["NOT_RUN", "Cell", "Lab", "Run", "UnknownName", "find_entry", "find_fault", "pairs", "play", "play_many"]
+__all__ = [
+    "DEPENDS",
+    "NOT_RUN",
+    "Cell",
+    "Lab",
+    "Run",
+    "UnknownName",
+    "find_entry",
+    "find_fault",
+    "pairs",
+    "play",
+    "play_many",
+]
 
 NOT_RUN = "not run"
+DEPENDS = "depends on timing"
 #: A play that the machine was too slow for is repeated with twice the time, so often.
 _TRIES = 4
-#: More commands than any sane acquire has.
-_MOST_STEPS = 16
+#: Cells mostly wait: for a ttl, for a server that is gone.
+_JOBS_PER_CPU = 4
 
 
 class UnknownName(LookupError):
@@ -59,11 +74,12 @@ def pairs(entries: Iterable[Entry] | None = None) -> list[tuple[Entry, Fault]]:
 
 @dataclass(slots=True)
 class Run:
-    """One play, its history, and what follows from it."""
+    """One play, its history, and what follows from it; `take` counts how often the cell was played."""
 
     variant: str
     history: History
     verdicts: list[Verdict]
+    take: int = 1
 
     @property
     def verdict(self) -> str:
@@ -73,6 +89,7 @@ class Run:
         start_ns = self.history.start_ns
         made: dict[str, Any] = {
             "variant": self.variant,
+            "take": self.take,
             "verdict": self.verdict,
             "findings": [verdict.as_json(start_ns) for verdict in self.verdicts],
         }
@@ -96,9 +113,18 @@ class Cell:
         return min(self.runs, key=lambda run: KINDS.index(run.verdict), default=None)
 
     @property
+    def shares(self) -> dict[str, int]:
+        """How many takes came to which verdict, the worst first."""
+        takes: dict[int, list[str]] = {}
+        for run in self.runs:
+            takes.setdefault(run.take, []).append(run.verdict)
+        found = Counter(min(kinds, key=KINDS.index) for kinds in takes.values())
+        return dict(sorted(found.items(), key=lambda item: KINDS.index(item[0])))
+
+    @property
     def verdict(self) -> str:
-        run = self.worst_run
-        return run.verdict if run is not None else NOT_RUN
+        shares = self.shares
+        return DEPENDS if len(shares) > 1 else next(iter(shares), NOT_RUN)
 
     @property
     def kinds(self) -> list[str]:
@@ -112,14 +138,23 @@ class Cell:
     def is_safe(self) -> bool:
         return self.verdict == SAFE
 
+    @property
+    def share_text(self) -> str:
+        """As "2 of 3: safe, 1 of 3: slow", where the verdict depends on timing."""
+        takes = sum(self.shares.values())
+        return ", ".join(f"{count} of {takes}: {kind}" for kind, count in self.shares.items())
+
     def as_json(self, events: bool = True) -> dict[str, Any]:
+        theory = expected(self.scheme, self.fault)
         return {
             "scheme": self.scheme,
             "fault": self.fault,
             "verdict": self.verdict,
+            "shares": self.shares,
             "findings": self.kinds,
             "safe": self.is_safe,
             "seconds": round(self.seconds, 2),
+            **({"theory": theory.verdict, "why": theory.why} if theory else {}),
             **({"not_run": self.not_run} if self.not_run else {}),
             "runs": [run.as_json(events) for run in self.runs],
         }
@@ -139,32 +174,31 @@ class Lab:
         if self._forks is not None:
             self._forks.close()
 
-    async def cell(self, entry: Entry, fault: Fault) -> Cell:
-        """One scheme under one fault, in all variants."""
+    async def cell(self, entry: Entry, fault: Fault, times: int = 1) -> Cell:
+        """One scheme under one fault, in all variants, as often as told."""
         cell = Cell(entry.name, fault.name)
         began = time.monotonic()
         cell.not_run = entry.missing or fault.missing() or ""
         if not cell.not_run and not fault.applies_to(entry):
-            needs = "five servers" if fault.on == "quorum" else "one server"
+            needs = {"quorum": "several servers", "single": "one server"}.get(fault.on, "locks that exclude")
             if entry.replicated:
-                needs = "a server without a replica"
-            has = "five" if entry.servers > 1 else "one"
-            cell.not_run = f"{fault.name} is a fault of schemes on {needs}; {entry.name} runs on {has}"
+                needs = "servers without replicas"
+            cell.not_run = f"{fault.name} is a fault of {needs}; {entry.name} runs on {entry.servers}"
         if not cell.not_run:
             try:
-                await self._play_all(entry, fault, cell)
+                for take in range(1, times + 1):
+                    await self._play_all(entry, fault, cell, take)
             except CannotRun as error:
                 cell.not_run = str(error)
         cell.seconds = time.monotonic() - began
         return cell
 
-    async def _play_all(self, entry: Entry, fault: Fault, cell: Cell) -> None:
-        variants = fault.plays or [str(n) for n in range(1, _MOST_STEPS + 1)]
-        for variant in variants:
+    async def _play_all(self, entry: Entry, fault: Fault, cell: Cell, take: int) -> None:
+        for variant in fault.variants(entry):
             history = await self._play(entry, fault, variant)
             if history is None:
                 return
-            cell.runs.append(Run(variant, history, judge(history)))
+            cell.runs.append(Run(variant, history, judge(history), take))
 
     async def _play(self, entry: Entry, fault: Fault, variant: str) -> History | None:
         if self._forks is None:
@@ -173,7 +207,7 @@ class Lab:
         for _ in range(_TRIES):
             stage = Stage(entry, fault.name, variant, self._forks, stretch, self._path, fault.restart_delay_s)
             try:
-                await stage.open(own_clock=fault.own_clock, replica=fault.replica)
+                await stage.open(own_clock=fault.own_clock, replica=fault.replica, durable=fault.durable)
                 if not await fault.play(stage, variant):
                     return None
                 return await stage.wind_up()
@@ -183,13 +217,15 @@ class Lab:
                 await stage.close()
         raise CannotRun("this machine is too slow for the choreography")
 
-    async def cells(self, chosen: Iterable[tuple[Entry, Fault]], jobs: int | None = None) -> AsyncIterator[Cell]:
+    async def cells(
+        self, chosen: Iterable[tuple[Entry, Fault]], jobs: int | None = None, times: int = 1
+    ) -> AsyncIterator[Cell]:
         """Many cells, a few at a time (they mostly wait), in the order in which they end."""
-        limit = asyncio.Semaphore(jobs or 2 * (os.cpu_count() or 2))
+        limit = asyncio.Semaphore(jobs or _JOBS_PER_CPU * (os.cpu_count() or 2))
 
         async def one(entry: Entry, fault: Fault) -> Cell:
             async with limit:
-                return await self.cell(entry, fault)
+                return await self.cell(entry, fault, times)
 
         tasks = [asyncio.ensure_future(one(entry, fault)) for entry, fault in chosen]
         try:
@@ -205,12 +241,12 @@ R = TypeVar("R")
 Progress: TypeAlias = Callable[[int, int, Cell], None]
 
 
-def play(entry: Entry, fault: Fault, path: Iterable[str] = ()) -> Cell:
+def play(entry: Entry, fault: Fault, path: Iterable[str] = (), times: int = 1) -> Cell:
     """Play one cell from ordinary code."""
 
     async def one() -> Cell:
         async with Lab(path) as lab:
-            return await lab.cell(entry, fault)
+            return await lab.cell(entry, fault, times)
 
     return _to_the_end(one())
 
@@ -220,13 +256,14 @@ def play_many(
     progress: Progress | None = None,
     jobs: int | None = None,
     path: Iterable[str] = (),
+    times: int = 1,
 ) -> list[Cell]:
     """Play many cells from ordinary code; `progress(done, all, cell)` after each."""
 
     async def all_of_them() -> list[Cell]:
         done: list[Cell] = []
         async with Lab(path) as lab:
-            async for cell in lab.cells(chosen, jobs):
+            async for cell in lab.cells(chosen, jobs, times):
                 done.append(cell)
                 if progress is not None:
                     progress(len(done), len(chosen), cell)

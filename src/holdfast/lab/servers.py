@@ -18,12 +18,14 @@ from typing import Any, TypeAlias
 from holdfast import embedded
 from holdfast.lab.resp import Frames, Refusal, pack
 
-__all__ = ["Clock", "LabServer", "no_compiler"]
+__all__ = ["Clock", "ClockShop", "LabServer", "no_compiler"]
 
 #: Type, value, ttl in ms or -1.
 _Found: TypeAlias = tuple[str, str, int]
 #: Servers count a key's time in whole milliseconds.
 _ROUNDING_MS = 2.0
+#: A ttl that is longer than it would be by itself, by that much, was set again.
+_PROLONGED_MS = 50.0
 
 _LOOK = """
 local found = {}
@@ -89,38 +91,54 @@ def no_compiler() -> str | None:
     return None
 
 
-class Clock:
-    """A wall clock for servers that can be made to jump: a preloaded shim reads the offset from a mapped file."""
+class ClockShop:
+    """Has the shim built, once for several clocks."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-lab-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-lab-"))
+        self.made = 0
         try:
-            source, shim = self._folder / "clock.c", self._folder / "clock.so"
+            source, self.shim = self.folder / "clock.c", self.folder / "clock.so"
             source.write_text(_SHIM)
             built = subprocess.run(
-                ["gcc", "-shared", "-fPIC", "-O1", "-o", str(shim), str(source)],
+                ["gcc", "-shared", "-fPIC", "-O1", "-o", str(self.shim), str(source)],
                 capture_output=True,
                 text=True,
                 check=False,
             )
             if built.returncode:
                 raise RuntimeError(f"gcc could not build the clock shim: {built.stderr.strip()}")
-            offset = self._folder / "offset"
-            offset.write_bytes(bytes(8))
-            self._file = offset.open("r+b")
-            self._memory = mmap.mmap(self._file.fileno(), 8)
-            #: A program that starts the server with the shim in front of the C library.
-            self.program = self._folder / "server"
-            quoted = [shlex.quote(str(path)) for path in (offset, shim, embedded.valkey_executable())]
-            self.program.write_text('#!/bin/sh\nHOLDFAST_LAB_CLOCK={} LD_PRELOAD={} exec {} "$@"\n'.format(*quoted))
-            self.program.chmod(0o755)
         except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self.remove_files()
             raise
 
     def remove_files(self) -> None:
         """Once the servers run, they and we have everything in memory: nothing stays on disk, come what may."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Clock:
+    """A wall clock that can be made to jump: a preloaded shim reads the offset from a mapped file.
+
+    `program` starts a server with the shim in front of the C library. ``shop``: for several clocks in one run; without
+    it the clock has one of its own.
+    """
+
+    def __init__(self, shop: ClockShop | None = None) -> None:
+        self._shop = shop or ClockShop()
+        self._shop.made += 1
+        self.program = self._shop.folder / f"server-{self._shop.made}"
+        offset = self.program.with_suffix(".offset")
+        offset.write_bytes(bytes(8))
+        self._file = offset.open("r+b")
+        self._memory = mmap.mmap(self._file.fileno(), 8)
+        quoted = [shlex.quote(str(path)) for path in (offset, self._shop.shim, embedded.valkey_executable())]
+        self.program.write_text('#!/bin/sh\nHOLDFAST_LAB_CLOCK={} LD_PRELOAD={} exec {} "$@"\n'.format(*quoted))
+        self.program.chmod(0o755)
+
+    def remove_files(self) -> None:
+        """See `ClockShop.remove_files`."""
+        self._shop.remove_files()
 
     def jump(self, seconds: int) -> None:
         self._memory[:8] = struct.pack("l", seconds)
@@ -128,7 +146,7 @@ class Clock:
     def close(self) -> None:
         self._memory.close()
         self._file.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._shop.remove_files()
 
 
 class LabServer:
@@ -139,20 +157,24 @@ class LabServer:
         report: called with (kind, particulars) for each thing that happens to it.
         password: what its users have to know.
         clock: starts it on this clock.
+        durable: it writes everything to disk before it answers.
 
     It listens on a Unix socket that only this user can open. Clients reach it through links on loopback, which
     every user of the machine can open: hence the password.
     """
 
-    def __init__(self, name: str, report: Callable[..., None], password: str, clock: Clock | None = None) -> None:
+    def __init__(
+        self, name: str, report: Callable[..., None], password: str, clock: Clock | None = None, durable: bool = False
+    ) -> None:
         self.name = name
         self.password = password
         self.turn = asyncio.Lock()
         self._report = report
         self._clock = clock
+        self._durable = durable
         self._process: embedded.Server | None = None
         self._keys: dict[str, _Found] = {}
-        self._looked_ns = 0
+        self._looked_ns = (0, 0)
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._frames = Frames()
         self._asking = asyncio.Lock()
@@ -171,6 +193,8 @@ class LabServer:
     async def start(self) -> None:
         executable = self._clock.program if self._clock is not None else None
         config = {"repl-diskless-sync": "yes", "repl-diskless-sync-delay": "0", "enable-debug-command": "yes"}
+        if self._durable:
+            config |= {"appendonly": "yes", "appendfsync": "always"}
         self._process = await asyncio.to_thread(
             embedded.server, password=self.password, executable=executable, config=config
         )
@@ -180,6 +204,8 @@ class LabServer:
         self._disconnect()
         if self._process is not None:
             self._process.close()
+        if self._clock is not None:
+            self._clock.close()
 
     def _disconnect(self) -> None:
         if self._streams is not None:
@@ -232,21 +258,28 @@ class LabServer:
         """Report what changed since the last look: by a client, or else by expiry. Returns the keys."""
         if self.paused:
             return []  # it would not answer
+        asked_ns = time.monotonic_ns()
         try:
             now = await self.keys()
         except OSError:
             return []  # it is down
         was, self._keys = self._keys, now
-        looked_ns, self._looked_ns = self._looked_ns, time.monotonic_ns()
-        passed_ms = (self._looked_ns - looked_ns) / 1e6 + _ROUNDING_MS
+        (first_ns, last_ns), self._looked_ns = self._looked_ns, (asked_ns, time.monotonic_ns())
+        #: Between the two moments at which the server looked: it was at some time between question and answer.
+        least_ms = (asked_ns - last_ns) / 1e6
+        most_ms = (self._looked_ns[1] - first_ns) / 1e6 + _ROUNDING_MS
         changed = []
         for key in [*was, *(key for key in now if key not in was)]:
             before, after = was.get(key), now.get(key)
-            same = before is not None and after is not None and before[:2] == after[:2]
-            if same and before is not None and after is not None and (before[2] < 0) == (after[2] < 0):
-                continue
+            if before is not None and after is not None and before[:2] == after[:2]:
+                if 0 <= before[2] < after[2] + least_ms - _PROLONGED_MS:
+                    changed.append(key)
+                    self._report("prolonged", key=key, by=by, ttl_ms=after[2], type=after[0])
+                    continue
+                if (before[2] < 0) == (after[2] < 0):
+                    continue
             changed.append(key)
-            if before is not None and 0 <= before[2] <= passed_ms:
+            if before is not None and 0 <= before[2] <= most_ms:
                 # It ran out by itself since; whatever a client did, it did to a key that was free.
                 self._say_key(key, "expiry", before, None)
                 before = None
@@ -268,8 +301,9 @@ class LabServer:
     async def forget(self) -> None:
         """Take what lies there now as given."""
         with contextlib.suppress(OSError):
+            asked_ns = time.monotonic_ns()
             self._keys = await self.keys()
-            self._looked_ns = time.monotonic_ns()
+            self._looked_ns = (asked_ns, time.monotonic_ns())
 
     # ---- what is done to it ----
 
@@ -290,7 +324,7 @@ class LabServer:
 
     async def start_again(self) -> None:
         await asyncio.to_thread(self.process.start)
-        self._report("started")
+        self._report("started", empty=not self._durable)
         await self.look(by="lab")
 
     def jump(self, seconds: int) -> None:

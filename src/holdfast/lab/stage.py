@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from holdfast.lab.handles import Entry
 from holdfast.lab.history import LAB, Event, History
 from holdfast.lab.proxy import Link, Request
 from holdfast.lab.resp import show
-from holdfast.lab.servers import Clock, LabServer
+from holdfast.lab.servers import Clock, ClockShop, LabServer
 
 __all__ = ["LOCK_NAME", "Actor", "CannotRun", "Forks", "Stage", "TooSlow"]
 
@@ -326,7 +326,10 @@ class Stage:
         self.password = secrets.token_urlsafe(24)
         self.servers: list[LabServer] = []
         self.actors: dict[str, Actor] = {}
-        self.clock: Clock | None = None
+        self.clocks: ClockShop | None = None
+        self._durable = False
+        #: Whether the resource refuses fencing tokens lower than it has seen.
+        self.checks_fences = True
         self.numbers = itertools.count(1)
         self.counter = 0
         #: Whether any client has been told to acquire; what changes before that belongs to the warming up.
@@ -342,16 +345,17 @@ class Stage:
 
     # ---- up and down ----
 
-    async def open(self, *, own_clock: bool = False, replica: bool = False) -> None:
+    async def open(self, *, own_clock: bool = False, replica: bool = False, durable: bool = False) -> None:
         """Start the servers the scheme needs: one or five, or a master and a replica."""
         if own_clock:
-            self.clock = await asyncio.to_thread(Clock)  # a compiler's time is not the other plays'
+            self.clocks = await asyncio.to_thread(ClockShop)  # a compiler's time is not the other plays'
+        self._durable = durable
         count = self.entry.servers
         names = ["master"] if replica else ["server"] if count == 1 else [f"server {n + 1}" for n in range(count)]
         for name in names:
             self.servers.append(await self._start(name))
-        if self.clock is not None:
-            self.clock.remove_files()
+        if self.clocks is not None:
+            self.clocks.remove_files()
         self.history.servers = list(names)
 
     async def another_server(self, name: str) -> LabServer:
@@ -363,11 +367,12 @@ class Stage:
 
     async def _start(self, name: str) -> LabServer:
         def report(kind: str, **data: Any) -> None:
-            if kind != "key" or (self.playing and _WARM_NAME not in data["key"]):
+            if kind not in ("key", "prolonged") or (self.playing and _WARM_NAME not in data["key"]):
                 self.history.add(time.monotonic_ns(), name, kind, **data)
             self.changed()
 
-        server = LabServer(name, report, self.password, self.clock)
+        clock = Clock(self.clocks) if self.clocks is not None else None
+        server = LabServer(name, report, self.password, clock, self._durable)
         try:
             await server.start()
         except BaseException:
@@ -395,8 +400,8 @@ class Stage:
         for closing in [*self.actors.values(), *self._others, *self.servers]:
             with contextlib.suppress(OSError):
                 await closing.close()
-        if self.clock is not None:
-            self.clock.close()
+        if self.clocks is not None:
+            self.clocks.remove_files()
 
     async def wind_up(self) -> History:
         """Note what is left on the servers; the finished history."""
@@ -405,10 +410,16 @@ class Stage:
                 continue
             with contextlib.suppress(OSError):
                 await server.look(by=None)
-                for key, (_, value, ttl_ms) in (await server.keys()).items():
+                for key, (kind, value, ttl_ms) in (await server.keys()).items():
                     if _WARM_NAME not in key:
                         self.history.add(
-                            time.monotonic_ns(), server.name, "left over", key=key, value=value, ttl_ms=ttl_ms
+                            time.monotonic_ns(),
+                            server.name,
+                            "left over",
+                            key=key,
+                            type=kind,
+                            value=value,
+                            ttl_ms=ttl_ms,
                         )
         self.history.sort()
         return self.history
@@ -452,7 +463,7 @@ class Stage:
             self.history.add(now_ns, client, "read", value=self.counter)
             return self.counter
         fence = question.get("fence")
-        accepted = fence is None or fence >= self.highest_fence
+        accepted = fence is None or fence >= self.highest_fence or not self.checks_fences
         if accepted:
             self.counter = question["value"]
             self.highest_fence = fence or self.highest_fence
@@ -502,17 +513,25 @@ class Stage:
 
     async def through_expiry(self, actor: Actor, ttl_ms: int) -> bool:
         """Whether the asking actor gets in by itself, given twice the ttl of the holder before, and two tries more."""
+        return await self.any_through_expiry([actor], ttl_ms)
+
+    async def any_through_expiry(self, actors: Sequence[Actor], ttl_ms: int) -> bool:
+        """The same for the first of several."""
         grace_s = 2 * ttl_ms / 1000 + 0.5
         began = time.monotonic()
-        while not actor.ended_asking and time.monotonic() < began + grace_s:
+
+        def ended() -> bool:
+            return any(actor.ended_asking for actor in actors)
+
+        while not ended() and time.monotonic() < began + grace_s:
             with contextlib.suppress(TimeoutError):
                 left = max(0.01, began + grace_s - time.monotonic())
-                await self.until(lambda: actor.ended_asking, "", timeout_s=min(left, 0.1), patient=False)
+                await self.until(ended, "", timeout_s=min(left, 0.1), patient=False)
             for server in self.servers:
                 if not server.turn.locked():
                     async with server.turn:
                         await server.look(by=None)
-        return actor.entered or await self.settled(actor)
+        return any([actor.entered or await self.settled(actor) for actor in actors])
 
     async def enters(self, actor: Actor) -> bool:
         """Whether the asking actor gets in within about 7 s, or half a dozen attempts."""

@@ -83,7 +83,7 @@ class _Teller:
         if event.kind == "clock" and event.lane in self._history.clients:
             return True
         keys = self._history.lock_keys
-        if event.kind in ("key", "left over"):
+        if event.kind in ("key", "left over", "prolonged"):
             if event.kind == "left over" and event.get("ttl_ms") != -1:
                 return False
             return not keys or event.get("key") in keys
@@ -151,6 +151,8 @@ class _Teller:
             return f"{event.get('doing')} fails: {event.get('error')}"
         if kind == "clock":
             return f"clock {event.get('offset_s'):+g} s"
+        if kind == "looked":
+            return "looks: holds"
         if kind == "conflict":
             return "EXEC said nil: again"
         return {"releases": "gives back"}.get(kind, kind)
@@ -196,13 +198,16 @@ def _of_server(event: Event) -> str:
             return f"{name} EXPIRED"
         who = event.get("by")
         return f"{name} gone" if who in ("lab", "unseen") else f"{name} removed by {who}"
+    if kind == "prolonged":
+        return f"{event.get('key')} again for {event.get('ttl_ms')} ms"
+    if kind == "started":
+        return "starts, empty" if event.get("empty", True) else "starts, with its data"
     if kind == "left over":
         return f"left forever: {event.get('key')} = {_cut(event.get('value'))}"
     if kind == "clock":
         return f"CLOCK {event.get('offset_s'):+g} s"
     return {
         "killed": "KILLED",
-        "started": "starts, empty",
         "stopped": "STOPPED",
         "continued": "goes on",
         "promoted": "PROMOTED",
@@ -250,6 +255,8 @@ def _signature(event: Event) -> tuple[object, ...]:
     """What makes two events of an attempt the same to a reader."""
     if event.kind == "command":
         return "command", event.lane, str(event.get("text")).split(" ", 2)[:2][-1], event.get("fate")
+    if event.kind == "prolonged":
+        return "prolonged", event.lane, event.get("key")
     if event.kind == "key":
         return "key", event.lane, event.get("key"), event.get("now") is None
     return event.kind, str(event.get("error"))[:20]
@@ -260,7 +267,9 @@ def _attempts(events: Sequence[Event], clients: Sequence[str]) -> dict[str, list
     found: dict[str, list[list[int]]] = {client: [] for client in clients}
     current: dict[str, list[int]] = {}
     for n, event in enumerate(events):
-        client = {"command": event.get("client"), "key": event.get("by")}.get(event.kind, event.lane)
+        client = {"command": event.get("client"), "key": event.get("by"), "prolonged": event.get("by")}.get(
+            event.kind, event.lane
+        )
         if client not in found:
             continue
         if event.kind == "asks":
@@ -272,7 +281,7 @@ def _attempts(events: Sequence[Event], clients: Sequence[str]) -> dict[str, list
                 if current[client]:
                     found[client].append(current[client] + ([n] if event.kind == "failed" else []))
                 current[client] = []
-            elif event.kind in ("command", "key"):
+            elif event.kind in ("command", "key", "prolonged"):
                 current[client].append(n)
     for client, unfinished in current.items():
         found[client].append(unfinished)

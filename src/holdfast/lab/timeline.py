@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from holdfast.lab.runs import NOT_RUN, Cell, Run
 from holdfast.lab.story import Row, Story, tell
+from holdfast.lab.texts import expected
 from holdfast.lab.verdicts import MARKS, SAFE
 
 __all__ = ["LEGEND", "cell_text", "run_text", "story_text"]
@@ -73,6 +74,7 @@ def run_text(run: Run, width: int | None = None, color: bool = False) -> str:
 def cell_text(cell: Cell, width: int | None = None, color: bool = False, all_runs: bool = False) -> str:
     """The worst run of a cell (or all of them) as a timeline, with a headline."""
     title = f"{cell.scheme} under {cell.fault}"
+    theory = expected(cell.scheme, cell.fault)
     if cell.verdict == NOT_RUN:
         return f"{title}: not run: {cell.not_run}"
     parts = [title, LEGEND]
@@ -88,4 +90,8 @@ def cell_text(cell: Cell, width: int | None = None, color: bool = False, all_run
         parts += ["", run_text(run, width, color)]
     if cell.not_run:
         parts.append(f"then: {cell.not_run}")
+    if len(cell.shares) > 1:
+        parts.append(f"depends on timing: {cell.share_text}")
+    if theory is not None:
+        parts.append(f"theory: {theory.verdict}: {theory.why}")
     return "\n".join(parts)

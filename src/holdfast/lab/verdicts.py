@@ -2,11 +2,19 @@
 
 Law: every verdict follows from events and their real-time order alone, and names who and when.
 
+Law: safe means that exclusion held *and* that everyone got in who should have, in a stated time. That no client got
+in is a finding of its own.
+
 Theory: a client is inside its critical section from ``entered`` to ``left``; a killed one until it was
 killed (a dead process does nothing); one that was only stopped still believes that it is inside. A client
 that noticed its loss by itself was inside for as long as it relied on its lease (``since_ns``), or acted,
-whichever ended later: it did nothing after that. Two sections of different clients that share a moment
-exclude badly.
+whichever ended later: it did nothing after that. A write that the resource refused is no act. Two sections of
+different clients that share a moment exclude badly.
+
+A lock is free for a client while no other holds it, no server is down, and no lasting fault is on. It counts as held
+from "acquired" until it was given back, was known to be lost, or giving it back failed; also while its holder is
+stopped, and for one ttl after its holder was killed: that is the price of a lease. Who waits longer for a free lock
+than `STATED_S`, or until a ttl ran out, was blocked.
 """
 
 from __future__ import annotations
@@ -18,31 +26,50 @@ from typing import Any
 
 from holdfast.lab.history import Event, History
 
-__all__ = ["KINDS", "MARKS", "SAFE", "Section", "Verdict", "judge", "sections", "worst"]
+__all__ = ["KINDS", "MARKS", "SAFE", "STATED_S", "Section", "Verdict", "judge", "sections", "worst"]
 
 SAFE = "safe"
 #: From the worst to the best.
-KINDS = ("exclusion violated", "lost update", "foreign release", "stuck", "unavailable", SAFE)
+KINDS = (
+    "exclusion violated",
+    "lost update",
+    "foreign release",
+    "blocked forever",
+    "unavailable",
+    "blocked for its ttl",
+    "slow",
+    SAFE,
+)
 #: A sign for each, so that nothing hangs on colour.
 MARKS = {
     "exclusion violated": "✗✗",
     "lost update": "≠",
     "foreign release": "✂",
-    "stuck": "∞",
+    "blocked forever": "∞",
     "unavailable": "…",
+    "blocked for its ttl": "◔",
+    "slow": "~",
     SAFE: "✓",
+    "depends on timing": "?",
     "not run": "–",
 }
+#: Who asks for a free lock gets it within this time, s; with that many attempts it was not the machine that was slow.
+STATED_S, _MANY_TRIES = 2.0, 3
+#: Times in whole seconds may be over that much sooner.
+_SECOND_NS = 1_050_000_000
+#: Shorter waits are not explained by a ttl, s.
+_SHORT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One finding: its kind, a sentence that says who and when, and the moment it became true."""
+    """One finding: its kind, a sentence that says who and when (also in Chinese), the moment it became true."""
 
     kind: str
     sentence: str
     at_ns: int
     who: tuple[str, ...] = ()
+    zh: str = ""
 
     def as_json(self, start_ns: int = 0) -> dict[str, Any]:
         return {
@@ -76,7 +103,7 @@ def sections(history: History) -> list[Section]:
                 inside, last_act_ns = event, event.at_ns
             elif inside is None:
                 continue
-            elif event.kind in ("read", "wrote"):
+            elif event.kind in ("read", "wrote") and event.get("accepted", True):
                 last_act_ns = event.at_ns
             elif event.kind in ("left", "killed", "lost"):
                 end_ns = event.at_ns
@@ -97,10 +124,11 @@ def judge(history: History) -> list[Verdict]:
         *_lost_updates(history),
         *(_foreign_releases(history) if history.exclusive else ()),
     ]
-    stuck = _stuck(history)
-    found += stuck or _unavailable(history)
+    found += _unavailable(history)
+    for wait in _waits(history):
+        found += _blocked(history, wait)
     found.sort(key=lambda verdict: (KINDS.index(verdict.kind), verdict.at_ns))
-    return found or [Verdict(SAFE, _why_safe(history), history.end_ns)]
+    return found or [_why_safe(history)]
 
 
 def worst(verdicts: Iterable[Verdict]) -> str:
@@ -114,7 +142,8 @@ def _ms(history: History, at_ns: int) -> str:
 
 def _excluded_badly(history: History) -> list[Verdict]:
     found = []
-    stays = sections(history)
+    # Who found out before it did anything was not inside.
+    stays = [section for section in sections(history) if section.end_ns > section.start_ns]
     for index, first in enumerate(stays):
         for second in stays[index + 1 :]:
             if second.client != first.client and second.start_ns < first.end_ns:
@@ -126,6 +155,8 @@ def _excluded_badly(history: History) -> list[Verdict]:
                         f"from {_ms(history, second.start_ns)} to {_ms(history, until)}",
                         second.start_ns,
                         (first.client, second.client),
+                        f"从 {_ms(history, second.start_ns)} 到 {_ms(history, until)}，"
+                        f"{first.client} 和 {second.client} 同时在临界区内",
                     )
                 )
     return found
@@ -148,6 +179,8 @@ def _lost_updates(history: History) -> list[Verdict]:
                     f"the write of {earlier.lane} at {_ms(history, earlier.at_ns)} is lost",
                     event.at_ns,
                     (event.lane, earlier.lane),
+                    f"{event.lane} 和 {earlier.lane} 都从 {base} 算出 {event.get('value')}："
+                    f"{earlier.lane} 在 {_ms(history, earlier.at_ns)} 的写入丢失",
                 )
             )
     return found
@@ -166,7 +199,7 @@ def _foreign_releases(history: History) -> list[Verdict]:
     """A command of one client removed the lock's key while it stood for the lock of another.
 
     A key becomes the lock of the client that wrote it when that client is told "acquired". One that another client
-    else wrote meanwhile with its release, handing the lock on, becomes the lock of the client told next. Keys that
+    wrote meanwhile with its release, handing the lock on, becomes the lock of the client told next. Keys that
     were there before one asked are not one's own.
     """
     found = []
@@ -200,6 +233,8 @@ def _foreign_releases(history: History) -> list[Verdict]:
                         f"when it was the lock of {tenant}",
                         event.at_ns,
                         (by, tenant),
+                        f"{_ms(history, event.at_ns)} 时 {by} 在 {event.lane} 上删除了 {event.get('key')}，"
+                        f"当时它是 {tenant} 的锁",
                     )
                 )
         elif key_now is None or event.get("was") is None:
@@ -211,60 +246,163 @@ def _foreign_releases(history: History) -> list[Verdict]:
     return found
 
 
-def _is_idle(history: History, client: str, at_ns: int) -> bool:
-    """Whether that client neither holds nor is about to give back: nothing more will come from it."""
-    state = "idle"
-    for event in history.of(
-        "acquired", "released", "failed", "lost", "killed", "gave up", "asks", "refused", lane=client
-    ):
-        if event.at_ns > at_ns:
-            break
-        state = event.kind
-    return state != "acquired"
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """A client asked; it got in, or gave up, at `ended_ns`; the lock was free for it from `free_ns` until then."""
+
+    client: str
+    free_ns: int
+    ended_ns: int
+    got_in: bool
+    #: It had to be killed: it never came back from its call.
+    hung: bool
+
+    @property
+    def seconds(self) -> float:
+        return (self.ended_ns - self.free_ns) / 1e9
 
 
-def _stuck(history: History) -> list[Verdict]:
-    """The last to ask waited far longer than any lease of others, there is no holder, and a key stays forever.
+_ENDS_HOLDING = ("released", "failed", "lost", "killed")
 
-    What was waited counts from the moment when the last of the others was through.
-    """
-    asked = [event for event in history.of("asks") if not _got_it(history, event)]
-    left = [
+
+def _held(history: History, client: str) -> list[tuple[int, int]]:
+    """When the lock counts as held by that client."""
+    spans = []
+    ttl_ns, since_ns, stopped_ns, busy = 0, None, None, False
+    for event in history.events:
+        if event.lane != client:
+            continue
+        if event.kind == "asks":
+            ttl_ns, busy = event.get("ttl_ms", 0) * 1_000_000, True
+        elif event.kind == "acquired":
+            since_ns = event.at_ns
+        elif event.kind == "stopped":
+            stopped_ns = event.at_ns
+        elif event.kind == "continued" and stopped_ns is not None:
+            spans.append((stopped_ns, event.at_ns))
+            stopped_ns = None
+        died = event.kind == "killed" or (event.kind == "gave up" and event.get("forced"))
+        if event.kind in _ENDS_HOLDING or event.kind == "gave up":
+            if died and busy:
+                spans.append((event.at_ns, event.at_ns + ttl_ns))
+            if since_ns is not None:
+                spans.append((since_ns, event.at_ns))
+            since_ns, busy = None, False
+    if since_ns is not None:
+        spans.append((since_ns, history.end_ns + 1))
+    return spans
+
+
+def _down(history: History) -> list[tuple[int, int]]:
+    """While a server was dead, and while a lasting fault was on."""
+    spans = []
+    for begin, ends in (("killed", ("started", "promoted")), ("fault", ("healed",))):
+        for event in history.of(begin):
+            if event.lane in history.clients or (begin == "fault" and not event.get("lasting")):
+                continue
+            until = next((e.at_ns for e in history.of(*ends) if e.at_ns > event.at_ns), history.end_ns)
+            spans.append((event.at_ns, until))
+    return spans
+
+
+def _waits(history: History) -> list[_Wait]:
+    """Of each client that asked until it got in or gave up. Who tried once only expected to be refused."""
+    found = []
+    down = _down(history)
+    for asked in history.of("asks"):
+        client = asked.lane
+        later = (e for e in history.of("acquired", "gave up", "killed", "asks", lane=client) if e.at_ns > asked.at_ns)
+        end = next(later, None)
+        if end is None or end.kind in ("killed", "asks"):
+            continue
+        others = [span for other in history.clients if other != client for span in _held(history, other)]
+        taken = [(start, until) for start, until in [*others, *down] if start < end.at_ns]
+        free_ns = max([asked.at_ns, *(min(until, end.at_ns) for _, until in taken)])
+        found.append(_Wait(client, free_ns, end.at_ns, end.kind == "acquired", bool(end.get("forced", False))))
+    return found
+
+
+def _blocked(history: History, wait: _Wait) -> list[Verdict]:
+    """Nothing was in its way, and yet it did not get in, or only when a ttl had run out, or slowly."""
+    if wait.seconds < _SHORT_S:
+        return []
+    who, waited = wait.client, f"{wait.seconds:.1f} s"
+    tries = sum(wait.free_ns < event.at_ns <= wait.ended_ns for event in history.of("refused", lane=who))
+
+    def verdict(kind: str, en: str, zh: str) -> list[Verdict]:
+        return [Verdict(kind, f"{who} {en}", wait.free_ns, (who,), f"{who} {zh}")]
+
+    if wait.got_in:
+        if _ran_out(history, wait):
+            return verdict(
+                "blocked for its ttl",
+                f"waited {waited} although no client held the lock, until the ttl of what lay there was over",
+                f"等待了 {waited}，其间没有人持有锁；直到残留的键过期才进入",
+            )
+        if wait.seconds > STATED_S and tries >= _MANY_TRIES:
+            return verdict(
+                "slow",
+                f"needed {waited} to get in although no client held the lock",
+                f"用了 {waited} 才进入，其间没有人持有锁",
+            )
+        return []
+    keys = [e for e in history.of("left over") if _is_lock_key(history, e.get("key"), e.get("type", "string"))]
+    names = ", ".join(f"{event.get('key')} = {event.get('value')}" for event in keys)
+    kept = [
         event
-        for event in history.of("left over")
-        if event.get("ttl_ms") == -1 and _is_lock_key(history, event.get("key"))
+        for event in history.of("prolonged")
+        if event.at_ns > wait.free_ns
+        and event.get("by") in history.clients
+        and _is_lock_key(history, event.get("key"), event.get("type", "string"))
     ]
-    if not asked or not left:
-        return []
-    last = asked[-1]
-    others = [client for client in history.clients if client != last.lane]
-    if not all(_is_idle(history, client, history.end_ns) for client in others):
-        return []
-    ends = [event.at_ns for event in history.of("released", "failed", "lost", "killed", "left") if event.lane in others]
-    since_ns = max([last.at_ns, *ends])
-    ended = next((e.at_ns for e in history.of("gave up", lane=last.lane)), history.end_ns)
-    ttl_ms = max((event.get("ttl_ms", 0) for event in history.of("asks") if event.lane in others), default=0)
-    if (ended - since_ns) / 1e6 < 2 * ttl_ms:
-        return []
-    keys = ", ".join(f"{event.get('key')} = {event.get('value')}" for event in left)
-    return [
-        Verdict(
-            "stuck",
-            f"{last.lane} waited {(ended - since_ns) / 1e9:.1f} s and no client held the lock; "
-            f"left forever on {left[0].lane}: {keys}",
-            since_ns,
-            (last.lane,),
+    if kept and keys:
+        return verdict(
+            "blocked forever",
+            f"waited {waited} and no client held the lock: each attempt renews the ttl of {kept[0].get('key')}, "
+            f"{len(kept)} times so far, so that it never ends while anyone asks",
+            f"等待了 {waited}，没有人持有锁：每次尝试都重新设置 {kept[0].get('key')} 的 ttl（已 {len(kept)} 次），"
+            "只要还有人在请求，它就永不过期",
         )
-    ]
+    if any(event.get("ttl_ms") == -1 for event in keys):
+        return verdict(
+            "blocked forever",
+            f"waited {waited} and no client held the lock; left forever: {names}",
+            f"等待了 {waited}，没有人持有锁；永远留下了：{names}",
+        )
+    if keys:
+        left_s = max(event.get("ttl_ms") for event in keys) / 1000
+        return verdict(
+            "blocked for its ttl",
+            f"waited {waited} in vain although no client held the lock; {names} is there for {left_s:.1f} s more",
+            f"白白等待了 {waited}，没有人持有锁；{names} 还要 {left_s:.1f} s 才过期",
+        )
+    if wait.hung:
+        return verdict(
+            "blocked forever",
+            f"never came back from its call, and had to be killed after {waited}",
+            f"的调用再也没有返回，{waited} 后只能被杀死",
+        )
+    return verdict(
+        "slow", f"did not get in within {waited} although no client held", f"在 {waited} 内没有进入，其间没有人持有锁"
+    )
+
+
+def _ran_out(history: History, wait: _Wait) -> bool:
+    """Whether it got in because a ttl was over: a key expired, or the time that another had asked for was over."""
+    for event in history.of("key"):
+        expired = event.get("by") == "expiry" and wait.free_ns < event.at_ns <= wait.ended_ns
+        if expired and _is_lock_key(history, event.get("key"), event.get("type", "string")):
+            return True
+    return any(
+        asked.lane != wait.client
+        and wait.ended_ns >= asked.at_ns + asked.get("ttl_ms", 0) * 1_000_000 - _SECOND_NS > wait.free_ns
+        for asked in history.of("asks")
+    )
 
 
 def _is_lock_key(history: History, key: str, kind: str = "string") -> bool:
     """Whether that key is the lock; where that is not known, any string may be."""
     return key in history.lock_keys if history.lock_keys else kind == "string"
-
-
-def _got_it(history: History, asked: Event) -> bool:
-    return any(event.at_ns >= asked.at_ns for event in history.of("acquired", lane=asked.lane))
 
 
 def _unavailable(history: History) -> list[Verdict]:
@@ -286,21 +424,34 @@ def _unavailable(history: History) -> list[Verdict]:
                     f"{asked[0].lane} asked while the fault lasted ({tries} attempts came back without)",
                     asked[0].at_ns,
                     (asked[0].lane,),
+                    f"故障期间没有人获得锁：{asked[0].lane} 请求了 {(until - asked[0].at_ns) / 1e9:.1f} s"
+                    f"（{tries} 次尝试落空）",
                 )
             )
     return found
 
 
-def _why_safe(history: History) -> str:
+def _why_safe(history: History) -> Verdict:
     by_client: dict[str, int] = defaultdict(int)
     for section in sections(history):
         by_client[section.client] += 1
     inside = ", ".join(f"{client} {count}×" for client, count in by_client.items()) or "none"
-    said = "".join(
-        f"; {event.lane} noticed by itself that its lease was over ({_ms(history, event.at_ns)})"
-        for event in history.of("lost")
-    )
-    refused = sum(not event.get("accepted", True) for event in history.of("wrote"))
-    fenced = f"; {refused} late write refused by its fencing token" if refused else ""
-    together = "never two inside" if history.exclusive else "no update lost"
-    return f"inside: {inside}; {together}{said}{fenced}"
+    together = ("never two inside", "没有人同时在内") if history.exclusive else ("no update lost", "没有更新丢失")
+    en, zh = f"inside: {inside}; {together[0]}", f"进入：{inside}；{together[1]}"
+    longest = max(_waits(history), key=lambda wait: wait.seconds, default=None)
+    if longest is not None and history.exclusive:
+        en += f"; longest wait for a free lock: {longest.seconds:.2f} s"
+        zh += f"；等待空闲锁最长 {longest.seconds:.2f} s"
+    for killed in history.of("killed"):
+        got = next((e for e in history.of("acquired") if e.at_ns > killed.at_ns), None)
+        if killed.lane in history.clients and got is not None:
+            passed = f"{(got.at_ns - killed.at_ns) / 1e9:.1f} s"
+            en += f"; {got.lane} got in {passed} after {killed.lane} was killed"
+            zh += f"；{killed.lane} 被杀死 {passed} 后 {got.lane} 进入"
+    for event in history.of("lost"):
+        en += f"; {event.lane} noticed by itself that its lease was over ({_ms(history, event.at_ns)})"
+        zh += f"；{event.lane} 自己发现租约已失（{_ms(history, event.at_ns)}）"
+    if refused := sum(not event.get("accepted", True) for event in history.of("wrote")):
+        en += f"; {refused} late write refused by its fencing token"
+        zh += f"；{refused} 次迟到的写入被防护令牌拒绝"
+    return Verdict(SAFE, en, history.end_ns, zh=zh)

@@ -47,14 +47,17 @@ class Client:
         self._valid_until_ns: int | None = None
         self._base: int | None = None
         self._quiet = False
-        self._clock_offset_s = 0.0
+        #: It has just looked at its lease, and goes by that in what it does next.
+        self._looked = False
 
     def run(self) -> None:
         """Obey until the other side closes."""
         while True:
             order = self._next(_TICK_S)
-            self._notice_loss()
+            if not self._looked:
+                self._notice_loss()
             if order is not None:
+                self._looked = False
                 self._obey(order)
 
     # ---- talking to the director ----
@@ -100,6 +103,7 @@ class Client:
             "acquire": self._acquire,
             "read": self._read,
             "write": self._write,
+            "look": self._look,
             "leave": self._leave,
             "release": self._release,
             "stop": lambda _: None,
@@ -112,9 +116,8 @@ class Client:
         for folder in order.get("path", ()):
             if folder not in sys.path:
                 sys.path.insert(0, folder)
-        self._clock_offset_s = order["clock_offset_s"]
-        if self._clock_offset_s:
-            _shift_wall_clock(self._clock_offset_s)
+        if order["clock_offset_s"]:
+            _shift_wall_clock(order["clock_offset_s"])
         entry = ENTRIES.get(order["scheme"]) or entry_for_factory(order["scheme"])
         self._make = entry.make
         self._restart_delay_s = order["restart_delay_s"]
@@ -130,7 +133,6 @@ class Client:
             name,
             ttl_ms,
             self._addresses,
-            self._clock_offset_s,
             self._interrupt,
             self._restart_delay_s,
             self._password,
@@ -204,7 +206,7 @@ class Client:
                             return
                 if got:
                     break
-                time.sleep(_PAUSE_S)
+                time.sleep(handle.pause_s)
         except _Stop:
             self._report("gave up")
             return
@@ -242,6 +244,11 @@ class Client:
         base, self._base = self._base, None
         self._ask("write", base=base, value=base + 1, fence=self._handle.fence())
 
+    def _look(self, order: dict[str, Any]) -> None:
+        self._looked = True
+        if self._inside:
+            self._report("looked")
+
     def _leave(self, order: dict[str, Any]) -> None:
         if self._inside:
             self._inside = False
@@ -249,7 +256,7 @@ class Client:
 
     def _release(self, order: dict[str, Any]) -> None:
         handle = self._handle
-        if not self._holding or handle is None:
+        if handle is None or not (self._holding or order.get("unheld")):
             return
         self._holding = False
         self._report("releases")

@@ -1,7 +1,7 @@
 """What all schemes share: the five methods of a lock, written on the effects of the core.
 
 Laws: a scheme awaits effects and nothing else, so that one text runs on real servers and in a simulator; it does
-what its article says, mistakes included, and its docstring says which.
+what its article prints, mistakes included; `texts.toml` says which.
 """
 
 from __future__ import annotations
@@ -12,7 +12,17 @@ from typing import ClassVar
 from holdfast._core.effects import Command, Now, Random, Reply, Sleep
 from holdfast._core.failure import RequestFailed
 
-__all__ = ["PATIENCE_S", "RETRY_PAUSE_S", "Interrupted", "RequestFailed", "Scheme", "command", "fresh_token", "text"]
+__all__ = [
+    "PATIENCE_S",
+    "RETRY_PAUSE_S",
+    "Interrupted",
+    "RequestFailed",
+    "Scheme",
+    "command",
+    "fresh_token",
+    "seconds",
+    "text",
+]
 
 #: How long a client waits for an answer, s. The articles' client libraries wait 2 s.
 PATIENCE_S = 1.0
@@ -27,7 +37,7 @@ class Interrupted(Exception):
 class Scheme:
     """One client's handle of one lock.
 
-    A rung of the ladder defines `try_lock` and `unlock`; waiting is the same for all: try, pause 50 ms, again.
+    A rung of the ladder defines `try_lock` and `unlock`; waiting is the same for all: try, pause, again.
 
     Args:
         name: of the lock; the key follows from it.
@@ -36,6 +46,8 @@ class Scheme:
 
     #: What it is called on the command line.
     NAME: ClassVar[str]
+    #: Between two attempts, s.
+    PAUSE_S: ClassVar[float] = RETRY_PAUSE_S
     #: Servers it works on.
     SERVERS: ClassVar[int] = 1
     #: Whether at most one may be inside; an optimistic scheme promises only that no update is lost.
@@ -61,7 +73,7 @@ class Scheme:
     async def lock(self) -> None:
         """Wait for as long as it takes."""
         while not await self.try_lock():
-            await Sleep(RETRY_PAUSE_S)
+            await Sleep(self.PAUSE_S)
 
     async def lock_interruptibly(self, interrupted: Callable[[], bool]) -> None:
         """Wait until the lock is ours, or until `interrupted()` is true: then raise `Interrupted`."""
@@ -70,21 +82,26 @@ class Scheme:
                 raise Interrupted(self.name)
             if await self.try_lock():
                 return
-            await Sleep(RETRY_PAUSE_S)
+            await Sleep(self.PAUSE_S)
 
     async def try_lock_for(self, timeout_s: float) -> bool:
         """Wait, but not longer than `timeout_s`."""
         deadline = await Now() + timeout_s
         while not await self.try_lock():
-            if await Now() + RETRY_PAUSE_S > deadline:
+            if await Now() + self.PAUSE_S > deadline:
                 return False
-            await Sleep(RETRY_PAUSE_S)
+            await Sleep(self.PAUSE_S)
         return True
 
 
 def command(*args: str | int | float, key: str | None = None, node: int | None = None) -> Command:
     """A plain command with the usual patience."""
     return Command(args, PATIENCE_S, key=key, node=node)
+
+
+def seconds(ttl_ms: int) -> int:
+    """EXPIRE and EX count in whole seconds."""
+    return max(1, -(-ttl_ms // 1000))
 
 
 async def fresh_token() -> str:

@@ -1,4 +1,4 @@
-"""Rung 11: no lock at all; the write fails if another client was faster."""
+"""No lock at all; the write fails if another client was faster."""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ __all__ = ["Watch"]
 
 
 class Watch:
-    """WATCH, read, MULTI, write, EXEC; again when EXEC returns nothing; UNWATCH or DISCARD on the way out.
-
-    Source: the "check and set" example of the page on transactions, and the optimistic lock of the Java articles.
-    Claim: no waiting, and no update is lost.
-    Weak: protects only what lies on this server and is written in the same EXEC; the work is done again after
-    each conflict, and under contention again and again. What the server loses is lost.
-    """
+    """WATCH, read, MULTI, write, EXEC; again when EXEC returns nothing; UNWATCH or DISCARD on the way out."""
 
     NAME = "watch"
     SERVERS = 1

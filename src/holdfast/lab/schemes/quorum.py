@@ -1,103 +1,48 @@
-"""Rungs 9 and 10: five independent servers, and the majority decides."""
+"""Several independent servers, and the majority decides."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 from holdfast._core.effects import Command, Now, Random, Sleep
 from holdfast.lab.schemes.base import RETRY_PAUSE_S, RequestFailed, Scheme, fresh_token
 from holdfast.lab.schemes.tokens import COMPARE_AND_DELETE
 
-__all__ = ["Redlock", "RedlockNaive"]
-
-
-class RedlockNaive(Scheme):
-    """Five servers, asked one after the other without a timeout; on failure a plain DEL everywhere.
-
-    Source: the version printed in one article, kept as it stands.
-    Claim: three of five servers are enough, so that two may fail.
-    Weak: waits forever on a server that does not answer. A client that fails to get a majority deletes the key on every
-    server, the winner's included; so does unlock. The time that asking took is not taken off the ttl.
-    """
-
-    NAME = "redlock-naive"
-    SERVERS = 5
-
-    #: "No timeout": longer than any run of the lab.
-    _PATIENCE_S = 3600.0
-
-    def __init__(self, name: str, ttl_ms: int) -> None:
-        super().__init__(name, ttl_ms)
-        self.token = ""
-
-    @property
-    def majority(self) -> int:
-        return self.SERVERS // 2 + 1
-
-    async def try_lock(self) -> bool:
-        self.token = await fresh_token()
-        got = 0
-        for node in range(self.SERVERS):
-            args = ("SET", self.key, self.token, "NX", "PX", self.ttl_ms)
-            try:
-                got += await Command(args, self._PATIENCE_S, key=self.key, node=node) is not None
-            except RequestFailed:
-                pass  # a server that refuses connections is skipped
-        if got >= self.majority:
-            return True
-        await self.unlock()
-        return False
-
-    async def unlock(self) -> None:
-        for node in range(self.SERVERS):
-            try:
-                await Command(("DEL", self.key), self._PATIENCE_S, key=self.key, node=node)
-            except RequestFailed:
-                pass
+__all__ = ["Redlock", "RedlockForgetful", "RedlockNaive", "RedlockPhp"]
 
 
 class Redlock(Scheme):
-    """The algorithm as specified: same key and token everywhere, majority within the validity time.
-
-    Source: "Distributed Locks with Redis", the chapter on the Redlock algorithm; objections in "How to do distributed
-    locking" by Martin Kleppmann.
-    Claim: safe and available while a majority of independent servers runs, with clocks of about the same rate.
-    Weak: a server that comes back empty at once votes twice; so does one whose clock jumps. A holder that is
-    paused outlives its validity without a word, and there is no fencing token.
-    """
+    """The algorithm as specified: one token, a majority within the validity, released everywhere."""
 
     NAME = "redlock"
     SERVERS = 5
-
     #: Clock drift: a fraction of the ttl and a constant, as in the reference text.
-    _DRIFT = 0.01
-    _DRIFT_MS = 2
+    _DRIFT: ClassVar[float] = 0.01
+    _DRIFT_MS: ClassVar[int] = 2
 
     def __init__(self, name: str, ttl_ms: int) -> None:
         super().__init__(name, ttl_ms)
         self.token = ""
         self.validity_ms = 0.0
+        self.granted: list[int] = []
 
     @property
-    def majority(self) -> int:
+    def quorum(self) -> float:
+        """How many have to grant."""
         return self.SERVERS // 2 + 1
 
     @property
     def request_timeout_s(self) -> float:
         """Per server; far below the ttl."""
-        return min(max(self.ttl_ms / 20_000, 0.05), 0.25)
+        return min(max(self.ttl_ms / 10_000, 0.1), 0.25)
 
     async def try_lock(self) -> bool:
         self.token = await fresh_token()
         began = await Now()
-        got = 0
-        for node in range(self.SERVERS):
-            args = ("SET", self.key, self.token, "NX", "PX", self.ttl_ms)
-            try:
-                got += await Command(args, self.request_timeout_s, key=self.key, node=node) is not None
-            except RequestFailed:
-                pass  # down, or too slow: the next one
+        await self._ask_all()
         elapsed_ms = (await Now() - began) * 1000
         self.validity_ms = self.ttl_ms - elapsed_ms - (self.ttl_ms * self._DRIFT + self._DRIFT_MS)
-        if got >= self.majority and self.validity_ms > 0:
+        if len(self.granted) >= self.quorum and self.validity_ms > 0:
             return True
         await self.unlock()
         # A random pause: those who split the vote must not meet again at once.
@@ -106,9 +51,67 @@ class Redlock(Scheme):
 
     async def unlock(self) -> None:
         # Everywhere, also where the answer was no or did not come: it may have come true all the same.
+        await self._release(range(self.SERVERS))
+
+    async def _ask_all(self) -> None:
+        self.granted = []
         for node in range(self.SERVERS):
+            args = ("SET", self.key, self.token, "NX", "PX", self.ttl_ms)
+            try:
+                if await Command(args, self.request_timeout_s, key=self.key, node=node) is not None:
+                    self.granted.append(node)
+            except RequestFailed:
+                pass  # down, or too slow: the next one
+
+    async def _release(self, nodes: range | list[int]) -> None:
+        for node in nodes:
             args = ("EVAL", COMPARE_AND_DELETE, 1, self.key, self.token)
             try:
                 await Command(args, self.request_timeout_s, key=self.key, node=node)
+            except RequestFailed:
+                pass
+
+
+class RedlockPhp(Redlock):
+    """The PHP class with its three servers: `count / 2 + 1` is 2.5 there, so that all three have to grant."""
+
+    NAME = "redlock-php"
+    SERVERS = 3
+
+    @property
+    def quorum(self) -> float:
+        return min(self.SERVERS, self.SERVERS / 2 + 1)
+
+
+class RedlockForgetful(Redlock):
+    """Releases only where the answer to SET was OK."""
+
+    NAME = "redlock-forgetful"
+
+    async def unlock(self) -> None:
+        await self._release(self.granted)
+
+
+class RedlockNaive(Redlock):
+    """One after the other without a timeout; no validity; plain DEL everywhere, after a failure as well."""
+
+    NAME = "redlock-naive"
+
+    @property
+    def request_timeout_s(self) -> float:
+        return 3600.0  # none: longer than any run of the lab
+
+    async def try_lock(self) -> bool:
+        self.token = await fresh_token()
+        await self._ask_all()
+        if len(self.granted) >= self.quorum:
+            return True
+        await self.unlock()
+        return False
+
+    async def unlock(self) -> None:
+        for node in range(self.SERVERS):
+            try:
+                await Command(("DEL", self.key), self.request_timeout_s, key=self.key, node=node)
             except RequestFailed:
                 pass

@@ -1,61 +1,72 @@
-"""Rung 4: the value says when the lock ends, on the clock of the client that wrote it."""
+"""The value says when the lock ends, on the clock of the client that wrote it."""
 
 from __future__ import annotations
 
 from holdfast._core.effects import Now
-from holdfast.lab.schemes.base import Scheme, command, text
+from holdfast.lab.schemes.base import Scheme, command, seconds, text
 
-__all__ = ["SetnxTimestamp", "SetnxTimestampInverted"]
+__all__ = ["GetsetAfter", "GetsetAt", "SetnxTimestamp", "SetnxTimestampInverted"]
 
 
 class SetnxTimestamp(Scheme):
-    """SETNX with now + ttl as the value; an expired value is taken over with GETSET.
-
-    Source: "Design pattern: Locking with SETNX" on the command page of SETNX (long marked as superseded there),
-    and the Java utility classes made after it.
-    Claim: no immortal lock without EXPIRE; of several who see the expired value, GETSET tells exactly one that
-    it was the first.
-    Weak: compares one client's clock with another's: clocks apart by more than the ttl let two in. Those who lose
-    the GETSET race have overwritten the winner's time all the same. Unlock looks at the time, not at the owner.
-    """
+    """SETNX with now + ttl as the value; what has expired is taken over with GETSET, whose answer is compared."""
 
     NAME = "setnx-timestamp"
 
     async def try_lock(self) -> bool:
-        now_ms = await self._now_ms()
-        ends_ms = now_ms + self.ttl_ms
-        if await command("SETNX", self.key, ends_ms, key=self.key):
+        now, ttl = await self._now()
+        if await command("SETNX", self.key, now + ttl, key=self.key):
             return True
         found = text(await command("GET", self.key, key=self.key))
-        if found is None or not self._may_take_over(int(found), now_ms):
+        if found is None or not self._is_over(int(found), now):
             return False
-        before = text(await command("GETSET", self.key, ends_ms, key=self.key))
-        return before == found
+        before = text(await command("GETSET", self.key, now + ttl, key=self.key))
+        return self._came_first(before, found, now)
 
     async def unlock(self) -> None:
         found = text(await command("GET", self.key, key=self.key))
-        # The pattern's own care: a lock that has expired may be another client's by now, so leave it alone. It
-        # takes an expired value for one's own, though, and a running one as well.
-        if found is not None and int(found) > await self._now_ms():
+        now, _ = await self._now()
+        # The pattern's own care: what has expired may be another client's by now. It takes an expired value for
+        # one's own, though, and a running one as well.
+        if found is not None and int(found) > now:
             await command("DEL", self.key, key=self.key)
 
-    def _may_take_over(self, ends_ms: int, now_ms: int) -> bool:
-        return ends_ms < now_ms
+    def _is_over(self, ends: int, now: int) -> bool:
+        return ends < now
 
-    async def _now_ms(self) -> int:
-        return int(await Now() * 1000)
+    def _came_first(self, before: str | None, found: str, now: int) -> bool:
+        return before == found
+
+    async def _now(self) -> tuple[int, int]:
+        """The time and the ttl in one unit."""
+        return int(await Now() * 1000), self.ttl_ms
 
 
 class SetnxTimestampInverted(SetnxTimestamp):
-    """The same with the comparison the wrong way round, as one article prints it.
-
-    Source: the utility class of one article, kept as it stands.
-    Claim: that of `setnx-timestamp`.
-    Weak: takes the lock over while its time is still in the *future*, that is from a holder who is inside, and
-    never from one who died.
-    """
+    """The same with the comparison the wrong way round, as one article prints it."""
 
     NAME = "setnx-timestamp-inverted"
 
-    def _may_take_over(self, ends_ms: int, now_ms: int) -> bool:
-        return ends_ms > now_ms
+    def _is_over(self, ends: int, now: int) -> bool:
+        return ends > now
+
+
+class GetsetAfter(SetnxTimestamp):
+    """The same in whole seconds, with `now > value`, also for what GETSET returns."""
+
+    NAME = "getset-after"
+
+    def _came_first(self, before: str | None, found: str, now: int) -> bool:
+        return before is None or self._is_over(int(before), now)
+
+    async def _now(self) -> tuple[int, int]:
+        return int(await Now()), seconds(self.ttl_ms)
+
+
+class GetsetAt(GetsetAfter):
+    """The same with `now >= value`."""
+
+    NAME = "getset-at"
+
+    def _is_over(self, ends: int, now: int) -> bool:
+        return ends <= now

@@ -1,4 +1,4 @@
-"""Rungs 7 and 8: the value says whose lock it is. Rung 12 puts an API on it."""
+"""The value says whose lock it is; an API on top."""
 
 from __future__ import annotations
 
@@ -13,13 +13,7 @@ COMPARE_AND_DELETE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis
 
 
 class SetNxTokenGetDel(Scheme):
-    """SET key token NX PX; to unlock, GET, compare in the client, DEL.
-
-    Source: articles that add an owner to `SET NX EX`, in the version without Lua.
-    Claim: no client deletes another's lock, for the value tells whose it is.
-    Weak: the answer to GET is old when DEL is sent. A pause between the two (a collection of garbage, a full
-    network buffer) is enough for the lock to have expired and to be another's.
-    """
+    """SET key token NX PX; to release, GET, compare in the client, DEL."""
 
     NAME = "set-nx-token-get-del"
 
@@ -38,14 +32,7 @@ class SetNxTokenGetDel(Scheme):
 
 
 class SetNxToken(SetNxTokenGetDel):
-    """SET key token NX PX; a Lua script compares and deletes: the canonical lock on one server.
-
-    Source: "Distributed Locks with Redis", the chapter on a single instance; waiting (a pause of 50 ms, with lock,
-    lockInterruptibly, tryLock, tryLock(time), unlock) as in the Java articles.
-    Claim: mutual exclusion and freedom from deadlock on one server that does not fail.
-    Weak: the lock ends with its ttl even if the section does not, and the holder is not told. A replica that is
-    promoted before it has the key grants it again; so does a server that lost its data or whose clock jumped.
-    """
+    """SET key token NX PX; a script compares and deletes."""
 
     NAME = "set-nx-token"
 
@@ -68,13 +55,7 @@ def identity_of(target: object) -> str:
 
 
 class ObjectLocks:
-    """lock(target), unlock(target), try_lock(target): the key follows from the object's class and identity.
-
-    Source: the articles' generic lock service (``lock(T target)``), over rung 8.
-    Claim: callers lock the thing itself and make up no key names.
-    Weak: those of `set-nx-token`. Two classes that stand for one row get two keys; a class that is renamed gets
-    another key, and during a roll-out old and new do not exclude each other.
-    """
+    """lock(target), unlock(target), try_lock(target): the key follows from the object's class and identity."""
 
     NAME = "object"
 

@@ -1,0 +1,222 @@
+"""What the plays of all faults are made of: who acts, how one gets in, and how a play ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from holdfast.lab.proxy import Request
+from holdfast.lab.servers import LabServer
+from holdfast.lab.stage import Actor, CannotRun, Stage
+
+__all__ = [
+    "HANG_S",
+    "Relay",
+    "all_through",
+    "beside",
+    "cast",
+    "enter",
+    "epilogue",
+    "in_step",
+    "lock_changed",
+    "on_a_bare_majority",
+    "outcome",
+    "replicate",
+    "stopped_in_acquire",
+    "take_turns",
+]
+
+#: How long a client may hang on an answer that never comes before the play goes on without it, s.
+HANG_S = 5.0
+
+
+async def enter(actor: Actor) -> None:
+    actor.start_acquire()
+    if not await actor.stage.enters(actor):
+        raise CannotRun(f"{actor.name} could not acquire the lock before any fault")
+
+
+async def epilogue(stage: Stage, b: Actor, c: Actor) -> None:
+    """B is inside, was inside, or still wants to be. C tries beside it; then B ends, and C has its turn."""
+    if not b.entered and not await stage.through_expiry(b, stage.short_ms):
+        await b.give_up()
+        return
+    c.start_acquire()
+    if b.inside and await stage.settled(c):
+        await c.do("read")
+    await b.turn()
+    if not c.entered and not await stage.through_expiry(c, stage.short_ms):
+        await c.give_up()
+        return
+    await c.turn()
+
+
+async def all_through(stage: Stage, *actors: Actor) -> None:
+    """Each that gets in has its turn, until all have been in; one that does not get in gives up."""
+    waiting = list(actors)
+    while waiting:
+        inside = next((actor for actor in waiting if actor.entered), None)
+        if inside is not None:
+            await inside.turn()
+        elif not await stage.any_through_expiry(waiting, stage.short_ms):
+            inside = waiting[0]
+            await inside.give_up()
+        else:
+            continue
+        waiting.remove(inside)
+
+
+async def take_turns(stage: Stage, a: Actor, b: Actor, c: Actor) -> None:
+    """A is through, well or badly: does B get in, at the latest when A's ttl is over? Then C."""
+    b.start_acquire()
+    if await stage.through_expiry(b, a.ttl_ms):
+        await b.count()
+        await epilogue(stage, b, c)
+    else:
+        await b.give_up()
+
+
+async def cast(stage: Stage, a_ttl_ms: int | None = None) -> tuple[Actor, Actor, Actor]:
+    return await stage.client("A", a_ttl_ms), await stage.client("B"), await stage.client("C")
+
+
+def lock_changed(stage: Stage, request: Request) -> bool:
+    keys = stage.history.lock_keys
+    return any(not keys or key in keys for key in request.changed)
+
+
+async def outcome(stage: Stage, actor: Actor, *kinds: str) -> None:
+    """Wait until one of these events is there, or the actor seems to hang in its call forever."""
+    with contextlib.suppress(TimeoutError):
+        await stage.until(
+            lambda: bool(actor.events(*kinds)) or not actor.alive, "an outcome", timeout_s=HANG_S, patient=False
+        )
+
+
+async def stopped_in_acquire(stage: Stage, a: Actor, wanted: int) -> bool:
+    """Let A acquire, and stop it before it reads the answer to its command `wanted`. False: it has fewer."""
+    seen = 0
+
+    async def stop(request: Request) -> None:
+        nonlocal seen
+        if a.phase == "acquire" and not a.stopped and request.fate == "":
+            seen += 1
+            if seen == wanted:
+                a.links_hook()
+                stage.fault(f"A is stopped (SIGSTOP) before it reads the answer to command {wanted} of its acquire")
+                await a.stop()
+
+    a.links_hook(after=stop)
+    a.start_acquire()
+    await stage.until(lambda: a.stopped or a.entered, "A to be stopped or to enter")
+    return a.stopped
+
+
+async def on_a_bare_majority(stage: Stage, a: Actor) -> bool:
+    """A gets the lock while it reaches a bare majority of the servers only; whether it did."""
+    majority = len(stage.servers) // 2 + 1
+    stage.fault(f"A reaches {majority} of {len(stage.servers)} servers only", lasting=True)
+    for link in a.links[majority:]:
+        link.refusing = True
+        await link.cut()
+    a.start_acquire()
+    if await stage.enters(a):
+        await a.do("read")
+    else:
+        await a.give_up()
+    stage.healed("A reaches all servers again")
+    for link in a.links:
+        link.refusing = False
+    return a.entered
+
+
+async def beside(stage: Stage, a: Actor, b: Actor, c: Actor) -> None:
+    """A is inside, and something has happened to its lock: B tries, then A goes on as if nothing had."""
+    b.start_acquire()
+    if await stage.settled(b):
+        await b.count()
+    await a.finish()
+    await epilogue(stage, b, c)
+
+
+class Relay:
+    """The wire from a replica to its master; can be cut so that nothing passes any more."""
+
+    def __init__(self, master: LabServer) -> None:
+        self._master = master
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._listener: asyncio.Server | None = None
+        self.port = 0
+
+    async def open(self) -> None:
+        self._listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._listener.sockets[0].getsockname()[1]
+
+    def cut(self) -> None:
+        self._flowing.clear()
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            writer.close()
+
+        task.add_done_callback(ended)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            up_reader, up_writer = await self._master.connect()
+        except OSError:
+            return  # the master is down
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pump(reader, up_writer))
+                group.create_task(self._pump(up_reader, writer))
+        except ExceptionGroup:
+            pass  # one end has gone
+        finally:
+            up_writer.close()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            await self._flowing.wait()
+            writer.write(data)
+        writer.close()
+
+
+async def replicate(stage: Stage, master: LabServer, replica: LabServer) -> Relay:
+    """Make one the replica of the other, over a wire that can be cut."""
+    relay = Relay(master)
+    await relay.open()
+    stage.also_close(relay)
+    await replica.follow(relay.port)
+    return relay
+
+
+async def in_step(stage: Stage, master: LabServer, replica: LabServer) -> None:
+    """Wait until the replica has everything that its master has."""
+    deadline = asyncio.get_running_loop().time() + 30
+    while True:
+        theirs, ours = _info(await master.ask("INFO", "replication")), _info(await replica.ask("INFO", "replication"))
+        if ours.get("master_link_status") == "up" and ours.get("slave_repl_offset") == theirs["master_repl_offset"]:
+            return
+        if asyncio.get_running_loop().time() > deadline:
+            raise CannotRun("the replica did not get in step with its master within 30 s")
+        await asyncio.sleep(0.02)
+
+
+def _info(reply: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in reply.decode().splitlines())
+    return {name: value for name, _, value in lines}

@@ -1,0 +1,85 @@
+"""What was played is what theory says, cell by cell (`oracle.toml`, written by hand, with reasons).
+
+A disagreement is a bug in the lab or in the theory. A cell that disagrees is played twice more, so that the message
+says whether its verdict depends on timing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from holdfast.lab import runs
+from holdfast.lab.faults import FAULTS
+from holdfast.lab.runs import NOT_RUN, Cell
+from holdfast.lab.texts import expected, text_of, theory
+from holdfast.lab.verdicts import KINDS, MARKS
+
+CELLS = {(entry.name, fault.name): (entry, fault) for entry, fault in runs.pairs()}
+
+#: The ticks that were false once, and what each of them has taught to look for.
+ONCE_FALSE = [
+    *(("incr-expire", fault) for fault in ("crash-holding", "reply-lost", "long-section")),
+    *(("multi-setnx-expire", fault) for fault in ("crash-holding", "crash-in-acquire")),
+    ("setnx-expire-always", "crash-holding"),
+    *(("get-then-set", fault) for fault in ("interleaved", "none")),
+    *(("php-loop", fault) for fault in ("pause-in-acquire", "late-release")),
+    *(("watch", fault) for fault in ("server-restarted", "failover")),
+    *(("holdfast", fault) for fault in ("pause-before-write", "pause-holding", "pause-in-acquire")),
+    *((scheme, "release-unheld") for scheme in ("setnx", "set-nx-ex", "setnx-timestamp", "set-nx-token", "redis-py")),
+    ("setnx-expire", "server-dies-in-acquire"),
+    *(("getset-at", "near-ttl"), ("getset-after", "near-ttl")),
+    *(("redlock", "one-clock"), ("redlock-php", "one-stopped"), ("redlock-php", "server-clock")),
+    *((scheme, "answers-lost") for scheme in ("redlock-forgetful", "redlock")),
+]
+
+
+def disagreement(cell: Cell) -> str:
+    """What is to be said about it; empty where the two agree."""
+    theirs = expected(cell.scheme, cell.fault)
+    assert theirs is not None
+    if cell.verdict in (theirs.verdict, NOT_RUN):
+        return ""
+    entry, fault = CELLS[cell.scheme, cell.fault]
+    again = Counter([cell.verdict, *(runs.play(entry, fault).verdict for _ in range(2))])
+    lines = [f"{cell.scheme} under {cell.fault}: theory says {theirs.verdict} ({theirs.why}), the lab {dict(again)}"]
+    lines += [f"  {run.variant}: {found.kind}: {found.sentence}" for run in cell.runs for found in run.verdicts]
+    return "\n".join(lines)
+
+
+def compare(chosen: list[tuple[str, str]]) -> None:
+    cells = runs.play_many([CELLS[pair] for pair in chosen], jobs=6)
+    assert any(cell.verdict != NOT_RUN for cell in cells) or all(FAULTS[fault].missing() for _, fault in chosen)
+    found = list(filter(None, map(disagreement, cells)))
+    assert not found, "\n".join(found)
+
+
+def test_theory_has_thought_about_every_cell_once() -> None:
+    said = theory()
+    assert said.keys() == CELLS.keys()
+    assert [pair for pair, reasons in said.items() if len(reasons) > 1] == []
+    for reasons in said.values():
+        assert reasons[0].verdict in KINDS and reasons[0].why and reasons[0].zh
+
+
+def test_every_scheme_and_fault_and_verdict_is_described_in_both_languages() -> None:
+    for scheme, fault in CELLS:
+        assert all(
+            text_of("scheme", scheme)[f"{field}{zh}"] for field in ("idea", "flaw", "rung") for zh in ("", "_zh")
+        )
+        assert text_of("fault", fault).keys() == {"doc", "zh"}
+    assert all(text_of("kind", kind).keys() == {"en", "zh"} for kind in MARKS)
+
+
+@pytest.mark.timeout(300)  # many processes on a machine that may be busy
+@pytest.mark.parametrize("part", [0, 1, 2], ids=["one third", "another", "the last"])
+def test_ticks_that_were_false_once(part: int) -> None:
+    compare(ONCE_FALSE[part::3])
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_lab_agrees_with_theory(fault: str) -> None:
+    compare([pair for pair in CELLS if pair[1] == fault])
