@@ -37,6 +37,7 @@ __all__ = [
     "check_value",
     "explains_options",
     "options_of",
+    "refuse_keywords",
     "timeout_of",
     "ttl_ms_of",
 ]
@@ -187,6 +188,9 @@ class LeaseOptions(TypedDict, total=False):
     `renew`: extend the lease in the background while it is held (True).
     `max_hold`: seconds after which it is no longer renewed and ends by itself, as a guard against a holder that hangs;
     None: no limit.
+    `at_least`: seconds for which it stays held, however soon it is released: then only its time is cut to what is left
+    of them, and it is not renewed any more. For what runs once a tick in many places, and does not wait: `try_acquire`,
+    `skip_if_held`. Waiters get in later, when they next look. None: released at once.
     `sync_replicas`: a lease counts only when this many replicas have acknowledged it, and so do its renewals; "all":
     every replica that the master has, which is what no failover to one of them undoes. Too few: it is given back, and
     `InsufficientReplicas` raised. Costs a round trip between the servers. None: none.
@@ -197,6 +201,7 @@ class LeaseOptions(TypedDict, total=False):
     ttl: Duration | None
     renew: bool | None
     max_hold: Duration | None
+    at_least: Duration | None
     sync_replicas: int | Literal["all"] | None
     confirm_release: bool | None
 
@@ -209,12 +214,27 @@ class Options(NamedTuple):
     max_hold_ms: int | None = None
     sync_replicas: int | Literal["all"] | None = None
     confirm_release: bool = True
+    at_least_ms: int = 0
+
+
+#: What other libraries call it, and what it is here.
+_ELSEWHERE = {
+    "timeout": "ttl=… is for how long it is held without a renewal, acquire(timeout=…) for how long to wait",
+    "expire": "ttl=… is for how long it is held without a renewal",
+    "auto_renewal": "it renews itself, unless renew=False",
+    "blocking": "acquire() waits, try_acquire() does not",
+    "blocking_timeout": "acquire(timeout=…) is for how long to wait",
+    "sleep": "waiters do not poll: leave it out",
+    "thread_local": "what acquire() returns, the lease, is what is held: leave it out",
+    "lock_class": "holdfast.compat.redis.Lock is for redis.Redis().lock(…)",
+}
 
 
 _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "ttl": ("ttl_ms", ttl_ms_of),
     "renew": ("renew", lambda value: check_bool("renew", value)),
     "max_hold": ("max_hold_ms", lambda value: ttl_ms_of(value, "max_hold")),
+    "at_least": ("at_least_ms", lambda value: ttl_ms_of(value, "at_least")),
     "sync_replicas": ("sync_replicas", check_sync_replicas),
     "confirm_release": ("confirm_release", lambda value: check_bool("confirm_release", value)),
 }
@@ -227,11 +247,19 @@ def options_of(given: LeaseOptions, defaults: Options = Options()) -> Options:  
     changed: dict[str, Any] = {}
     for name, value in given.items():
         if name not in _FIELDS:
-            raise TypeError(f"unexpected keyword argument {name!r}; options are {', '.join(_FIELDS)}")
+            out = f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+            raise TypeError(f"unexpected keyword argument {name!r}{out}; options are {', '.join(_FIELDS)}")
         if value is not None:
             field, check = _FIELDS[name]
             changed[field] = check(value)
     return defaults._replace(**changed)
+
+
+def refuse_keywords(call: str, given: dict[str, Any]) -> None:
+    """TypeError for keywords of other libraries, with what to write instead."""
+    name = next(iter(given))
+    out = f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+    raise TypeError(f"{call}() got an unexpected keyword argument {name!r}{out}")
 
 
 F = TypeVar("F", bound=Callable[..., Any])

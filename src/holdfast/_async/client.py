@@ -47,6 +47,7 @@ __all__ = ["Client", "connect"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+D = TypeVar("D")
 
 _DEFAULT_URL = "redis://localhost:6379"
 _DAY_S = 86_400
@@ -337,12 +338,26 @@ class Client:
         # sync: ) -> Callable[[Callable[P, R]], Callable[P, R | None]]: ...
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R | None]]]: ...
 
+    @overload
+    def locked(
+        self,
+        template: str,
+        *,
+        skip_if_held: Literal[True],
+        otherwise: D,
+        timeout: Duration | None = None,
+        reentrant: bool = False,
+        **options: Unpack[LeaseOptions],
+        # sync: ) -> Callable[[Callable[P, R]], Callable[P, R | D]]: ...
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R | D]]]: ...
+
     @explains_options
     def locked(
         self,
         template: str,
         *,
         skip_if_held: bool = False,
+        otherwise: object = None,
         timeout: Duration | None = None,
         reentrant: bool = False,
         **options: Unpack[LeaseOptions],
@@ -353,15 +368,15 @@ class Client:
             async def ship(order_id: int) -> None: ...
 
         `template`: a format string over the function's parameters. `timeout`: seconds to wait for the lock, then
-        `AcquireTimeout`. `skip_if_held`: do not wait and return None when it is held. `reentrant`: as in
-        `lock`. Signature and types are kept. A loss cancels the body, as by `async with`.
+        `AcquireTimeout`. `skip_if_held`: do not wait, and return `otherwise` when it is held.
+        `reentrant`: as in `lock`. Signature and types are kept. A loss cancels the body, as by `async with`.
         """
         from holdfast._async.decorators import locked
 
         def make(name: str) -> Lock:
             return self.lock(name, reentrant=reentrant, **options)
 
-        return locked(make, template, check_bool("skip_if_held", skip_if_held), timeout_of(timeout))
+        return locked(make, template, check_bool("skip_if_held", skip_if_held), timeout_of(timeout), otherwise)
 
     # sync-say: A loss cancels the body, as by `async with`. => A loss is raised at the end, as by `with`.
 

@@ -134,6 +134,8 @@ class Acquirable(AcquirableBase, Generic[L]):
         release_ask: PreparedRequest | None,
     ) -> L:
         session = self._session
+        if self._options.at_least_ms:
+            hold.kept_until = hold.held_since + self._options.at_least_ms / 1000
         lease: Any = self._lease_class(session, driver, hold, owners, code, offset, release_ask)
         if task is not None:
             lease._task = weakref.ref(task)  # not the task itself, of which this lease may be the result

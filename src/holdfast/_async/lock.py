@@ -8,11 +8,11 @@ import sys
 from asyncio import current_task
 from collections.abc import Awaitable
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from holdfast._api.client_info import client_id_of, client_key
 from holdfast._api.lease_stack import LeaseStack
-from holdfast._api.options import Duration, Options, timeout_of
+from holdfast._api.options import Duration, Options, refuse_keywords, timeout_of
 from holdfast._async.entering import Enterable
 from holdfast._async.kernel import Acquirable
 from holdfast._async.lease import Lease
@@ -39,6 +39,16 @@ __all__ = ["Leasable", "Lock", "TurnLeasable"]
 
 L = TypeVar("L", bound=Lease)
 
+_LEASE = "; a lock is not held itself: acquire() returns the lease, which has {} (or use `with`, which releases)"
+#: What other libraries' locks have, and here the lease.
+_ON_THE_LEASE = {
+    **dict.fromkeys(("release", "unlock"), _LEASE.format("release()")),
+    **dict.fromkeys(("extend", "reacquire", "renew"), _LEASE.format("extend()")),
+    **dict.fromkeys(("owned", "is_held", "held", "acquired"), _LEASE.format("held")),
+    "token": _LEASE.format("token"),
+    "reset": "; a lock ends with its lease, or its ttl",
+}
+
 
 class Leasable(Acquirable[L], Enterable[L]):
     """What can be acquired, and entered: the part that all locks share."""
@@ -62,8 +72,8 @@ class Leasable(Acquirable[L], Enterable[L]):
     # sync-say: Cancelling the task ends the waiting at once. => `cancel`: a `holdfast.Cancel` that ends the waiting from another thread.
     # sync-say: Raises `AcquireTimeout`, `AlreadyHeld` => Raises `AcquireTimeout`, `AcquireCancelled`, `AlreadyHeld`
     # sync-say: Whatever it raises, CancelledError included, => Whatever it raises, KeyboardInterrupt included,
-    # sync: def acquire(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> L:
-    async def acquire(self, timeout: Duration | None = None) -> L:
+    # sync: def acquire(self, timeout: Duration | None = None, cancel: Cancel | None = None, **elsewhere: Never) -> L:
+    async def acquire(self, timeout: Duration | None = None, **elsewhere: Never) -> L:
         """Acquire the lock, waiting in FIFO order.
 
         `timeout`: the budget for waiting in seconds; None waits indefinitely; a server that stays unavailable for 30 s
@@ -73,6 +83,8 @@ class Leasable(Acquirable[L], Enterable[L]):
         (`ServerUnreachable`, `ServerError`, `OutcomeUnknown`, …). Whatever it raises, CancelledError included, what
         the server may have granted is given back in the background.
         """
+        if elsewhere:
+            refuse_keywords("acquire", elsewhere)
         # sync: return self._acquire(None if timeout is None else timeout_of(timeout), cancel, sys._getframe(1))
         return await self._acquire(None if timeout is None else timeout_of(timeout), sys._getframe(1))
 
@@ -83,6 +95,15 @@ class Leasable(Acquirable[L], Enterable[L]):
             return await self._acquire(0.0, sys._getframe(1))
         except (AcquireTimeout, AlreadyHeld):
             return None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What other libraries have here."""
+            out = _ON_THE_LEASE.get(name)
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{out or ''}", name=name, obj=self
+            )
 
     # sync: def _obtain(self, frame: FrameType) -> L:
     def _obtain(self, frame: FrameType) -> Awaitable[L]:

@@ -94,6 +94,7 @@ class LeaseRecord:
         "extensions",
         "fence",
         "held_since",
+        "kept_until",
         "label",
         "least_ms",
         "limited",
@@ -149,6 +150,7 @@ class LeaseRecord:
             self.release = release
         self.renews = renew
         self.held_since = sent_at
+        self.kept_until = 0.0  # a release before that leaves it to its time
         self.max_until: float | None = None
         self.state = _HELD
         self.unended = True  # deleted by who ends it, which only one can

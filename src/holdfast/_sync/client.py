@@ -50,6 +50,7 @@ __all__ = ["Client", "connect"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+D = TypeVar("D")
 
 _DEFAULT_URL = "redis://localhost:6379"
 _DAY_S = 86_400
@@ -320,12 +321,25 @@ class Client:
         **options: Unpack[LeaseOptions],
     ) -> Callable[[Callable[P, R]], Callable[P, R | None]]: ...
 
+    @overload
+    def locked(
+        self,
+        template: str,
+        *,
+        skip_if_held: Literal[True],
+        otherwise: D,
+        timeout: Duration | None = None,
+        reentrant: bool = False,
+        **options: Unpack[LeaseOptions],
+    ) -> Callable[[Callable[P, R]], Callable[P, R | D]]: ...
+
     @explains_options
     def locked(
         self,
         template: str,
         *,
         skip_if_held: bool = False,
+        otherwise: object = None,
         timeout: Duration | None = None,
         reentrant: bool = False,
         **options: Unpack[LeaseOptions],
@@ -336,15 +350,15 @@ class Client:
             def ship(order_id: int) -> None: ...
 
         `template`: a format string over the function's parameters. `timeout`: seconds to wait for the lock, then
-        `AcquireTimeout`. `skip_if_held`: do not wait and return None when it is held. `reentrant`: as in `lock`.
-        Signature and types are kept. A loss is raised at the end, as by `with`.
+        `AcquireTimeout`. `skip_if_held`: do not wait, and return `otherwise` when it is held. `reentrant`: as in
+        `lock`. Signature and types are kept. A loss is raised at the end, as by `with`.
         """
         from holdfast._sync.decorators import locked
 
         def make(name: str) -> Lock:
             return self.lock(name, reentrant=reentrant, **options)
 
-        return locked(make, template, check_bool("skip_if_held", skip_if_held), timeout_of(timeout))
+        return locked(make, template, check_bool("skip_if_held", skip_if_held), timeout_of(timeout), otherwise)
 
     def close(self) -> None:
         """End it: nothing is granted any more, and what is held is lost.

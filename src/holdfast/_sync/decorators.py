@@ -45,7 +45,9 @@ class _Held(Enterable[Lease]):
             raise _Skipped from None
 
 
-def locked(make: Callable[[str], Lock], template: str, skip_if_held: bool, timeout_s: float | None) -> Any:
+def locked(
+    make: Callable[[str], Lock], template: str, skip_if_held: bool, timeout_s: float | None, otherwise: object
+) -> Any:
     """See `Client.locked`. `make`: the lock of a name."""
     check_template(template)
     make("check")
@@ -62,7 +64,7 @@ def locked(make: Callable[[str], Lock], template: str, skip_if_held: bool, timeo
                     check_result(function, result, asynchronous=False)
                     return result
             except _Skipped:
-                return None
+                return otherwise
 
         return cast("F", call)
 

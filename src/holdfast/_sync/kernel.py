@@ -141,6 +141,8 @@ class Acquirable(AcquirableBase, Generic[L]):
         release_ask: PreparedRequest | None,
     ) -> L:
         session = self._session
+        if self._options.at_least_ms:
+            hold.kept_until = hold.held_since + self._options.at_least_ms / 1000
         lease: Any = self._lease_class(session, driver, hold, owners, code, offset, release_ask)
         if self._reentrant:
             lease._entries = []

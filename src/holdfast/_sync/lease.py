@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from holdfast._api.decorated import refuse_coroutine_function
 from holdfast._api.handles import handle_of
 from holdfast._api.leaving import Block, Leaving, instruction_of, opening, opens_block
-from holdfast._api.options import Duration, check_bool, ttl_ms_of
+from holdfast._api.options import TTL_MIN_S, Duration, check_bool, ttl_ms_of
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._drivers.threads import ThreadDriver
@@ -239,6 +239,8 @@ class Lease:
                 return True
             except IndexError:
                 pass  # a signal handler or another thread has left the last one
+        if hold.kept_until > clock():
+            return self._keep()
         try:
             if not driver.finish(hold):
                 return False
@@ -259,6 +261,18 @@ class Lease:
             if self._loss is not None:
                 self._loss._fire("taken")
         return held
+
+    def _keep(self) -> bool:
+        """Release it when `at_least` is over: by its time."""
+        hold = self._hold
+        try:
+            self.extend(max(TTL_MIN_S, hold.kept_until - clock()))
+        except (LeaseLost, LeaseReleased):
+            return False
+        finally:
+            if hold.alive:
+                self._detach()
+        return True
 
     def _unwatch(self) -> None:
         self._driver.unwatch(self._hold)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from holdfast._api.client_info import client_id_of, client_key
 from holdfast._api.lease_stack import LeaseStack
-from holdfast._api.options import Duration, Options, timeout_of
+from holdfast._api.options import Duration, Options, refuse_keywords, timeout_of
 from holdfast._core.describe import look_up
 from holdfast._core.effects import Protocol
 from holdfast._core.keys import LockKeys, lock_keys
@@ -37,6 +37,16 @@ __all__ = ["Leasable", "Lock", "TurnLeasable"]
 
 L = TypeVar("L", bound=Lease)
 
+_LEASE = "; a lock is not held itself: acquire() returns the lease, which has {} (or use `with`, which releases)"
+#: What other libraries' locks have, and here the lease.
+_ON_THE_LEASE = {
+    **dict.fromkeys(("release", "unlock"), _LEASE.format("release()")),
+    **dict.fromkeys(("extend", "reacquire", "renew"), _LEASE.format("extend()")),
+    **dict.fromkeys(("owned", "is_held", "held", "acquired"), _LEASE.format("held")),
+    "token": _LEASE.format("token"),
+    "reset": "; a lock ends with its lease, or its ttl",
+}
+
 
 class Leasable(Acquirable[L], Enterable[L]):
     """What can be acquired, and entered: the part that all locks share."""
@@ -57,7 +67,7 @@ class Leasable(Acquirable[L], Enterable[L]):
         """Lease duration, s."""
         return self._ttl_ms / 1000
 
-    def acquire(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> L:
+    def acquire(self, timeout: Duration | None = None, cancel: Cancel | None = None, **elsewhere: Never) -> L:
         """Acquire the lock, waiting in FIFO order.
 
         `timeout`: the budget for waiting in seconds; None waits indefinitely; a server that stays unavailable for 30 s
@@ -67,6 +77,8 @@ class Leasable(Acquirable[L], Enterable[L]):
         the server's errors (`ServerUnreachable`, `ServerError`, `OutcomeUnknown`, …). Whatever it raises,
         KeyboardInterrupt included, what the server may have granted is given back in the background.
         """
+        if elsewhere:
+            refuse_keywords("acquire", elsewhere)
         return self._acquire(None if timeout is None else timeout_of(timeout), cancel, sys._getframe(1))
 
     def try_acquire(self) -> L | None:
@@ -75,6 +87,15 @@ class Leasable(Acquirable[L], Enterable[L]):
             return self._acquire(0.0, None, sys._getframe(1))
         except (AcquireTimeout, AlreadyHeld):
             return None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What other libraries have here."""
+            out = _ON_THE_LEASE.get(name)
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{out or ''}", name=name, obj=self
+            )
 
     def _obtain(self, frame: FrameType) -> L:
         return self._acquire(None, None, frame)

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Never
 
-from holdfast._api.options import PERMITS_MAX, Duration, Options, check_count, timeout_of
+from holdfast._api.options import PERMITS_MAX, Duration, Options, check_count, refuse_keywords, timeout_of
 from holdfast._core import semaphore
 from holdfast._core.keys import lock_keys
 from holdfast._core.replies import SemaphoreSeen
@@ -49,12 +49,24 @@ class Semaphore(TurnLeasable[Lease]):
         settings = self._session.settings
         return semaphore.SemaphoreTurn(self._keys, token, self._ttl_ms, self._declared, settings, self._sync)
 
-    def acquire(self, timeout: Duration | None = None, cancel: Cancel | None = None, *, permits: int = 1) -> Lease:
+    # (A number alone could mean either.)
+    def acquire(  # type: ignore[override]
+        self,
+        *positional: Never,
+        permits: int = 1,
+        timeout: Duration | None = None,
+        cancel: Cancel | None = None,
+        **elsewhere: Never,
+    ) -> Lease:
         """Acquire this many permits under one lease, waiting in FIFO order. Otherwise as `Lock.acquire`.
 
         Raises `TooManyPermits` when the limit is lower, `DeclarationMismatch` when another client declared
         another number.
         """
+        if positional:
+            raise TypeError(f"acquire() takes no number alone: write permits={positional[0]!r}, or timeout=…")
+        if elsewhere:
+            refuse_keywords("acquire", elsewhere)
         return self._acquire(timeout_of(timeout), cancel, sys._getframe(1), _mark(permits))
 
     def try_acquire(self, *, permits: int = 1) -> Lease | None:

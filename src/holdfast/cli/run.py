@@ -136,7 +136,7 @@ def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, st
     wanted = _wanted(client, options)
     signals = Signals()
     supervisor = Supervisor(argv, signals)
-    asked = Asked(lambda cancel: wanted.acquire(options.wait, cancel), signals)
+    asked = Asked(lambda cancel: wanted.acquire(timeout=options.wait, cancel=cancel), signals)
     interrupted = asked.wait()
     if asked.lease is None or interrupted is not None:
         supervisor.dismiss()
