@@ -37,6 +37,7 @@ def label(value: object) -> str:
 TTLS: dict[str, Callable[[Any, Any], Any]] = {
     "ttl": lambda locks, value: locks.lock("a", ttl=value),
     "max_hold": lambda locks, value: locks.rwlock("a", max_hold=value),
+    "at_least": lambda locks, value: locks.semaphore("a", 2, at_least=value),
     "keep": lambda locks, value: locks.latch("a", 1, keep=value),
     "restart_delay": lambda locks, value: quorum(locks, restart_delay=value),
     "member_timeout": lambda locks, value: quorum(locks, member_timeout=value),

@@ -123,14 +123,13 @@ def test_keywords_of_other_libraries(locks: Any, unique_name: str, option: str, 
 
 
 def test_methods_that_are_the_leases(locks: Any, unique_name: str) -> None:
-    for thing in map(
-        bare, (locks.lock(unique_name), locks.semaphore(unique_name, 2), locks.rwlock(unique_name).read())
-    ):
+    for made in (locks.lock(unique_name), locks.semaphore(unique_name, 2), locks.rwlock(unique_name).read()):
+        thing = bare(made)
         for name in ("release", "extend", "owned"):
             with pytest.raises(AttributeError, match="returns the lease"):
                 getattr(thing, name)
         assert not hasattr(thing, "release") and not hasattr(thing, "nonsense")
-        with pytest.raises(AttributeError, match="nonsense'$"):
+        with pytest.raises(AttributeError, match=r"nonsense'$"):
             thing.nonsense  # noqa: B018
 
 

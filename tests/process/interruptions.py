@@ -274,7 +274,7 @@ def _all_permits(bench: Bench, name: str) -> contextlib.AbstractContextManager[N
 
     class _Both:
         def acquire(self, timeout: float) -> Any:
-            return lock.acquire(timeout, permits=2)
+            return lock.acquire(timeout=timeout, permits=2)
 
     return bench.held_by_other(_Both(), release_after=0.004)
 

@@ -183,7 +183,7 @@ class ThreadStorm:
 
         def permits(client: holdfast.Client, cancel: holdfast.Cancel, rng: random.Random) -> None:
             timeout = rng.choice((None, 0.02))
-            client.semaphore(name, 3).acquire(timeout, cancel, permits=rng.randint(1, 3)).release()
+            client.semaphore(name, 3).acquire(timeout=timeout, cancel=cancel, permits=rng.randint(1, 3)).release()
 
         def several(client: holdfast.Client, cancel: holdfast.Cancel, rng: random.Random) -> None:
             client.multilock(name, f"{name}-b", f"{name}-c").acquire(rng.choice((None, 0.02)), cancel).release()

@@ -25,9 +25,11 @@ _FACT = "a fact of the object: sends nothing"
 _MAKES = "makes an object: sends nothing"
 _LOOKS = "looks only; what looks is played as Election.leader, and compared with real servers in tests/differential"
 _TOLD = "tells in this process what Lease.ensure_held sees; the drivers tell it: tests/contract, tests/process"
+_HANDED_OVER = "asks what extend does, and ends a lease in one client: tests/contract/test_handing_over.py"
 _MIXED = "a loop or a decorator around what is played"
 
 NOT_PLAYED: dict[str, str] = {
+    **dict.fromkeys(("Client.adopt", *(f"{kind}Lease.handle" for kind in ("", "Read", "Write"))), _HANDED_OVER),
     **dict.fromkeys(
         (
             *("Barrier.name", "Barrier.parties", "CountDownLatch.name", "Election.name", "Event.name", "RWLock.name"),
@@ -37,7 +39,7 @@ NOT_PLAYED: dict[str, str] = {
             *(
                 f"{lease}.{fact}"
                 for lease in ("Lease", "ReadLease", "WriteLease")
-                for fact in ("name", "fencing_token", "token")
+                for fact in ("name", "fencing_token", "held", "token")
             ),
             *(f"Holder.{fact}" for fact in ("client_since", "fencing_token", "host", "ours", "pid", "program")),
             *("Holder.remaining_s", "Holder.since", "Holder.token"),
