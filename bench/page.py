@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from bench.peers import FIFO, FLOOR, IDIOM, OURS, STRICT
+from bench.peers import FIFO, FLOOR, IDIOM, OURS, STRICT, UNCONFIRMED
 from bench.tables import Table, number
 
 __all__ = ["bars", "write"]
@@ -26,6 +26,7 @@ _ENGLISH = {
     FIFO: "lock of the process alone",
     OURS: "**holdfast**",
     IDIOM: "**holdfast**, a new object each time",
+    UNCONFIRMED: "**holdfast**, release not waited for",
     STRICT: "**holdfast**, strict order",
     "holdfast, asyncio": "**holdfast**, asyncio",
 }
@@ -35,6 +36,7 @@ _CHINESE = {
     FIFO: "仅限本进程的锁",
     OURS: "**holdfast**",
     IDIOM: "**holdfast**，每次新建对象",
+    UNCONFIRMED: "**holdfast**，不等待释放的答复",
     STRICT: "**holdfast**，严格顺序",
     "holdfast, asyncio": "**holdfast**，asyncio",
 }
@@ -69,7 +71,7 @@ _SECTIONS = [
             "获取并释放，网络单程 0.25 毫秒：凡是会核对持有者的锁，都要两次往返。",
         ),
         [("µs per pair", "每对 µs", "us", number), ("× the bare commands", "× 裸命令", "ratio", number)],
-        [FLOOR, OURS, *_THEIRS],
+        [FLOOR, OURS, UNCONFIRMED, *_THEIRS],
         "us",
         "µs",
     ),
