@@ -142,6 +142,13 @@ _CLEAN_ASYNCIO: dict[str, tuple[str, int, str]] = {
         0,
         "",
     ),
+    "asyncio.run in a daemon thread": (
+        "inside = threading.Event()\nasync def main():\n    kept = await start()\n"
+        "    async with kept[0].lock(name + '-main'):\n        inside.set()\n        await asyncio.sleep(3600)\n"
+        "threading.Thread(target=lambda: asyncio.run(main()), daemon=True).start()\nassert inside.wait(60)",
+        0,
+        "",
+    ),
 }
 
 _KILLED: dict[str, tuple[str, int]] = {

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import threading
 import time
 import weakref
 from asyncio import current_task, get_running_loop
@@ -272,6 +273,17 @@ def _collected(drivers: list[AioDriver], left: _Left) -> None:
     _let_go(drivers)
 
 
+def _without_cancellations(show: Callable[[threading.ExceptHookArgs], object]) -> Callable[..., object]:
+    """A `threading.excepthook` for the interpreter's end, when we cancel what runs in daemon threads."""
+
+    def excepthook(args: threading.ExceptHookArgs) -> None:
+        ends_daemon = args.thread is not None and args.thread.daemon
+        if not (ends_daemon and issubclass(args.exc_type, asyncio.CancelledError)):
+            show(args)
+
+    return excepthook
+
+
 def _release_all() -> None:
     """At the interpreter's end: release what event loops have left behind, so that others need not wait for a ttl."""
     running = []
@@ -285,6 +297,8 @@ def _release_all() -> None:
                     driver.loop.call_soon_threadsafe(driver.close_soon)
             else:
                 session._left.take(driver)
+    if running:
+        threading.excepthook = _without_cancellations(threading.excepthook)
     left = tuple(_lefts)
     if left:
         try:

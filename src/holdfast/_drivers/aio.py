@@ -863,6 +863,11 @@ class AioDriver:
                 for call in later:
                     call()
 
+    async def let_end(self) -> None:
+        """Wait for the closing that goes on."""
+        if self._ending is not None:
+            await asyncio.wait((self._ending,))
+
     def begin_end(self) -> None:
         """Nothing is granted from now on, all waiting ends, and what is held is lost, and told so."""
         if self.closed:
