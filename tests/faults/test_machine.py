@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import importlib
 import os
@@ -216,7 +217,9 @@ def test_43_jumps_of_the_server_clock_hold_up_no_waiter(
         after = waiting.result(60)
         assert after.fencing_token > lease.fencing_token
         assert int(look.get(fence_of(unique_name))) == after.fencing_token
-        after.release()
+        # What the server wrote in the moment of a jump forward may be over at once, as anything is that it has written.
+        with contextlib.suppress(holdfast.LeaseLost):
+            after.release()
 
 
 def test_44_jumps_of_the_clients_wall_clock_change_nothing(

@@ -5,7 +5,8 @@
         liar.lie(b"$-1\r\n")
         with pytest.raises(holdfast.ServerError): ...
 
-Handshakes, and what a client says of itself, are answered truthfully.
+Handshakes, and what a client says of itself, are answered truthfully; but it refuses to change the protocol after
+the handshake, so that messages and replies come through connections of their own.
 """
 
 from __future__ import annotations
@@ -97,12 +98,16 @@ class Liar(StandIn):
     def serve(self, client: socket.socket) -> None:
         server = self.keep(socket.create_connection(self._target))
         reader = hiredis.Reader()
-        subscribed = False
+        subscribed = introduced = False
         self._unsubscribed.append(client)
         with server:
             while data := client.recv(65536):
                 reader.feed(data)
                 while (request := reader.gets()) is not False:
+                    if request[0] == b"HELLO" and introduced:
+                        client.sendall(b"-NOPROTO unsupported protocol version\r\n")
+                        continue
+                    introduced = introduced or request[0] == b"HELLO"
                     reply = self._reply_to(request)
                     if reply is CUT:
                         return

@@ -30,7 +30,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._drivers.aio import AioDriver
 from holdfast._lua import SCRIPTS
-from holdfast._transport import aio
+from holdfast._transport import aio, mailbox_aio
 from holdfast._transport.aio import node_of_client
 from holdfast._transport.clock import clock
 from holdfast._transport.single import SingleTopology
@@ -112,6 +112,30 @@ def play(tmp_path: Path) -> Callable[[Test], None]:
         assert len(asyncio.all_tasks()) <= 1 + len(fake.wires), "a task of the driver was left behind"
 
     return lambda test: asyncio.run(main(test))
+
+
+class Speaking:
+    """How a server that speaks RESP2 or RESP3 introduces itself, and what it sends unasked."""
+
+    def __init__(self, resp: int) -> None:
+        self.resp = resp
+        self.begin = b">" if resp == 3 else b"*"
+
+    def answer(self, words: list[bytes]) -> bytes | None:
+        if words[0] == b"HELLO":
+            return b"%1\r\n$5\r\nproto\r\n:3\r\n" if self.resp == 3 else b"-NOPROTO unsupported protocol version\r\n"
+        if words[0] == b"SUBSCRIBE":
+            assert words[1] == CHANNEL
+            return self.begin + SUBSCRIBED[1:]
+        return None
+
+    def message(self, text: bytes) -> bytes:
+        return self.begin + b"3\r\n$7\r\nmessage\r\n$39\r\n%b\r\n$%d\r\n%b\r\n" % (CHANNEL, len(text), text)
+
+
+@pytest.fixture(params=[2, 3], ids=["RESP2", "RESP3"])
+def speaking(request: pytest.FixtureRequest) -> Speaking:
+    return Speaking(request.param)
 
 
 def call(token: str = "t", request_timeout_s: float = PATIENCE_S, sync: tuple[int, int] | None = None) -> Call:
@@ -454,21 +478,14 @@ def test_what_is_spawned_is_sent_before_the_loop_ends(tmp_path: Path) -> None:
     assert [words[7] for words in asked] == [b"first", b"given back"]
 
 
-def test_wake_ups_are_kept_and_a_grant_beats_a_hint(play: Callable[[Test], None]) -> None:
+def test_wake_ups_are_kept_and_a_grant_beats_a_hint(play: Callable[[Test], None], speaking: Speaking) -> None:
     async def test(fake: Fake, driver: AioDriver) -> None:
-        def answer(words: list[bytes], wire: Wire) -> Answer:
-            if words[0] == b"SUBSCRIBE":
-                assert words[1] == CHANNEL
-                return SUBSCRIBED
-            return b":1\r\n"
-
-        def message(text: bytes) -> bytes:
-            return b"*3\r\n$7\r\nmessage\r\n$39\r\n%b\r\n$%d\r\n%b\r\n" % (CHANNEL, len(text), text)
-
-        fake.answer = answer
+        message = speaking.message
+        fake.answer = lambda words, wire: speaking.answer(words) or b":1\r\n"
         await driver.run(protocol(Listen("a", "k", PATIENCE_S)))
         await driver.run(protocol(Listen("b", "k", PATIENCE_S)))
-        wire = fake.wires[0]
+        assert len(fake.wires) == (1 if speaking.resp == 3 else 2), "RESP3: one connection for all"
+        wire = fake.wires[-1]
         wire.write(message(b"grant a 17") + message(b"ask a") + message(b"grant nobody 3") + message(b"rubbish"))
         wire.write(message(b"ask b"))
         got = await driver.run(protocol(AwaitWake("b", PATIENCE_S)))
@@ -490,13 +507,97 @@ def test_wake_ups_are_kept_and_a_grant_beats_a_hint(play: Callable[[Test], None]
     play(test)
 
 
-def test_a_half_open_inbox_is_found_out(play: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("share", [1, 2, 7, 1000])
+def test_pushes_come_between_replies_and_in_pieces(play: Callable[[Test], None], share: int) -> None:
+    async def test(fake: Fake, driver: AioDriver) -> None:
+        speaking = Speaking(3)
+
+        def answer(words: list[bytes], wire: Wire) -> Answer:
+            told = speaking.answer(words)
+            if told is not None:
+                return told
+            data = speaking.message(b"ask b") + b":1\r\n" + speaking.message(b"grant a 17 2000")
+            for at in range(0, len(data), share):
+                wire.write(data[at : at + share])
+            return None
+
+        fake.answer = answer
+        for token in "ab":
+            await driver.run(protocol(Listen(token, "k", PATIENCE_S)))
+        for _ in range(3):
+            assert await driver.run(protocol(call())) == 1
+            wake = await driver.run(protocol(AwaitWake("a", PATIENCE_S)))
+            assert wake is not None and (wake.kind, wake.fence, wake.claim_ms) == (Wake.GRANT, 17, 2000)
+        assert len(fake.wires) == 1 and driver.listening("k")
+
+    play(test)
+
+
+def test_a_connection_that_ends_with_requests_under_way_is_an_end_of_the_inbox(play: Callable[[Test], None]) -> None:
+    async def test(fake: Fake, driver: AioDriver) -> None:
+        fake.answer = lambda words, wire: Speaking(3).answer(words)
+        await driver.run(protocol(Listen("a", "k", PATIENCE_S)))
+        waiting = asyncio.create_task(driver.run(protocol(AwaitWake("a", PATIENCE_S))))
+        asking = asyncio.create_task(driver.run(protocol(call())))
+        await until(lambda: b"EVALSHA" in fake.verbs)
+        fake.wires[0].transport.abort()
+        wake = await waiting
+        assert wake is not None and wake.kind == Wake.ASK
+        with pytest.raises(RequestFailed):
+            await asking
+        await driver.run(protocol(Listen("a", "k", PATIENCE_S)))
+        assert driver.listening("k") and len(fake.wires) == 2
+
+    play(test)
+
+
+@pytest.mark.parametrize("surplus", [b":1\r\n", b"?what\r\n", b"*1\r\n:1\r\n", b"$-7\r\n"])
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_nonsense_between_pushes_ends_the_connection(
+    play: Callable[[Test], None], surplus: bytes, is_asked: bool
+) -> None:
+    async def test(fake: Fake, driver: AioDriver) -> None:
+        fake.answer = lambda words, wire: Speaking(3).answer(words) or b":1\r\n" + surplus
+        await driver.run(protocol(Listen("a", "k", PATIENCE_S)))
+        waiting = asyncio.create_task(driver.run(protocol(AwaitWake("a", PATIENCE_S))))
+        if is_asked:
+            with pytest.raises(RequestFailed) as caught:
+                await driver.run(protocol(call()))
+            assert caught.value.kind == "nonsense"
+        else:
+            fake.wires[0].write(surplus)
+        wake = await waiting
+        assert wake is not None and wake.kind == Wake.ASK and not driver.listening("k")
+
+    play(test)
+
+
+def test_a_connection_that_is_replaced_is_an_end_of_the_inbox(play: Callable[[Test], None]) -> None:
+    async def test(fake: Fake, driver: AioDriver) -> None:
+        def answer(words: list[bytes], wire: Wire) -> Answer:
+            return Speaking(3).answer(words) or b"-READONLY You can't write against a read only replica.\r\n"
+
+        fake.answer = answer
+        await driver.run(protocol(Listen("a", "k", PATIENCE_S)))
+        with pytest.raises(RequestFailed, match="READONLY"):
+            await driver.run(protocol(call()))
+        wake = await driver.run(protocol(AwaitWake("a", PATIENCE_S)))
+        assert wake is not None and wake.kind == Wake.ASK and not driver.listening("k")
+
+    play(test)
+
+
+def test_a_half_open_inbox_is_found_out(
+    play: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch, speaking: Speaking
+) -> None:
     monkeypatch.setattr(aio, "INBOX_QUIET_S", -1.0)
+    monkeypatch.setattr(mailbox_aio, "INBOX_QUIET_S", -1.0)
 
     async def test(fake: Fake, driver: AioDriver) -> None:
-        fake.answer = lambda words, wire: SUBSCRIBED if words[0] == b"SUBSCRIBE" else None
+        fake.answer = lambda words, wire: speaking.answer(words)
         await driver.run(protocol(Listen("a", "k", PATIENCE_S)))
         monkeypatch.setattr(aio, "INBOX_TIMEOUT_S", 0.05)
+        monkeypatch.setattr(mailbox_aio, "INBOX_TIMEOUT_S", 0.05)
         waiting = asyncio.create_task(driver.run(protocol(AwaitWake("a", PATIENCE_S))))
         await driver.run(protocol(Listen("b", "k", PATIENCE_S)))  # relies on it: asks for a sign of life
         got = await waiting

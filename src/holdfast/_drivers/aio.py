@@ -53,10 +53,11 @@ from holdfast._drivers.renewals_aio import Renewals
 from holdfast._drivers.reopening import Reopening
 from holdfast._drivers.unconfirmed_aio import Unconfirmed
 from holdfast._lua import SCRIPTS
-from holdfast._transport.aio import Inbox, Node, forget_half_made, told_already
+from holdfast._transport.aio import Hearing, Node, forget_half_made, told_already
 from holdfast._transport.clock import clock
 from holdfast._transport.cluster_aio import AioCluster
 from holdfast._transport.limits import GONE, REDIRECTS_MAX
+from holdfast._transport.mailbox_aio import open_inbox
 from holdfast._transport.pack import PreparedRequest, pack_command, pack_script, pack_sync, spelled_out
 from holdfast._transport.port import Topology
 
@@ -674,20 +675,19 @@ class AioDriver:
         if failure is not None:
             raise failure
 
-    async def _open_inbox(self, server: Node) -> Inbox:
+    async def _open_inbox(self, server: Node) -> Hearing:
         try:
             reopening = self._reopening.setdefault(server, Reopening(self.settings))
             if reopening.pause_s:
                 await self._pause(self._sleepers, reopening.pause_s)
-            inbox = Inbox(server, self.channel, self._deliver, self._inbox_broken, self.loop)
-            await inbox.subscribe()
+            inbox = await open_inbox(server, self.channel, self._deliver, self._inbox_broken, self.loop)
             reopening.opened(clock())
             server.inbox = inbox
             return inbox
         finally:
             server.opening = None
 
-    def _inbox_broken(self, inbox: Inbox) -> None:
+    def _inbox_broken(self, inbox: Hearing) -> None:
         """The waiters look for themselves, and open it again."""
         self._reopening[inbox.node].broke(clock())
         self._ask_all_waiters()

@@ -18,7 +18,7 @@ import select
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from weakref import WeakSet
 
 import hiredis
@@ -35,7 +35,17 @@ from holdfast._transport.refusals import connection_failed
 from holdfast._transport.single import describe
 from holdfast._transport.together import EACH_MIN, Member, Together, shares
 
-__all__ = ["Inbox", "Node", "Wire", "forget_half_made", "node_of_client", "spelled_out", "told_already"]
+__all__ = [
+    "PUSHES",
+    "Hearing",
+    "Inbox",
+    "Node",
+    "Wire",
+    "forget_half_made",
+    "node_of_client",
+    "spelled_out",
+    "told_already",
+]
 
 #: A connection attempt, handshake and discovery included, is given up after this, s.
 CONNECT_TIMEOUT_S = 5.0
@@ -56,6 +66,10 @@ _MORE = object()
 _forgotten: list[Any] = []
 _PING = pack_command(("PING",))
 _Push: type = getattr(hiredis, "PushNotification", type(None))
+#: Whether the parser tells pushes from replies.
+PUSHES = _Push is not type(None)
+#: The end of a connection, where the system tells it from other news.
+_HUNG_UP = getattr(select, "POLLRDHUP", 0)
 
 #: Future, deadline on the monotonic clock, bytes, the script that may have to be loaded, and which replies fit.
 _Request: TypeAlias = "tuple[asyncio.Future[Any] | Together, float, bytes, Script | None, Fits | None]"
@@ -73,6 +87,29 @@ def forget_half_made() -> None:
         elif getattr(each, "_writer", None) is not None:
             _forget_transport(each._writer.transport)
     _half_made.clear()
+
+
+class Hearing(Protocol):
+    """What hears the messages of one channel at a node."""
+
+    node: Node
+    open: bool
+
+    @property
+    def gone(self) -> bool: ...
+    def check(self) -> None: ...
+    def abort(self) -> None: ...
+    def forget(self) -> None: ...
+
+
+class _Subscription:
+    """For whom a connection for commands hears messages beside its replies, and who minds its end."""
+
+    __slots__ = ("on_end", "on_message")
+
+    def __init__(self, on_message: Callable[[Reply], None], on_end: Callable[[], None]) -> None:
+        self.on_message = on_message
+        self.on_end = on_end
 
 
 async def _connect(node: Node) -> Any:
@@ -126,6 +163,10 @@ def _take_over(connection: Any, protocol: asyncio.Protocol) -> tuple[asyncio.Tra
     return transport, writer, bytes(getattr(reader, "_buffer", b""))
 
 
+def _is_no_reply(reply: Reply) -> bool:
+    return False
+
+
 class Wire(asyncio.Protocol):
     """One connection for the commands of many tasks. It may be used before it is connected."""
 
@@ -152,6 +193,7 @@ class Wire(asyncio.Protocol):
         self._again: WeakSet[asyncio.Future[Any] | Together] = WeakSet()
         self._retired = False
         self.ended = False
+        self._subscription: _Subscription | None = None
         self._opening: asyncio.Task[None] | None = loop.create_task(self._open())
         self._opening.add_done_callback(told_already)
 
@@ -195,6 +237,32 @@ class Wire(asyncio.Protocol):
         if deadline < self._alarm_at:
             self._arm(deadline)
         return future
+
+    def hear(
+        self, channel: str, on_message: Callable[[Reply], None], on_end: Callable[[], None], request_timeout_s: float
+    ) -> asyncio.Future[Any]:
+        """Subscribe to the channel (RESP3 is spoken); `on_end` is called once when nothing more will be heard."""
+        if not self.usable:
+            raise RequestFailed(
+                "broken", "the connection was closed", self.node.name, maybe_executed=False, transient=True
+            )
+        self._subscription = _Subscription(on_message, on_end)
+        # A refusal is a reply; the confirmation is a push in its place.
+        return self.submit(pack_command(("SUBSCRIBE", channel)), request_timeout_s, None, _is_no_reply)
+
+    def _pushed(self, push: Reply) -> None:
+        pending, subscription = self.pending, self._subscription
+        if pending and pending[0][4] is _is_no_reply and push[:1] == [b"subscribe"]:
+            future = pending.popleft()[0]
+            if isinstance(future, asyncio.Future) and not future.done():
+                future.set_result(None)
+        elif subscription is not None:
+            subscription.on_message(push)
+
+    def _deaf(self) -> None:
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            subscription.on_end()
 
     def _put(self, request: _Request | list[Member]) -> None:
         self._out.append(request)
@@ -255,6 +323,7 @@ class Wire(asyncio.Protocol):
                 kind = reply.__class__
                 if kind is _Push:
                     midway = self._has_more()
+                    self._pushed(reply)
                     continue
                 request = pending[0]
                 future = request[0]
@@ -272,7 +341,9 @@ class Wire(asyncio.Protocol):
                 elif not future.done():
                     future.set_result(reply)
         except Exception as error:  # of the parser, which runs out of memory for some; or not asked for
-            first = pending.popleft()[0] if pending else None
+            first = future
+            if first is None or first.done():
+                first = pending.popleft()[0] if pending else None
             self._nonsense(first, f"{type(error).__name__}: {error}", expected_of(None))
             return
         except BaseException:
@@ -290,10 +361,14 @@ class Wire(asyncio.Protocol):
         return RequestFailed("broken", said, self.node.name, maybe_executed=True, transient=True)
 
     def _only_pushes(self) -> bool:
-        """Whether what was read beyond the last reply is nothing but pushes, which are dropped."""
+        """Whether what was read beyond the last reply is nothing but pushes."""
         while self._has_more():
-            if self._reader.gets().__class__ is not _Push:
+            more = self._reader.gets()
+            if more is _MORE and self._subscription is not None:
+                return True  # the begin of one
+            if more.__class__ is not _Push:
                 return False
+            self._pushed(more)
         return True
 
     def _nonsense(self, future: asyncio.Future[Any] | Together | None, said: str, expected: str) -> None:
@@ -412,6 +487,7 @@ class Wire(asyncio.Protocol):
         """End everything that is pending; all but the first `sent` requests have certainly not left."""
         self.ended = True
         self.node.forget_wire(self)
+        self._deaf()
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -452,6 +528,7 @@ class Wire(asyncio.Protocol):
             return
         self._retired = True
         self.node.forget_wire(self)
+        self._deaf()
         self._flush()
         self._loop.call_later(LINGER_S, self.abort)
         if not self.pending:
@@ -481,7 +558,7 @@ class Wire(asyncio.Protocol):
         if sock is None or sock.fileno() < 0:
             return transport.is_closing()
         poll = select.poll()
-        poll.register(sock.fileno(), select.POLLIN)
+        poll.register(sock.fileno(), select.POLLIN if self._subscription is None else _HUNG_UP)
         return bool(poll.poll(0))
 
     @property
@@ -544,7 +621,7 @@ class Inbox(asyncio.Protocol):
         node: Node,
         channel: str,
         on_message: Callable[[Reply], None],
-        on_broken: Callable[[Inbox], None],
+        on_broken: Callable[[Hearing], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.node = node
@@ -660,8 +737,10 @@ class Node:
         self.closed = False
         #: Whether it has left its Cluster: who is on the way to it is served, and no connection is kept.
         self.retired = False
-        self.inbox: Inbox | None = None
-        self.opening: asyncio.Task[Inbox] | None = None
+        self.inbox: Hearing | None = None
+        self.opening: asyncio.Task[Hearing] | None = None
+        #: Whether it has refused RESP3.
+        self.only_resp2 = False
         self._wire: Wire | None = None
         self._all: set[Wire] = set()
         self._in_session: dict[str, Wire] = {}
@@ -671,11 +750,11 @@ class Node:
         self, packed: bytes, request_timeout_s: float, script: Script | None = None, fits: Fits | None = None
     ) -> asyncio.Future[Any]:
         """Send it on the shared connection. Raises `RequestFailed` when closed."""
-        return self._shared().submit(packed, request_timeout_s, script, fits)
+        return self.shared().submit(packed, request_timeout_s, script, fits)
 
     def submit_on(self, packed: bytes, request_timeout_s: float, script: Script) -> tuple[asyncio.Future[Any], Wire]:
         """The same, and on which connection."""
-        wire = self._shared()
+        wire = self.shared()
         return wire.submit(packed, request_timeout_s, script), wire
 
     def sends_on(self, wire: Wire) -> bool:
@@ -686,12 +765,13 @@ class Node:
         """The same, perhaps together with others."""
         wire = self._wire
         if wire is None or (not wire.pending and monotonic() - wire.heard_at >= UNSEEN_S):
-            wire = self._shared()
+            wire = self.shared()
         if wire.pending and request.group is not None:
             return wire.join(request.group, request, token, request_timeout_s)
         return wire.submit(request.packed(token), request_timeout_s, request.script)
 
-    def _shared(self) -> Wire:
+    def shared(self) -> Wire:
+        """The shared connection, as it is now. Raises `RequestFailed` when closed."""
         wire = self._wire
         if wire is None or wire.is_unread():
             if wire is not None:
