@@ -270,7 +270,7 @@ class AioDriver:
         timeout_s, sent)` makes the protocol; `sent`: its first request, which does not queue, was sent already.
         """
         usual = first is not None and not (first.key in self.contention and self.contention.expects(first.key))
-        behind = await self.releasing.before(first, usual) if self.releasing else None
+        behind = await self.releasing.before(first, usual) if self.releasing.sent else None
         if first is None or not usual:
             return await self.run(start(token, timeout_s, False))
         request_timeout_s = first.request_timeout_s

@@ -264,7 +264,7 @@ class ThreadDriver:
         timeout_s, sent)` makes the protocol; `sent`: its first request, which does not queue, was sent already.
         """
         contention = self.contention
-        sent = self.releasing.claim(None if first is None else first.key) if self.releasing else None
+        sent = self.releasing.claim(None if first is None else first.key) if self.releasing.sent else None
         if first is None or cancel is not None or (first.key in contention and contention.expects(first.key)):
             if sent is not None:
                 self.releasing.read(sent)

@@ -84,16 +84,16 @@ class Unconfirmed:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._sent: dict[str, _Sent] = {}
+        self.sent: dict[str, _Sent] = {}
 
     def __len__(self) -> int:
-        return len(self._sent)
+        return len(self.sent)
 
     def send(self, hold: LeaseRecord, first: PreparedRequest) -> bool:
         """Send a release; False when it was not sent, and has to be waited for."""
         driver = self._driver
         node = driver.topology.node_for(first.key, None)
-        if driver.closed or first.key in self._sent:
+        if driver.closed or first.key in self.sent:
             return False
         try:
             wire = node.take(first.request_timeout_s)
@@ -101,7 +101,7 @@ class Unconfirmed:
             return False
         sent = _Sent(hold, first, node, wire)
         try:
-            if self._sent.setdefault(first.key, sent) is not sent:
+            if self.sent.setdefault(first.key, sent) is not sent:
                 node.put(wire)
                 return False
             wire.begin(first.request_timeout_s)
@@ -122,10 +122,10 @@ class Unconfirmed:
         None: of any key that has something under way; all of that is seen to.
         """
         if key is None:
-            for each in snapshot(self._sent):
+            for each in snapshot(self.sent):
                 self.claim_and_read(each.first.key)
             return None
-        sent = self._sent.get(key)
+        sent = self.sent.get(key)
         if sent is None or sent.claim():
             return sent
         # Else it was not sent yet, so that nothing has to come behind it; or this is a signal handler of its reader.
@@ -169,7 +169,7 @@ class Unconfirmed:
     def look(self) -> None:
         """Have the watchdog read what no acquire has come for; in its thread."""
         now = clock()
-        for sent in snapshot(self._sent):
+        for sent in snapshot(self.sent):
             if now - sent.sent_at >= LOOK_S and sent.claim():
                 wire, first = sent.wire, sent.first
                 try:
@@ -188,7 +188,7 @@ class Unconfirmed:
 
     def finish(self, until: float) -> None:
         """See to all of them: what is not answered by then is repeated in the background."""
-        for sent in snapshot(self._sent):
+        for sent in snapshot(self.sent):
             if sent.claim():
                 self._end(sent, self._answer(sent, until - clock()))
             elif sent.claimer != threading.get_ident() and not sent.done.wait_s(max(0.0, until - clock())):
@@ -197,7 +197,7 @@ class Unconfirmed:
 
     def forget(self) -> None:
         """After fork, in the child: they are the parent's."""
-        for sent in self._sent.values():
+        for sent in self.sent.values():
             sent.wire.forget()
 
     def _answered(self, sent: _Sent) -> typing.Callable[[int, Any], None]:
@@ -240,8 +240,8 @@ class Unconfirmed:
             self._forget(sent)
 
     def _forget(self, sent: _Sent) -> None:
-        if self._sent.get(sent.first.key) is sent:
-            self._sent.pop(sent.first.key, None)
+        if self.sent.get(sent.first.key) is sent:
+            self.sent.pop(sent.first.key, None)
         sent.done.set()
 
 

@@ -36,21 +36,21 @@ class Unconfirmed:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._sent: dict[str, tuple[asyncio.Future[Any], Wire, LeaseRecord]] = {}
+        self.sent: dict[str, tuple[asyncio.Future[Any], Wire, LeaseRecord]] = {}
 
     def __len__(self) -> int:
-        return len(self._sent)
+        return len(self.sent)
 
     def send(self, hold: LeaseRecord, first: PreparedRequest) -> bool:
         """Send a release; False when it was not sent, and has to be waited for."""
         node = self._driver.topology.node_for(first.key, None)
-        if first.key in self._sent:
+        if first.key in self.sent:
             return False
         try:
             future, wire = node.submit_on(first.packed(hold.token), first.request_timeout_s, first.script)
         except RequestFailed:
             return False
-        self._sent[first.key] = future, wire, hold
+        self.sent[first.key] = future, wire, hold
         future.add_done_callback(partial(self._answered, hold, first.key))
         return True
 
@@ -60,9 +60,9 @@ class Unconfirmed:
         None: there is none, or none any more; it was waited for where that is no order.
         """
         if first is None:
-            await asyncio.wait([future for future, *_ in self._sent.values()])
+            await asyncio.wait([future for future, *_ in self.sent.values()])
             return None
-        sent = self._sent.get(first.key)
+        sent = self.sent.get(first.key)
         if sent is None:
             return None
         if alone and self._driver.topology.node_for(first.key, None).sends_on(sent[1]):
@@ -84,16 +84,16 @@ class Unconfirmed:
 
     def repeat(self) -> None:
         """Send those again that were not answered, without looking at their first answers any more."""
-        sent, self._sent = self._sent, {}
+        sent, self.sent = self.sent, {}
         for _, _, hold in sent.values():
             failure = RequestFailed("broken", "given up", "", maybe_executed=True, transient=True)
             self._driver.spawn(confirm(hold, None, failure))
 
     def _answered(self, hold: LeaseRecord, key: str, future: asyncio.Future[Any]) -> None:
-        sent = self._sent.get(key)
+        sent = self.sent.get(key)
         if sent is None or sent[0] is not future:
             return
-        del self._sent[key]
+        del self.sent[key]
         if future.cancelled():
             failure = RequestFailed("broken", "given up", "", maybe_executed=True, transient=True)
             self._driver.spawn(confirm(hold, None, failure))

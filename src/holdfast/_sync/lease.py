@@ -239,7 +239,7 @@ class Lease:
                 return True
             except IndexError:
                 pass  # a signal handler or another thread has left the last one
-        if hold.kept_until > clock():
+        if hold.kept_until and hold.kept_until > clock():
             return self._keep()
         try:
             if not driver.finish(hold):
