@@ -18,7 +18,7 @@ from typing import Any
 
 from rig.state import LifeState
 
-__all__ = ["EXITS", "GRACEFUL", "STATUS", "leave", "register_early"]
+__all__ = ["EXITED_BY_HANDLER", "EXITS", "GRACEFUL", "STATUS", "leave", "register_early"]
 
 #: By API. Each is the name of what is done.
 EXITS: dict[str, tuple[str, ...]] = {
@@ -29,6 +29,8 @@ EXITS: dict[str, tuple[str, ...]] = {
     "asyncio": ("return", "sys.exit", "an exception", "SIGINT", "SIGTERM", "SIGKILL", "os._exit", "without close()"),
     "gevent": ("return",),
 }
+#: A handler of SIGTERM raises SystemExit.
+EXITED_BY_HANDLER = ("SIGTERM with sys.exit", "SIGTERM with close()")
 #: What the system or the program tells of it.
 STATUS: dict[str, int] = {
     "sys.exit": 3,
@@ -127,7 +129,7 @@ def _leave(life: LifeState, way: str) -> int:
         raise _Ended(MARK)
     if way == "os._exit":
         os._exit(STATUS[way])
-    if way in ("SIGTERM with sys.exit", "SIGTERM with close()"):
+    if way in EXITED_BY_HANDLER:
 
         def handler(*_: Any) -> None:
             if way == "SIGTERM with close()":

@@ -266,6 +266,16 @@ def test_a_coroutine_that_an_exception_left_unstarted_is_no_noise() -> None:
     assert list(judge_end(0, "return", text + "KeyError: 1\n", unstarted=True))
 
 
+@pytest.mark.parametrize("status", [90, None])
+def test_an_exit_that_a_finalizer_has_swallowed_is_python_s(status: int | None) -> None:
+    ignored = "Exception ignored in: <function Lease.__del__ at 0x7f>\nTraceback (most recent call last):\n  File 1\n"
+    text = f"{ignored}SystemExit: 3\n"
+    assert list(judge_end(status, "SIGTERM with sys.exit", text)) == []
+    assert list(judge_end(status, "return", text))
+    assert list(judge_end(status, "SIGTERM with sys.exit", f"{ignored}KeyError: 3\n"))
+    assert list(judge_end(status, "SIGTERM with sys.exit", text + "Traceback (most recent call last):\n"))
+
+
 def test_what_hangs_is_told_with_its_stack(tmp_path: Path) -> None:
     program = (
         "import threading, sys; sys.path.insert(0, '.')\n"

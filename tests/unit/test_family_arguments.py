@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any, assert_type
 
 import pytest
@@ -12,14 +12,7 @@ import pytest
 import holdfast
 import holdfast.asyncio
 from holdfast import fencing
-from tests.support.faces import FACES, Face
-
-
-@pytest.fixture(params=sorted(FACES))
-def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    face = FACES[request.param]()
-    yield face
-    face.close()
+from tests.support.faces import Face
 
 
 @pytest.fixture
