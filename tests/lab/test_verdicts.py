@@ -353,6 +353,23 @@ def test_while_a_server_is_down_or_a_holder_stopped_nobody_is_blocked() -> None:
     assert kinds(free(*stopped, (3050, "B", "acquired"))) == ["safe"]
 
 
+def test_a_ttl_that_was_over_in_time_but_seen_late_blocked_no_one() -> None:
+    seen = (3001, "server", "key", {"key": "lock", "by": "expiry", "was": "a", "now": None, "over_ns": 1050 * MS})
+    quick: list[Line] = [
+        (1, "A", "asks", {"ttl_ms": 1000}),
+        (900, "A", "failed"),
+        (1000, "B", "asks", {"ttl_ms": 30_000}),
+    ]
+    assert kinds(history(*quick, seen, (3050, "B", "acquired"))) == ["safe"]
+    unaware = (3001, "server", "key", {"key": "lock", "by": "expiry", "was": "a", "now": None})
+    assert kinds(history(*quick, unaware, (3050, "B", "acquired"))) == ["blocked for its ttl"]
+
+
+def test_who_was_stopped_itself_was_not_blocked() -> None:
+    stopped = [(1001, "B", "stopped"), (3040, "B", "continued")]
+    assert kinds(free(*stopped, (3050, "B", "acquired"))) == ["safe"]
+
+
 def test_a_refused_write_is_no_act() -> None:
     late = (60, "A", "wrote", {"base": 0, "value": 1, "accepted": False})
     assert kinds(lost(40, 70, late)) == ["safe"]

@@ -21,7 +21,8 @@ a client's lane
     ``killed``, ``stopped``, ``continued``, ``clock``   what the lab did to its process
 a server's lane
     ``command``   reached it (``client``, ``phase``, ``text``, ``reply``, ``answered_ns``, ``fate``)
-    ``key``       a key changed (``key``, ``was``, ``now``, ``ttl_ms``, ``by``: client, ``expiry``, ``lab``)
+    ``key``       a key changed (``key``, ``was``, ``now``, ``ttl_ms``, ``by``: client, ``expiry``, ``lab``, ``unseen``;
+                  ``over_ns``: when its ttl was over, which may have been seen later)
     ``prolonged`` the ttl of a key was set again (``key``, ``ttl_ms``, ``by``)
     ``left over`` what lies there at the end (``key``, ``value``, ``ttl_ms``; -1: forever)
     ``killed``, ``started``, ``stopped``, ``continued``, ``clock``, ``promoted``, ``flushed``

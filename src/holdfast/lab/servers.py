@@ -180,6 +180,8 @@ class LabServer:
         self._asking = asyncio.Lock()
         self.paused = False
         self._closed = False
+        #: Its clock did: keys may be over before their time.
+        self._jumped = False
 
     @property
     def process(self) -> embedded.Server:
@@ -281,13 +283,15 @@ class LabServer:
             changed.append(key)
             if before is not None and 0 <= before[2] <= most_ms:
                 # It ran out by itself since; whatever a client did, it did to a key that was free.
-                self._say_key(key, "expiry", before, None)
+                self._say_key(key, "expiry", before, None, over_ns=last_ns + int(before[2] * 1e6))
                 before = None
             if before is not None or after is not None:
-                self._say_key(key, by or ("expiry" if after is None else "unseen"), before, after)
+                # What happened while nothing was looked at (a reply that was not delivered) is booked on none.
+                expired = after is None and self._jumped
+                self._say_key(key, by or ("expiry" if expired else "unseen"), before, after)
         return changed
 
-    def _say_key(self, key: str, by: str, before: _Found | None, after: _Found | None) -> None:
+    def _say_key(self, key: str, by: str, before: _Found | None, after: _Found | None, **more: Any) -> None:
         self._report(
             "key",
             key=key,
@@ -296,6 +300,7 @@ class LabServer:
             now=after[1] if after else None,
             type=(after or before or ("string",))[0],
             ttl_ms=after[2] if after else None,
+            **more,
         )
 
     async def forget(self) -> None:
@@ -330,6 +335,7 @@ class LabServer:
     def jump(self, seconds: int) -> None:
         assert self._clock is not None
         self._clock.jump(seconds)
+        self._jumped = True
         self._report("clock", offset_s=seconds)
 
 

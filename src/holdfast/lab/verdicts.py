@@ -57,6 +57,8 @@ MARKS = {
 STATED_S, _MANY_TRIES = 2.0, 3
 #: Times in whole seconds may be over that much sooner.
 _SECOND_NS = 1_050_000_000
+#: A ttl that was over so soon after the lock was free did not keep anyone waiting.
+_SEEN_NS = 200_000_000
 #: Shorter waits are not explained by a ttl, s.
 _SHORT_S = 0.5
 
@@ -267,8 +269,8 @@ _ENDS_HOLDING = ("released", "failed", "lost", "killed")
 
 def _held(history: History, client: str) -> list[tuple[int, int]]:
     """When the lock counts as held by that client."""
-    spans = []
-    ttl_ns, since_ns, stopped_ns, busy = 0, None, None, False
+    spans = _stops(history, client)
+    ttl_ns, since_ns, busy = 0, None, False
     for event in history.events:
         if event.lane != client:
             continue
@@ -276,11 +278,6 @@ def _held(history: History, client: str) -> list[tuple[int, int]]:
             ttl_ns, busy = event.get("ttl_ms", 0) * 1_000_000, True
         elif event.kind == "acquired":
             since_ns = event.at_ns
-        elif event.kind == "stopped":
-            stopped_ns = event.at_ns
-        elif event.kind == "continued" and stopped_ns is not None:
-            spans.append((stopped_ns, event.at_ns))
-            stopped_ns = None
         died = event.kind == "killed" or (event.kind == "gave up" and event.get("forced"))
         if event.kind in _ENDS_HOLDING or event.kind == "gave up":
             if died and busy:
@@ -291,6 +288,13 @@ def _held(history: History, client: str) -> list[tuple[int, int]]:
     if since_ns is not None:
         spans.append((since_ns, history.end_ns + 1))
     return spans
+
+
+def _stops(history: History, client: str) -> list[tuple[int, int]]:
+    """While that client was stopped."""
+    ends = [event.at_ns for event in history.of("continued", lane=client)]
+    stops = history.of("stopped", lane=client)
+    return [(event.at_ns, next((at for at in ends if at > event.at_ns), history.end_ns)) for event in stops]
 
 
 def _down(history: History) -> list[tuple[int, int]]:
@@ -316,7 +320,7 @@ def _waits(history: History) -> list[_Wait]:
         if end is None or end.kind in ("killed", "asks"):
             continue
         others = [span for other in history.clients if other != client for span in _held(history, other)]
-        taken = [(start, until) for start, until in [*others, *down] if start < end.at_ns]
+        taken = [(start, until) for start, until in [*others, *down, *_stops(history, client)] if start < end.at_ns]
         free_ns = max([asked.at_ns, *(min(until, end.at_ns) for _, until in taken)])
         found.append(_Wait(client, free_ns, end.at_ns, end.kind == "acquired", bool(end.get("forced", False))))
     return found
@@ -390,7 +394,8 @@ def _blocked(history: History, wait: _Wait) -> list[Verdict]:
 def _ran_out(history: History, wait: _Wait) -> bool:
     """Whether it got in because a ttl was over: a key expired, or the time that another had asked for was over."""
     for event in history.of("key"):
-        expired = event.get("by") == "expiry" and wait.free_ns < event.at_ns <= wait.ended_ns
+        over_ns = event.get("over_ns", event.at_ns)
+        expired = event.get("by") == "expiry" and wait.free_ns + _SEEN_NS < over_ns <= wait.ended_ns
         if expired and _is_lock_key(history, event.get("key"), event.get("type", "string")):
             return True
     return any(
