@@ -18,6 +18,8 @@ FLOOR = "BLPOP floor"
 #: Held for long enough that all others are waiting again.
 _HOLD_S = 0.002
 _SIZES = (2, 8, 32, 128)
+#: Within one process, where a lock is mostly handed on without the server.
+_INSIDE = (8, 64)
 
 
 def threads(run: Run) -> Table:
@@ -36,15 +38,15 @@ def processes(run: Run) -> Table:
 
 
 def _handoff(run: Run, kind: str, compete: Callable[..., list[crowd.Seen]], names: list[str]) -> Table:
-    sizes = (2, 8) if run.quick else _SIZES
+    sizes = (2, 8) if run.quick else _SIZES if kind == "processes" else _INSIDE
     lasts_s = 0.3 if run.quick else 1.0
     turns = run.some(3, 1)
     table = Table(
         f"handoff-{kind}",
         f"Handoff between waiting {kind}",
         f"From the start of a release to the next grant, µs (p50 / p99, medians of {turns} interleaved rounds of "
-        f"{lasts_s:g} s), with 2 … 128 {kind} that hold for {_HOLD_S * 1000:g} ms and queue again. The floor is a bare "
-        "socket with BLPOP for everyone, and LPUSH: no lease, no token, no fencing.",
+        f"{lasts_s:g} s), with {sizes[0]} … {sizes[-1]} {kind} that hold for {_HOLD_S * 1000:g} ms and queue again. "
+        "The floor is a bare socket with BLPOP for everyone, and LPUSH: no lease, no token, no fencing.",
         ("", *(f"{size} {kind}" for size in sizes), *(f"{size}: × the floor" for size in sizes)),
     )
     medians: dict[int, dict[str, list[float]]] = {}

@@ -20,7 +20,7 @@ __all__ = ["leases"]
 _TTL_S = 6
 _AT_ONCE = 200
 #: Ten thousand threads may need longer; then that is the result.
-_PATIENCE_S = 90.0
+_PATIENCE_S = 60.0
 _NAMES = ["holdfast", "holdfast, asyncio", "python-redis-lock"]
 
 
