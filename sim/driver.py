@@ -35,8 +35,8 @@ from holdfast._core.effects import (
     Wake,
 )
 from holdfast._core.failure import RequestFailed
-from holdfast._core.fast_path import Contention, replay
-from holdfast._core.record import LeaseRecord, Schedule
+from holdfast._core.fast_path import Contention, confirm, replay
+from holdfast._core.record import LeaseRecord, LeaseState, Schedule
 from holdfast._core.settings import Settings
 from holdfast._core.tenure import Lines
 from holdfast._core.tokens import make_token
@@ -530,6 +530,20 @@ class Process:
             return grant
         self.contention.saw(first.keys[0])
         return await replay(start(timeout_s, True), asked_at, reply, None)
+
+    async def release_later(self, hold: LeaseRecord, first: Call) -> None:
+        """As the drivers for users, where the caller does not wait: in the background."""
+        reply: Any = None
+        try:
+            reply = await first
+        except RequestFailed as failure:
+            await confirm(hold, None, failure)
+        else:
+            if not released(reply):
+                await confirm(hold, reply, None)
+        if reply == 0 and hold.state is not LeaseState.LOST:
+            self.world.fail("untold loss", f"{hold.token} was not held any more at its release, and nothing told of it")
+        self.world.counted["released without waiting"] += 1
 
     async def release(self, hold: LeaseRecord, first: Call | None) -> bool:
         """As the drivers for users. `first` as in `acquire`."""

@@ -9,6 +9,7 @@ left) is here.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -308,6 +309,13 @@ class Sessions(Primitive, Generic[T]):
             self.plays(f"{self.lease_of(hold)}.release")
             try:
                 first = self.releases.pop(hold.token, None)
+                usual = first is not None and first.sync is None and not hold.stray and not world.options.cluster
+                # Of its own, so that it moves no other draw of a seed.
+                if first is not None and usual and random.Random(hold.token).random() < 0.2:
+                    await Spawn(process.release_later(hold, first))
+                    for thing, belief in parts:
+                        self.left(process, [thing], belief.hold.token)
+                    return
                 if not await process.release(hold, None if hold.stray else first):
                     hold.mark_taken()
                     world.counted["lost: at release"] += 1

@@ -383,6 +383,25 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     ),
     Mutant("what the server refuses as a whole fails for each", BATCH, "if not reply.kind.islower():", "if False:"),
     Mutant("renewals of several slots leave in one request", BATCH, "moves and slot_of(keys[0])", "False"),
+    Mutant(
+        "a release that is not waited for is not repeated",
+        FAST_PATH,
+        "held = await replay(hold.release(), 0.0, reply, error)",
+        "held = error is not None or reply > 0",
+    ),
+    Mutant("a loss that a late answer shows is not known", FAST_PATH, "hold.lose_late()", "pass"),
+    Mutant(
+        "a loss that a late answer shows is not told",
+        HOLD,
+        'if self.on_loss is not None:\n            self.on_loss("taken")',
+        "if False:\n            pass",
+    ),
+    Mutant(
+        "a release whose first answer got lost is taken for a loss",
+        WAITING,
+        "found = found or failure.maybe_executed\n                retry = retry",
+        "retry = retry",
+    ),
     Mutant("leases are renewed early without any that is due", HOLD, "not (to_renew and at <= now", "not (at <= now"),
 )
 

@@ -9,9 +9,10 @@ import pytest
 from holdfast._core import fast_path
 from holdfast._core.effects import Call, Command, Effect, Now, Random, Spawn
 from holdfast._core.failure import RequestFailed
-from holdfast._core.fast_path import Contention, replay
+from holdfast._core.fast_path import Contention, confirm, replay
 from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockTurn
+from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._core.settings import DEFAULT
 from holdfast._core.waiting import Busy, Grant, granted, released, wait_for
 from tests.support.steps import drive
@@ -116,3 +117,40 @@ def test_the_memory_of_contention_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
         contention.saw(f"lock {number}")
         assert len(contention) <= 10
     assert contention.expects("lock 34")
+
+
+def held_lease() -> tuple[LeaseRecord, list[str]]:
+    """A lease that was released without waiting, and what its holder is told."""
+    told: list[str] = []
+    hold = TURN.hold("a", Grant(7, 100.0), True, None)
+    hold.on_loss = told.append
+    assert hold.mark_released()
+    return hold, told
+
+
+def test_a_release_that_found_nothing_is_told_as_a_loss() -> None:
+    hold, told = held_lease()
+    drive(confirm(hold, 0, None), Effects())
+    assert (hold.state, hold.reason, told) == (LeaseState.LOST, "taken", ["taken"])
+
+
+def test_a_release_without_an_answer_is_sent_again_and_is_no_loss() -> None:
+    hold, told = held_lease()
+    effects = Effects()
+    broken = RequestFailed("broken", "closed", "", maybe_executed=True, transient=True)
+
+    def answer(effect: Effect[Any]) -> Any:
+        effects(effect)
+        return 0 if isinstance(effect, Call) else 0.5 if isinstance(effect, Random) else effects(effect)
+
+    drive(confirm(hold, None, broken), answer)
+    assert effects.count(Call) == 1, "the first one was sent before"
+    assert (hold.state, told) == (LeaseState.RELEASED, []), "that one may have released it"
+
+
+def test_a_release_that_stays_without_an_answer_is_no_loss_either() -> None:
+    hold, told = held_lease()
+    effects = Effects()
+    drive(confirm(hold, None, SILENT), effects)
+    assert effects.count(Spawn) == 1, "it is given back in the background"
+    assert (hold.state, told) == (LeaseState.RELEASED, [])
