@@ -20,7 +20,7 @@ from holdfast import embedded
 from holdfast.compat.redis import LockNotHeldError, LockNotOwnedError, LockTimeoutError, errors
 from testbed.servers import free_port
 from testbed.waiting import eventually
-from tests.support.faces import AsyncioFace, Face
+from tests.support.faces import AsyncioFace, Face, close_brought
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -320,6 +320,12 @@ def test_no_server(face: Face, unique_name: str) -> None:
     lock = face.wrap(client.lock(unique_name, lock_class=compat.Lock))
     with pytest.raises(theirs.ConnectionError):
         lock.acquire(blocking=False)
+    locks = compat.locks_of(client)
+    if isinstance(face, AsyncioFace):
+        face.call(locks.close)
+    else:
+        locks.close()
+    close_brought(face, client)
 
 
 def test_what_the_block_raises_is_not_replaced(lock_of: Callable[..., Any], raw: Any, unique_name: str) -> None:
@@ -384,3 +390,55 @@ def test_one_client_for_each_pool(server: embedded.Server, unique_name: str) -> 
     with first, redis.Redis.from_url(server.url) as other, locks_of(other) as third:
         assert third is not first
     pool.disconnect()
+
+
+class _Interrupted(BaseException):
+    """As from a signal handler."""
+
+
+@pytest.mark.parametrize("timeout", [None, 60])
+@pytest.mark.parametrize("token", [None, "mine"])
+def test_what_does_not_reach_the_lock_is_given_back(
+    lock_of: Callable[..., Any], raw: Any, unique_name: str, timeout: int | None, token: str | None
+) -> None:
+    class Local:
+        token: Any = None
+        held: Any = None
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            raise _Interrupted
+
+    lock = lock_of(unique_name, timeout=timeout)
+    getattr(lock, "_target", lock).local = Local()
+    with pytest.raises(_Interrupted):
+        lock.acquire(token=token)
+    eventually(lambda: not raw.exists(unique_name))
+
+
+def test_a_task_that_is_cancelled_on_the_way_leaves_nothing(server: embedded.Server, unique_name: str) -> None:
+    """Wherever it waits: for the lock, for the exchange of its token, for the lease under that."""
+    import asyncio
+
+    import redis.asyncio
+
+    import holdfast.compat.redis.asyncio as compat
+
+    async def main() -> None:
+        async with redis.asyncio.Redis.from_url(server.url) as client:
+            for steps in range(0, 40, 2):
+                lock: Any = client.lock(unique_name, lock_class=compat.Lock)  # type: ignore[arg-type]
+                task = asyncio.ensure_future(lock.acquire(token="mine"))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                if lock.local.token is not None:
+                    await lock.release()
+                for _ in range(500):
+                    if not await client.exists(unique_name):
+                        break
+                    await asyncio.sleep(0.01)
+                assert not await client.exists(unique_name), steps
+            await compat.locks_of(client).close()
+
+    asyncio.run(main())

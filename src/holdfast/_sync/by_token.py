@@ -55,6 +55,12 @@ class Held:
             return self.lease._release()
         return self._lock._session.run(self._record.release())
 
+    def give_back(self) -> None:
+        """Release it in the background: it has not reached the caller."""
+        driver = self._lock._session.driver
+        if self.lease is None or driver.finish(self._record):
+            driver.spawn_release(self._record)
+
     def extend(self, ttl: Duration) -> bool:
         """Make it last `ttl` seconds from now; False when it is not held any more."""
         if self.lease is not None:
@@ -83,11 +89,12 @@ class TokenLock:
         """Hold it, under `token` if one is given. Raises `AcquireTimeout`."""
         lock = self._lock
         lease = lock.acquire(timeout)
-        if token is None and self._renew:
-            return Held(lock, lease._hold, lease)
-        fence = lease.fencing_token
-        record = lease._hold if token is None else lock._record_of(token, fence, fence)
+        record: LeaseRecord | None = None
         try:
+            if token is None and self._renew:
+                return Held(lock, lease._hold, lease)
+            fence = lease.fencing_token
+            record = lease._hold if token is None else lock._record_of(token, fence, fence)
             lease._detach()
             if token is None:
                 return Held(lock, record)
@@ -98,8 +105,12 @@ class TokenLock:
             renewed = lock._resume(token, fence, fence, sys._getframe(1))
             return Held(lock, renewed._hold, renewed)
         except BaseException:
-            # First what the exchange would find, so that it cannot come in between.
-            lock._session.driver.spawn(in_turn(lock._give_back(lease.token), record.release()))
+            driver = lock._session.driver
+            if driver.finish(lease._hold):
+                driver.spawn_release(lease._hold)
+            if record is not None:
+                # First what the exchange would find, so that it cannot come in between.
+                driver.spawn(in_turn(lock._give_back(lease.token), record.release()))
             raise
 
     def of(self, token: str) -> Held:

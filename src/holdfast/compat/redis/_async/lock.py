@@ -139,7 +139,11 @@ class Lock:
     async def _acquire(self, timeout: float | None, token: str | bytes | None) -> None:
         text = token.decode() if isinstance(token, bytes) else token
         held = await self._lock.acquire(None if timeout is None else max(0, timeout), text)
-        self.local.held, self.local.token = held, held.token.encode()
+        try:
+            self.local.held, self.local.token = held, held.token.encode()
+        except BaseException:
+            held.give_back()
+            raise
 
     async def locked(self) -> bool:
         """Whether any client holds it."""

@@ -137,7 +137,11 @@ class Lock:
     def _acquire(self, timeout: float | None, token: str | bytes | None) -> None:
         text = token.decode() if isinstance(token, bytes) else token
         held = self._lock.acquire(None if timeout is None else max(0, timeout), text)
-        self.local.held, self.local.token = held, held.token.encode()
+        try:
+            self.local.held, self.local.token = held, held.token.encode()
+        except BaseException:
+            held.give_back()
+            raise
 
     def locked(self) -> bool:
         """Whether any client holds it."""
