@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-__all__ = ["Context", "broken", "careless", "redis_py"]
+__all__ = ["Context", "IncrExpire", "broken", "careless", "redis_py"]
 
 
 def redis_py(url: str, name: str, ttl: float) -> Any:
@@ -30,6 +30,22 @@ class Context:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._redis.delete(self._name)
+
+
+class IncrExpire:
+    """A listing as an article prints it: INCR, then EXPIRE, whatever INCR said."""
+
+    def __init__(self, url: str, name: str, ttl: float) -> None:
+        self._redis: Any = redis.Redis.from_url(url)
+        self._name, self._ttl_s = name, int(ttl)
+
+    def try_lock(self) -> bool:
+        count = self._redis.incr(self._name)
+        self._redis.expire(self._name, self._ttl_s)
+        return bool(count == 1)
+
+    def unlock(self) -> None:
         self._redis.delete(self._name)
 
 

@@ -136,6 +136,15 @@ def test_a_context_manager_that_blocks() -> None:
     assert cells["crash-holding"].verdict == "blocked forever", cells["crash-holding"].as_json(events=False)
 
 
+def test_a_listing_that_nobody_can_get_any_more_gets_no_tick() -> None:
+    cells = torture("IncrExpire", "crash-holding", "reply-lost", "release-unheld")
+    assert [cells[fault].verdict for fault in ("crash-holding", "reply-lost", "release-unheld")] == [
+        "blocked forever",
+        "blocked forever",
+        "exclusion violated",
+    ]
+
+
 def test_torture_prints_the_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(HERE)
     chosen = {name: FAULTS[name] for name in ("none", "pause-holding")}
