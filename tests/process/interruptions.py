@@ -283,7 +283,16 @@ def _writer(bench: Bench, name: str) -> contextlib.AbstractContextManager[None]:
     return bench.held_by_other(bench.other.rwlock(name).write(), release_after=0.004)
 
 
+def _unconfirmed(bench: Bench, name: str) -> None:
+    """The second block asks behind the release of the first one."""
+    lock = bench.locks.lock(name, confirm_release=False)
+    for _ in range(2):
+        with lock:
+            pass
+
+
 OPERATIONS: dict[str, Operation] = {
+    "lock, releases not waited for": Operation(_unconfirmed),
     "lock, with": Operation(_with(_lock)),
     "lock that is kept, with": Operation(_with(_kept)),
     "lock, acquire and release": Operation(_acquire(_lock)),

@@ -191,7 +191,10 @@ class Unconfirmed:
         for sent in snapshot(self.sent):
             if sent.claim():
                 self._end(sent, self._answer(sent, until - clock()))
-            elif sent.claimer != threading.get_ident() and not sent.done.wait_s(max(0.0, until - clock())):
+            elif sent.claimer == threading.get_ident():
+                sent.wire.close()  # an exception has ended its reading, or this is a handler that interrupts it
+                self._end(sent, _broken(sent.node))
+            elif not sent.done.wait_s(max(0.0, until - clock())):
                 sent.wire.abort()
                 self._end(sent, _broken(sent.node))
 
