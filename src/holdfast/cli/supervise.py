@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from holdfast.cli import exits
@@ -41,6 +42,8 @@ _KILL_PART, _KILL_MOST_S = 1 / 20, 2.0
 #: How often the deadline is looked at, as a part of the lease and in s: often enough that the guard hears of a renewal
 #: (due after a third) long before it would act.
 _LOOK_PART, _LOOK_MOST_S = 1 / 8, 5.0
+#: How long the renewal that brings a lease to its ttl is waited for before the command begins, looking this often, s.
+_STRETCH_MOST_S, _STRETCH_LOOK_S = 0.5, 0.005
 
 
 class Supervisor:
@@ -77,6 +80,7 @@ class Supervisor:
         self.prepare(lease, span_s, max_hold_s)
         lease.on_lost(self.signals.poke)
         command = self._command
+        self._wait_for_the_ttl()
         self._tell_guard(clock(), lease.remaining())
         if self._terminal.interactive():
             self._terminal.give(command.group)
@@ -111,6 +115,12 @@ class Supervisor:
         self._term_lead_s = min(span_s * _TERM_PART, _TERM_MOST_S)
         self._kill_lead_s = min(span_s * _KILL_PART, _KILL_MOST_S)
         self._look_s = min(span_s * _LOOK_PART, _LOOK_MOST_S)
+
+    def _wait_for_the_ttl(self) -> None:
+        """A lease that was handed over begins with less, in which a command would be told to end at once."""
+        until = clock() + _STRETCH_MOST_S
+        while self._term_lead_s >= self._lease.remaining() > 0.0 and clock() < until:
+            time.sleep(_STRETCH_LOOK_S)
 
     def _pass_on(self, number: int) -> None:
         if number == signal.SIGCHLD:
