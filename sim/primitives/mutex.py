@@ -13,6 +13,7 @@ from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.mutex import LockTurn
 from holdfast._core.record import LeaseRecord
 from holdfast._core.tenure import BLOCK, MARK, Turn, as_owner, left, wait_in_line
+from holdfast._core.validity import DRIFT
 from holdfast._core.waiting import Busy, Grant, request_timeout_for
 from sim.check import Belief
 from sim.driver import Process
@@ -49,6 +50,8 @@ class Lock(Thing):
         self.queue_until: dict[int, int] = {}
         #: By waiting token and line: the tenures in which others that came later were granted the lock before it.
         self.overtaken: dict[bytes, dict[str, set[str]]] = {}
+        #: When the first lease of each tenure was granted.
+        self.tenures: dict[str, float] = {}
         #: By process: when acquires there ended without a grant.
         self.left_at: dict[str, list[float]] = {}
 
@@ -56,6 +59,10 @@ class Lock(Thing):
         """A worker that waits since then is granted it: who has waited for longer elsewhere is overtaken."""
         world = self.world
         waiting = self.ledger.waiting
+        began = self.tenures.setdefault(tenure, world.now)
+        lasts_s = world.settings.tenure_ms / 1000 * (1 + 2 * DRIFT) + world.options.short_retry_s()
+        if world.options.mode == "calm-tenures" and world.now - began > lasts_s:
+            world.fail("tenure", f"{tenure} was handed on {world.now - began:.6f} s later")
         for token in [token for token in self.overtaken if token not in waiting]:
             del self.overtaken[token]
         calm = world.options.mode == "calm-tenures" and world.phase != "chaos"

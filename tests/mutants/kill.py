@@ -6,11 +6,14 @@ import sys
 import time
 
 from sim import run
+from tests.mutants.table import IN_LINES
 
 __all__: list[str] = []
 
 MODES = ("ordinary", "calm", "empty")
 #: The lock over a quorum has worlds of its own.
+#: Locks that workers of a process hand on.
+LINE_MODES = ("tenures", "calm-tenures")
 QUORUM_MODES = ("quorum-empty", "quorum")
 
 
@@ -19,6 +22,8 @@ def main(seconds: float, primitive: str) -> int:
     until = time.monotonic() + seconds
     over_quorum = primitive == "quorum"
     modes, names = (QUORUM_MODES, None) if over_quorum else (MODES, [primitive])
+    if primitive == IN_LINES:
+        modes, names = LINE_MODES, ["mutex"]
     seed = 0
     while time.monotonic() < until:
         for mode in modes:

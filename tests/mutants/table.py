@@ -28,6 +28,9 @@ class Mutant:
 ACQUIRE, RELEASE, RENEW = "_lua/acquire.lua", "_lua/release.lua", "_lua/renew.lua"
 FENCE, QUEUE, TOMBSTONE, ORDER = "_lua/fence.lua", "_lua/queue.lua", "_lua/tombstone.lua", "_lua/order.lua"
 WAITERS = "_lua/waiters.lua"
+TENURE = "_core/tenure.py"
+#: The lock, where workers of a process hand it on.
+IN_LINES = "mutex in lines"
 FAST_PATH, RETRY = "_core/fast_path.py", "_core/retry.py"
 RENEW_MANY, BATCH = "_lua/renew_many.lua", "_core/batch.py"
 WAITING, HOLD, VALIDITY = "_core/waiting.py", "_core/record.py", "_core/validity.py"
@@ -774,4 +777,68 @@ QUORUM: tuple[Mutant, ...] = tuple(
     )
 )
 
-MUTANTS = _EXCLUSIVE + FAMILY + QUORUM
+#: What is wrong where a client hands a lock on among its own.
+LINES: tuple[Mutant, ...] = tuple(
+    Mutant(what, file, old, new, IN_LINES)
+    for what, file, old, new in (
+        ("a tenure does not end", TENURE, "now >= tenure.ends_at", "False"),
+        ("a tenure is handed on beyond its block", TENURE, "tenure.fence >= tenure.last_fence", "False"),
+        ("a tenure is handed on without validity", TENURE, "hold.deadline - now >= least_s and", "True and"),
+        ("an extended lease is handed on", TENURE, "and not hold.extensions and", "and"),
+        ("a handed-on lease has its predecessor's token", TENURE, "line.tenure.fence += 1", "pass"),
+        ("a handed-on lease has a deadline of its own", "_core/exclusive.py", "else before.deadline", "else None"),
+        (
+            "a turn that leaves keeps the right",
+            TENURE,
+            "        line.settle()\n        return line.tenure",
+            "        return line.tenure",
+        ),
+        (
+            "the last turn that leaves gives nothing back",
+            TENURE,
+            "return line.tenure if line.owner is self else None",
+            "return None",
+        ),
+        ("a successor that has left keeps the right", TENURE, "        if successor.over:\n", "        if False:\n"),
+        (
+            "the last of a line does not release",
+            TENURE,
+            "            line.die()\n            return False",
+            "            line.die()\n            return True",
+        ),
+        (
+            "a repeated release hands on again",
+            TENURE,
+            "            line.owner.ring()\n            return True\n",
+            "            pass\n",
+        ),
+        (
+            "a line goes on after a loss",
+            TENURE,
+            "        if line is not None and line.owner is self:\n            line.die()",
+            "        pass",
+        ),
+        ("a pass releases another token", TENURE, "return (line.tenure.token, *", "return ('none', *"),
+        ("a pass arrives when it is sent", TENURE, "int((now - self.arrived_at) * 1_000_000)", "0"),
+        (
+            "a pass arrives before it has come",
+            TENURE,
+            "int((now - self.arrived_at) * 1_000_000)",
+            "int((now - self.arrived_at) * 3_000_000)",
+        ),
+        ("an interrupted release is forgotten", TENURE, 'if not turn.hand_on(float("inf")):', "if False:"),
+        (
+            "a grant is lost behind an interruption",
+            TENURE,
+            "            if type(got) is Grant:\n",
+            "            if False:\n",
+        ),
+        ("a pass does not release", ACQUIRE, "  redis.call('DEL', lock)\n  if redis", "  if redis"),
+        ("a pass releases what others hold", ACQUIRE, "redis.call('GET', lock) == ARGV[8] and", "true and"),
+        ("a block is one fencing token", FENCE, "FENCE_BLOCK = 1024", "FENCE_BLOCK = 1"),
+        ("a repeat is told the end of its block", FENCE, "last and last + 1 - fences_of(token)", "last and last"),
+        ("a block that is given back may be another's", RELEASE, "redis.call('GET', KEYS[2]) == ARGV[6]", "true"),
+    )
+)
+
+MUTANTS = _EXCLUSIVE + FAMILY + QUORUM + LINES

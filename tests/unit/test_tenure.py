@@ -1,0 +1,165 @@
+"""The line of a lock inside of a client: who has the right, and when it is handed on without the server."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast._core.effects import Now, Spawn
+from holdfast._core.keys import lock_keys
+from holdfast._core.mutex import LockTurn
+from holdfast._core.record import RENEWAL, LeaseRecord
+from holdfast._core.settings import DEFAULT
+from holdfast._core.tenure import BLOCK, MARK, Line, Lines, Turn, release_in_line
+
+SETTINGS = DEFAULT._replace(tenure_ms=2.0)
+TTL_MS = 30_000
+
+
+async def _nothing(*_: Any) -> Any:
+    return 1
+
+
+def lines() -> Lines:
+    return Lines(SETTINGS, nullcontext())
+
+
+def joined(of: Lines, token: str, now: float = 0.0) -> Turn:
+    turn = Turn(token, now)
+    turn.join(of, "lock")
+    return turn
+
+
+def hold(turn: Turn, fence: int = 1, now: float = 0.0, ttl_ms: int = TTL_MS) -> LeaseRecord:
+    """The turn is granted the lock by the server."""
+    turn.got_at = now
+    assert turn.line is not None
+    turn.begin(turn.token, fence)
+    turn.line.hold = LeaseRecord("lock", turn.token, fence, ttl_ms, now, _nothing, _nothing)
+    return turn.line.hold
+
+
+def marked(of: Lines) -> tuple[Line, Turn, Turn, LeaseRecord]:
+    """A line whose owner was granted a block, and another turn behind it."""
+    first, second, third = joined(of, "a:1:1"), joined(of, "a:1:2"), joined(of, "a:1:3")
+    hold(first)
+    assert first.hand_on(0.0) and second.line is not None
+    second.passed()
+    return second.line, second, third, hold(second)
+
+
+def test_the_block_is_as_long_as_the_scripts_say() -> None:
+    text = (Path(holdfast.__file__).parent / "_lua" / "fence.lua").read_text(encoding="utf-8")
+    assert f"local FENCE_BLOCK = {BLOCK}\n" in text and f"== '{MARK}'" in text
+
+
+def test_the_first_asks_with_a_plain_token_and_the_others_with_a_marked_one() -> None:
+    of = lines()
+    first, second = joined(of, "a:1:1"), joined(of, "a:1:2")
+    assert (first.first, first.token, second.first, second.token) == (True, "a:1:1", False, "a:1:2+")
+    assert first.is_called() and not second.is_called()
+
+
+def test_one_that_is_alone_releases_at_the_server() -> None:
+    of = lines()
+    first = joined(of, "a:1:1")
+    hold(first)
+    assert not first.hand_on(0.0) and not of, "nothing is left"
+    assert first.line is not None and first.line.hold is None, "nor kept alive by a circle"
+
+
+def test_what_has_no_block_is_passed() -> None:
+    of = lines()
+    first, second = joined(of, "a:1:1"), joined(of, "a:1:2")
+    hold(first)
+    assert first.hand_on(0.0)
+    assert second.is_called() and second.passes() == ("a:1:1", "", "")
+    assert first.passes() == (), "who has no right releases nothing"
+
+
+def test_what_has_a_block_is_handed_on_until_the_tenure_is_over() -> None:
+    line, second, third, _ = marked(lines())
+    assert line.lasts(0.0019) and not line.lasts(0.002)
+    assert second.hand_on(0.001) and third.is_called()
+    assert line.tenure is not None and not line.tenure.over
+    assert line.tenure.block == (BLOCK, 1)
+
+
+@pytest.mark.parametrize("doubt", ["time", "block", "validity", "extended", "clock"])
+def test_in_doubt_it_is_passed(doubt: str) -> None:
+    line, second, third, record = marked(lines())
+    assert line.tenure is not None
+    now = 0.001
+    if doubt == "time":
+        now = 0.0021
+    elif doubt == "block":
+        line.tenure.fence = line.tenure.last_fence
+    elif doubt == "validity":
+        record.end_by(now + SETTINGS.claim_ms / 2000 - 0.001)
+    elif doubt == "extended":
+        assert record.extending(TTL_MS, 0.0) != RENEWAL
+    else:
+        record.lasts(10 * TTL_MS)
+    assert second.hand_on(now) and third.is_called()
+    assert line.tenure.over and third.passes() == (second.token, BLOCK, line.tenure.fence)
+
+
+def test_a_release_that_is_repeated_does_nothing() -> None:
+    line, second, third, _ = marked(lines())
+    assert second.hand_on(0.001) and second.hand_on(0.1)
+    assert line.owner is third and line.tenure is not None and not line.tenure.over
+
+
+def test_one_that_has_left_is_passed_over() -> None:
+    of = lines()
+    turns = [joined(of, f"a:1:{number}") for number in range(4)]
+    hold(turns[0])
+    assert turns[1].leave() is None
+    assert turns[0].hand_on(0.0) and turns[2].is_called()
+    assert turns[2].leave() is None and turns[3].is_called(), "what it had goes on"
+    assert turns[3].passes() == ("a:1:0", "", "")
+    back = turns[3].leave()
+    assert back is not None and back.token == "a:1:0" and not of, "the last one gives it back"
+
+
+def test_who_leaves_while_it_is_made_the_owner_is_noticed() -> None:
+    of = lines()
+    first, second, third = joined(of, "a:1:1"), joined(of, "a:1:2"), joined(of, "a:1:3")
+    hold(first)
+    second.bell = lambda: setattr(second, "over", True)  # it leaves, and has looked before it was made the owner
+    assert first.hand_on(0.0) and third.is_called()
+
+
+def test_a_loss_ends_the_line() -> None:
+    of = lines()
+    first, second = joined(of, "a:1:1"), joined(of, "a:1:2")
+    hold(first)
+    first.lost()
+    assert second.is_called() and not of and not first.hand_on(0.0)
+    assert second.line is not None
+    second.join(of, second.line.key)
+    assert second.first and second.is_called(), "and the next one begins anew"
+
+
+@pytest.mark.parametrize("followed", [False, True])
+def test_an_interrupted_release_is_not_forgotten(followed: bool) -> None:
+    of = lines()
+    first = joined(of, "a:1:1")
+    hold(first)
+    second = joined(of, "a:1:2") if followed else None
+    protocol = release_in_line(first, LockTurn(lock_keys("holdfast", "x"), "a:1:1", TTL_MS))
+    assert type(protocol.send(None)) is Now
+    if second is None:
+        spawned: Any = protocol.throw(KeyboardInterrupt())
+        assert type(spawned) is Spawn
+        spawned.protocol.close()
+        with pytest.raises(KeyboardInterrupt):
+            protocol.send(None)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            protocol.throw(KeyboardInterrupt())
+        assert second.passes() == ("a:1:1", "", "")
