@@ -9,8 +9,7 @@ A script with a new form of reply says so here, too (see the head of its `.lua` 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from holdfast._core.effects import Reply, Wake
 from holdfast._core.failure import RequestFailed
@@ -284,16 +283,7 @@ def refusal_of(reply: Reply) -> Refusal:
     return Refusal(reply[0], reply[1] if len(reply) > 1 else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Vote:
-    """The answer of a member of a quorum. Which of the fields says something depends on `kind`."""
-
-    GRANTED: ClassVar = 1
-    TAKEN: ClassVar = 0
-    TOMBSTONE: ClassVar = -1
-    RESTARTED: ClassVar = -2
-    NO_MASTER: ClassVar = -3
-
+class _VoteFields(NamedTuple):
     kind: int
     fence: int = 0
     time_us: int = 0
@@ -304,6 +294,18 @@ class Vote:
     #: Until it votes again; -1: its uptime is a secret.
     votes_in_ms: int = -1
     role: str = ""
+
+
+class Vote(_VoteFields):
+    """The answer of a member of a quorum. Which of the fields says something depends on `kind`."""
+
+    __slots__ = ()
+
+    GRANTED = 1
+    TAKEN = 0
+    TOMBSTONE = -1
+    RESTARTED = -2
+    NO_MASTER = -3
 
 
 def vote_of(reply: Reply) -> Vote:
