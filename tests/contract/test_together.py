@@ -11,7 +11,9 @@ import redis
 
 import holdfast.asyncio
 from holdfast import embedded
+from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import EACH_MAX
+from holdfast._lua import SCRIPTS
 from holdfast.errors import AcquireTimeout, ServerError
 from testbed.proxy import Proxy
 
@@ -272,3 +274,19 @@ def test_one_call_is_for_few_enough_locks(server: embedded.Server, look: Any, un
         assert max(counts) == 4 * EACH_MAX
 
     run(server.url, test)
+
+
+def test_requests_that_come_late_do_nothing(server: embedded.Server, look: Any, unique_name: str) -> None:
+    """An acquire after its token was given back, a release after another client has the lock."""
+    keys = [lock_keys("holdfast", name) for name in names_of(unique_name)[:3]]
+    acquire, release = SCRIPTS["acquire_each"].text, SCRIPTS["release_each"].text
+    for each in keys[:2]:
+        undone = [f"late:1:{each.name}", 86_400_000, 2_000, "holdfast:inbox:", 60_000]
+        look.eval(SCRIPTS["release"].text, 4, *each.all, *undone)
+    look.set(keys[2].lock, "another", px=60_000)
+    tokens = [f"late:1:{each.name}" for each in keys]
+    all_keys = [key for each in keys for key in each.all]
+    assert look.eval(acquire, len(all_keys), *all_keys, 30_000, 86_400_000, *tokens) == [0, 0, 0]
+    held = [key for each in keys for key in (each.lock, each.queue)]
+    assert look.eval(release, len(held), *held, *tokens) == [0, 0, 0]
+    assert [look.get(each.lock) for each in keys] == [None, None, "another"]

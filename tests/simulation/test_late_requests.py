@@ -545,6 +545,9 @@ def test_every_request_that_a_lease_can_make_is_in_a_story() -> None:
         for line in told(name, None).trace:
             seen.add(line.split()[4])
     others = {
+        "acquire_each": "as `acquire` where no token was given back; tests/contract/test_together.py",
+        "release_each": "as `release` where nobody waits; tests/contract/test_together.py",
+        "renew_many": "runs each lease's own script, which is in one",
         "barrier_move": "a barrier grants no lease",
         "barrier_wait": "a barrier grants no lease",
         "gate_move": "an event or latch grants no lease",

@@ -377,7 +377,7 @@ MUTANTS: dict[str, tuple[Any, str, str, str, Scenario]] = {
     "both a release and a loss may end a lease": (
         *(
             LeaseRecord,
-            "_end",
+            "mark_released",
             "    except AttributeError:\n        return False",
             "    except AttributeError:\n        pass",
         ),
