@@ -38,6 +38,7 @@ __all__ = [
     "explains_options",
     "options_of",
     "refuse_keywords",
+    "tenure_ms_of",
     "timeout_of",
     "ttl_ms_of",
 ]
@@ -46,6 +47,8 @@ Duration: TypeAlias = "float | int | timedelta"
 
 #: Below this a lease would end before a renewal could come through.
 TTL_MIN_S = 0.01
+#: Others wait meanwhile, and more than a few ms gain nothing.
+TENURE_MAX_S = 0.1
 #: A year: a longer one is almost certainly ms passed as s.
 TTL_MAX_S = 365 * 86_400
 #: Ten years: the calls that wait take no more than some hundred.
@@ -90,6 +93,15 @@ def ttl_ms_of(ttl: object, argument: str = "ttl") -> int:
     if not TTL_MIN_S <= seconds <= TTL_MAX_S:
         raise ConfigurationError(argument, ttl, allowed)
     return _whole_ms(seconds)
+
+
+def tenure_ms_of(tenure: object) -> float:
+    """For how long a client hands a lock on among its own, in ms."""
+    allowed = f"seconds (int or float) or a timedelta, from 0 to {TENURE_MAX_S}"
+    seconds = _seconds("tenure", tenure, allowed)
+    if not 0 <= seconds <= TENURE_MAX_S:
+        raise ConfigurationError("tenure", tenure, allowed)
+    return seconds * 1000
 
 
 def timeout_of(timeout: object, argument: str = "timeout") -> float | None:

@@ -1,0 +1,89 @@
+"""Tenures: acquires of one client wait for each other there, and hand the lock on without the server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import holdfast
+from testbed.waiting import eventually
+from tests.support.faces import Face
+
+WORKERS = 6
+ROUNDS = 30
+
+
+@pytest.mark.parametrize("tenure", [0.0, 0.002, 0.05])
+def test_one_holds_at_a_time_and_tokens_grow(face: Face, url: str, unique_name: str, tenure: float) -> None:
+    clients = [face.connect(url, tenure=tenure) for _ in range(2)]
+    inside: list[int] = []
+    tokens: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(ROUNDS):
+            with clients[number % 2].lock(unique_name) as lease:
+                inside.append(number)
+                assert inside == [number]
+                lease.ensure_held()
+                tokens.append(int(lease.fencing_token))
+                inside.remove(number)
+
+    for worker in [face.start(work, number) for number in range(WORKERS)]:
+        worker.result(60)
+    assert len(tokens) == WORKERS * ROUNDS
+    assert tokens == sorted(set(tokens))
+
+
+def test_it_is_handed_on_without_the_server(face: Face, url: str, raw: Any, unique_name: str) -> None:
+    locks = face.connect(url, tenure=0.1)
+    lease = locks.lock(unique_name).acquire()
+    seen: list[str] = []
+
+    def take() -> None:
+        with locks.lock(unique_name) as mine:
+            seen.append(mine.token)
+
+    workers = [face.start(take) for _ in range(4)]
+    eventually(lambda: sum(len(line.waiters) for line in lines_of(locks)) == 4)
+    lease.release()
+    for worker in workers:
+        worker.result(30)
+    assert lease.token not in seen and len(set(seen)) < 4, "tenures of several leases"
+    eventually(lambda: not raw.exists(f"holdfast:{{{unique_name}}}"))
+
+
+def lines_of(locks: Any) -> list[Any]:
+    session = locks._session
+    drivers = [session.driver] if hasattr(session, "driver") and not hasattr(session, "drivers") else session.drivers
+    return [line for driver in drivers for line in driver.lines.values()]
+
+
+def test_one_that_gives_up_leaves_the_others_their_turn(face: Face, url: str, unique_name: str) -> None:
+    locks = face.connect(url, tenure=0.1)
+    lease = locks.lock(unique_name).acquire()
+    with pytest.raises(holdfast.AcquireTimeout):
+        face.start(lambda: locks.lock(unique_name).acquire(timeout=0.05)).result(30)
+    patient = face.start(lambda: locks.lock(unique_name).acquire(timeout=30).release())
+    eventually(lambda: any(line.waiters for line in lines_of(locks)))
+    lease.release()
+    patient.result(30)
+
+
+def test_a_client_that_is_closed_ends_the_waiting(face: Face, url: str, raw: Any, unique_name: str) -> None:
+    locks = face.connect(url, tenure=0.1)
+    held = locks.lock(unique_name).acquire()
+    waiting = [face.start(lambda: locks.lock(unique_name).acquire()) for _ in range(3)]
+    eventually(lambda: sum(len(line.waiters) for line in lines_of(locks)) == 3)
+    locks.close()
+    for each in waiting:
+        with pytest.raises(holdfast.ClientClosed):
+            each.result(30)
+    assert held.state is holdfast.LeaseState.LOST
+    assert not raw.exists(f"holdfast:{{{unique_name}}}")
+
+
+@pytest.mark.parametrize("value", [-1, 0.11, True, "0.002", float("nan")])
+def test_what_is_no_tenure_is_refused(face: Face, url: str, value: object) -> None:
+    with pytest.raises(holdfast.ConfigurationError, match="tenure"):
+        face.connect(url, tenure=value)
