@@ -76,8 +76,9 @@ class Unconfirmed:
         """The reply to an acquire. Not with others of this turn, which may be sent before."""
         packed = first.packed(token)
         reply = await node.submit(packed, request_timeout_s, first.script)
-        if reply[0] != 1 and not released.done():
-            # The release's script had to be loaded first, so that it came later.
+        if reply[0] != 1:
+            # The release may have been carried out later, where its script had to be loaded first. Both answers may
+            # have come in one piece, so that it does not matter whether the release's is there by now.
             await asyncio.wait([released])
             reply = await node.submit(packed, request_timeout_s, first.script)
         return reply
