@@ -63,6 +63,10 @@ def complaint(what: str, scene: Scene, error: BaseException | None, kinds: Any, 
     """What is wrong with an error."""
     if way_out.startswith("is this") and isinstance(error, holdfast.OutcomeUnknown):
         way_out = ""  # asyncio: the nonsense was told to another one on the same connection
+    elif isinstance(error, holdfast.ServerUnreachable) and "another answer on this connection made no sense" in str(
+        error
+    ):
+        way_out = ""  # the same, for a request that changes nothing when it is repeated
     elif what == "CountDownLatch.wait" and isinstance(error, holdfast.OutcomeUnknown | holdfast.ServerUnreachable):
         way_out = ""  # it waits for 50 ms only, which may be over before there is a connection and an answer
     elif not isinstance(error, kinds):

@@ -197,7 +197,10 @@ class Watchdog(Worker):
         while self._new_owed:
             asked = self._new_owed.pop()
             self._owed.add(asked)
-            selector.register(asked.wire.sock, selectors.EVENT_READ, asked)
+            try:
+                selector.register(asked.wire.sock, selectors.EVENT_READ, asked)
+            except ValueError:
+                pass  # closed meanwhile, as reading it finds
             self._read_owed(selector, asked)
         while self._to_check:
             self._ping(self._to_check.pop())
