@@ -194,14 +194,7 @@ class Watchdog(Worker):
             node, wire = self._new.pop()
             selector.register(wire.sock, selectors.EVENT_READ, (node, wire))
             self._read(selector, node, wire)  # TLS may have read ahead
-        while self._new_owed:
-            asked = self._new_owed.pop()
-            self._owed.add(asked)
-            try:
-                selector.register(asked.wire.sock, selectors.EVENT_READ, asked)
-            except ValueError:
-                pass  # closed meanwhile, as reading it finds
-            self._read_owed(selector, asked)
+        self._adopt_new(selector)
         while self._to_check:
             self._ping(self._to_check.pop())
         # The promise about when we look next is made before looking at the schedule, so that nothing falls between.
@@ -257,6 +250,16 @@ class Watchdog(Worker):
                 due = driver.schedule.due(clock())
             if due:
                 driver.renew(due)
+
+    def _adopt_new(self, selector: selectors.BaseSelector) -> None:
+        while self._new_owed:
+            asked = self._new_owed.pop()
+            self._owed.add(asked)
+            try:
+                selector.register(asked.wire.sock, selectors.EVENT_READ, asked)
+            except ValueError:
+                pass  # closed meanwhile, as reading it finds
+            self._read_owed(selector, asked)
 
     def _read_owed(self, selector: selectors.BaseSelector, asked: PendingReply) -> None:
         sock = asked.wire.sock
