@@ -7,11 +7,13 @@ tests use names of their own (``unique_name``) and flush nothing. A test that hu
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
 import signal
 import subprocess
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -111,6 +113,18 @@ def nothing_left(valkey_server: embedded.Server, unique_name: str) -> Iterator[N
         found = leaks.wrong_keys(look, f"*{unique_name}*", gone_max=10_000)
     assert [each for each in found if not each.startswith("left: ")] == []
     leaks.check(before, objects=False)
+
+
+@pytest.fixture
+def torn_handshakes() -> Iterator[None]:
+    """Let go of what CPython leaves open where a peer has gone before a TLS handshake begins (`SSLSocket._create`).
+
+    As `nothing_left`: with `usefixtures`, so that it comes last.
+    """
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture

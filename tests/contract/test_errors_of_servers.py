@@ -186,6 +186,7 @@ def test_a_database_that_there_is_not(face: Face, server: embedded.Server) -> No
     assert "out of range" in str(error)
 
 
+@pytest.mark.usefixtures("torn_handshakes")
 def test_raw_errors_of_redis_py_do_not_come_through(face: Face) -> None:
     """TLS to a port that speaks none, and the reverse, are said in our words."""
     with embedded.server(port=0) as server:

@@ -95,6 +95,7 @@ STRANGERS: dict[str, tuple[Talk, str, str]] = {
 }
 
 
+@pytest.mark.usefixtures("torn_handshakes")
 @pytest.mark.parametrize("what", STRANGERS)
 def test_strangers(face: Face, what: str) -> None:
     talk, url, says = STRANGERS[what]
@@ -156,6 +157,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("torn_handshakes")
 def test_a_certificate_that_is_not_trusted(face: Face, certificate: Path) -> None:
     import ssl
 

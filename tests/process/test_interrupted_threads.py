@@ -212,6 +212,8 @@ def test_signals_at_random_moments_leave_nothing(bench: Bench) -> None:
         entered(lambda name: bench.locks.semaphore(name, permits=2)),
         entered(lambda name: bench.locks.rwlock(name).read()),
     ]
+    for action in actions:
+        action(name_for("signals"))  # imports what it needs: a signal while that is compiled is a SystemError
     choice = random.Random(11)
     armed = False
 
