@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "IDIOM",
     "OURS",
     "PEERS",
-    "STRICT",
+    "TENURE",
     "TTL_MS",
     "UNCONFIRMED",
     "Inside",
@@ -41,7 +41,7 @@ TTL_MS = 30_000
 
 #: With one object for all turns; as the README does, `with locks.lock(name)`; every turn by way of the server.
 UNCONFIRMED = "holdfast, release not waited for"
-OURS, IDIOM, STRICT = "holdfast", "holdfast, as in the README", "holdfast, strict"
+OURS, IDIOM, TENURE = "holdfast", "holdfast, as in the README", "holdfast, tenure of 2 ms"
 #: What one process could do by itself.
 FIFO = "in-process FIFO"
 
@@ -93,10 +93,12 @@ class Peer(Protocol):
 class Holdfast:
     """This project, with one object for all turns."""
 
+    options: ClassVar[dict[str, Any]] = {}
+
     def __init__(self, url: str) -> None:
         import holdfast
 
-        self._locks = holdfast.connect(url, ttl=TTL_MS / 1000)
+        self._locks = holdfast.connect(url, ttl=TTL_MS / 1000, **self.options)
 
     def pair(self, name: str) -> Pair:
         return self._locks.lock(name).acquire, lambda lease: lease.release()
@@ -130,13 +132,10 @@ class Idiom(Holdfast):
         return within
 
 
-class Strict(Holdfast):
-    """Every turn by way of the server, in the order of arrival there."""
+class Tenure(Idiom):
+    """Its threads hand a lock on among themselves for a short while."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        session = self._locks._session
-        session.settings = session.settings._replace(tenure_ms=0)
+    options: ClassVar[dict[str, Any]] = {"tenure": 0.002}
 
 
 def roomy(url: str) -> Any:
@@ -300,7 +299,7 @@ PEERS: dict[str, Callable[[str], Peer]] = {
     OURS: Holdfast,
     UNCONFIRMED: Unconfirmed,
     IDIOM: Idiom,
-    STRICT: Strict,
+    TENURE: Tenure,
     "redis-py Lock": RedisPy,
     "python-redis-lock": PythonRedisLock,
 }

@@ -7,12 +7,12 @@ import collections
 import hashlib
 import os
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 import hiredis
 
-from bench.peers import CHECKED_DELETE, FIFO, FLOOR, OURS, TTL_MS, packed
+from bench.peers import CHECKED_DELETE, FIFO, FLOOR, OURS, TENURE, TTL_MS, packed
 
 __all__ = ["PEERS", "Pair", "Peer"]
 
@@ -30,16 +30,24 @@ class Peer(Protocol):
 class Holdfast:
     """This project."""
 
+    options: ClassVar[dict[str, Any]] = {}
+
     def __init__(self, url: str) -> None:
         import holdfast.asyncio
 
-        self._locks = holdfast.asyncio.connect(url, ttl=TTL_MS / 1000)
+        self._locks = holdfast.asyncio.connect(url, ttl=TTL_MS / 1000, **self.options)
 
     async def pair(self, name: str) -> Pair:
         return self._locks.lock(name).acquire, lambda lease: lease.release()
 
     async def close(self) -> None:
         await self._locks.close()
+
+
+class Tenure(Holdfast):
+    """Its tasks hand a lock on among themselves for a short while."""
+
+    options: ClassVar[dict[str, Any]] = {"tenure": 0.002}
 
 
 class RedisPy:
@@ -179,5 +187,6 @@ PEERS: dict[str, Callable[[str], Peer]] = {
     "BLPOP floor": HandoffFloor,
     FIFO: Fifo,
     OURS: Holdfast,
+    TENURE: Tenure,
     "redis-py Lock": RedisPy,
 }
