@@ -32,6 +32,7 @@ from holdfast._core.effects import AwaitTurn, Now, Protocol, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import Settings
+from holdfast._core.snapshot import snapshot
 from holdfast._core.waiting import Acquisition, Busy, Grant
 
 __all__ = [
@@ -92,7 +93,7 @@ class Lines(dict[object, "Line"]):
 
     def wake_all(self) -> None:
         """Let all that wait look: the client is closed."""
-        for line in snapshot(self):
+        for line in snapshot(self.values()):
             line.wake_all()
 
 
@@ -296,15 +297,6 @@ class TenureLease(LeaseRecord):
     def lose_again(self, reason: str) -> None:
         super().lose_again(reason)
         self.turn.lost()
-
-
-def snapshot(items: Any) -> list[Any]:
-    """What is in a collection at this moment, while other threads change it."""
-    while True:
-        try:
-            return list(items.values() if isinstance(items, dict) else items)
-        except RuntimeError:
-            pass  # its size has changed meanwhile
 
 
 async def wait_in_line(turn: Turn, ask: Ask, give_back: GiveBack, timeout_s: float | None, ttl_ms: int) -> Grant | Busy:

@@ -13,12 +13,13 @@ from typing import Any
 from holdfast._core.abandon import abandon
 from holdfast._core.effects import Call, Command, Effect, Now, Protocol, Random, Sleep, Spawn, Unlisten
 from holdfast._core.failure import RequestFailed
+from holdfast._core.snapshot import snapshot
 from holdfast._drivers.teller import report
 from holdfast._drivers.worker import Worker
 from holdfast._transport.clock import clock
 from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node
-from holdfast._transport.waits import Mailbox, Pulse, snapshot
+from holdfast._transport.waits import Mailbox, Pulse
 from holdfast.errors import CannotStartThread
 
 __all__ = ["Background"]
@@ -105,7 +106,7 @@ class Background(Worker):
 
     def all(self) -> list[Background]:
         """It, and its lanes."""
-        return [self, *snapshot(self._lanes)]
+        return [self, *snapshot(self._lanes.values())]
 
     def hand_over(self, last: bool) -> list[tuple[Protocol[None], Effect[Any] | None]]:
         """End the threads after their present steps; what is left is the caller's to do, and what is added later.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from holdfast._transport.waits import Flag, snapshot
+from holdfast._core.snapshot import snapshot
+from holdfast._transport.waits import Flag
 
 __all__ = ["Cancel"]
 
@@ -34,7 +35,7 @@ class Cancel(threading.Event):
     def set(self) -> None:
         """Cancel those that wait, and all that come later."""
         self._cancelled.set()
-        for watcher in snapshot(self._watchers):
+        for watcher in snapshot(self._watchers.values()):
             watcher()
 
     def is_set(self) -> bool:

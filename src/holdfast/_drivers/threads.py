@@ -43,6 +43,7 @@ from holdfast._core.fast_path import Contention, replay
 from holdfast._core.record import LeaseRecord, LeaseState, Order, Schedule
 from holdfast._core.replies import wake_of
 from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import Lines, Turn
 from holdfast._core.waiting import Busy, Grant, granted, released, within
 from holdfast._drivers import closing
@@ -65,7 +66,7 @@ from holdfast._transport.pack import PreparedRequest
 from holdfast._transport.pending import PendingReply
 from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node, Wire
-from holdfast._transport.waits import Bell, Flag, Mailbox, snapshot
+from holdfast._transport.waits import Bell, Flag, Mailbox
 from holdfast.errors import ClientClosed, ConfigurationError, HoldfastError
 
 __all__ = ["Cancelled", "ThreadDriver"]
@@ -589,7 +590,7 @@ class ThreadDriver:
         self._ask_all_waiters()
 
     def _ask_all_waiters(self) -> None:
-        for wakes in snapshot(self._waiters):
+        for wakes in snapshot(self._waiters.values()):
             wakes.put(Wake(Wake.ASK))
 
     def deliver(self, reply: Reply) -> None:
@@ -818,7 +819,7 @@ class ThreadDriver:
 
     def busy(self) -> bool:
         """Whether a request is under way."""
-        inboxes = snapshot(self._inbox_of)
+        inboxes = snapshot(self._inbox_of.values())
         return any(wire not in inboxes for node in self.topology.nodes() for wire in node.in_use())
 
     def cut_off(self) -> None:

@@ -21,6 +21,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import confirm
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import FITS
+from holdfast._core.snapshot import snapshot
 from holdfast._core.waiting import released
 from holdfast._lua import Script
 from holdfast._transport.clock import clock
@@ -28,7 +29,7 @@ from holdfast._transport.pack import PreparedRequest
 from holdfast._transport.pending import PendingReply
 from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node, Wire
-from holdfast._transport.waits import Flag, snapshot
+from holdfast._transport.waits import Flag
 
 __all__ = ["LOOK_S", "Unconfirmed"]
 
@@ -122,7 +123,7 @@ class Unconfirmed:
         None: of any key that has something under way; all of that is seen to.
         """
         if key is None:
-            for each in snapshot(self.sent):
+            for each in snapshot(self.sent.values()):
                 self.claim_and_read(each.first.key)
             return None
         sent = self.sent.get(key)
@@ -169,7 +170,7 @@ class Unconfirmed:
     def look(self) -> None:
         """Have the watchdog read what no acquire has come for; in its thread."""
         now = clock()
-        for sent in snapshot(self.sent):
+        for sent in snapshot(self.sent.values()):
             if now - sent.sent_at >= LOOK_S and sent.claim():
                 wire, first = sent.wire, sent.first
                 try:
@@ -188,7 +189,7 @@ class Unconfirmed:
 
     def finish(self, until: float) -> None:
         """See to all of them: what is not answered by then is repeated in the background."""
-        for sent in snapshot(self.sent):
+        for sent in snapshot(self.sent.values()):
             if sent.claim():
                 self._end(sent, self._answer(sent, until - clock()))
             elif sent.claimer == threading.get_ident():

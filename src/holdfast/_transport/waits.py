@@ -18,25 +18,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from holdfast._core.snapshot import snapshot
 from holdfast._transport.clock import clock
 
-__all__ = ["SLICE_S", "Bell", "Flag", "Mailbox", "Pulse", "snapshot"]
+__all__ = ["SLICE_S", "Bell", "Flag", "Mailbox", "Pulse"]
 
 T = TypeVar("T")
-V = TypeVar("V")
 
 #: No wait lasts longer than this before the clock is looked at again, s: it may count time asleep, and it bounds what a
 #: wake-up that got lost costs.
 SLICE_S = 1.0
-
-
-def snapshot(mapping: dict[Any, V]) -> list[V]:
-    """The values at this moment, while other threads change the dictionary."""
-    while True:
-        try:
-            return list(mapping.values())
-        except RuntimeError:  # its size changed under us
-            pass
 
 
 def _silent_bell() -> Any:
@@ -123,7 +114,7 @@ class Pulse:
     def ring(self) -> None:
         """Wake them all."""
         if self._bells:
-            for bell in snapshot(self._bells):
+            for bell in snapshot(self._bells.values()):
                 bell.ring()
 
     def wait(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
