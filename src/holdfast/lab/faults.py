@@ -216,13 +216,8 @@ async def _near_ttl(stage: Stage, variant: str) -> bool:
     return True
 
 
-async def _pause_before_write(stage: Stage, variant: str) -> bool:
-    stage.checks_fences = variant != UNCHECKED
-    a, b, c = await cast(stage, stage.short_ms)
-    await enter(a)
-    await a.do("read")
-    await a.do("look")
-    stage.fault("A has looked at its lease, and is stopped (SIGSTOP) before it writes")
+async def _stopped_for_its_ttl(stage: Stage, a: Actor, b: Actor, c: Actor) -> bool:
+    """A sleeps inside until its time is over and B may have got in, and then goes on."""
     await a.stop()
     b.start_acquire()
     if await stage.through_expiry(b, a.ttl_ms):
@@ -231,6 +226,16 @@ async def _pause_before_write(stage: Stage, variant: str) -> bool:
     await a.finish()
     await epilogue(stage, b, c)
     return True
+
+
+async def _pause_before_write(stage: Stage, variant: str) -> bool:
+    stage.checks_fences = variant != UNCHECKED
+    a, b, c = await cast(stage, stage.short_ms)
+    await enter(a)
+    await a.do("read")
+    await a.do("look")
+    stage.fault("A has looked at its lease, and is stopped (SIGSTOP) before it writes")
+    return await _stopped_for_its_ttl(stage, a, b, c)
 
 
 async def _crash_holding(stage: Stage, variant: str) -> bool:
@@ -308,14 +313,7 @@ async def _pause_holding(stage: Stage, variant: str) -> bool:
     await enter(a)
     await a.do("read")
     stage.fault("A is stopped (SIGSTOP) inside the section")
-    await a.stop()
-    b.start_acquire()
-    if await stage.through_expiry(b, a.ttl_ms):
-        await b.count()
-    a.resume()
-    await a.finish()
-    await epilogue(stage, b, c)
-    return True
+    return await _stopped_for_its_ttl(stage, a, b, c)
 
 
 async def _client_clocks(stage: Stage, variant: str) -> bool:

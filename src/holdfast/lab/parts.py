@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from holdfast.lab.proxy import Request
+from holdfast.lab.proxy import Listener, Request
 from holdfast.lab.servers import LabServer
 from holdfast.lab.stage import Actor, CannotRun, Stage
 
@@ -118,7 +118,7 @@ async def on_a_bare_majority(stage: Stage, a: Actor) -> bool:
     stage.fault(f"A reaches {majority} of {len(stage.servers)} servers only", lasting=True)
     for link in a.links[majority:]:
         link.refusing = True
-        await link.cut()
+        await link.end_connections()
     a.start_acquire()
     if await stage.enters(a):
         await a.do("read")
@@ -139,41 +139,17 @@ async def beside(stage: Stage, a: Actor, b: Actor, c: Actor) -> None:
     await epilogue(stage, b, c)
 
 
-class Relay:
+class Relay(Listener):
     """The wire from a replica to its master; can be cut so that nothing passes any more."""
 
     def __init__(self, master: LabServer) -> None:
+        super().__init__()
         self._master = master
         self._flowing = asyncio.Event()
         self._flowing.set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._listener: asyncio.Server | None = None
-        self.port = 0
-
-    async def open(self) -> None:
-        self._listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = self._listener.sockets[0].getsockname()[1]
 
     def cut(self) -> None:
         self._flowing.clear()
-
-    async def close(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(self._serve(reader, writer))
-        self._tasks.add(task)
-
-        def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            writer.close()
-
-        task.add_done_callback(ended)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

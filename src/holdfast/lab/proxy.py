@@ -23,7 +23,7 @@ from holdfast.lab.resp import Frames, Push
 if TYPE_CHECKING:
     from holdfast.lab.servers import LabServer
 
-__all__ = ["Link", "Request"]
+__all__ = ["Link", "Listener", "Request"]
 
 #: Sent while a connection is set up; no step of any lock.
 _HOUSEKEEPING = frozenset(
@@ -69,26 +69,11 @@ class Fate(Exception):
 Hook = Callable[[Request], Awaitable[None]]
 
 
-class Link:
-    """From one client to one server. Faults: `refusing`, `delay_s`, `before` and `after` hooks.
+class Listener:
+    """A port of loopback; each connection that it accepts is served in a task of its own."""
 
-    A hook may wait (the request, or the reply, is held meanwhile) or raise `Link.swallow` (it vanishes) or
-    `Link.reset` (the connection ends with RST).
-    """
-
-    swallow = Fate("reply lost")
-    reset = Fate("connection reset")
-
-    def __init__(self, client: str, server: LabServer, report: Callable[[Request], None]) -> None:
-        self.client = client
-        self.server = server
-        self.refusing = False
-        self.delay_s = 0.0
-        self.before: Hook | None = None
-        self.after: Hook | None = None
+    def __init__(self) -> None:
         self.port = 0
-        self._report = report
-        self._closed = False
         self._listener: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -99,20 +84,16 @@ class Link:
     async def close(self) -> None:
         if self._listener is not None:
             self._listener.close()
-        self._closed = True
-        await self.cut()
+        await self.end_connections()
 
-    async def cut(self) -> None:
-        """End all connections that are open now."""
+    async def end_connections(self) -> None:
+        """End all that are open now."""
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.refusing or self._closed:
-            writer.transport.abort()
-            return
         task = asyncio.ensure_future(self._serve(reader, writer))
         self._tasks.add(task)
 
@@ -122,6 +103,41 @@ class Link:
             writer.close()
 
         task.add_done_callback(ended)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        raise NotImplementedError
+
+
+class Link(Listener):
+    """From one client to one server. Faults: `refusing`, `delay_s`, `before` and `after` hooks.
+
+    A hook may wait (the request, or the reply, is held meanwhile) or raise `Link.swallow` (it vanishes) or
+    `Link.reset` (the connection ends with RST).
+    """
+
+    swallow = Fate("reply lost")
+    reset = Fate("connection reset")
+
+    def __init__(self, client: str, server: LabServer, report: Callable[[Request], None]) -> None:
+        super().__init__()
+        self.client = client
+        self.server = server
+        self.refusing = False
+        self.delay_s = 0.0
+        self.before: Hook | None = None
+        self.after: Hook | None = None
+        self._report = report
+        self._closed = False
+
+    async def close(self) -> None:
+        self._closed = True
+        await super().close()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.refusing or self._closed:
+            writer.transport.abort()
+            return
+        super()._accept(reader, writer)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
