@@ -20,20 +20,28 @@ def raw(server: embedded.Server) -> Iterator[Any]:
 
 
 @pytest.fixture
-def lock_of(face: Face, server: embedded.Server) -> Iterator[Callable[..., Any]]:
-    """``lock_of(name, timeout=…)``: the drop-in for redis-py's Lock, as its users make one."""
+def locks_on(face: Face) -> Iterator[Callable[[Any], Callable[..., Any]]]:
+    """``locks_on(client)(name, timeout=…)``: the drop-in for redis-py's Lock, as its users make one."""
     import holdfast.compat.redis.asyncio
 
     compat: Any = holdfast.compat.redis if face.name == "threads" else holdfast.compat.redis.asyncio
-    client = face.redis().Redis.from_url(server.url)
+    clients: list[Any] = []
 
-    def make(name: Any, **options: Any) -> Any:
-        return face.wrap(client.lock(name, lock_class=compat.Lock, **options))
+    def locks_on(client: Any) -> Callable[..., Any]:
+        clients.append(client)
+        return lambda name, **options: face.wrap(client.lock(name, lock_class=compat.Lock, **options))
 
-    yield make
-    locks = compat.locks_of(client)
-    if isinstance(face, AsyncioFace):
-        face.call(locks.close)
-    else:
-        locks.close()
-    close_brought(face, client)
+    yield locks_on
+    for client in clients:
+        locks = compat.locks_of(client)
+        if isinstance(face, AsyncioFace):
+            face.call(locks.close)
+        else:
+            locks.close()
+        close_brought(face, client)
+
+
+@pytest.fixture
+def lock_of(face: Face, server: embedded.Server, locks_on: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
+    """``lock_of(name, timeout=…)``: those on the server of the test."""
+    return locks_on(face.redis().Redis.from_url(server.url))

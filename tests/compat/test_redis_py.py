@@ -20,7 +20,7 @@ from holdfast import embedded
 from holdfast.compat.redis import LockNotHeldError, LockNotOwnedError, LockTimeoutError, errors
 from testbed.servers import free_port
 from testbed.waiting import eventually
-from tests.support.faces import AsyncioFace, Face, close_brought
+from tests.support.faces import AsyncioFace, Face
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -311,21 +311,10 @@ def test_errors_of_the_server(ours: holdfast.HoldfastError, wanted: type[Excepti
     assert type(pickle.loads(pickle.dumps(made))) is type(made)
 
 
-def test_no_server(face: Face, unique_name: str) -> None:
-    import holdfast.compat.redis.asyncio as of_tasks
-    from holdfast.compat import redis as of_threads
-
-    compat: Any = of_threads if face.name == "threads" else of_tasks
-    client = face.redis().Redis(port=free_port())
-    lock = face.wrap(client.lock(unique_name, lock_class=compat.Lock))
+def test_no_server(face: Face, locks_on: Callable[[Any], Callable[..., Any]], unique_name: str) -> None:
+    lock = locks_on(face.redis().Redis(port=free_port()))(unique_name)
     with pytest.raises(theirs.ConnectionError):
         lock.acquire(blocking=False)
-    locks = compat.locks_of(client)
-    if isinstance(face, AsyncioFace):
-        face.call(locks.close)
-    else:
-        locks.close()
-    close_brought(face, client)
 
 
 def test_what_the_block_raises_is_not_replaced(lock_of: Callable[..., Any], raw: Any, unique_name: str) -> None:
