@@ -7,13 +7,14 @@ anybody should use.
 from __future__ import annotations
 
 import collections
+import contextlib
 import hashlib
 import itertools
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
@@ -31,6 +32,7 @@ __all__ = [
     "Pair",
     "Peer",
     "connect",
+    "opened",
     "packed",
     "roomy",
     "timed",
@@ -303,3 +305,14 @@ PEERS: dict[str, Callable[[str], Peer]] = {
     "redis-py Lock": RedisPy,
     "python-redis-lock": PythonRedisLock,
 }
+
+
+@contextlib.contextmanager
+def opened(names: Sequence[str], url: str) -> Iterator[dict[str, Pair]]:
+    """A pair of each of these parties, on that server."""
+    open_peers = {who: PEERS[who](url) for who in names}
+    try:
+        yield {who: peer.pair(unique()) for who, peer in open_peers.items()}
+    finally:
+        for peer in open_peers.values():
+            peer.close()

@@ -24,16 +24,8 @@ def pairs(run: Run) -> Table:
     """Acquire and release, nobody else."""
     cycles = run.some(100, 30)
     names = [FLOOR, OURS, UNCONFIRMED, "redis-py Lock", "python-redis-lock"]
-    with wire.slow(run.server.url, _EACH_WAY_S) as url:
-        open_peers = {who: peers.PEERS[who](url) for who in names}
-        try:
-            pair_of = {who: peer.pair(unique()) for who, peer in open_peers.items()}
-            found = rounds(
-                run, "network", run.some(11, 2), {who: peers.timed(pair_of[who], cycles, 5) for who in names}
-            )
-        finally:
-            for peer in open_peers.values():
-                peer.close()
+    with wire.slow(run.server.url, _EACH_WAY_S) as url, peers.opened(names, url) as pair_of:
+        found = rounds(run, "network", run.some(11, 2), {who: peers.timed(pair_of[who], cycles, 5) for who in names})
     table = Table(
         "network",
         "Acquire and release over a network, one thread, uncontended",

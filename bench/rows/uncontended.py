@@ -17,14 +17,8 @@ def threads(run: Run) -> Table:
     """One thread."""
     cycles = run.some(300, 100)
     names = [peers.FLOOR, "holdfast", "redis-py Lock", "python-redis-lock"]
-    open_peers = {who: peers.PEERS[who](run.server.url) for who in names}
-    try:
-        pairs = {who: peer.pair(peers.unique()) for who, peer in open_peers.items()}
-
+    with peers.opened(names, run.server.url) as pairs:
         found = rounds(run, "threads", run.some(25, 3), {who: peers.timed(pairs[who], cycles, 10) for who in names})
-    finally:
-        for peer in open_peers.values():
-            peer.close()
     table = Table(
         "threads",
         "Acquire and release, one thread, uncontended",
