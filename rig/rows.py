@@ -367,10 +367,10 @@ def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunction
 def _test(function: ast.FunctionDef | ast.AsyncFunctionDef, path: Path, source: str) -> Shown:
     asked_for = {argument.arg for argument in function.args.args}
     decorators = " ".join(ast.unparse(each) for each in function.decorator_list)
-    chosen = [name for name in ("threads", "asyncio") if "'face" in decorators and f"'{name}'" in decorators]
+    chosen = [name for name in ("threads", "asyncio") if "'api" in decorators and f"'{name}'" in decorators]
     if chosen:
         apis = ", ".join(chosen)
-    elif asked_for & {"face", "near", "far", "locks"}:
+    elif asked_for & {"api", "near", "far", "locks"}:
         apis = "threads, asyncio"
     else:
         apis = "asyncio" if "asyncio" in source else "threads"

@@ -29,7 +29,7 @@ __all__ = ["Growth", "Key", "Taken", "check", "keys_of", "left_over", "outlived"
 #: What was closed or dropped may need this long to end on a busy machine, s.
 SETTLE_S = 15.0
 #: Threads of the test's own machinery come and go.
-_PASSING = re.compile(r"^(test|actor|face-loop|asyncio|Thread|proxy|ThreadPoolExecutor|pytest|execnet|rig)")
+_PASSING = re.compile(r"^(test|actor|api-loop|asyncio|Thread|proxy|ThreadPoolExecutor|pytest|execnet|rig)")
 #: Where the library makes objects that must not outlive their client. (Those of `identity`
 #: belong to threads, those of `leaving` to classes.)
 _OBJECTS = re.compile(

@@ -26,7 +26,7 @@ from holdfast import embedded
 from testbed import leaks, servers
 from testbed.proxy import Proxy
 from testbed.servers import KINDS, Kind
-from tests.support.faces import FACES, Face, warm
+from tests.support.apis import APIS, Api, warm
 from tests.support.scripts import Scripts
 
 # Who was started in the background by a shell, or by nohup, inherits that some signals are ignored, and would pass that
@@ -136,12 +136,12 @@ def unique_name(request: pytest.FixtureRequest) -> str:
 # ---------------------------------------------------------------- clients
 
 
-@pytest.fixture(params=sorted(FACES))
-def face(request: pytest.FixtureRequest) -> Iterator[Face]:
+@pytest.fixture(params=sorted(APIS))
+def api(request: pytest.FixtureRequest) -> Iterator[Api]:
     """Threads, then asyncio."""
-    face = FACES[request.param]()
-    yield face
-    face.close()
+    api = APIS[request.param]()
+    yield api
+    api.close()
 
 
 @pytest.fixture
@@ -152,17 +152,17 @@ def wire(valkey_server: embedded.Server) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def near(face: Face, wire: Proxy) -> Any:
+def near(api: Api, wire: Proxy) -> Any:
     """A client on that wire, connected, with the lock's scripts known to the server."""
-    locks = face.connect(wire.url)
+    locks = api.connect(wire.url)
     warm(locks)
     return locks
 
 
 @pytest.fixture
-def far(face: Face, valkey_server: embedded.Server) -> Any:
+def far(api: Api, valkey_server: embedded.Server) -> Any:
     """Another client of that server, with nothing in its way."""
-    return face.connect(valkey_server.url)
+    return api.connect(valkey_server.url)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from holdfast import embedded
-from tests.support.faces import AsyncioFace, Face, close_brought
+from tests.support.apis import Api, AsyncioApi, close_brought
 
 
 @pytest.fixture
@@ -20,28 +20,28 @@ def raw(server: embedded.Server) -> Iterator[Any]:
 
 
 @pytest.fixture
-def locks_on(face: Face) -> Iterator[Callable[[Any], Callable[..., Any]]]:
+def locks_on(api: Api) -> Iterator[Callable[[Any], Callable[..., Any]]]:
     """``locks_on(client)(name, timeout=…)``: the drop-in for redis-py's Lock, as its users make one."""
     import holdfast.compat.redis.asyncio
 
-    compat: Any = holdfast.compat.redis if face.name == "threads" else holdfast.compat.redis.asyncio
+    compat: Any = holdfast.compat.redis if api.name == "threads" else holdfast.compat.redis.asyncio
     clients: list[Any] = []
 
     def locks_on(client: Any) -> Callable[..., Any]:
         clients.append(client)
-        return lambda name, **options: face.wrap(client.lock(name, lock_class=compat.Lock, **options))
+        return lambda name, **options: api.wrap(client.lock(name, lock_class=compat.Lock, **options))
 
     yield locks_on
     for client in clients:
         locks = compat.locks_of(client)
-        if isinstance(face, AsyncioFace):
-            face.call(locks.close)
+        if isinstance(api, AsyncioApi):
+            api.call(locks.close)
         else:
             locks.close()
-        close_brought(face, client)
+        close_brought(api, client)
 
 
 @pytest.fixture
-def lock_of(face: Face, server: embedded.Server, locks_on: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
+def lock_of(api: Api, server: embedded.Server, locks_on: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
     """``lock_of(name, timeout=…)``: those on the server of the test."""
-    return locks_on(face.redis().Redis.from_url(server.url))
+    return locks_on(api.redis().Redis.from_url(server.url))

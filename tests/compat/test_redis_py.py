@@ -20,7 +20,7 @@ from holdfast import embedded
 from holdfast.compat.redis import LockNotHeldError, LockNotOwnedError, LockTimeoutError, errors
 from testbed.servers import free_port
 from testbed.waiting import eventually
-from tests.support.faces import AsyncioFace, Face
+from tests.support.apis import Api, AsyncioApi
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,7 +70,7 @@ def test_it_waits_for_its_time_and_no_longer(lock_of: Callable[..., Any], unique
 
 
 def test_waiters_come_in_order_and_are_handed_the_lock(
-    lock_of: Callable[..., Any], raw: Any, face: Face, unique_name: str
+    lock_of: Callable[..., Any], raw: Any, api: Api, unique_name: str
 ) -> None:
     holder = lock_of(unique_name)
     holder.acquire()
@@ -84,7 +84,7 @@ def test_waiters_come_in_order_and_are_handed_the_lock(
 
     waiting = []
     for number in range(4):
-        waiting.append(face.start(wait, number))
+        waiting.append(api.start(wait, number))
         eventually(lambda: raw.zcard(f"{{{unique_name}}}:queue") == len(waiting))
     holder.release()
     for each in waiting:
@@ -167,13 +167,13 @@ def test_the_extensions_of_a_token_that_comes_again_count(
 # ---- hand over ----
 
 
-def test_a_token_is_handed_over(lock_of: Callable[..., Any], raw: Any, face: Face, unique_name: str) -> None:
+def test_a_token_is_handed_over(lock_of: Callable[..., Any], raw: Any, api: Api, unique_name: str) -> None:
     """By `local.token`, as users of redis-py do."""
     first, second = lock_of(unique_name, timeout=30), lock_of(unique_name, timeout=30)
     assert first.acquire()
     local = second.local
-    if isinstance(face, AsyncioFace):
-        face.call(setattr, local._target, "token", first.local.token)
+    if isinstance(api, AsyncioApi):
+        api.call(setattr, local._target, "token", first.local.token)
     else:
         local.token = first.local.token
     assert second.owned()
@@ -205,7 +205,7 @@ def test_each_thread_has_its_own(server: embedded.Server, unique_name: str) -> N
 
 
 def test_both_exclude_each_other(
-    lock_of: Callable[..., Any], server: embedded.Server, face: Face, unique_name: str
+    lock_of: Callable[..., Any], server: embedded.Server, api: Api, unique_name: str
 ) -> None:
     with redis.Redis.from_url(server.url) as client:
         ours, old = lock_of(unique_name, timeout=30), client.lock(unique_name, timeout=30)
@@ -214,14 +214,14 @@ def test_both_exclude_each_other(
             assert second.locked() and not second.owned()
             with pytest.raises(theirs.LockError):
                 second.release()
-            waiting = face.start(lock_of(unique_name, timeout=30).acquire) if second is ours else None
+            waiting = api.start(lock_of(unique_name, timeout=30).acquire) if second is ours else None
             first.release()
             assert waiting is None or waiting.result(60)
             client.delete(unique_name)
 
 
 def test_a_token_goes_from_one_to_the_other(
-    lock_of: Callable[..., Any], server: embedded.Server, face: Face, unique_name: str
+    lock_of: Callable[..., Any], server: embedded.Server, api: Api, unique_name: str
 ) -> None:
     with redis.Redis.from_url(server.url) as client:
         ours, old = lock_of(unique_name, timeout=30), client.lock(unique_name, timeout=30)
@@ -311,8 +311,8 @@ def test_errors_of_the_server(ours: holdfast.HoldfastError, wanted: type[Excepti
     assert type(pickle.loads(pickle.dumps(made))) is type(made)
 
 
-def test_no_server(face: Face, locks_on: Callable[[Any], Callable[..., Any]], unique_name: str) -> None:
-    lock = locks_on(face.redis().Redis(port=free_port()))(unique_name)
+def test_no_server(api: Api, locks_on: Callable[[Any], Callable[..., Any]], unique_name: str) -> None:
+    lock = locks_on(api.redis().Redis(port=free_port()))(unique_name)
     with pytest.raises(theirs.ConnectionError):
         lock.acquire(blocking=False)
 

@@ -9,19 +9,19 @@ import pytest
 import redis
 
 from holdfast import embedded
-from tests.support.faces import Face
+from tests.support.apis import Api
 
 
 @pytest.fixture
-def locks(face: Face, url: str) -> Any:
+def locks(api: Api, url: str) -> Any:
     """A client for the shared server."""
-    return face.connect(url)
+    return api.connect(url)
 
 
 @pytest.fixture
-def others(face: Face, url: str) -> Any:
+def others(api: Api, url: str) -> Any:
     """A second client, as another process would have."""
-    return face.connect(url)
+    return api.connect(url)
 
 
 @pytest.fixture

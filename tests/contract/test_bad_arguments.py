@@ -17,12 +17,12 @@ import redis.asyncio
 import holdfast
 from holdfast import embedded, fencing
 from testbed.waiting import eventually
-from tests.support.faces import AsyncioFace, Face
+from tests.support.apis import Api, AsyncioApi
 
 
 @pytest.fixture
-def locks(face: Face, valkey_server: embedded.Server) -> Any:
-    return face.connect(valkey_server.url)
+def locks(api: Api, valkey_server: embedded.Server) -> Any:
+    return api.connect(valkey_server.url)
 
 
 HUGE = [1e10, 1e19, 1e300, 10**400, 10**5000, timedelta.max]
@@ -74,15 +74,15 @@ def test_a_timeout_that_is_none_is_refused_by_name(locks: Any, value: object) ->
 
 
 @pytest.mark.parametrize("value", HUGE, ids=label)
-def test_a_timeout_without_end_waits(face: Face, locks: Any, unique_name: str, value: Any) -> None:
+def test_a_timeout_without_end_waits(api: Api, locks: Any, unique_name: str, value: Any) -> None:
     for use in TIMEOUTS.values():
         use(locks, value)
     lock = locks.lock(unique_name)
     lease = lock.acquire()
-    waiting = face.start(lambda: locks.lock(unique_name).acquire(timeout=value).release())
+    waiting = api.start(lambda: locks.lock(unique_name).acquire(timeout=value).release())
     event = locks.event(unique_name)
-    gate = face.start(event.wait, value)
-    loss = face.start(lease.lost.wait, value)
+    gate = api.start(event.wait, value)
+    loss = api.start(lease.lost.wait, value)
     eventually(lambda: lock.waiters() == 1)
     event.set()
     assert gate.result(30) is True
@@ -92,7 +92,7 @@ def test_a_timeout_without_end_waits(face: Face, locks: Any, unique_name: str, v
     assert other.lost.wait(value) is True
     assert not loss.done(), "a released lease is not lost"
     hold = lease._hold
-    face.call(hold.on_loss, "taken") if isinstance(face, AsyncioFace) else hold.on_loss("taken")
+    api.call(hold.on_loss, "taken") if isinstance(api, AsyncioApi) else hold.on_loss("taken")
     assert loss.result(30) is True
 
 
@@ -126,11 +126,11 @@ NO_VALUE = [None, True, object(), [1], {"a": 1}, bytearray(b"x"), Decimal(1), "\
 
 
 @pytest.mark.parametrize("value", NO_VALUE, ids=label)
-def test_what_cannot_be_stored_as_it_is_is_refused(face: Face, locks: Any, unique_name: str, value: Any) -> None:
+def test_what_cannot_be_stored_as_it_is_is_refused(api: Api, locks: Any, unique_name: str, value: Any) -> None:
     uses: dict[str, Callable[[], Any]] = {
         "new": lambda: locks.compare_and_set(unique_name, None, value),
-        "value": lambda: guarded_set(face, locks, unique_name, value),
-        "command": lambda: transact(face, locks, unique_name, lambda tx: tx.set(unique_name, value)),
+        "value": lambda: guarded_set(api, locks, unique_name, value),
+        "command": lambda: transact(api, locks, unique_name, lambda tx: tx.set(unique_name, value)),
     }
     if value is not None:
         uses["expected"] = lambda: locks.compare_and_set(unique_name, value, "x")
@@ -141,14 +141,14 @@ def test_what_cannot_be_stored_as_it_is_is_refused(face: Face, locks: Any, uniqu
     assert locks.compare_and_set(unique_name, None, "still nothing there")
 
 
-def guarded_set(face: Face, locks: Any, key: str, value: Any) -> Any:
+def guarded_set(api: Api, locks: Any, key: str, value: Any) -> Any:
     client = getattr(locks, "_target", locks)
-    if isinstance(face, AsyncioFace):
-        return face.call(fencing.guarded_set, client, key, value, 1)
+    if isinstance(api, AsyncioApi):
+        return api.call(fencing.guarded_set, client, key, value, 1)
     return fencing.guarded_set(client, key, value, 1)
 
 
-def transact(face: Face, locks: Any, key: str, act: Callable[[Any], Any]) -> Any:
+def transact(api: Api, locks: Any, key: str, act: Callable[[Any], Any]) -> Any:
     def run(transaction: Any) -> Any:
         return act(transaction)
 
@@ -156,31 +156,31 @@ def transact(face: Face, locks: Any, key: str, act: Callable[[Any], Any]) -> Any
         result = act(transaction)
         return await result if inspect.isawaitable(result) else result
 
-    return locks.optimistic(key).run(arun if isinstance(face, AsyncioFace) else run)
+    return locks.optimistic(key).run(arun if isinstance(api, AsyncioApi) else run)
 
 
-def test_values_mean_the_same_with_and_without_a_script(face: Face, locks: Any, unique_name: str) -> None:
+def test_values_mean_the_same_with_and_without_a_script(api: Api, locks: Any, unique_name: str) -> None:
     for number, (value, stored) in enumerate([("ä", "ä".encode()), (b"\xff", b"\xff"), (7, b"7"), (0.5, b"0.5")]):
         key = f"{unique_name}-{number}"
         for native in (True, False):
             getattr(locks, "_target", locks)._session._ifeq = native
             assert locks.compare_and_set(key, None, value)
             assert not locks.compare_and_set(key, b"other", "x")
-            assert transact(face, locks, key, lambda tx, key=key: tx.get(key)) == stored  # type: ignore[misc]
+            assert transact(api, locks, key, lambda tx, key=key: tx.get(key)) == stored  # type: ignore[misc]
             assert locks.compare_and_set(key, value, "last")
-            assert transact(face, locks, key, lambda tx, key=key: (tx.delete(key), True)[1])  # type: ignore[misc]
+            assert transact(api, locks, key, lambda tx, key=key: (tx.delete(key), True)[1])  # type: ignore[misc]
 
 
-def test_commands_of_nothing_are_refused(face: Face, locks: Any, unique_name: str) -> None:
+def test_commands_of_nothing_are_refused(api: Api, locks: Any, unique_name: str) -> None:
     for act in (lambda tx: tx.queue(), lambda tx: tx.execute(), lambda tx: tx.delete()):
         with pytest.raises(holdfast.ConfigurationError):
-            transact(face, locks, unique_name, act)
+            transact(api, locks, unique_name, act)
 
 
 # ---------------------------------------------------------------- functions that have not run
 
 
-def test_functions_that_would_run_later_are_refused(face: Face, locks: Any, unique_name: str) -> None:
+def test_functions_that_would_run_later_are_refused(api: Api, locks: Any, unique_name: str) -> None:
     """Else their body runs without the lock, the lead or the transaction; or a coroutine counts as true."""
 
     async def coroutine(*_: object) -> bool:
@@ -195,7 +195,7 @@ def test_functions_that_would_run_later_are_refused(face: Face, locks: Any, uniq
     async def gives_a_generator(*_: object) -> Any:
         return generator()
 
-    threads = face.name == "threads"
+    threads = api.name == "threads"
     lock, election = locks.lock(unique_name), locks.election(unique_name)
     for function in (coroutine, generator) if threads else (plain, gives_a_generator):
         with pytest.raises(holdfast.ConfigurationError, match=r"^function = "):
@@ -212,7 +212,7 @@ def test_functions_that_would_run_later_are_refused(face: Face, locks: Any, uniq
 
 
 def test_what_cannot_be_called_is_refused_before_anything_is_waited_for(
-    face: Face, locks: Any, others: Any, unique_name: str
+    api: Api, locks: Any, others: Any, unique_name: str
 ) -> None:
     lock, election = locks.lock(unique_name), locks.election(unique_name)
     leads = others.election(unique_name).campaign()
@@ -221,7 +221,7 @@ def test_what_cannot_be_called_is_refused_before_anything_is_waited_for(
             election.run(value)
         with pytest.raises(holdfast.ConfigurationError, match=r"^function = .* is not allowed: a function"):
             locks.optimistic(unique_name).run(value)
-        if face.name == "threads":  # the wrapper for asyncio makes a function of its own of it
+        if api.name == "threads":  # the wrapper for asyncio makes a function of its own of it
             with lock, pytest.raises(holdfast.ConfigurationError, match=r"^predicate = .* is not allowed: a function"):
                 locks.condition(lock).wait_for(value)
     leads.release()
@@ -273,24 +273,24 @@ def no_clients(url: str) -> dict[str, tuple[Any, str]]:
     }
 
 
-def test_what_is_no_client_is_refused(face: Face, locks: Any, valkey_server: embedded.Server) -> None:
+def test_what_is_no_client_is_refused(api: Api, locks: Any, valkey_server: embedded.Server) -> None:
     for what, (given, way_out) in no_clients(valkey_server.url).items():
         with pytest.raises(holdfast.ConfigurationError, match=way_out):
-            pytest.fail(f"{what} was taken: {face.module().Client(given)}")
+            pytest.fail(f"{what} was taken: {api.module().Client(given)}")
         if what != "url":
             with pytest.raises(holdfast.ConfigurationError):
-                pytest.fail(f"{what} was taken: {face.module().Client.quorum([given] * 3)}")
+                pytest.fail(f"{what} was taken: {api.module().Client.quorum([given] * 3)}")
 
 
-def test_a_client_of_the_other_face_is_refused(face: Face, valkey_server: embedded.Server) -> None:
-    own, other = (MyRedis, MyAsyncRedis) if face.name == "threads" else (MyAsyncRedis, MyRedis)
+def test_a_client_of_the_other_api_is_refused(api: Api, valkey_server: embedded.Server) -> None:
+    own, other = (MyRedis, MyAsyncRedis) if api.name == "threads" else (MyAsyncRedis, MyRedis)
     with pytest.raises(holdfast.ConfigurationError, match="belongs to holdfast"):
-        face.module().Client(other.from_url(valkey_server.url))
-    assert face.client(own.from_url(valkey_server.url)).lock("own").name == "own"
+        api.module().Client(other.from_url(valkey_server.url))
+    assert api.client(own.from_url(valkey_server.url)).lock("own").name == "own"
 
 
 @pytest.mark.parametrize("path", ["/abc", "/1/2", "/-1", "/1e3", "/0x1", "/²", "?db=abc"])
-def test_a_database_that_is_no_number_is_refused(face: Face, path: str) -> None:
+def test_a_database_that_is_no_number_is_refused(api: Api, path: str) -> None:
     for scheme in ("redis", "rediss"):
         with pytest.raises(holdfast.ConfigurationError, match=r"^url = "):
-            face.module().connect(f"{scheme}://localhost:1{path}")
+            api.module().connect(f"{scheme}://localhost:1{path}")

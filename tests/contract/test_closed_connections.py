@@ -13,7 +13,7 @@ import redis
 import holdfast
 from holdfast import embedded
 from testbed.servers import free_port, unique
-from tests.support.faces import AsyncioFace, Face
+from tests.support.apis import Api, AsyncioApi
 from tests.support.operations import OPERATIONS, Scene
 
 
@@ -32,9 +32,9 @@ def kill(raw: Any) -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.what)
 def test_an_idle_connection_that_was_killed(
-    face: Face, valkey_server: embedded.Server, operation: Any, valkey: Any
+    api: Api, valkey_server: embedded.Server, operation: Any, valkey: Any
 ) -> None:
-    scene = Scene(face, face.connect(valkey_server.url), face.actor())
+    scene = Scene(api, api.connect(valkey_server.url), api.actor())
     scene.ask(scene.locks.lock(unique("warm")), "locked")
     do = operation.prepare(scene)
     kill(valkey)
@@ -42,10 +42,10 @@ def test_an_idle_connection_that_was_killed(
     scene.locks.close()
 
 
-def test_idle_connections_that_timed_out(face: Face, private_server: Callable[..., embedded.Server]) -> None:
+def test_idle_connections_that_timed_out(api: Api, private_server: Callable[..., embedded.Server]) -> None:
     """As with ``timeout 1`` in the server's configuration."""
     server = private_server(config={"timeout": "1"})
-    scenes = [(operation, Scene(face, face.connect(server.url), face.actor())) for operation in OPERATIONS]
+    scenes = [(operation, Scene(api, api.connect(server.url), api.actor())) for operation in OPERATIONS]
     prepared = [(operation, scene, operation.prepare(scene)) for operation, scene in scenes]
     time.sleep(2.5)  # the server looks at all its connections once a second or so
     for _, scene, do in prepared:
@@ -53,13 +53,13 @@ def test_idle_connections_that_timed_out(face: Face, private_server: Callable[..
         scene.locks.close()
 
 
-def test_a_server_that_was_restarted(face: Face, private_server: Callable[..., embedded.Server]) -> None:
+def test_a_server_that_was_restarted(api: Api, private_server: Callable[..., embedded.Server]) -> None:
     """It has forgotten everything, which is said as such; that connections ended is not."""
     port = free_port()
     server = private_server(port=port)
     # (Nobody sets the event again.)
     operations = [operation for operation in OPERATIONS if operation.what != "Event.wait"]
-    scenes = [(operation, Scene(face, face.connect(server.url), face.actor())) for operation in operations]
+    scenes = [(operation, Scene(api, api.connect(server.url), api.actor())) for operation in operations]
     prepared = [(operation, scene, operation.prepare(scene)) for operation, scene in scenes]
     server.close()
     private_server(port=port)
@@ -98,10 +98,10 @@ def test_a_connection_whose_end_the_event_loop_has_not_seen(valkey_server: embed
 
 
 def test_a_transaction_never_goes_on_without_what_it_watches(
-    face: Face, valkey_server: embedded.Server, valkey: Any
+    api: Api, valkey_server: embedded.Server, valkey: Any
 ) -> None:
     """Its connection ended after the read: it begins again, and no write is overwritten."""
-    locks = face.connect(valkey_server.url)
+    locks = api.connect(valkey_server.url)
     key = unique("watched")
     valkey.set(key, 1)
     seen: list[int] = []
@@ -112,7 +112,7 @@ def test_a_transaction_never_goes_on_without_what_it_watches(
             kill(valkey)
             valkey.set(key, 10)
 
-    if isinstance(face, AsyncioFace):
+    if isinstance(api, AsyncioApi):
 
         async def add(tx: Any) -> None:
             meanwhile(int(await tx.get(key)))
@@ -130,15 +130,13 @@ def test_a_transaction_never_goes_on_without_what_it_watches(
     assert valkey.get(key) == "11"
 
 
-def test_a_transaction_whose_read_failed_writes_nothing(
-    face: Face, valkey_server: embedded.Server, valkey: Any
-) -> None:
+def test_a_transaction_whose_read_failed_writes_nothing(api: Api, valkey_server: embedded.Server, valkey: Any) -> None:
     """A read that is refused ends its connection, and what that watched: also where the function goes on."""
-    locks = face.connect(valkey_server.url)
+    locks = api.connect(valkey_server.url)
     key = unique("refused")
     valkey.lpush(key, "a list")
 
-    if isinstance(face, AsyncioFace):
+    if isinstance(api, AsyncioApi):
 
         async def careless(tx: Any) -> None:
             with pytest.raises(holdfast.ServerError, match="WRONGTYPE"):

@@ -13,7 +13,7 @@ import redis
 
 import holdfast
 from testbed.waiting import PATIENCE_S, eventually
-from tests.support.faces import AsyncioFace, Face, function_for
+from tests.support.apis import Api, AsyncioApi, function_for
 
 
 def _condition(locks: Any, lock: Any) -> Any:
@@ -45,14 +45,14 @@ kinds = pytest.mark.parametrize("kind", HELD)
 
 
 @pytest.fixture
-def locks(face: Face, valkey_server: Any) -> Any:
+def locks(api: Api, valkey_server: Any) -> Any:
     """One kind of server will do: nothing here depends on it."""
-    return face.connect(valkey_server.url)
+    return api.connect(valkey_server.url)
 
 
 @pytest.fixture
-def others(face: Face, valkey_server: Any) -> Any:
-    return face.connect(valkey_server.url)
+def others(api: Api, valkey_server: Any) -> Any:
+    return api.connect(valkey_server.url)
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_what_is_held_is_lost_and_told_and_free(locks: Any, others: Any, kind: s
 
 
 @kinds
-def test_a_block_ends_with_the_loss(face: Face, locks: Any, kind: str, unique_name: str) -> None:
+def test_a_block_ends_with_the_loss(api: Api, locks: Any, kind: str, unique_name: str) -> None:
     thing = HELD[kind](locks, unique_name)
     inside = threading.Event()
     closed = threading.Event()
@@ -101,7 +101,7 @@ def test_a_block_ends_with_the_loss(face: Face, locks: Any, kind: str, unique_na
             inside.set()
             assert closed.wait(PATIENCE_S)
 
-    ended = face.start(block)
+    ended = api.start(block)
     assert inside.wait(PATIENCE_S)
     locks.close()
     closed.set()
@@ -111,7 +111,7 @@ def test_a_block_ends_with_the_loss(face: Face, locks: Any, kind: str, unique_na
 
 
 @kinds
-def test_what_the_block_raises_wins(face: Face, locks: Any, kind: str, unique_name: str) -> None:
+def test_what_the_block_raises_wins(api: Api, locks: Any, kind: str, unique_name: str) -> None:
     thing = HELD[kind](locks, unique_name)
     inside = threading.Event()
     go_on = threading.Event()
@@ -130,7 +130,7 @@ def test_what_the_block_raises_wins(face: Face, locks: Any, kind: str, unique_na
             except asyncio.CancelledError:
                 raise KeyError("of the body") from None
 
-    ended = face.start(block) if not isinstance(face, AsyncioFace) else face.start(face.run, ablock())
+    ended = api.start(block) if not isinstance(api, AsyncioApi) else api.start(api.run, ablock())
     assert inside.wait(PATIENCE_S)
     locks.close()
     go_on.set()
@@ -138,32 +138,32 @@ def test_what_the_block_raises_wins(face: Face, locks: Any, kind: str, unique_na
         ended.result(PATIENCE_S)
 
 
-def test_a_client_whose_leases_are_released_closes_in_silence(face: Face, valkey_server: Any, unique_name: str) -> None:
-    with face.connect(valkey_server.url) as locks:
+def test_a_client_whose_leases_are_released_closes_in_silence(api: Api, valkey_server: Any, unique_name: str) -> None:
+    with api.connect(valkey_server.url) as locks:
         with locks.lock(unique_name) as lease:
             pass
         assert lease.state.name == "RELEASED"
     assert lease.state.name == "RELEASED"
 
 
-def test_closing_replaces_no_error(face: Face, valkey_server: Any, unique_name: str) -> None:
-    with pytest.raises(KeyError), face.connect(valkey_server.url) as locks:
+def test_closing_replaces_no_error(api: Api, valkey_server: Any, unique_name: str) -> None:
+    with pytest.raises(KeyError), api.connect(valkey_server.url) as locks:
         lease = locks.lock(unique_name).acquire()
         raise KeyError("of the program")
     assert lease.lost.reason == "closed"
 
 
-def test_decorated(face: Face, locks: Any, unique_name: str) -> None:
+def test_decorated(api: Api, locks: Any, unique_name: str) -> None:
     inside = threading.Event()
     go_on = threading.Event()
 
     def work() -> Any:
         inside.set()
-        yield face_wait(face, go_on)
+        yield api_wait(api, go_on)
         return "done"
 
-    call = locks.locked(unique_name)(function_for(face, work))
-    ended = face.start(face.call, call) if isinstance(face, AsyncioFace) else face.start(call)
+    call = locks.locked(unique_name)(function_for(api, work))
+    ended = api.start(api.call, call) if isinstance(api, AsyncioApi) else api.start(call)
     assert inside.wait(PATIENCE_S)
     locks.close()
     go_on.set()
@@ -172,9 +172,9 @@ def test_decorated(face: Face, locks: Any, unique_name: str) -> None:
     assert caught.value.reason == "closed"
 
 
-def face_wait(face: Face, event: threading.Event) -> Any:
-    """Wait as the face does: in a thread, or giving way to other tasks."""
-    if face.name == "threads":
+def api_wait(api: Api, event: threading.Event) -> Any:
+    """Wait as the API does: in a thread, or giving way to other tasks."""
+    if api.name == "threads":
         return event.wait(PATIENCE_S)
 
     async def wait() -> bool:
@@ -183,16 +183,16 @@ def face_wait(face: Face, event: threading.Event) -> Any:
     return wait()
 
 
-def test_an_election_ends(face: Face, locks: Any, others: Any, unique_name: str) -> None:
+def test_an_election_ends(api: Api, locks: Any, others: Any, unique_name: str) -> None:
     leading = threading.Event()
     go_on = threading.Event()
 
     def lead(lease: Any) -> Any:
         leading.set()
-        yield face_wait(face, go_on)
+        yield api_wait(api, go_on)
 
     election = locks.election(unique_name)
-    ended = face.start(election.run, function_for(face, lead))
+    ended = api.start(election.run, function_for(api, lead))
     assert leading.wait(PATIENCE_S)
     assert election.is_leader
     locks.close()
@@ -205,10 +205,10 @@ def test_an_election_ends(face: Face, locks: Any, others: Any, unique_name: str)
 
 
 @pytest.mark.parametrize("kind", WAITED)
-def test_who_waits_is_told_and_gone(face: Face, locks: Any, others: Any, raw: Any, kind: str, unique_name: str) -> None:
+def test_who_waits_is_told_and_gone(api: Api, locks: Any, others: Any, raw: Any, kind: str, unique_name: str) -> None:
     """And is never handed what its own client lets go of."""
     thing = WAITED[kind](locks, unique_name)
-    holder = face.actor()
+    holder = api.actor()
     kept = None
     waits = "acquire"
     if kind in HELD:
@@ -218,7 +218,7 @@ def test_who_waits_is_told_and_gone(face: Face, locks: Any, others: Any, raw: An
         waits = "campaign"
     else:
         waits = "wait"
-    actors = [face.actor() for _ in range(1 if kind == "barrier" else 3)]
+    actors = [api.actor() for _ in range(1 if kind == "barrier" else 3)]
     if kind == "condition":
         actors = actors[:1]
         actors[0].enter(thing)
@@ -254,13 +254,13 @@ def _until_queued(raw: Any, name: str, count: int) -> None:
     eventually(lambda: _queued(raw, name) >= count, f"{count} in a queue")
 
 
-def test_many_rounds_leave_nothing(face: Face, valkey_server: Any, raw: Any, unique_name: str) -> None:
+def test_many_rounds_leave_nothing(api: Api, valkey_server: Any, raw: Any, unique_name: str) -> None:
     """The holder and those who wait are of one client, and nobody waits until they are queued."""
     for turn in range(20):
-        locks = face.connect(valkey_server.url, ttl=600)
+        locks = api.connect(valkey_server.url, ttl=600)
         name = f"{unique_name}-{turn}"
         lease = locks.lock(name).acquire()
-        waiting = [face.actor().tell(locks.lock(name), "acquire") for _ in range(4)]
+        waiting = [api.actor().tell(locks.lock(name), "acquire") for _ in range(4)]
         time.sleep(0.001 * turn)
         locks.close()
         for one in waiting:
@@ -270,7 +270,7 @@ def test_many_rounds_leave_nothing(face: Face, valkey_server: Any, raw: Any, uni
         _until_gone(raw, f"holdfast:{{{name}}}", f"holdfast:{{{name}}}:queue")
 
 
-def test_those_who_hold_are_told_before_others_get_in(face: Face, locks: Any, others: Any, unique_name: str) -> None:
+def test_those_who_hold_are_told_before_others_get_in(api: Api, locks: Any, others: Any, unique_name: str) -> None:
     log: list[str] = []
     lease = locks.lock(unique_name).acquire()
 
@@ -279,7 +279,7 @@ def test_those_who_hold_are_told_before_others_get_in(face: Face, locks: Any, ot
         log.append("told")
 
     lease.on_lost(told)
-    other = face.actor()
+    other = api.actor()
     taken = other.tell(others.lock(unique_name), "acquire")
     taken.add_done_callback(lambda _: log.append("taken"))
     eventually(lambda: others.lock(unique_name).waiters() == 1)
@@ -302,9 +302,9 @@ def test_closed_by_a_callback(locks: Any, others: Any, raw: Any, unique_name: st
     assert (one.lost.reason, two.lost.reason) == ("taken", "closed")
 
 
-def test_closed_by_two_at_once(face: Face, locks: Any, raw: Any, unique_name: str) -> None:
+def test_closed_by_two_at_once(api: Api, locks: Any, raw: Any, unique_name: str) -> None:
     leases = [locks.lock(f"{unique_name}-{index}").acquire() for index in range(50)]
-    for ended in [face.start(locks.close) for _ in range(4)]:
+    for ended in [api.start(locks.close) for _ in range(4)]:
         ended.result(PATIENCE_S)
         assert not raw.exists(*(f"holdfast:{{{unique_name}-{index}}}" for index in range(50))), "all of them wait"
     assert {lease.lost.reason for lease in leases} == {"closed"}

@@ -1,4 +1,4 @@
-"""What the condition promises, whichever face and server."""
+"""What the condition promises, whichever API and server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from testbed.waiting import eventually
-from tests.support.faces import Actor, Face
+from tests.support.apis import Actor, Api
 
 
 def key(name: str, part: str = "") -> str:
@@ -27,11 +27,11 @@ def leftovers(raw: Any, name: str) -> set[str]:
 class Party:
     """A client with one thread or task, and the lock and condition of a test."""
 
-    def __init__(self, face: Face, url: str, name: str) -> None:
-        self.client = face.connect(url)
+    def __init__(self, api: Api, url: str, name: str) -> None:
+        self.client = api.connect(url)
         self.lock = self.client.lock(name)
-        self.actor: Actor = face.actor()
-        if face.name == "asyncio":
+        self.actor: Actor = api.actor()
+        if api.name == "asyncio":
             self.condition = self.client.condition(self.lock._target)
         else:
             self.condition = self.client.condition(self.lock)
@@ -50,8 +50,8 @@ class Party:
 
 
 @pytest.fixture
-def party(face: Face, url: str, unique_name: str) -> Any:
-    return lambda: Party(face, url, unique_name)
+def party(api: Api, url: str, unique_name: str) -> Any:
+    return lambda: Party(api, url, unique_name)
 
 
 def test_wait_lets_go_and_notify_brings_back(party: Any, raw: Any, unique_name: str) -> None:
@@ -218,11 +218,11 @@ def test_a_wait_survives_the_loss_of_its_inbox(party: Any, raw: Any, unique_name
     one.leave()
 
 
-def test_conditions_have_names(locks: Any, face: Face, raw: Any, unique_name: str) -> None:
+def test_conditions_have_names(locks: Any, api: Api, raw: Any, unique_name: str) -> None:
     lock = locks.lock(unique_name)
     inner = getattr(lock, "_target", lock)
     full, empty = locks.condition(inner, "full"), locks.condition(inner, "empty")
-    actor = face.actor()
+    actor = api.actor()
     actor.enter(lock)
     assert actor.ask(full, "notify") == 0
     waiting = actor.tell(empty, "wait", timeout=0.1)
@@ -234,10 +234,10 @@ def test_conditions_have_names(locks: Any, face: Face, raw: Any, unique_name: st
         locks.condition("a lock")
 
 
-def test_reentrant_locks_are_let_go_wholly(locks: Any, others: Any, face: Face, raw: Any, unique_name: str) -> None:
+def test_reentrant_locks_are_let_go_wholly(locks: Any, others: Any, api: Api, raw: Any, unique_name: str) -> None:
     lock = locks.lock(unique_name, reentrant=True)
     condition = locks.condition(getattr(lock, "_target", lock))
-    actor = face.actor()
+    actor = api.actor()
     actor.enter(lock)
     actor.enter(lock)
     waiting = actor.tell(condition, "wait", timeout=30)

@@ -11,18 +11,18 @@ import pytest
 
 import holdfast
 from holdfast import embedded
-from tests.support.faces import AsyncioFace, Face
+from tests.support.apis import Api, AsyncioApi
 
 
 @pytest.fixture
-def locks(face: Face, valkey_server: embedded.Server) -> Any:
+def locks(api: Api, valkey_server: embedded.Server) -> Any:
     """A client for the shared Valkey."""
-    return face.connect(valkey_server.url)
+    return api.connect(valkey_server.url)
 
 
-def called(face: Face, function: Callable[..., Any], **options: Any) -> Any:
-    """What the function gives, called as the face's users do."""
-    return face.call(function, **options) if isinstance(face, AsyncioFace) else function(**options)
+def called(api: Api, function: Callable[..., Any], **options: Any) -> Any:
+    """What the function gives, called as the API's users do."""
+    return api.call(function, **options) if isinstance(api, AsyncioApi) else function(**options)
 
 
 def plain(x: object = 0) -> object:
@@ -86,7 +86,7 @@ NEITHER = {
 
 
 @pytest.mark.parametrize("what", NEITHER)
-def test_what_would_run_without_the_lock_is_refused(face: Face, locks: Any, what: str) -> None:
+def test_what_would_run_without_the_lock_is_refused(api: Api, locks: Any, what: str) -> None:
     function, way_out = NEITHER[what]
     with pytest.raises(holdfast.ConfigurationError, match=way_out) as refused:
         locks.locked("name")(function)
@@ -94,12 +94,12 @@ def test_what_would_run_without_the_lock_is_refused(face: Face, locks: Any, what
 
 
 @pytest.mark.parametrize("number", range(len(PLAIN)))
-def test_each_face_takes_its_own_kind(face: Face, locks: Any, unique_name: str, number: int) -> None:
-    own, other = (PLAIN, COROUTINES) if face.name == "threads" else (COROUTINES, PLAIN)
+def test_each_api_takes_its_own_kind(api: Api, locks: Any, unique_name: str, number: int) -> None:
+    own, other = (PLAIN, COROUTINES) if api.name == "threads" else (COROUTINES, PLAIN)
     decorated = locks.locked(unique_name + "{x}")(own[number])
-    assert called(face, decorated, x=3) == 3
+    assert called(api, decorated, x=3) == 3
     assert not locks.lock(f"{unique_name}3").locked()
-    there = "asyncio.Client" if face.name == "threads" else "holdfast.Client"
+    there = "asyncio.Client" if api.name == "threads" else "holdfast.Client"
     with pytest.raises(holdfast.ConfigurationError, match=there):
         locks.locked("name")(other[number])
 
@@ -122,10 +122,10 @@ LATER = {
 
 
 @pytest.mark.parametrize("what", LATER)
-def test_what_returns_its_body_is_refused_when_it_does(face: Face, locks: Any, unique_name: str, what: str) -> None:
+def test_what_returns_its_body_is_refused_when_it_does(api: Api, locks: Any, unique_name: str, what: str) -> None:
     function, named = LATER[what]
     inner: Callable[..., Any] = hidden(function)
-    if face.name == "asyncio":
+    if api.name == "asyncio":
         made = inner
 
         async def outer() -> Any:
@@ -133,7 +133,7 @@ def test_what_returns_its_body_is_refused_when_it_does(face: Face, locks: Any, u
 
         inner = outer
     with pytest.raises(holdfast.ConfigurationError, match=f"returned {named}"):
-        called(face, locks.locked(unique_name)(inner))
+        called(api, locks.locked(unique_name)(inner))
     assert not locks.lock(unique_name).locked()
 
 
@@ -151,9 +151,9 @@ TEMPLATES = {
 
 
 @pytest.mark.parametrize("what", TEMPLATES)
-def test_a_template_that_cannot_be_filled_is_refused_at_decoration(face: Face, locks: Any, what: str) -> None:
+def test_a_template_that_cannot_be_filled_is_refused_at_decoration(api: Api, locks: Any, what: str) -> None:
     template, way_out = TEMPLATES[what]
-    function = plain if face.name == "threads" else coroutine
+    function = plain if api.name == "threads" else coroutine
     for decorated in (function, functools.partial(function)):
         with pytest.raises(holdfast.ConfigurationError, match=way_out) as refused:
             locks.locked(template)(decorated)

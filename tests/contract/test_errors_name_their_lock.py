@@ -13,7 +13,7 @@ from holdfast import embedded
 from holdfast._core.settings import DEFAULT
 from testbed.servers import unique
 from testbed.topologies import Quorum
-from tests.support.faces import Face
+from tests.support.apis import Api
 from tests.support.liar import CUT, HANG, Liar
 from tests.support.operations import OPERATIONS, Scene
 
@@ -50,10 +50,10 @@ WAYS_OUT = {
 }
 
 
-def scenes_on(face: Face, url: str, count: int) -> list[Scene]:
+def scenes_on(api: Api, url: str, count: int) -> list[Scene]:
     """One client, connected already, since some operations give a new connection little time."""
-    locks = face.client(face.redis().Redis.from_url(url), _settings=SETTINGS)
-    scenes = [Scene(face, locks, face.actor(), TIMEOUT_S) for _ in range(count)]
+    locks = api.client(api.redis().Redis.from_url(url), _settings=SETTINGS)
+    scenes = [Scene(api, locks, api.actor(), TIMEOUT_S) for _ in range(count)]
     for scene in scenes:
         scene.ask(locks.lock(unique("warm")), "locked")
     return scenes
@@ -85,18 +85,18 @@ def complaint(what: str, scene: Scene, error: BaseException | None, kinds: Any, 
 
 
 @pytest.mark.parametrize("trouble", TROUBLE)
-def test_every_operation(face: Face, valkey_server: embedded.Server, trouble: str) -> None:
+def test_every_operation(api: Api, valkey_server: embedded.Server, trouble: str) -> None:
     """All of them at the same time, since some have to wait for what does not come."""
     reply, kinds, way_out = TROUBLE[trouble]
     operations = [each for each in OPERATIONS if each.strict or trouble != "nonsense"]
     with Liar(valkey_server.host, valkey_server.port) as liar:
-        scenes = scenes_on(face, liar.url, len(operations))
+        scenes = scenes_on(api, liar.url, len(operations))
         ready = [operation.prepare(scene) for operation, scene in zip(operations, scenes, strict=True)]
         if reply is None:
             liar.refuse()
         else:
             liar.always(reply)
-        ended = [face.start(do) for do in ready]
+        ended = [api.start(do) for do in ready]
         errors = [future.exception(60) for future in ended]
         liar.truth()
         scenes[0].locks.close()
@@ -114,7 +114,7 @@ def quorum() -> Iterator[Quorum]:
 
 
 @pytest.mark.parametrize("trouble", TROUBLE)
-def test_over_a_quorum(face: Face, quorum: Quorum, trouble: str) -> None:
+def test_over_a_quorum(api: Api, quorum: Quorum, trouble: str) -> None:
     """Where a majority says the same, that is the error; else what each of them said stands in one."""
     reply = TROUBLE[trouble][0]
     wrong = []
@@ -122,7 +122,7 @@ def test_over_a_quorum(face: Face, quorum: Quorum, trouble: str) -> None:
         liars = [stack.enter_context(Liar(server.host, server.port)) for server in quorum.servers]
         url = f"redlock://{','.join(liar.address for liar in liars)}/0?restart_delay=0"
         for what in ("acquire", "try_acquire", "locked", "holder", "extend", "release", "campaign"):
-            locks = face.connect(url)
+            locks = api.connect(url)
             name = unique("quorum")
             lock = locks.election(name, ttl=20) if what == "campaign" else locks.lock(name, ttl=20)
             target = lock.acquire() if what in ("extend", "release") else lock

@@ -14,7 +14,7 @@ import redis
 import holdfast
 from holdfast import embedded
 from testbed.servers import free_port, unique
-from tests.support.faces import Face
+from tests.support.apis import Api
 
 #: Far less than the 30 s for which an outage is put up with, s.
 AT_ONCE_S = 5.0
@@ -30,12 +30,12 @@ def refused(kind: type[BaseException], act: Callable[[], Any]) -> Any:
     return caught.value
 
 
-def test_an_option_that_no_connection_has(face: Face, url: str) -> None:
-    error = refused(holdfast.ConfigurationError, lambda: face.connect(f"{url}?bogus=1").lock("a").acquire())
+def test_an_option_that_no_connection_has(api: Api, url: str) -> None:
+    error = refused(holdfast.ConfigurationError, lambda: api.connect(f"{url}?bogus=1").lock("a").acquire())
     assert "bogus" in str(error)
 
 
-def test_a_stand_in_for_a_client(face: Face, url: str) -> None:
+def test_a_stand_in_for_a_client(api: Api, url: str) -> None:
     """It has what a client has, and connects to nothing."""
 
     class Pretender:
@@ -52,29 +52,29 @@ def test_a_stand_in_for_a_client(face: Face, url: str) -> None:
         async def connect(self) -> None:  # type: ignore[override]
             pass
 
-    pretender = Pretender if face.name == "threads" else AsyncPretender
+    pretender = Pretender if api.name == "threads" else AsyncPretender
     client = mock.Mock()
     client.connection_pool.connection_class = pretender
     client.connection_pool.connection_kwargs = {}
     client.connection_pool.service_name = None
     del client.nodes_manager
-    error = refused(holdfast.ConfigurationError, lambda: face.client(client).lock("a").acquire())
+    error = refused(holdfast.ConfigurationError, lambda: api.client(client).lock("a").acquire())
     assert error.argument == "redis_client"
 
 
-def test_a_password_where_none_is_set(face: Face, server: embedded.Server) -> None:
+def test_a_password_where_none_is_set(api: Api, server: embedded.Server) -> None:
     """It is taken, as redis-py has it, whichever way the client was made."""
     given = f"redis://:secret@{server.host}:{server.port}"
-    made = face.redis().Redis.from_url(given)
-    for locks in (face.connect(given), face.client(made)):
+    made = api.redis().Redis.from_url(given)
+    for locks in (api.connect(given), api.client(made)):
         assert locks.lock(unique("password")).locked() is False
 
 
-def test_a_wrong_password(face: Face, private_server: Callable[..., embedded.Server]) -> None:
+def test_a_wrong_password(api: Api, private_server: Callable[..., embedded.Server]) -> None:
     server = private_server(password="right")
     place = f"{server.host}:{server.port}"
     for given, kind in ((f"redis://:wrong@{place}", "WRONGPASS"), (f"redis://{place}", "NOAUTH")):
-        error = refused(holdfast.ServerError, face.connect(given).lock("a").acquire)
+        error = refused(holdfast.ServerError, api.connect(given).lock("a").acquire)
         assert error.kind == kind
         assert "right" not in str(error)
         assert "wrong" not in str(error).replace("WRONGPASS", "")
@@ -91,20 +91,20 @@ def test_a_wrong_password(face: Face, private_server: Callable[..., embedded.Ser
     ids=["lock", "semaphore", "rwlock", "election"],
 )
 def test_errors_name_what_they_are_about(
-    face: Face, server: embedded.Server, raw: Any, make: Callable[[Any, str], Any], about: str
+    api: Api, server: embedded.Server, raw: Any, make: Callable[[Any, str], Any], about: str
 ) -> None:
     name = unique("about")
     acquire = "campaign" if about == "election" else "acquire"
     suffix = {"semaphore": ":sem", "election": ":leader"}.get(about, "")
     raw.lpush(f"holdfast:{{{name}}}{suffix}:queue", "not a queue")
     raw.lpush(f"holdfast:{{{name}}}{suffix}", "not a lock")
-    error = refused(holdfast.ServerError, getattr(make(face.connect(server.url), name), acquire))
+    error = refused(holdfast.ServerError, getattr(make(api.connect(server.url), name), acquire))
     assert error.kind == "WRONGTYPE" or "WRONGTYPE" in str(error)
     assert f"{about} {name!r}" in str(error)
     assert "delete it, or use another name" in str(error)
     assert f"one of the keys 'holdfast:{{{name}}}{suffix}', 'holdfast:{{{name}}}{suffix}:fence', " in str(error)
     assert f"'holdfast:{{{name}}}{suffix}:queue'" in str(error)
-    nowhere = face.connect(f"redis://127.0.0.1:{free_port()}")
+    nowhere = api.connect(f"redis://127.0.0.1:{free_port()}")
     unreachable = refused(
         holdfast.ServerUnreachable,
         getattr(make(nowhere, name), f"try_{acquire}", None) or (lambda: make(nowhere, name).campaign(timeout=0.1)),
@@ -113,11 +113,11 @@ def test_errors_name_what_they_are_about(
 
 
 @pytest.mark.parametrize("kind", ["queue", "fence", "gone"])
-def test_keys_of_another_type_beside_the_lock(face: Face, server: embedded.Server, raw: Any, kind: str) -> None:
+def test_keys_of_another_type_beside_the_lock(api: Api, server: embedded.Server, raw: Any, kind: str) -> None:
     name = unique("beside")
     key = f"holdfast:{{{name}}}:{kind}"
     raw.xadd(key, {"of": "another type"})
-    locks = face.connect(server.url)
+    locks = api.connect(server.url)
     refusals = []
     for made in (locks.lock(name), locks.rwlock(name).write(), locks.multilock(name, f"{name}-2")):
         try:
@@ -130,26 +130,26 @@ def test_keys_of_another_type_beside_the_lock(face: Face, server: embedded.Serve
     raw.delete(key)
 
 
-def test_many_keys_are_not_all_named(face: Face, server: embedded.Server, raw: Any) -> None:
+def test_many_keys_are_not_all_named(api: Api, server: embedded.Server, raw: Any) -> None:
     names = sorted(unique("many") for _ in range(50))
     raw.lpush(f"holdfast:{{{names[0]}}}", "not a lock")
-    error = refused(holdfast.ServerError, face.connect(server.url).multilock(*names).acquire)
+    error = refused(holdfast.ServerError, api.connect(server.url).multilock(*names).acquire)
     assert f"'holdfast:{{{names[0]}}}'" in str(error)
     assert len(str(error)) < 2_000
 
 
-def test_one_key_that_is_changed_without_a_lock(face: Face, server: embedded.Server, raw: Any) -> None:
+def test_one_key_that_is_changed_without_a_lock(api: Api, server: embedded.Server, raw: Any) -> None:
     key = unique("key")
     raw.lpush(key, "not a string")
-    locks = face.connect(server.url)
+    locks = api.connect(server.url)
     error = refused(holdfast.ServerError, lambda: locks.compare_and_set(key, "a", "b"))
     assert repr(key) in str(error)
 
 
-def test_a_server_that_is_no_node_of_a_cluster(face: Face, server: embedded.Server, raw: Any) -> None:
+def test_a_server_that_is_no_node_of_a_cluster(api: Api, server: embedded.Server, raw: Any) -> None:
     """It would grant what the other servers of that "Cluster" have granted, too."""
     name = unique("single")
-    locks = face.connect(f"redis+cluster://{server.host}:{server.port}")
+    locks = api.connect(f"redis+cluster://{server.host}:{server.port}")
     for act in (
         locks.lock(name).acquire,
         locks.lock(name).try_acquire,
@@ -165,13 +165,13 @@ def test_a_server_that_is_no_node_of_a_cluster(face: Face, server: embedded.Serv
     assert raw.keys(f"*{name}*") == []
 
 
-def test_a_command_that_is_denied_inside_a_script(face: Face, server: embedded.Server, raw: Any) -> None:
+def test_a_command_that_is_denied_inside_a_script(api: Api, server: embedded.Server, raw: Any) -> None:
     """The user may run scripts; what they use is another matter."""
     user = unique("acl")
     raw.execute_command(
         *("ACL", "SETUSER", user, "on", ">pw", "~*", "&*", "+@all", "-get"),
     )
-    locks = face.connect(f"redis://{user}:pw@{server.host}:{server.port}")
+    locks = api.connect(f"redis://{user}:pw@{server.host}:{server.port}")
     error = refused(holdfast.ServerError, locks.lock(unique("denied")).waiters)
     assert error.kind == "NOPERM"
     assert not isinstance(error, holdfast.ScriptRefused)
@@ -179,18 +179,18 @@ def test_a_command_that_is_denied_inside_a_script(face: Face, server: embedded.S
     raw.execute_command("ACL", "DELUSER", user)
 
 
-def test_a_database_that_there_is_not(face: Face, server: embedded.Server) -> None:
+def test_a_database_that_there_is_not(api: Api, server: embedded.Server) -> None:
     error = refused(
-        holdfast.ServerError, lambda: face.connect(f"redis://{server.host}:{server.port}/99").lock("a").acquire()
+        holdfast.ServerError, lambda: api.connect(f"redis://{server.host}:{server.port}/99").lock("a").acquire()
     )
     assert "out of range" in str(error)
 
 
 @pytest.mark.usefixtures("torn_handshakes")
-def test_raw_errors_of_redis_py_do_not_come_through(face: Face) -> None:
+def test_raw_errors_of_redis_py_do_not_come_through(api: Api) -> None:
     """TLS to a port that speaks none, and the reverse, are said in our words."""
     with embedded.server(port=0) as server:
-        locks = face.connect(f"rediss://{server.host}:{server.port}")
+        locks = api.connect(f"rediss://{server.host}:{server.port}")
         error = refused(holdfast.HoldfastError, locks.lock("a").try_acquire)
         assert not isinstance(error, redis.RedisError)
         assert f"{server.host}:{server.port}" in str(error)

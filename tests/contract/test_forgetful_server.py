@@ -11,7 +11,7 @@ import redis
 
 from holdfast import embedded
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 from tests.support.standin import LikeRedis84
 
 
@@ -38,11 +38,11 @@ def forgetful(private_server: Any) -> Iterator[Forgetful]:
         yield standin
 
 
-def test_everything_works(face: Face, forgetful: Forgetful, unique_name: str) -> None:
-    locks, others = face.connect(forgetful.url), face.connect(forgetful.url)
+def test_everything_works(api: Api, forgetful: Forgetful, unique_name: str) -> None:
+    locks, others = api.connect(forgetful.url), api.connect(forgetful.url)
     with locks.lock(unique_name, ttl=20) as lease:
         lease.extend(30)
-        waiting = face.start(others.lock(unique_name, ttl=20).acquire, 30)
+        waiting = api.start(others.lock(unique_name, ttl=20).acquire, 30)
         eventually(lambda: locks.lock(unique_name).waiters() == 1)
     waiting.result(30).release()
     locks.semaphore(unique_name, permits=2).acquire(timeout=10).release()
@@ -50,9 +50,9 @@ def test_everything_works(face: Face, forgetful: Forgetful, unique_name: str) ->
     locks.multilock(unique_name, f"{unique_name}-b").acquire(timeout=10).release()
 
 
-def test_no_lease_is_lost(face: Face, forgetful: Forgetful, unique_name: str) -> None:
+def test_no_lease_is_lost(api: Api, forgetful: Forgetful, unique_name: str) -> None:
     """Renewals of many leases go in one pipeline."""
-    locks = face.connect(forgetful.url)
+    locks = api.connect(forgetful.url)
     leases = [locks.lock(f"{unique_name}-{number}", ttl=1.5).acquire(timeout=20) for number in range(12)]
     until = time.monotonic() + 4
     while time.monotonic() < until:
@@ -62,10 +62,10 @@ def test_no_lease_is_lost(face: Face, forgetful: Forgetful, unique_name: str) ->
         lease.release()
 
 
-def test_a_quorum_works(face: Face, forgetful: Forgetful, private_server: Any, unique_name: str) -> None:
+def test_a_quorum_works(api: Api, forgetful: Forgetful, private_server: Any, unique_name: str) -> None:
     second, third = private_server(), private_server()
-    client = face.module().Client.quorum([forgetful.url, second.url, third.url], restart_delay=0)
-    locks = face.wrap(client)
+    client = api.module().Client.quorum([forgetful.url, second.url, third.url], restart_delay=0)
+    locks = api.wrap(client)
     second.close()  # the forgetful one is needed
     try:
         with locks.lock(unique_name, ttl=10) as lease:

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from testbed.waiting import eventually
-from tests.support.faces import Face, function_for
+from tests.support.apis import Api, function_for
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -75,8 +75,8 @@ def test_what_was_lost_is_not_kept(locks: Any, raw: Any, unique_name: str) -> No
     assert raw.get(f"holdfast:{{{unique_name}}}") == "somebody"
 
 
-def test_the_end_of_the_process_leaves_it(face: Face, locks: Any, url: str, unique_name: str) -> None:
-    if face.name == "asyncio":
+def test_the_end_of_the_process_leaves_it(api: Api, locks: Any, url: str, unique_name: str) -> None:
+    if api.name == "asyncio":
         pytest.skip("the child is the same")
     child = (
         "import sys, holdfast\n"
@@ -91,16 +91,16 @@ def test_the_end_of_the_process_leaves_it(face: Face, locks: Any, url: str, uniq
 # ---- skip_if_held ----
 
 
-def test_a_skip_can_be_told_from_none(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+def test_a_skip_can_be_told_from_none(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     def work() -> Any:
         yield from ()
 
     skipped = object()
     options: dict[str, Any] = {"skip_if_held": True, "otherwise": skipped, "at_least": 30}
-    functions = [bare(each).locked(unique_name, **options)(function_for(face, work)) for each in (locks, others)]
+    functions = [bare(each).locked(unique_name, **options)(function_for(api, work)) for each in (locks, others)]
 
     def call(function: Any) -> Any:
-        return function() if face.name == "threads" else face.call(function)  # type: ignore[attr-defined]
+        return function() if api.name == "threads" else api.call(function)  # type: ignore[attr-defined]
 
     assert call(functions[0]) is None
     assert call(functions[1]) is skipped, "once a tick, however short the work is"

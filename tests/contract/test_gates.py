@@ -1,4 +1,4 @@
-"""What latches, events, barriers and elections promise, whichever face and server."""
+"""What latches, events, barriers and elections promise, whichever API and server."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 import holdfast
 from holdfast._core.settings import Settings
 from testbed.waiting import eventually
-from tests.support.faces import Face, function_for
+from tests.support.apis import Api, function_for
 
 # ---------------------------------------------------------------- latch
 
 
-def test_a_latch_opens_after_so_many(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+def test_a_latch_opens_after_so_many(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     mine, theirs = locks.latch(unique_name, 3), others.latch(unique_name, 3)
-    waiting = [face.start(each.wait) for each in (mine, theirs, mine)]
+    waiting = [api.start(each.wait) for each in (mine, theirs, mine)]
     assert theirs.count_down() == 2
     assert mine.count_down() == 1
     assert mine.wait(timeout=0.05) is False
@@ -47,10 +47,10 @@ def test_a_latch_leaves_no_waiters_behind(locks: Any, raw: Any, unique_name: str
 # ---------------------------------------------------------------- event
 
 
-def test_an_event(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+def test_an_event(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     mine, theirs = locks.event(unique_name), others.event(unique_name)
     assert not mine.is_set() and mine.wait(timeout=0.05) is False
-    waiting = [face.start(each.wait) for each in (mine, theirs)]
+    waiting = [api.start(each.wait) for each in (mine, theirs)]
     theirs.set()
     assert [each.result() for each in waiting] == [True, True]
     assert mine.is_set() and mine.wait() is True
@@ -60,10 +60,10 @@ def test_an_event(locks: Any, others: Any, face: Face, unique_name: str) -> None
 
 
 def test_waiting_for_an_event_survives_the_loss_of_the_message(
-    others: Any, face: Face, url: str, raw: Any, unique_name: str
+    others: Any, api: Api, url: str, raw: Any, unique_name: str
 ) -> None:
-    impatient = face.client(face.redis().Redis.from_url(url), _settings=Settings(signal_recheck_ms=300))
-    waiting = face.start(impatient.event(unique_name).wait)
+    impatient = api.client(api.redis().Redis.from_url(url), _settings=Settings(signal_recheck_ms=300))
+    waiting = api.start(impatient.event(unique_name).wait)
     queue = f"holdfast:{{{unique_name}}}:event:queue"
     eventually(lambda: raw.zcard(queue) == 1)
     raw.delete(queue)  # now nobody tells it
@@ -74,10 +74,10 @@ def test_waiting_for_an_event_survives_the_loss_of_the_message(
 # ---------------------------------------------------------------- barrier
 
 
-def test_a_barrier_again_and_again(locks: Any, face: Face, url: str, raw: Any, unique_name: str) -> None:
-    barriers = [face.connect(url).barrier(unique_name, 3) for _ in range(3)]
+def test_a_barrier_again_and_again(locks: Any, api: Api, url: str, raw: Any, unique_name: str) -> None:
+    barriers = [api.connect(url).barrier(unique_name, 3) for _ in range(3)]
     for generation in range(3):
-        waiting = [face.start(each.wait) for each in barriers]
+        waiting = [api.start(each.wait) for each in barriers]
         assert sorted(each.result() for each in waiting) == [0, 1, 2]
         assert barriers[0].generation() == generation + 1
     assert barriers[0].n_waiting() == 0 and not barriers[0].broken()
@@ -85,17 +85,17 @@ def test_a_barrier_again_and_again(locks: Any, face: Face, url: str, raw: Any, u
     assert keys and all(raw.pttl(each) > 0 for each in keys)
 
 
-def test_nobody_passes_a_barrier_alone(locks: Any, others: Any, face: Face, unique_name: str) -> None:
-    waiting = face.start(locks.barrier(unique_name, 2).wait)
+def test_nobody_passes_a_barrier_alone(locks: Any, others: Any, api: Api, unique_name: str) -> None:
+    waiting = api.start(locks.barrier(unique_name, 2).wait)
     eventually(lambda: others.barrier(unique_name, 2).n_waiting() == 1)
     assert not waiting.done()
     assert others.barrier(unique_name, 2).wait() == 1
     assert waiting.result() == 0
 
 
-def test_out_of_time_the_barrier_breaks_for_all(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+def test_out_of_time_the_barrier_breaks_for_all(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     mine, theirs = locks.barrier(unique_name, 3), others.barrier(unique_name, 3)
-    waiting = face.start(theirs.wait)
+    waiting = api.start(theirs.wait)
     eventually(lambda: mine.n_waiting() == 1)
     with pytest.raises(holdfast.BrokenBarrierError):
         mine.wait(timeout=0.1)
@@ -108,11 +108,11 @@ def test_out_of_time_the_barrier_breaks_for_all(locks: Any, others: Any, face: F
     assert not mine.broken() and mine.n_waiting() == 0
 
 
-def test_abort_and_reset_end_the_wait(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+def test_abort_and_reset_end_the_wait(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     mine, theirs = locks.barrier(unique_name, 2), others.barrier(unique_name, 2)
     for deed in (theirs.abort, theirs.reset):
         mine.reset()
-        waiting = face.start(mine.wait)
+        waiting = api.start(mine.wait)
         eventually(lambda: theirs.n_waiting() == 1)
         deed()
         with pytest.raises(holdfast.BrokenBarrierError):
@@ -120,8 +120,8 @@ def test_abort_and_reset_end_the_wait(locks: Any, others: Any, face: Face, uniqu
     assert not mine.broken()
 
 
-def test_a_dead_party_does_not_count(locks: Any, others: Any, face: Face, raw: Any, unique_name: str) -> None:
-    waiting = face.start(locks.barrier(unique_name, 2).wait)
+def test_a_dead_party_does_not_count(locks: Any, others: Any, api: Api, raw: Any, unique_name: str) -> None:
+    waiting = api.start(locks.barrier(unique_name, 2).wait)
     eventually(lambda: others.barrier(unique_name, 2).n_waiting() == 1)
     raw.zadd(f"holdfast:{{{unique_name}}}:barrier:arrived", {"0" * 24 + ":1:1": 1})
     raw.client_kill_filter(_type="pubsub")  # the living one looks at once
@@ -131,7 +131,7 @@ def test_a_dead_party_does_not_count(locks: Any, others: Any, face: Face, raw: A
     waiting.result()
 
 
-def test_a_barrier_is_declared_alike(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+def test_a_barrier_is_declared_alike(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     with pytest.raises(holdfast.BrokenBarrierError):
         locks.barrier(unique_name, 2).wait(timeout=0)
     for deed in (others.barrier(unique_name, 3).wait, others.barrier(unique_name, 3).reset):
@@ -142,14 +142,14 @@ def test_a_barrier_is_declared_alike(locks: Any, others: Any, face: Face, unique
 # ---------------------------------------------------------------- election
 
 
-def test_one_leads_and_the_next_follows(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+def test_one_leads_and_the_next_follows(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     mine, theirs = locks.election(unique_name), others.election(unique_name)
     assert mine.leader() is None and not mine.is_leader
     first = mine.campaign()
     assert mine.is_leader and mine.leader().token == first.token
     with pytest.raises(holdfast.AcquireTimeout):
         theirs.campaign(timeout=0.1)
-    campaigning = face.start(theirs.campaign)
+    campaigning = api.start(theirs.campaign)
     eventually(lambda: locks.lock(unique_name).waiters() == 0 and not campaigning.done())
     mine.resign()
     second = campaigning.result()
@@ -174,12 +174,12 @@ def test_a_lost_lead_is_known(locks: Any, raw: Any, unique_name: str) -> None:
         assert not election.is_leader
 
 
-def test_changes_of_the_lead_are_observed(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+def test_changes_of_the_lead_are_observed(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     mine, theirs = locks.election(unique_name), others.election(unique_name)
     seen = others.election(unique_name).observe(poll=0.02)
 
     def following() -> Any:
-        return face.start(next, seen) if face.name == "threads" else face.start(face.call, seen.__anext__)  # type: ignore[attr-defined]
+        return api.start(next, seen) if api.name == "threads" else api.start(api.call, seen.__anext__)  # type: ignore[attr-defined]
 
     assert following().result(60) is None, "nobody leads"
     change = following()
@@ -198,7 +198,7 @@ def test_changes_of_the_lead_are_observed(locks: Any, others: Any, face: Face, u
         mine.observe(poll=0)
 
 
-def test_run_leads_again_after_a_loss(locks: Any, raw: Any, face: Face, unique_name: str) -> None:
+def test_run_leads_again_after_a_loss(locks: Any, raw: Any, api: Api, unique_name: str) -> None:
     election = locks.election(unique_name, ttl=1)
     led: list[int] = []
     beyond: list[int] = []
@@ -213,7 +213,7 @@ def test_run_leads_again_after_a_loss(locks: Any, raw: Any, face: Face, unique_n
         assert lease.state.name == "HELD"
         return f"led {len(led)} times"
 
-    assert election.run(function_for(face, lead)) == "led 2 times"
+    assert election.run(function_for(api, lead)) == "led 2 times"
     assert led[0] < led[1] and not beyond
     assert not election.is_leader and election.leader() is None, "and resigned at the end"
 
@@ -222,5 +222,5 @@ def test_run_leads_again_after_a_loss(locks: Any, raw: Any, face: Face, unique_n
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        election.run(function_for(face, fail))
+        election.run(function_for(api, fail))
     assert election.leader() is None

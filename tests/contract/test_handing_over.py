@@ -13,7 +13,7 @@ import pytest
 from holdfast import ConfigurationError, LeaseLost, LeaseReleased, LeaseState
 from holdfast._core.settings import DEFAULT
 from testbed.waiting import eventually
-from tests.support.faces import AsyncioFace, Face, close_brought, function_for
+from tests.support.apis import Api, AsyncioApi, close_brought, function_for
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,18 +52,16 @@ def test_it_is_renewed_by_who_has_adopted_it(locks: Any, others: Any, unique_nam
     adopted.release()
 
 
-def test_a_waiter_is_handed_the_lock_by_who_has_adopted_it(
-    locks: Any, others: Any, face: Face, unique_name: str
-) -> None:
+def test_a_waiter_is_handed_the_lock_by_who_has_adopted_it(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     handle = locks.lock(unique_name).acquire().handle()
     adopted = others.adopt(handle)
-    waiting = face.start(locks.lock(unique_name).acquire)
+    waiting = api.start(locks.lock(unique_name).acquire)
     eventually(lambda: others.lock(unique_name).status().waiters == 1)
     adopted.release()
     waiting.result(60).release()
 
 
-def test_a_block_that_hands_it_over_releases_nothing(locks: Any, face: Face, unique_name: str) -> None:
+def test_a_block_that_hands_it_over_releases_nothing(locks: Any, api: Api, unique_name: str) -> None:
     handles = []
     with locks.lock(unique_name) as lease:
         handles.append(lease.handle())
@@ -71,10 +69,10 @@ def test_a_block_that_hands_it_over_releases_nothing(locks: Any, face: Face, uni
     locks.adopt(handles[0]).release()
 
 
-def test_a_whole_ttl_is_left_for_the_way(locks: Any, others: Any, raw: Any, face: Face, unique_name: str) -> None:
+def test_a_whole_ttl_is_left_for_the_way(locks: Any, others: Any, raw: Any, api: Api, unique_name: str) -> None:
     """Also of a lease that was just handed over, and begins with less."""
     first = locks.lock(unique_name, ttl=60).acquire()
-    waiting = face.start(lambda: others.lock(unique_name, ttl=60).acquire().handle())
+    waiting = api.start(lambda: others.lock(unique_name, ttl=60).acquire().handle())
     eventually(lambda: locks.lock(unique_name).status().waiters == 1)
     first.release()
     handle = waiting.result(60)
@@ -95,7 +93,7 @@ def test_what_has_ended_cannot_be_adopted(locks: Any, others: Any, unique_name: 
 
 
 def test_a_late_extension_of_the_first_takes_nothing_back(
-    locks: Any, others: Any, raw: Any, face: Face, unique_name: str
+    locks: Any, others: Any, raw: Any, api: Api, unique_name: str
 ) -> None:
     """What was sent before the handing over may be carried out after it."""
     key = f"holdfast:{{{unique_name}}}"
@@ -106,13 +104,13 @@ def test_a_late_extension_of_the_first_takes_nothing_back(
     handle = lease.handle()
     adopted = others.adopt(handle, ttl=120)
     run = bare(locks)._session.run
-    assert face.call(run, late) if isinstance(face, AsyncioFace) else run(late)
+    assert api.call(run, late) if isinstance(api, AsyncioApi) else run(late)
     assert raw.pttl(key) > 60_000
     adopted.release()
 
 
-def test_a_process_adopts_it(face: Face, locks: Any, url: str, unique_name: str) -> None:
-    if face.name == "asyncio":
+def test_a_process_adopts_it(api: Api, locks: Any, url: str, unique_name: str) -> None:
+    if api.name == "asyncio":
         pytest.skip("the child is the same")
     lease = locks.lock(unique_name).acquire()
     fence = lease.fencing_token
@@ -139,10 +137,10 @@ def test_what_is_no_handle_is_refused(locks: Any, text: Any) -> None:
         locks.adopt(text)
 
 
-def test_a_handle_of_another_namespace_is_refused(locks: Any, face: Face, url: str, unique_name: str) -> None:
+def test_a_handle_of_another_namespace_is_refused(locks: Any, api: Api, url: str, unique_name: str) -> None:
     handle = locks.lock(unique_name).acquire().handle()
     with pytest.raises(ConfigurationError, match="namespace"):
-        face.connect(url, namespace="elsewhere").adopt(handle)
+        api.connect(url, namespace="elsewhere").adopt(handle)
     locks.adopt(handle).release()
     assert json.loads(handle)[2] == unique_name
 
@@ -162,7 +160,7 @@ def test_only_leases_of_locks(locks: Any, unique_name: str) -> None:
         assert not lease.held
 
 
-def test_its_owner_is_who_has_adopted_it(locks: Any, face: Face, unique_name: str) -> None:
+def test_its_owner_is_who_has_adopted_it(locks: Any, api: Api, unique_name: str) -> None:
     """A reentrant lock knows it."""
 
     def steps(client: Any) -> Any:
@@ -174,23 +172,23 @@ def test_its_owner_is_who_has_adopted_it(locks: Any, face: Face, unique_name: st
         yield third.release()
         yield second.release()
 
-    run = function_for(face, steps)
-    if isinstance(face, AsyncioFace):
-        face.run(run(bare(locks)))
+    run = function_for(api, steps)
+    if isinstance(api, AsyncioApi):
+        api.run(run(bare(locks)))
     else:
         run(locks)
 
 
-def test_waiters_of_the_same_client_do_not_go_on_with_it(face: Face, url: str, unique_name: str) -> None:
+def test_waiters_of_the_same_client_do_not_go_on_with_it(api: Api, url: str, unique_name: str) -> None:
     """Where a client hands a lock on among its own threads, that ends with the handing over."""
-    brought = face.redis().Redis.from_url(url)
-    locks = face.client(brought, _settings=DEFAULT._replace(tenure_ms=60_000.0))
+    brought = api.redis().Redis.from_url(url)
+    locks = api.client(brought, _settings=DEFAULT._replace(tenure_ms=60_000.0))
     lock = locks.lock(unique_name, ttl=60)
     lock.acquire().release()  # what follows knows how to ask
     lease = lock.acquire()
-    waiting = face.start(lock.acquire)
+    waiting = api.start(lock.acquire)
     session = bare(locks)._session
-    driver = session.here if face.name == "asyncio" else session.driver
+    driver = session.here if api.name == "asyncio" else session.driver
     lines = getattr(driver, "lines", {})
     eventually(lambda: lock.status().waiters == 1 or any(line.waiters for line in list(lines.values())))
     handle = lease.handle()
@@ -200,4 +198,4 @@ def test_waiters_of_the_same_client_do_not_go_on_with_it(face: Face, url: str, u
     second = waiting.result(60)
     assert second.fencing_token > adopted.fencing_token
     second.release()
-    close_brought(face, brought)
+    close_brought(api, brought)

@@ -12,37 +12,37 @@ import pytest
 import holdfast
 from holdfast.errors import ConfigurationError
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 
 
-def all_of(face: Face, locks: Any, pattern: str = "*") -> list[Any]:
+def all_of(api: Api, locks: Any, pattern: str = "*") -> list[Any]:
     """What `list` gives."""
     found = locks.list(pattern)
-    if face.name == "threads":
+    if api.name == "threads":
         return list(found)
 
     async def collect() -> list[Any]:
         return [each async for each in found]
 
-    return face.call(collect)  # type: ignore[attr-defined,no-any-return]
+    return api.call(collect)  # type: ignore[attr-defined,no-any-return]
 
 
-def listed(face: Face, locks: Any, pattern: str) -> dict[tuple[str, str], Any]:
+def listed(api: Api, locks: Any, pattern: str) -> dict[tuple[str, str], Any]:
     """What is found, by kind and name; each once."""
-    found = all_of(face, locks, pattern)
+    found = all_of(api, locks, pattern)
     named = {(each.kind, each.name): each for each in found}
     assert len(named) == len(found), found
     return named
 
 
-def test_every_kind(locks: Any, face: Face, unique_name: str) -> None:
+def test_every_kind(locks: Any, api: Api, unique_name: str) -> None:
     held = {
         "lock": locks.lock(f"{unique_name}-a").acquire(),
         "rwlock": locks.rwlock(f"{unique_name}-r").read().acquire(),
         "semaphore": locks.semaphore(f"{unique_name}-s", 3).acquire(),
         "election": locks.election(f"{unique_name}-e").campaign(),
     }
-    found = listed(face, locks, f"{unique_name}-*")
+    found = listed(api, locks, f"{unique_name}-*")
     assert {kind for kind, _ in found} == set(held)
     for (kind, _), each in found.items():
         assert (each.held, each.waiters, each.queue) == (1, 0, ()), each
@@ -53,14 +53,14 @@ def test_every_kind(locks: Any, face: Face, unique_name: str) -> None:
         assert each.permits == (3 if kind == "semaphore" else 0)
     for lease in held.values():
         lease.release()
-    assert listed(face, locks, f"{unique_name}-*") == {}
+    assert listed(api, locks, f"{unique_name}-*") == {}
 
 
-def test_waiters_and_their_age(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+def test_waiters_and_their_age(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     lease = locks.lock(unique_name).acquire()
-    waiting = face.start(others.lock(unique_name).acquire)
+    waiting = api.start(others.lock(unique_name).acquire)
     eventually(lambda: locks.lock(unique_name).waiters() == 1)
-    (found,) = listed(face, locks, unique_name).values()
+    (found,) = listed(api, locks, unique_name).values()
     assert found.waiters == len(found.queue) == 1
     assert 0 <= found.queue[0].age_s < 60
     lease.release()
@@ -69,45 +69,45 @@ def test_waiters_and_their_age(locks: Any, others: Any, face: Face, unique_name:
     second.release()
 
 
-def test_of_many_holders_and_waiters_some_are_named(locks: Any, face: Face, raw: Any, unique_name: str) -> None:
+def test_of_many_holders_and_waiters_some_are_named(locks: Any, api: Api, raw: Any, unique_name: str) -> None:
     names = {f"{number:024x}:1:1": 9_000_000_000_000 for number in range(30)}
     raw.zadd(f"holdfast:{{{unique_name}}}:sem:holders", names)
     raw.zadd(f"holdfast:{{{unique_name}}}:sem:queue", names)
     for kind in ("holders", "queue"):
         raw.pexpire(f"holdfast:{{{unique_name}}}:sem:{kind}", 60_000)
-    (found,) = all_of(face, locks, unique_name)
+    (found,) = all_of(api, locks, unique_name)
     assert (found.held, found.waiters, len(found.holders), len(found.queue)) == (30, 30, 16, 16)
 
 
 @pytest.mark.parametrize("name", ["plain", "}odd", "%}odd", "a}:queue", "a}:sem", "{x}y", "back\\slash", "q[1]", "ünï"])
-def test_names_and_patterns(locks: Any, face: Face, unique_name: str, name: str) -> None:
+def test_names_and_patterns(locks: Any, api: Api, unique_name: str, name: str) -> None:
     name = f"{name}-{unique_name}"
     leases = [locks.lock(name).acquire(), locks.lock(f"{name}!").acquire()]
-    assert set(listed(face, locks, f"*{unique_name}*")) == {("lock", name), ("lock", f"{name}!")}
-    assert set(listed(face, locks, f"*-{unique_name}")) == {("lock", name)}
-    assert set(listed(face, locks, f"*{unique_name}[!a]")) == {("lock", f"{name}!")}
+    assert set(listed(api, locks, f"*{unique_name}*")) == {("lock", name), ("lock", f"{name}!")}
+    assert set(listed(api, locks, f"*-{unique_name}")) == {("lock", name)}
+    assert set(listed(api, locks, f"*{unique_name}[!a]")) == {("lock", f"{name}!")}
     for lease in leases:
         lease.release()
 
 
-def test_a_foreign_holder_and_foreign_keys(locks: Any, face: Face, raw: Any, unique_name: str) -> None:
+def test_a_foreign_holder_and_foreign_keys(locks: Any, api: Api, raw: Any, unique_name: str) -> None:
     raw.set(f"holdfast:{{{unique_name}-f}}", "somebody", px=30_000)
     raw.rpush(f"holdfast:{{{unique_name}-l}}", "a list")
     raw.set(f"holdfast:{{{unique_name}-q}}:queue", "no queue", px=30_000)
-    found = listed(face, locks, f"{unique_name}-*")
+    found = listed(api, locks, f"{unique_name}-*")
     assert set(found) == {("lock", f"{unique_name}-f")}
     (holder,) = found["lock", f"{unique_name}-f"].holders
     assert (holder.token, holder.ours, holder.since, holder.host) == ("somebody", False, None, None)
     raw.delete(f"holdfast:{{{unique_name}-l}}")
 
 
-def test_many_locks_take_many_small_calls(locks: Any, face: Face, raw: Any, unique_name: str) -> None:
+def test_many_locks_take_many_small_calls(locks: Any, api: Api, raw: Any, unique_name: str) -> None:
     pipeline = raw.pipeline(transaction=False)
     for number in range(1_000):
         pipeline.set(f"holdfast:{{{unique_name}-{number}}}", f"{number:024x}:1:1", px=60_000)
     pipeline.execute()
     before = _calls(raw)
-    found = listed(face, locks, f"{unique_name}-*")
+    found = listed(api, locks, f"{unique_name}-*")
     calls = _calls(raw) - before
     assert len(found) == 1_000
     assert calls["evalsha"] + calls["eval"] >= 40, "at most 25 names a call"
@@ -118,16 +118,16 @@ def _calls(raw: Any) -> Counter[str]:
     return Counter({name[8:]: int(each["calls"]) for name, each in raw.info("commandstats").items()})
 
 
-def test_where_it_makes_no_sense(face: Face, server: Any) -> None:
+def test_where_it_makes_no_sense(api: Api, server: Any) -> None:
     with pytest.raises(ConfigurationError, match="namespace"):
-        all_of(face, face.connect(server.url, namespace=None))
+        all_of(api, api.connect(server.url, namespace=None))
     with pytest.raises(ConfigurationError, match="pattern"):
-        face.connect(server.url).list("")
+        api.connect(server.url).list("")
 
 
-def test_the_listing_is_frozen(locks: Any, face: Face, unique_name: str) -> None:
+def test_the_listing_is_frozen(locks: Any, api: Api, unique_name: str) -> None:
     with locks.lock(unique_name):
-        (found,) = all_of(face, locks, unique_name)
+        (found,) = all_of(api, locks, unique_name)
     assert isinstance(found, holdfast.Listed)
     with pytest.raises(AttributeError):
         found.held = 2  # type: ignore[misc]

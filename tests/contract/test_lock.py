@@ -1,4 +1,4 @@
-"""What the lock promises, whichever face and server."""
+"""What the lock promises, whichever API and server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast import embedded
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 
 
 def key(name: str) -> str:
@@ -36,9 +36,9 @@ def test_the_key_holds_the_token_while_it_is_held(locks: Any, raw: Any, unique_n
     assert lease.remaining() == 0
 
 
-def test_every_key_has_a_ttl(locks: Any, others: Any, raw: Any, face: Face, unique_name: str) -> None:
+def test_every_key_has_a_ttl(locks: Any, others: Any, raw: Any, api: Api, unique_name: str) -> None:
     lease = locks.lock(unique_name).acquire()
-    waiting = face.start(others.lock(unique_name).acquire)
+    waiting = api.start(others.lock(unique_name).acquire)
     eventually(lambda: locks.lock(unique_name).waiters() == 1)
     keys = list(raw.scan_iter(f"{key(unique_name)}*"))
     assert sorted(keys) == [key(unique_name), f"{key(unique_name)}:fence", f"{key(unique_name)}:queue"]
@@ -132,9 +132,9 @@ def test_timeout(locks: Any, others: Any, raw: Any, unique_name: str) -> None:
     assert not raw.exists(key(unique_name)), "nobody waits any more, so the lock is free"
 
 
-def test_first_come_first_served(locks: Any, face: Face, url: str, unique_name: str) -> None:
+def test_first_come_first_served(locks: Any, api: Api, url: str, unique_name: str) -> None:
     lease = locks.lock(unique_name).acquire()
-    clients = [face.connect(url) for _ in range(3)]
+    clients = [api.connect(url) for _ in range(3)]
     order: list[int] = []
 
     def take(number: int) -> int:
@@ -144,7 +144,7 @@ def test_first_come_first_served(locks: Any, face: Face, url: str, unique_name: 
 
     takers = []
     for number in range(9):
-        takers.append(face.start(take, number))
+        takers.append(api.start(take, number))
         eventually(lambda: locks.lock(unique_name).waiters() == len(takers))
     lease.release()
     tokens = [taker.result() for taker in takers]
@@ -152,9 +152,9 @@ def test_first_come_first_served(locks: Any, face: Face, url: str, unique_name: 
     assert tokens == sorted(tokens)
 
 
-def test_a_release_names_the_next_holder(locks: Any, others: Any, raw: Any, face: Face, unique_name: str) -> None:
+def test_a_release_names_the_next_holder(locks: Any, others: Any, raw: Any, api: Api, unique_name: str) -> None:
     lease = locks.lock(unique_name).acquire()
-    waiting = face.start(others.lock(unique_name).acquire)
+    waiting = api.start(others.lock(unique_name).acquire)
     eventually(lambda: locks.lock(unique_name).waiters() == 1)
     (waiter,) = raw.zrange(f"{key(unique_name)}:queue", 0, -1)
     lease.release()
@@ -163,12 +163,12 @@ def test_a_release_names_the_next_holder(locks: Any, others: Any, raw: Any, face
     waiting.result().release()
 
 
-def test_nobody_overtakes_the_queue(locks: Any, others: Any, raw: Any, face: Face, unique_name: str) -> None:
+def test_nobody_overtakes_the_queue(locks: Any, others: Any, raw: Any, api: Api, unique_name: str) -> None:
     lease = locks.lock(unique_name).acquire()
-    waiting = face.start(others.lock(unique_name).acquire)
+    waiting = api.start(others.lock(unique_name).acquire)
     eventually(lambda: locks.lock(unique_name).waiters() == 1)
     raw.delete(key(unique_name))  # as if it had expired
-    stranger = face.start(locks.lock(unique_name).try_acquire)
+    stranger = api.start(locks.lock(unique_name).try_acquire)
     assert stranger.result() is None, "the waiter goes first"
     second = waiting.result()
     assert raw.get(key(unique_name)) == second.token
@@ -177,9 +177,9 @@ def test_nobody_overtakes_the_queue(locks: Any, others: Any, raw: Any, face: Fac
         lease.release()
 
 
-def test_a_dead_waiter_costs_nothing(locks: Any, others: Any, raw: Any, face: Face, unique_name: str) -> None:
+def test_a_dead_waiter_costs_nothing(locks: Any, others: Any, raw: Any, api: Api, unique_name: str) -> None:
     lease = locks.lock(unique_name).acquire()
-    waiting = face.start(others.lock(unique_name).acquire)
+    waiting = api.start(others.lock(unique_name).acquire)
     eventually(lambda: locks.lock(unique_name).waiters() == 1)
     dead = "0" * 24 + ":1:1"
     raw.zadd(f"{key(unique_name)}:queue", {dead: 1})  # it came first, and its process is gone
@@ -198,19 +198,17 @@ def test_an_expired_holder_is_followed_by_the_queue(locks: Any, raw: Any, unique
     lease.release()
 
 
-def test_a_foreign_holder_is_polled_for(locks: Any, raw: Any, face: Face, unique_name: str) -> None:
+def test_a_foreign_holder_is_polled_for(locks: Any, raw: Any, api: Api, unique_name: str) -> None:
     raw.set(key(unique_name), "a stranger's")
-    waiting = face.start(locks.lock(unique_name).acquire, timeout=60)
+    waiting = api.start(locks.lock(unique_name).acquire, timeout=60)
     eventually(lambda: raw.zcard(f"{key(unique_name)}:queue") == 1)
     raw.delete(key(unique_name))  # no wake-up comes with that
     waiting.result().release()
 
 
-def test_waiting_survives_the_loss_of_its_inbox(
-    locks: Any, others: Any, raw: Any, face: Face, unique_name: str
-) -> None:
+def test_waiting_survives_the_loss_of_its_inbox(locks: Any, others: Any, raw: Any, api: Api, unique_name: str) -> None:
     lease = locks.lock(unique_name).acquire()
-    waiting = face.start(others.lock(unique_name).acquire)
+    waiting = api.start(others.lock(unique_name).acquire)
     eventually(lambda: locks.lock(unique_name).waiters() == 1)
     place = raw.zrange(f"{key(unique_name)}:queue", 0, -1, withscores=True)
     raw.client_kill_filter(_type="pubsub")
@@ -327,22 +325,22 @@ def test_scripts_may_be_flushed_at_any_time(locks: Any, raw: Any, unique_name: s
 
 
 @pytest.mark.parametrize("options", [{"decode_responses": True}, {"protocol": 2}, {"protocol": 3}], ids=str)
-def test_a_brought_client(face: Face, url: str, others: Any, options: dict[str, Any], unique_name: str) -> None:
-    locks = face.client(face.redis().Redis.from_url(url, **options))
+def test_a_brought_client(api: Api, url: str, others: Any, options: dict[str, Any], unique_name: str) -> None:
+    locks = api.client(api.redis().Redis.from_url(url, **options))
     lease = locks.lock(unique_name).acquire()
     assert others.lock(unique_name).holder().token == lease.token
-    waiting = face.start(others.lock(unique_name).acquire)
+    waiting = api.start(others.lock(unique_name).acquire)
     eventually(lambda: locks.lock(unique_name).waiters() == 1)
     lease.release()
     second = waiting.result()
-    waiting = face.start(locks.lock(unique_name).acquire)
+    waiting = api.start(locks.lock(unique_name).acquire)
     eventually(lambda: locks.lock(unique_name).waiters() == 1)
     second.release()
     waiting.result().release()
 
 
-def test_other_libraries_are_excluded_and_exclude(face: Face, url: str, raw: Any, unique_name: str) -> None:
-    locks = face.connect(url, namespace=None)
+def test_other_libraries_are_excluded_and_exclude(api: Api, url: str, raw: Any, unique_name: str) -> None:
+    locks = api.connect(url, namespace=None)
     theirs = raw.lock(unique_name, timeout=60)
     lease = locks.lock(unique_name).acquire()
     assert not theirs.acquire(blocking=False)
@@ -377,8 +375,8 @@ def test_who_holds_it(locks: Any, others: Any, raw: Any, unique_name: str) -> No
     raw.delete(key(unique_name))
 
 
-def test_closing_releases_and_ends(face: Face, url: str, raw: Any, unique_name: str) -> None:
-    with face.connect(url) as locks:
+def test_closing_releases_and_ends(api: Api, url: str, raw: Any, unique_name: str) -> None:
+    with api.connect(url) as locks:
         lease = locks.lock(unique_name).acquire()
     assert not raw.exists(key(unique_name))
     assert (lease.state.name, lease.lost.reason) == ("LOST", "closed")
@@ -399,19 +397,19 @@ def test_repr_shows_the_state(locks: Any, unique_name: str) -> None:
     assert "holdfast" in repr(locks)
 
 
-def test_nobody_there(face: Face, unique_name: str) -> None:
+def test_nobody_there(api: Api, unique_name: str) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    locks = face.connect(f"redis://127.0.0.1:{port}")
+    locks = api.connect(f"redis://127.0.0.1:{port}")
     with pytest.raises(holdfast.ServerUnreachable, match=str(port)):
         locks.lock(unique_name).try_acquire()
     with pytest.raises(holdfast.ServerUnreachable):
         locks.lock(unique_name).acquire(timeout=0.3)
 
 
-def test_a_wrong_password(face: Face, server: embedded.Server, unique_name: str) -> None:
-    locks = face.connect(server.url.replace("redis://", "redis://nobody:wrong@"))
+def test_a_wrong_password(api: Api, server: embedded.Server, unique_name: str) -> None:
+    locks = api.connect(server.url.replace("redis://", "redis://nobody:wrong@"))
     with pytest.raises(holdfast.ServerError) as caught:
         locks.lock(unique_name).acquire()
     assert caught.value.kind == "WRONGPASS"
@@ -431,19 +429,19 @@ _NOWHERE = "redis://127.0.0.1:1"  # sending anything would fail
 
 
 @pytest.fixture
-def nowhere(face: Face) -> Any:
-    return face.connect(_NOWHERE)
+def nowhere(api: Api) -> Any:
+    return api.connect(_NOWHERE)
 
 
 @pytest.mark.parametrize("ttl", [value for value in _BAD_TTLS if value is not None], ids=repr)
-def test_bad_ttls(face: Face, nowhere: Any, ttl: Any) -> None:
+def test_bad_ttls(api: Api, nowhere: Any, ttl: Any) -> None:
     with pytest.raises(holdfast.ConfigurationError) as caught:
         nowhere.lock("a", ttl=ttl)
     assert caught.value.argument == "ttl"
     assert repr(ttl) in str(caught.value)
     assert "0.01" in caught.value.allowed
     with pytest.raises(holdfast.ConfigurationError):
-        face.connect(_NOWHERE, ttl=ttl)
+        api.connect(_NOWHERE, ttl=ttl)
     with pytest.raises(holdfast.ConfigurationError):
         nowhere.lock("a", max_hold=ttl)
 
@@ -463,25 +461,25 @@ def test_bad_timeouts(nowhere: Any, timeout: Any) -> None:
 
 
 @pytest.mark.parametrize("namespace", ["", 5, "a{b}", b"a"], ids=repr)
-def test_bad_namespaces(face: Face, namespace: Any) -> None:
+def test_bad_namespaces(api: Api, namespace: Any) -> None:
     with pytest.raises(holdfast.ConfigurationError):
-        face.connect(_NOWHERE, namespace=namespace)
+        api.connect(_NOWHERE, namespace=namespace)
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "http://localhost", 5, "redis://localhost:port"], ids=repr)
-def test_bad_urls(face: Face, url: Any) -> None:
+def test_bad_urls(api: Api, url: Any) -> None:
     with pytest.raises(holdfast.ConfigurationError):
-        face.connect(url)
+        api.connect(url)
 
 
-def test_clients_of_the_wrong_kind(face: Face) -> None:
+def test_clients_of_the_wrong_kind(api: Api) -> None:
     import redis
     import redis.asyncio
 
-    wrong = redis.asyncio.Redis() if face.name == "threads" else redis.Redis()
+    wrong = redis.asyncio.Redis() if api.name == "threads" else redis.Redis()
     for client in (wrong, None, "redis://localhost", 5, object()):
         with pytest.raises(holdfast.ConfigurationError) as caught:
-            face.client(client)
+            api.client(client)
         assert caught.value.argument == "redis_client"
 
 

@@ -9,7 +9,7 @@ import pytest
 from holdfast import embedded
 from testbed.proxy import Proxy
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 from tests.support.keys import key_of
 
 COUNT = 130
@@ -39,13 +39,13 @@ def test_many_leases_are_renewed_by_few_requests(near: Any, wire: Proxy, look: A
 
 
 def test_a_user_who_may_not_touch_one_lock_keeps_the_others(
-    face: Face, valkey_server: embedded.Server, look: Any, unique_name: str
+    api: Api, valkey_server: embedded.Server, look: Any, unique_name: str
 ) -> None:
     """The server refuses a request that names any key that is not the user's: leases are asked for alone then."""
     user = f"user-{unique_name}"
     look.acl_setuser(user, enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all"])
     try:
-        locks = face.connect(f"redis://{user}:any@{valkey_server.host}:{valkey_server.port}", ttl=2)
+        locks = api.connect(f"redis://{user}:any@{valkey_server.host}:{valkey_server.port}", ttl=2)
         leases = [locks.lock(f"{unique_name}-{number}").acquire() for number in range(20)]
         keys = [f"{key_of(f'{unique_name}-{number}')}*" for number in range(20) if number != 7]
         look.acl_setuser(user, reset_keys=True, keys=[*keys, "holdfast:client:*"])
@@ -59,9 +59,9 @@ def test_a_user_who_may_not_touch_one_lock_keeps_the_others(
 
 
 def test_a_server_that_forgets_scripts_renews_many(
-    face: Face, valkey_server: embedded.Server, look: Any, unique_name: str
+    api: Api, valkey_server: embedded.Server, look: Any, unique_name: str
 ) -> None:
-    locks = face.connect(valkey_server.url, ttl=1.5)
+    locks = api.connect(valkey_server.url, ttl=1.5)
     leases = [locks.lock(f"{unique_name}-{number}").acquire() for number in range(20)]
     before = [lease.remaining() for lease in leases]
     for _ in range(4):

@@ -13,17 +13,17 @@ import pytest
 import holdfast
 from holdfast import embedded
 from testbed.waiting import eventually
-from tests.support.faces import AsyncioFace, Face
+from tests.support.apis import Api, AsyncioApi
 
 
 @pytest.fixture
-def locks(face: Face, valkey_server: embedded.Server) -> Any:
-    return face.connect(valkey_server.url)
+def locks(api: Api, valkey_server: embedded.Server) -> Any:
+    return api.connect(valkey_server.url)
 
 
 @pytest.fixture
-def others(face: Face, valkey_server: embedded.Server) -> Any:
-    return face.connect(valkey_server.url)
+def others(api: Api, valkey_server: embedded.Server) -> Any:
+    return api.connect(valkey_server.url)
 
 
 #: What can be acquired: its kind in messages, how to make it, and how to acquire.
@@ -67,13 +67,13 @@ def test_a_second_release(locks: Any, unique_name: str, kind: str) -> None:
 
 
 @ALL
-def test_a_loss(face: Face, locks: Any, unique_name: str, kind: str) -> None:
+def test_a_loss(api: Api, locks: Any, unique_name: str, kind: str) -> None:
     make, acquire = KINDS[kind]
     lease = getattr(make(locks, unique_name), acquire)()
     told: list[holdfast.LeaseLost] = []
     lease.on_lost(told.append)
     hold = lease._hold
-    face.call(hold.lose, "taken") if isinstance(face, AsyncioFace) else hold.lose("taken")
+    api.call(hold.lose, "taken") if isinstance(api, AsyncioApi) else hold.lose("taken")
     eventually(lambda: told)
     with pytest.raises(holdfast.LeaseLost, match=r"is lost \(taken\)") as error:
         lease.release()
@@ -97,8 +97,8 @@ AGAIN = {
 
 
 @pytest.mark.parametrize("held, wanted", AGAIN, ids=lambda kind: kind.replace(" ", "-"))
-def test_what_is_held_already(face: Face, locks: Any, unique_name: str, held: str, wanted: str) -> None:
-    actor = face.actor()
+def test_what_is_held_already(api: Api, locks: Any, unique_name: str, held: str, wanted: str) -> None:
+    actor = api.actor()
     first, acquire = KINDS[held]
     second, again = KINDS[wanted]
     lease = actor.ask(first(locks, unique_name), acquire)
@@ -110,9 +110,9 @@ def test_what_is_held_already(face: Face, locks: Any, unique_name: str, held: st
     lease.release()
 
 
-def test_a_reader_is_no_holder_of_a_reentrant_lock(face: Face, locks: Any, others: Any, unique_name: str) -> None:
+def test_a_reader_is_no_holder_of_a_reentrant_lock(api: Api, locks: Any, others: Any, unique_name: str) -> None:
     """Others read beside it: the lease of one reader must not pass for the exclusive lock."""
-    actor = face.actor()
+    actor = api.actor()
     lease = actor.ask(locks.rwlock(unique_name).read(), "acquire")
     beside = others.rwlock(unique_name).read().acquire()
     lock = locks.lock(unique_name, reentrant=True)

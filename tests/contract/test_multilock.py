@@ -1,4 +1,4 @@
-"""What several locks at once promise, whichever face and server."""
+"""What several locks at once promise, whichever API and server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 
 
 def key(name: str, part: str = "") -> str:
@@ -46,12 +46,12 @@ def test_all_or_none(locks: Any, others: Any, raw: Any, names: list[str], apart:
     both.release()
 
 
-def test_no_deadlock_whatever_the_order(locks: Any, face: Face, url: str, names: list[str], apart: str) -> None:
+def test_no_deadlock_whatever_the_order(locks: Any, api: Api, url: str, names: list[str], apart: str) -> None:
     inside: list[int] = []
     worst: list[int] = []
 
     def cycle(number: int) -> int:
-        client = face.connect(url)
+        client = api.connect(url)
         turned = names[number % 3 :] + names[: number % 3]
         fences = []
         for _ in range(5):
@@ -63,15 +63,13 @@ def test_no_deadlock_whatever_the_order(locks: Any, face: Face, url: str, names:
         assert fences == sorted(set(fences))
         return len(fences)
 
-    assert [each.result() for each in [face.start(cycle, number) for number in range(6)]] == [5] * 6
+    assert [each.result() for each in [api.start(cycle, number) for number in range(6)]] == [5] * 6
     assert max(worst) == 1
 
 
-def test_waits_for_the_holder_of_one(
-    locks: Any, others: Any, face: Face, raw: Any, names: list[str], apart: str
-) -> None:
+def test_waits_for_the_holder_of_one(locks: Any, others: Any, api: Api, raw: Any, names: list[str], apart: str) -> None:
     holding = others.lock(names[1]).acquire()
-    waiting = face.start(locks.multilock(*names).acquire)
+    waiting = api.start(locks.multilock(*names).acquire)
     eventually(lambda: raw.zcard(key(names[1], ":queue")) == 1)
     if apart == "one script":  # (slots have an order of their own)
         later = others.lock(names[2]).try_acquire()
@@ -104,9 +102,9 @@ def test_the_loss_of_one_is_the_loss_of_all(locks: Any, raw: Any, names: list[st
     assert raw.get(key(names[2])) == "a thief's"
 
 
-def test_release_hands_each_over(locks: Any, others: Any, face: Face, raw: Any, names: list[str], apart: str) -> None:
+def test_release_hands_each_over(locks: Any, others: Any, api: Api, raw: Any, names: list[str], apart: str) -> None:
     lease = locks.multilock(*names).acquire()
-    waiting = [face.start(others.lock(name).acquire) for name in names]
+    waiting = [api.start(others.lock(name).acquire) for name in names]
     eventually(lambda: all(raw.zcard(key(name, ":queue")) == 1 for name in names))
     heirs = [raw.zrange(key(name, ":queue"), 0, 0)[0] for name in names]
     lease.release()
@@ -115,8 +113,8 @@ def test_release_hands_each_over(locks: Any, others: Any, face: Face, raw: Any, 
         each.result().release()
 
 
-def test_the_same_owner_waits_not_for_itself(locks: Any, face: Face, names: list[str]) -> None:
-    actor = face.actor()
+def test_the_same_owner_waits_not_for_itself(locks: Any, api: Api, names: list[str]) -> None:
+    actor = api.actor()
     single = actor.ask(locks.lock(names[1]), "acquire")
     with pytest.raises(holdfast.AlreadyHeld, match=names[1]):
         actor.ask(locks.multilock(*names), "acquire")

@@ -11,7 +11,7 @@ import holdfast
 from holdfast import embedded
 from testbed.servers import unique
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 from tests.support.liar import KINDS, Liar
 from tests.support.operations import OPERATIONS, Operation, Scene
 
@@ -37,10 +37,10 @@ def everything_works(scene: Scene) -> None:
     assert scene.ask(lock, "locked") is False
 
 
-def lie_to(operation: Operation, face: Face, liar: Liar, kind: str, at: int = 0) -> int:
+def lie_to(operation: Operation, api: Api, liar: Liar, kind: str, at: int = 0) -> int:
     """How many of its requests were answered so: 0 or 1."""
-    locks, actor = face.connect(liar.url), face.actor()
-    scene = Scene(face, locks, actor)
+    locks, actor = api.connect(liar.url), api.actor()
+    scene = Scene(api, locks, actor)
     do = operation.prepare(scene)
     liar.lie(KINDS[kind], at)
     raised: Exception | None = None
@@ -69,28 +69,28 @@ def lie_to(operation: Operation, face: Face, liar: Liar, kind: str, at: int = 0)
 
 
 @pytest.mark.parametrize("what", BY_WHAT)
-def test_nonsense_is_told_and_the_next_one_gets_its_own_reply(face: Face, liar: Liar, what: str) -> None:
+def test_nonsense_is_told_and_the_next_one_gets_its_own_reply(api: Api, liar: Liar, what: str) -> None:
     kinds = list(KINDS)
     number = list(BY_WHAT).index(what)
     for step in (0, 7, 13):
-        assert lie_to(BY_WHAT[what], face, liar, kinds[(number + step) % len(kinds)]) == 1
+        assert lie_to(BY_WHAT[what], api, liar, kinds[(number + step) % len(kinds)]) == 1
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("what", BY_WHAT)
-def test_nonsense_of_every_kind_to_every_request(face: Face, liar: Liar, what: str) -> None:
+def test_nonsense_of_every_kind_to_every_request(api: Api, liar: Liar, what: str) -> None:
     for number, kind in enumerate(KINDS):
         for at in range(3 if number % 4 == 0 else 1):
-            if not lie_to(BY_WHAT[what], face, liar, kind, at):
+            if not lie_to(BY_WHAT[what], api, liar, kind, at):
                 break
 
 
 @pytest.mark.parametrize("make", ["lock", "semaphore", "rwlock.read", "rwlock.write", "multilock", "election"])
-def test_what_was_granted_by_a_reply_that_made_no_sense_is_given_back(face: Face, liar: Liar, make: str) -> None:
+def test_what_was_granted_by_a_reply_that_made_no_sense_is_given_back(api: Api, liar: Liar, make: str) -> None:
     """The request was carried out, whatever came back."""
     name = unique("granted")
-    locks, others = face.connect(liar.url), face.connect(liar.url)
-    scene = Scene(face, locks, face.actor())
+    locks, others = api.connect(liar.url), api.connect(liar.url)
+    scene = Scene(api, locks, api.actor())
 
     def made(client: Any) -> Any:
         if make == "semaphore":
@@ -110,9 +110,9 @@ def test_what_was_granted_by_a_reply_that_made_no_sense_is_given_back(face: Face
     others.close()
 
 
-def test_a_surplus_that_comes_later_is_nobodys_reply(face: Face, liar: Liar) -> None:
+def test_a_surplus_that_comes_later_is_nobodys_reply(api: Api, liar: Liar) -> None:
     """It came while the connection was idle: the next request goes on another one."""
-    scene = Scene(face, face.connect(liar.url), face.actor())
+    scene = Scene(api, api.connect(liar.url), api.actor())
     lock = scene.locks.lock(unique("late"), ttl=20)
     lease = scene.ask(lock, "acquire")
     for _ in range(3):
@@ -122,10 +122,10 @@ def test_a_surplus_that_comes_later_is_nobodys_reply(face: Face, liar: Liar) -> 
     scene.locks.close()
 
 
-def test_nonsense_in_the_inbox(face: Face, url: str, raw: Any) -> None:
+def test_nonsense_in_the_inbox(api: Api, url: str, raw: Any) -> None:
     """Anybody may publish there: those who wait go on waiting, and are woken."""
-    locks, others = face.connect(url), face.connect(url)
-    scene, other = Scene(face, locks, face.actor()), face.actor()
+    locks, others = api.connect(url), api.connect(url)
+    scene, other = Scene(api, locks, api.actor()), api.actor()
     lock = locks.lock(scene.name, ttl=20)
     lease = scene.ask(lock, "acquire")
     waiting = other.tell(others.lock(scene.name, ttl=20), "acquire", timeout=20)
@@ -144,9 +144,9 @@ def test_nonsense_in_the_inbox(face: Face, url: str, raw: Any) -> None:
     other.ask(granted, "release")
 
 
-def test_a_reply_without_an_end_is_an_unknown_outcome(face: Face, liar: Liar) -> None:
+def test_a_reply_without_an_end_is_an_unknown_outcome(api: Api, liar: Liar) -> None:
     """Lengths that nobody could send: the connection is given up in time, and memory is not asked for."""
-    scene = Scene(face, face.connect(liar.url), face.actor())
+    scene = Scene(api, api.connect(liar.url), api.actor())
     for reply in (b"*2147483647\r\n", b"$99999999999999\r\n", b"*1000000\r\n" * 3):
         lock = scene.locks.lock(unique("endless"), ttl=0.6, renew=False)
         lease = scene.ask(lock, "acquire")

@@ -14,7 +14,7 @@ import redis
 
 import holdfast
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 from tests.support.keys import fence_of, key_of, queue_of
 
 #: More than any single call looks at.
@@ -56,12 +56,12 @@ KINDS = ("lock", "writer", "reader", "semaphore", "multilock")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_waiter_behind_many_dead_ones_is_served(
-    face: Face, locks: Any, others: Any, raw: Any, unique_name: str, kind: str
+    api: Api, locks: Any, others: Any, raw: Any, unique_name: str, kind: str
 ) -> None:
     holder = kinds(locks, unique_name)["writer" if kind == "reader" else kind].acquire()
     queue, middle = queue_for(kind, unique_name)
     pile_up(raw, queue, middle)
-    waiting = face.start(kinds(others, unique_name)[kind].acquire)
+    waiting = api.start(kinds(others, unique_name)[kind].acquire)
     eventually(
         lambda: int((raw.zrange(queue, -1, -1) or ["0:"])[0].partition(":")[0], 16) >= PILE, "queued behind them"
     )
@@ -83,13 +83,13 @@ def test_who_does_not_wait_gets_what_only_the_dead_wait_for(locks: Any, raw: Any
 
 
 def test_a_release_that_nobody_repeats_wakes_somebody(
-    face: Face, others: Any, raw: Any, server: Any, unique_name: str
+    api: Api, others: Any, raw: Any, server: Any, unique_name: str
 ) -> None:
     """The process that released died right after it: one that waits is asked to look for itself, and goes on."""
     stranger = f"{'e' * 24}:1:1"
     lease = others.lock(unique_name, ttl=TTL_S).acquire()
     raw.set(key_of(unique_name), stranger, px=600_000)  # the lease of somebody else's process
-    waiting = face.start(others.lock(unique_name, ttl=TTL_S).acquire)
+    waiting = api.start(others.lock(unique_name, ttl=TTL_S).acquire)
     eventually(lambda: raw.zcard(queue_of(unique_name)) == 1)
     pile_up(raw, queue_of(unique_name), count=2_000)
     from holdfast._lua import SCRIPTS
@@ -104,7 +104,7 @@ def test_a_release_that_nobody_repeats_wakes_somebody(
 
 
 def test_the_dead_do_not_pile_up_while_nobody_is_called(
-    face: Face, locks: Any, others: Any, raw: Any, unique_name: str
+    api: Api, locks: Any, others: Any, raw: Any, unique_name: str
 ) -> None:
     held = locks.lock(unique_name, ttl=TTL_S).acquire()
     pile_up(raw, queue_of(unique_name), count=40)
@@ -117,12 +117,10 @@ def test_the_dead_do_not_pile_up_while_nobody_is_called(
     held.release()
 
 
-def test_a_notification_finds_who_waits_behind_many_dead_ones(
-    face: Face, locks: Any, raw: Any, unique_name: str
-) -> None:
-    waiter, notifier = face.actor(), face.actor()
+def test_a_notification_finds_who_waits_behind_many_dead_ones(api: Api, locks: Any, raw: Any, unique_name: str) -> None:
+    waiter, notifier = api.actor(), api.actor()
     lock = locks.lock(unique_name, ttl=TTL_S)
-    condition = locks.condition(lock._target if face.name == "asyncio" else lock)
+    condition = locks.condition(lock._target if api.name == "asyncio" else lock)
     waiter.enter(lock)
     told = waiter.tell(condition, "wait", 60)
     eventually(lambda: any(raw.zcard(each) for each in raw.scan_iter(f"{key_of(unique_name)}:cond:*")))
@@ -136,10 +134,10 @@ def test_a_notification_finds_who_waits_behind_many_dead_ones(
 
 
 def test_all_who_wait_for_an_event_are_told_however_many(
-    face: Face, locks: Any, others: Any, raw: Any, unique_name: str
+    api: Api, locks: Any, others: Any, raw: Any, unique_name: str
 ) -> None:
     event = others.event(unique_name)
-    waiting = face.start(event.wait, 60)
+    waiting = api.start(event.wait, 60)
     eventually(lambda: list(raw.scan_iter(f"{key_of(unique_name)}:event:*")))
     queue = next(each for each in raw.scan_iter(f"{key_of(unique_name)}:event:*") if raw.type(each) == "zset")
     pile_up(raw, queue)
@@ -238,11 +236,11 @@ def test_a_fencing_token_that_cannot_grow_is_an_error(locks: Any, raw: Any, uniq
 
 
 def test_a_handoff_with_a_fencing_token_that_cannot_grow(
-    face: Face, locks: Any, others: Any, raw: Any, unique_name: str
+    api: Api, locks: Any, others: Any, raw: Any, unique_name: str
 ) -> None:
     """The release is one; who waits is told."""
     held = locks.lock(unique_name, ttl=TTL_S).acquire()
-    waiting = face.start(others.lock(unique_name, ttl=TTL_S).acquire, 30)
+    waiting = api.start(others.lock(unique_name, ttl=TTL_S).acquire, 30)
     eventually(lambda: raw.zcard(queue_of(unique_name)) == 1)
     raw.set(fence_of(unique_name), "1e30", px=600_000)
     held.release()
@@ -252,11 +250,11 @@ def test_a_handoff_with_a_fencing_token_that_cannot_grow(
     locks.lock(unique_name).acquire(timeout=10).release()
 
 
-def test_a_guarded_key_whose_token_is_nonsense(face: Face, locks: Any, raw: Any, unique_name: str) -> None:
+def test_a_guarded_key_whose_token_is_nonsense(api: Api, locks: Any, raw: Any, unique_name: str) -> None:
     from holdfast import fencing
 
     def write(token: int) -> Any:
-        if face.name == "asyncio":
+        if api.name == "asyncio":
             return locks._fenced_set(unique_name, "x", token, None, 60_000)
         return fencing.guarded_set(locks, unique_name, "x", token)
 
@@ -308,10 +306,10 @@ def usual_us(raw: Any) -> float:
 
 
 @pytest.mark.parametrize("case", [pytest.param("many names", marks=pytest.mark.thorough), "permits", "one queue"])
-def test_no_script_works_for_long(face: Face, private_server: Any, server_kind: Any, case: str) -> None:
+def test_no_script_works_for_long(api: Api, private_server: Any, server_kind: Any, case: str) -> None:
     """Five times what is aimed at, since the machine may be busy; without bounds it was ten times that, and more."""
     server = private_server(server_kind)
-    locks = face.connect(server.url)
+    locks = api.connect(server.url)
     raw = redis.Redis.from_url(server.url, decode_responses=True)
     names = [f"n{number}" for number in range(100 if case == "many names" else 1)]
     made: Any

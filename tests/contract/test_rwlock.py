@@ -1,4 +1,4 @@
-"""What the shared lock promises, whichever face and server."""
+"""What the shared lock promises, whichever API and server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 
 
 def key(name: str, part: str = "") -> str:
@@ -49,14 +49,14 @@ def test_the_lock_of_that_name_is_kept_out_and_keeps_out(locks: Any, others: Any
         assert others.rwlock(unique_name).write().try_acquire() is None
 
 
-def test_a_lock_and_readers_wait_for_each_other(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+def test_a_lock_and_readers_wait_for_each_other(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     rw = others.rwlock(unique_name)
     lease = locks.lock(unique_name).acquire()
-    reading = [face.start(rw.read().acquire) for _ in range(2)]
+    reading = [api.start(rw.read().acquire) for _ in range(2)]
     eventually(lambda: rw.waiters() == 2)
     lease.release()
     readers = [reader.result() for reader in reading]
-    plain = face.start(locks.lock(unique_name).acquire)
+    plain = api.start(locks.lock(unique_name).acquire)
     eventually(lambda: rw.waiters() == 1)
     for reader in readers:
         reader.release()
@@ -64,10 +64,10 @@ def test_a_lock_and_readers_wait_for_each_other(locks: Any, others: Any, face: F
 
 
 def test_arrival_order_with_neighbouring_readers_together(
-    locks: Any, face: Face, url: str, raw: Any, unique_name: str
+    locks: Any, api: Api, url: str, raw: Any, unique_name: str
 ) -> None:
     rw = locks.rwlock(unique_name)
-    clients = [face.connect(url).rwlock(unique_name) for _ in range(3)]
+    clients = [api.connect(url).rwlock(unique_name) for _ in range(3)]
     leases: dict[str, Any] = {}
     waiting = []
 
@@ -77,7 +77,7 @@ def test_arrival_order_with_neighbouring_readers_together(
 
     first = rw.read().acquire()
     for number, who in enumerate(("w1", "r2", "r3", "w4", "r5", "r6")):
-        waiting.append(face.start(take, who, number))
+        waiting.append(api.start(take, who, number))
         eventually(lambda: rw.waiters() == len(waiting))
     assert rw.read().try_acquire() is None, "nobody overtakes"
     generations = [["w1"], ["r2", "r3"], ["w4"], ["r5", "r6"]]
@@ -121,12 +121,12 @@ def test_a_crashed_reader_lets_the_writer_in(locks: Any, others: Any, raw: Any, 
 
 
 def test_a_writer_that_leaves_the_queue_lets_the_readers_in(
-    locks: Any, others: Any, face: Face, raw: Any, unique_name: str
+    locks: Any, others: Any, api: Api, raw: Any, unique_name: str
 ) -> None:
     reader = locks.rwlock(unique_name).read().acquire()
-    writing = face.start(others.rwlock(unique_name).write().acquire, timeout=1)
+    writing = api.start(others.rwlock(unique_name).write().acquire, timeout=1)
     eventually(lambda: raw.zcard(key(unique_name, ":queue")) == 1)
-    behind = face.start(others.rwlock(unique_name).read().acquire)
+    behind = api.start(others.rwlock(unique_name).read().acquire)
     with pytest.raises(holdfast.AcquireTimeout):
         writing.result()
     behind.result().release()
@@ -135,13 +135,13 @@ def test_a_writer_that_leaves_the_queue_lets_the_readers_in(
 
 
 def test_downgrade_lets_readers_in_and_writers_not(
-    locks: Any, others: Any, face: Face, raw: Any, unique_name: str
+    locks: Any, others: Any, api: Api, raw: Any, unique_name: str
 ) -> None:
     rw = others.rwlock(unique_name)
     writer = locks.rwlock(unique_name).write().acquire()
-    behind = face.start(rw.read().acquire)
+    behind = api.start(rw.read().acquire)
     eventually(lambda: rw.waiters() == 1)
-    next_writer = face.start(rw.write().acquire)
+    next_writer = api.start(rw.write().acquire)
     eventually(lambda: rw.waiters() == 2)
     reader = writer.downgrade()
     assert writer.state.name == "RELEASED"
@@ -164,13 +164,13 @@ def test_downgrade_of_what_was_lost(locks: Any, raw: Any, unique_name: str) -> N
     assert raw.zcard(key(unique_name, ":readers")) == 0, "a lost lease is never made again"
 
 
-def test_upgrade_goes_before_the_queue(locks: Any, others: Any, face: Face, raw: Any, unique_name: str) -> None:
+def test_upgrade_goes_before_the_queue(locks: Any, others: Any, api: Api, raw: Any, unique_name: str) -> None:
     rw = others.rwlock(unique_name)
     reader = locks.rwlock(unique_name).read().acquire()
     other = rw.read().acquire()
-    queued = face.start(rw.write().acquire)
+    queued = api.start(rw.write().acquire)
     eventually(lambda: rw.waiters() == 1)
-    upgrading = face.start(reader.upgrade)
+    upgrading = api.start(reader.upgrade)
     eventually(lambda: rw.waiters() == 2)
     with pytest.raises(holdfast.UpgradeRefused):
         other.upgrade()
@@ -231,9 +231,9 @@ def test_extending_a_reader_is_its_own_affair(locks: Any, others: Any, raw: Any,
     two.release()
 
 
-def test_every_key_has_a_ttl(locks: Any, others: Any, raw: Any, face: Face, unique_name: str) -> None:
+def test_every_key_has_a_ttl(locks: Any, others: Any, raw: Any, api: Api, unique_name: str) -> None:
     reader = locks.rwlock(unique_name).read().acquire()
-    waiting = face.start(others.rwlock(unique_name).write().acquire)
+    waiting = api.start(others.rwlock(unique_name).write().acquire)
     eventually(lambda: locks.rwlock(unique_name).waiters() == 1)
     keys = sorted(raw.scan_iter(f"{key(unique_name)}*"))
     assert keys == [key(unique_name, part) for part in ("", ":fence", ":queue", ":readers")]
@@ -242,20 +242,18 @@ def test_every_key_has_a_ttl(locks: Any, others: Any, raw: Any, face: Face, uniq
     waiting.result().release()
 
 
-def test_a_dead_waiter_costs_nothing(locks: Any, others: Any, raw: Any, face: Face, unique_name: str) -> None:
+def test_a_dead_waiter_costs_nothing(locks: Any, others: Any, raw: Any, api: Api, unique_name: str) -> None:
     reader = locks.rwlock(unique_name).read().acquire()
-    waiting = face.start(others.rwlock(unique_name).write().acquire)
+    waiting = api.start(others.rwlock(unique_name).write().acquire)
     eventually(lambda: raw.zcard(key(unique_name, ":queue")) == 1)
     raw.zadd(key(unique_name, ":queue"), {"0" * 24 + ":w.1:1": 1, "0" * 24 + ":r.1:2": 2})
     reader.release()
     waiting.result().release()
 
 
-def test_waiting_survives_the_loss_of_its_inbox(
-    locks: Any, others: Any, raw: Any, face: Face, unique_name: str
-) -> None:
+def test_waiting_survives_the_loss_of_its_inbox(locks: Any, others: Any, raw: Any, api: Api, unique_name: str) -> None:
     reader = locks.rwlock(unique_name).read().acquire()
-    waiting = face.start(others.rwlock(unique_name).write().acquire)
+    waiting = api.start(others.rwlock(unique_name).write().acquire)
     eventually(lambda: raw.zcard(key(unique_name, ":queue")) == 1)
     place = raw.zrange(key(unique_name, ":queue"), 0, -1, withscores=True)
     raw.client_kill_filter(_type="pubsub")
@@ -266,8 +264,8 @@ def test_waiting_survives_the_loss_of_its_inbox(
     waiting.result().release()
 
 
-def test_the_same_owner_waits_not_for_itself(locks: Any, face: Face, unique_name: str) -> None:
-    actor, rw = face.actor(), locks.rwlock(unique_name)
+def test_the_same_owner_waits_not_for_itself(locks: Any, api: Api, unique_name: str) -> None:
+    actor, rw = api.actor(), locks.rwlock(unique_name)
     lease = actor.ask(rw.read(), "acquire")
     for side in (rw.read(), rw.write(), locks.lock(unique_name)):
         with pytest.raises(holdfast.AlreadyHeld):
@@ -276,7 +274,7 @@ def test_the_same_owner_waits_not_for_itself(locks: Any, face: Face, unique_name
     actor.ask(rw.write(), "acquire").release()
 
 
-def test_one_writer_among_spinning_readers(locks: Any, others: Any, face: Face, raw: Any, unique_name: str) -> None:
+def test_one_writer_among_spinning_readers(locks: Any, others: Any, api: Api, raw: Any, unique_name: str) -> None:
     """Counted, not timed: readers let in between the writer's coming and its turn. Twenty would be a generation."""
     rw = locks.rwlock(unique_name)
     stop: list[bool] = []
@@ -289,10 +287,10 @@ def test_one_writer_among_spinning_readers(locks: Any, others: Any, face: Face, 
             fences.append(lease.fencing_token)
             lease.release()
 
-    spinning = [face.start(spin) for _ in range(20)]
+    spinning = [api.start(spin) for _ in range(20)]
     eventually(lambda: len(fences) > 100)
     pin = others.rwlock(unique_name).read().acquire()  # so that the writer can be seen waiting
-    writing = face.start(others.rwlock(unique_name).write().acquire)
+    writing = api.start(others.rwlock(unique_name).write().acquire)
 
     def arrival() -> float:
         queue = raw.zrange(key(unique_name, ":queue"), 0, -1, withscores=True)
@@ -309,7 +307,7 @@ def test_one_writer_among_spinning_readers(locks: Any, others: Any, face: Face, 
         each.result()
 
 
-def test_one_reader_among_spinning_writers(locks: Any, others: Any, face: Face, raw: Any, unique_name: str) -> None:
+def test_one_reader_among_spinning_writers(locks: Any, others: Any, api: Api, raw: Any, unique_name: str) -> None:
     """And the other way round: each writer that came before it has one turn."""
     rw = locks.rwlock(unique_name)
     stop: list[bool] = []
@@ -322,10 +320,10 @@ def test_one_reader_among_spinning_writers(locks: Any, others: Any, face: Face, 
             fences.append(lease.fencing_token)
             lease.release()
 
-    spinning = [face.start(spin) for _ in range(10)]
+    spinning = [api.start(spin) for _ in range(10)]
     eventually(lambda: len(fences) > 30)
     pin = others.rwlock(unique_name).write().acquire()
-    reading = face.start(others.rwlock(unique_name).read().acquire)
+    reading = api.start(others.rwlock(unique_name).read().acquire)
 
     def arrival() -> float:
         queue = raw.zrange(key(unique_name, ":queue"), 0, -1, withscores=True)

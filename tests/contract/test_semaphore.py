@@ -1,4 +1,4 @@
-"""What the semaphore promises, whichever face and server."""
+"""What the semaphore promises, whichever API and server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 
 
 def key(name: str, part: str = "") -> str:
@@ -50,14 +50,14 @@ def test_several_permits_under_one_lease(locks: Any, others: Any, unique_name: s
 
 
 def test_a_large_request_is_not_passed_by_small_ones(
-    locks: Any, others: Any, face: Face, raw: Any, unique_name: str
+    locks: Any, others: Any, api: Api, raw: Any, unique_name: str
 ) -> None:
     mine, theirs = locks.semaphore(unique_name, 3), others.semaphore(unique_name, 3)
     first, second = mine.acquire(), mine.acquire()
-    large = face.start(theirs.acquire, permits=3)
+    large = api.start(theirs.acquire, permits=3)
     eventually(lambda: mine.waiters() == 1)
     assert mine.try_acquire() is None, "one is free, and the large request comes first"
-    small = face.start(mine.acquire)
+    small = api.start(mine.acquire)
     eventually(lambda: mine.waiters() == 2)
     first.release()
     assert mine.waiters() == 2
@@ -69,19 +69,19 @@ def test_a_large_request_is_not_passed_by_small_ones(
     assert leftovers(raw, unique_name) == set()
 
 
-def test_released_permits_go_to_as_many_as_they_suffice_for(locks: Any, face: Face, url: str, unique_name: str) -> None:
+def test_released_permits_go_to_as_many_as_they_suffice_for(locks: Any, api: Api, url: str, unique_name: str) -> None:
     mine = locks.semaphore(unique_name, 4)
     lease = mine.acquire(permits=4)
     order: list[int] = []
     leases: list[Any] = []
 
     def take(number: int, permits: int) -> None:
-        leases.append(face.connect(url).semaphore(unique_name, 4).acquire(permits=permits))
+        leases.append(api.connect(url).semaphore(unique_name, 4).acquire(permits=permits))
         order.append(number)
 
     waiting = []
     for number, permits in enumerate((1, 2, 1, 3, 1)):
-        waiting.append(face.start(take, number, permits))
+        waiting.append(api.start(take, number, permits))
         eventually(lambda: mine.waiters() == len(waiting))
     lease.release()
     eventually(lambda: len(leases) == 3)
@@ -96,9 +96,7 @@ def test_released_permits_go_to_as_many_as_they_suffice_for(locks: Any, face: Fa
         lease.release()
 
 
-def test_one_request_for_all_among_spinning_ones(
-    locks: Any, others: Any, face: Face, raw: Any, unique_name: str
-) -> None:
+def test_one_request_for_all_among_spinning_ones(locks: Any, others: Any, api: Api, raw: Any, unique_name: str) -> None:
     """Counted, not timed: grants between the coming of the large request and its turn."""
     semaphore = locks.semaphore(unique_name, 5)
     stop: list[bool] = []
@@ -110,10 +108,10 @@ def test_one_request_for_all_among_spinning_ones(
             fences.append(lease.fencing_token)
             lease.release()
 
-    spinning = [face.start(spin) for _ in range(20)]
+    spinning = [api.start(spin) for _ in range(20)]
     eventually(lambda: len(fences) > 100)
     pin = others.semaphore(unique_name, 5).acquire()  # so that the large one can be seen waiting
-    waiting = face.start(others.semaphore(unique_name, 5).acquire, permits=5)
+    waiting = api.start(others.semaphore(unique_name, 5).acquire, permits=5)
 
     def arrival() -> float:
         queue = raw.zrange(key(unique_name, ":queue"), 0, -1, withscores=True)
@@ -180,10 +178,10 @@ def test_more_than_there_are(locks: Any, unique_name: str) -> None:
     assert (caught.value.asked, caught.value.limit) == (4, 3)
 
 
-def test_resize_lets_waiters_in(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+def test_resize_lets_waiters_in(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     mine = locks.semaphore(unique_name, 1)
     lease = mine.acquire()
-    waiting = face.start(others.semaphore(unique_name, 1).acquire)
+    waiting = api.start(others.semaphore(unique_name, 1).acquire)
     eventually(lambda: mine.waiters() == 1)
     assert mine.resize(2) == 1
     second = waiting.result()
@@ -199,12 +197,12 @@ def test_resize_lets_waiters_in(locks: Any, others: Any, face: Face, unique_name
     both.release()
 
 
-def test_resize_below_what_is_held(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+def test_resize_below_what_is_held(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     mine = locks.semaphore(unique_name, 3)
     one, two = mine.acquire(), mine.acquire(permits=2)
-    too_large = face.start(others.semaphore(unique_name, 3).acquire, permits=2)
+    too_large = api.start(others.semaphore(unique_name, 3).acquire, permits=2)
     eventually(lambda: mine.waiters() == 1)
-    small = face.start(others.semaphore(unique_name, 3).acquire)
+    small = api.start(others.semaphore(unique_name, 3).acquire)
     eventually(lambda: mine.waiters() == 2)
     mine.resize(1)
     with pytest.raises(holdfast.TooManyPermits):
@@ -217,9 +215,9 @@ def test_resize_below_what_is_held(locks: Any, others: Any, face: Face, unique_n
     small.result().release()
 
 
-def test_every_key_has_a_ttl(locks: Any, others: Any, raw: Any, face: Face, unique_name: str) -> None:
+def test_every_key_has_a_ttl(locks: Any, others: Any, raw: Any, api: Api, unique_name: str) -> None:
     lease = locks.semaphore(unique_name, 1).acquire()
-    waiting = face.start(others.semaphore(unique_name, 1).acquire)
+    waiting = api.start(others.semaphore(unique_name, 1).acquire)
     eventually(lambda: locks.semaphore(unique_name, 1).waiters() == 1)
     keys = sorted(raw.scan_iter(f"holdfast:{{{unique_name}}}*"))
     assert keys == [key(unique_name, part) for part in ("", ":fence", ":holders", ":queue")]
@@ -228,12 +226,12 @@ def test_every_key_has_a_ttl(locks: Any, others: Any, raw: Any, face: Face, uniq
     waiting.result().release()
 
 
-def test_a_waiter_that_leaves_lets_the_next_in(locks: Any, others: Any, face: Face, raw: Any, unique_name: str) -> None:
+def test_a_waiter_that_leaves_lets_the_next_in(locks: Any, others: Any, api: Api, raw: Any, unique_name: str) -> None:
     mine = locks.semaphore(unique_name, 2)
     lease = mine.acquire()
-    large = face.start(others.semaphore(unique_name, 2).acquire, permits=2, timeout=1)
+    large = api.start(others.semaphore(unique_name, 2).acquire, permits=2, timeout=1)
     eventually(lambda: raw.zcard(key(unique_name, ":queue")) == 1)
-    small = face.start(mine.acquire)
+    small = api.start(mine.acquire)
     with pytest.raises(holdfast.AcquireTimeout):
         large.result()
     small.result().release()
@@ -241,17 +239,17 @@ def test_a_waiter_that_leaves_lets_the_next_in(locks: Any, others: Any, face: Fa
     eventually(lambda: leftovers(raw, unique_name) == set())
 
 
-def test_a_dead_waiter_costs_nothing(locks: Any, others: Any, raw: Any, face: Face, unique_name: str) -> None:
+def test_a_dead_waiter_costs_nothing(locks: Any, others: Any, raw: Any, api: Api, unique_name: str) -> None:
     lease = locks.semaphore(unique_name, 1).acquire()
-    waiting = face.start(others.semaphore(unique_name, 1).acquire)
+    waiting = api.start(others.semaphore(unique_name, 1).acquire)
     eventually(lambda: raw.zcard(key(unique_name, ":queue")) == 1)
     raw.zadd(key(unique_name, ":queue"), {"0" * 24 + ":1.1:1": 1})
     lease.release()
     waiting.result().release()
 
 
-def test_one_owner_may_hold_many(locks: Any, face: Face, unique_name: str) -> None:
-    actor, semaphore = face.actor(), locks.semaphore(unique_name, 2)
+def test_one_owner_may_hold_many(locks: Any, api: Api, unique_name: str) -> None:
+    actor, semaphore = api.actor(), locks.semaphore(unique_name, 2)
     leases = [actor.ask(semaphore, "acquire") for _ in range(2)]
     assert actor.ask(semaphore, "try_acquire") is None
     for lease in leases:

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 
 
 @pytest.fixture
@@ -43,9 +43,9 @@ def test_each_is_one_request(
     lease.release()
 
 
-def test_a_lock_that_is_waited_for(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+def test_a_lock_that_is_waited_for(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     lease = locks.lock(unique_name).acquire()
-    waiting = face.start(others.lock(unique_name).acquire)
+    waiting = api.start(others.lock(unique_name).acquire)
     eventually(lambda: locks.lock(unique_name).status().waiters == 1)
     lease.release()
     second = waiting.result(60)

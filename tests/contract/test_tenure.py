@@ -8,15 +8,15 @@ import pytest
 
 import holdfast
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 
 WORKERS = 6
 ROUNDS = 30
 
 
 @pytest.mark.parametrize("tenure", [0.0, 0.002, 0.05])
-def test_one_holds_at_a_time_and_tokens_grow(face: Face, url: str, unique_name: str, tenure: float) -> None:
-    clients = [face.connect(url, tenure=tenure) for _ in range(2)]
+def test_one_holds_at_a_time_and_tokens_grow(api: Api, url: str, unique_name: str, tenure: float) -> None:
+    clients = [api.connect(url, tenure=tenure) for _ in range(2)]
     inside: list[int] = []
     tokens: list[int] = []
 
@@ -29,14 +29,14 @@ def test_one_holds_at_a_time_and_tokens_grow(face: Face, url: str, unique_name: 
                 tokens.append(int(lease.fencing_token))
                 inside.remove(number)
 
-    for worker in [face.start(work, number) for number in range(WORKERS)]:
+    for worker in [api.start(work, number) for number in range(WORKERS)]:
         worker.result(60)
     assert len(tokens) == WORKERS * ROUNDS
     assert tokens == sorted(set(tokens))
 
 
-def test_it_is_handed_on_without_the_server(face: Face, url: str, raw: Any, unique_name: str) -> None:
-    locks = face.connect(url, tenure=0.1)
+def test_it_is_handed_on_without_the_server(api: Api, url: str, raw: Any, unique_name: str) -> None:
+    locks = api.connect(url, tenure=0.1)
     lease = locks.lock(unique_name).acquire()
     seen: list[str] = []
 
@@ -44,7 +44,7 @@ def test_it_is_handed_on_without_the_server(face: Face, url: str, raw: Any, uniq
         with locks.lock(unique_name) as mine:
             seen.append(mine.token)
 
-    workers = [face.start(take) for _ in range(4)]
+    workers = [api.start(take) for _ in range(4)]
     eventually(lambda: sum(len(line.waiters) for line in lines_of(locks)) == 4)
     lease.release()
     for worker in workers:
@@ -59,21 +59,21 @@ def lines_of(locks: Any) -> list[Any]:
     return [line for driver in drivers for line in driver.lines.values()]
 
 
-def test_one_that_gives_up_leaves_the_others_their_turn(face: Face, url: str, unique_name: str) -> None:
-    locks = face.connect(url, tenure=0.1)
+def test_one_that_gives_up_leaves_the_others_their_turn(api: Api, url: str, unique_name: str) -> None:
+    locks = api.connect(url, tenure=0.1)
     lease = locks.lock(unique_name).acquire()
     with pytest.raises(holdfast.AcquireTimeout):
-        face.start(lambda: locks.lock(unique_name).acquire(timeout=0.05)).result(30)
-    patient = face.start(lambda: locks.lock(unique_name).acquire(timeout=30).release())
+        api.start(lambda: locks.lock(unique_name).acquire(timeout=0.05)).result(30)
+    patient = api.start(lambda: locks.lock(unique_name).acquire(timeout=30).release())
     eventually(lambda: any(line.waiters for line in lines_of(locks)))
     lease.release()
     patient.result(30)
 
 
-def test_a_client_that_is_closed_ends_the_waiting(face: Face, url: str, raw: Any, unique_name: str) -> None:
-    locks = face.connect(url, tenure=0.1)
+def test_a_client_that_is_closed_ends_the_waiting(api: Api, url: str, raw: Any, unique_name: str) -> None:
+    locks = api.connect(url, tenure=0.1)
     held = locks.lock(unique_name).acquire()
-    waiting = [face.start(lambda: locks.lock(unique_name).acquire()) for _ in range(3)]
+    waiting = [api.start(lambda: locks.lock(unique_name).acquire()) for _ in range(3)]
     eventually(lambda: sum(len(line.waiters) for line in lines_of(locks)) == 3)
     locks.close()
     for each in waiting:
@@ -84,6 +84,6 @@ def test_a_client_that_is_closed_ends_the_waiting(face: Face, url: str, raw: Any
 
 
 @pytest.mark.parametrize("value", [-1, 0.11, True, "0.002", float("nan")])
-def test_what_is_no_tenure_is_refused(face: Face, url: str, value: object) -> None:
+def test_what_is_no_tenure_is_refused(api: Api, url: str, value: object) -> None:
     with pytest.raises(holdfast.ConfigurationError, match="tenure"):
-        face.connect(url, tenure=value)
+        api.connect(url, tenure=value)

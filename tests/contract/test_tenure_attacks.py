@@ -13,7 +13,7 @@ from holdfast import AcquireTimeout, LeaseLost
 from holdfast._core.settings import DEFAULT
 from testbed.proxy import Proxy
 from testbed.waiting import eventually
-from tests.support.faces import AsyncioFace, Face, close_brought, warm
+from tests.support.apis import Api, AsyncioApi, close_brought, warm
 
 #: Longer than a test; shorter than any turn, so that each one passes the lock on by way of the server.
 LONG_MS, SHORT_MS = 60_000.0, 0.001
@@ -22,20 +22,20 @@ LONG_MS, SHORT_MS = 60_000.0, 0.001
 class Tenured:
     """A client whose tenures last so long."""
 
-    def __init__(self, face: Face, url: str, tenure_ms: float) -> None:
-        self.face = face
-        self.brought = face.redis().Redis.from_url(url)
-        self.locks = face.client(self.brought, _settings=DEFAULT._replace(tenure_ms=tenure_ms))
+    def __init__(self, api: Api, url: str, tenure_ms: float) -> None:
+        self.api = api
+        self.brought = api.redis().Redis.from_url(url)
+        self.locks = api.client(self.brought, _settings=DEFAULT._replace(tenure_ms=tenure_ms))
         warm(self.locks)
 
     def close(self) -> None:
         self.locks.close()
-        close_brought(self.face, self.brought)
+        close_brought(self.api, self.brought)
 
 
 @pytest.fixture(params=[LONG_MS, SHORT_MS], ids=["handed on", "passed"])
-def tenured(request: pytest.FixtureRequest, face: Face, wire: Proxy) -> Any:
-    made = Tenured(face, wire.url, request.param)
+def tenured(request: pytest.FixtureRequest, api: Api, wire: Proxy) -> Any:
+    made = Tenured(api, wire.url, request.param)
     yield made
     made.close()
 
@@ -43,8 +43,8 @@ def tenured(request: pytest.FixtureRequest, face: Face, wire: Proxy) -> Any:
 def waiting(look: Any, name: str, tenured: Tenured) -> int:
     """Local waiters of a client, and those in the server's queue."""
     session = getattr(tenured.locks, "_target", tenured.locks)._session
-    face = tenured.face
-    driver = face.call(getattr, session, "here") if isinstance(face, AsyncioFace) else session.driver
+    api = tenured.api
+    driver = api.call(getattr, session, "here") if isinstance(api, AsyncioApi) else session.driver
     return sum(len(line.waiters) for line in list(driver.lines.values())) + int(
         look.zcard(f"holdfast:{{{name}}}:queue")
     )
@@ -54,7 +54,7 @@ def gone(look: Any, name: str) -> bool:
     return not look.exists(f"holdfast:{{{name}}}", f"holdfast:{{{name}}}:queue")
 
 
-def take_turns(face: Face, clients: list[Any], name: str, parties: int, turns: int, seed: int) -> tuple[list[int], int]:
+def take_turns(api: Api, clients: list[Any], name: str, parties: int, turns: int, seed: int) -> tuple[list[int], int]:
     """Fencing tokens in the order of the leases, and how many attempts were given up; some have little time."""
     inside, fences, given_up = [0], [], [0]
     guard = threading.Lock()
@@ -77,17 +77,17 @@ def take_turns(face: Face, clients: list[Any], name: str, parties: int, turns: i
             assert lease.remaining() > 0
             lease.release()
 
-    for running in [face.start(party, number) for number in range(parties)]:
+    for running in [api.start(party, number) for number in range(parties)]:
         running.result(90)
     return fences, given_up[0]
 
 
 @pytest.mark.parametrize("tenure_ms", [LONG_MS, 2.0, SHORT_MS])
 def test_turns_of_two_clients_some_of_which_give_up(
-    face: Face, wire: Proxy, look: Any, unique_name: str, tenure_ms: float
+    api: Api, wire: Proxy, look: Any, unique_name: str, tenure_ms: float
 ) -> None:
-    pair = [Tenured(face, wire.url, tenure_ms) for _ in range(2)]
-    fences, given_up = take_turns(face, [each.locks for each in pair], unique_name, 8, 15, seed=int(tenure_ms))
+    pair = [Tenured(api, wire.url, tenure_ms) for _ in range(2)]
+    fences, given_up = take_turns(api, [each.locks for each in pair], unique_name, 8, 15, seed=int(tenure_ms))
 
     assert len(fences) == 8 * 15 - given_up
     assert all(later > earlier for earlier, later in itertools.pairwise(fences))
@@ -98,11 +98,11 @@ def test_turns_of_two_clients_some_of_which_give_up(
 
 @pytest.mark.parametrize("lost", ["lose the reply", "reset after", "reset", "swallow"])
 def test_turns_go_on_when_a_request_or_its_answer_is_lost(
-    face: Face, wire: Proxy, look: Any, unique_name: str, tenured: Tenured, lost: Any
+    api: Api, wire: Proxy, look: Any, unique_name: str, tenured: Tenured, lost: Any
 ) -> None:
     """At the request by which a turn asks, or passes the old token on, and at a release."""
     lease = tenured.locks.lock(unique_name, ttl=3).acquire()
-    parties = [face.start(tenured.locks.lock(unique_name, ttl=3).acquire, timeout=60) for _ in range(3)]
+    parties = [api.start(tenured.locks.lock(unique_name, ttl=3).acquire, timeout=60) for _ in range(3)]
     eventually(lambda: waiting(look, unique_name, tenured) >= 3)
     rules = [wire.on(script, lost) for script in ("acquire", "release")]
     fences = [lease.fencing_token]
@@ -118,10 +118,10 @@ def test_turns_go_on_when_a_request_or_its_answer_is_lost(
     eventually(lambda: gone(look, unique_name), "nothing is left behind")
 
 
-def test_a_lost_lease_frees_those_that_wait_here(face: Face, look: Any, unique_name: str, tenured: Tenured) -> None:
+def test_a_lost_lease_frees_those_that_wait_here(api: Api, look: Any, unique_name: str, tenured: Tenured) -> None:
     """The server forgot it: waiters find out, and ask for themselves."""
     lease = tenured.locks.lock(unique_name, ttl=2).acquire()
-    second = face.start(tenured.locks.lock(unique_name, ttl=2).acquire, timeout=60)
+    second = api.start(tenured.locks.lock(unique_name, ttl=2).acquire, timeout=60)
     eventually(lambda: waiting(look, unique_name, tenured) >= 1)
     look.delete(f"holdfast:{{{unique_name}}}")
 
@@ -133,14 +133,14 @@ def test_a_lost_lease_frees_those_that_wait_here(face: Face, look: Any, unique_n
 
 
 def test_an_extension_that_shortens_is_not_left_to_the_next(
-    face: Face, wire: Proxy, look: Any, unique_name: str, tenured: Tenured
+    api: Api, wire: Proxy, look: Any, unique_name: str, tenured: Tenured
 ) -> None:
     """It hangs on the way, comes when another turn holds the lock, and must not shorten what that believes."""
     lease = tenured.locks.lock(unique_name, ttl=30).acquire()
-    second = face.start(tenured.locks.lock(unique_name, ttl=30).acquire, timeout=60)
+    second = api.start(tenured.locks.lock(unique_name, ttl=30).acquire, timeout=60)
     eventually(lambda: waiting(look, unique_name, tenured) >= 1)
     held = wire.on("renew", "hold")
-    extending = face.start(lease.extend, 1)
+    extending = api.start(lease.extend, 1)
     held.wait()
     lease.release()
     got = second.result(60)

@@ -12,7 +12,7 @@ from holdfast import embedded
 from holdfast.errors import ConfigurationError, LeaseReleased
 from testbed.proxy import Action, Proxy
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 from tests.support.keys import key_of
 
 #: Long enough that nothing here is freed by it.
@@ -69,8 +69,8 @@ def test_an_acquire_comes_behind_the_release(near: Any, wire: Proxy, unique_name
     assert fences == sorted(set(fences))
 
 
-def test_another_thread_or_task_comes_behind_it_as_well(face: Face, far: Any, unique_name: str) -> None:
-    actors = [face.actor() for _ in range(3)]
+def test_another_thread_or_task_comes_behind_it_as_well(api: Api, far: Any, unique_name: str) -> None:
+    actors = [api.actor() for _ in range(3)]
     lock = far.lock(unique_name, ttl=TTL_S, confirm_release=False)
     for number in range(60):
         lease = actors[number % 3].ask(lock, "try_acquire")

@@ -1,4 +1,4 @@
-"""One object used by several threads or tasks at once: each ends what is its own, whichever face."""
+"""One object used by several threads or tasks at once: each ends what is its own, whichever API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import holdfast
 import holdfast.asyncio
 from holdfast import embedded
 from testbed.waiting import eventually
-from tests.support.faces import Face, ThreadsFace
+from tests.support.apis import Api, ThreadsApi
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def server(valkey_server: embedded.Server) -> embedded.Server:
 def test_the_end_of_a_lost_lead_leaves_the_next_one_alone(url: str, raw: Any, unique_name: str) -> None:
     with holdfast.connect(url) as locks, holdfast.connect(url) as others:
         election, elsewhere = locks.election(unique_name, ttl=1), others.election(unique_name, ttl=1)
-        faced = ThreadsFace()
+        faced = ThreadsApi()
         one, other = faced.actor(), faced.actor()
         first = one.enter(election)
         raw.delete(f"holdfast:{{{unique_name}}}:leader")
@@ -85,10 +85,10 @@ def test_the_end_of_a_lost_lead_leaves_the_next_task_alone(url: str, raw: Any, u
 
 @pytest.mark.parametrize("way", ["resign", "look"])
 def test_who_has_lost_the_lead_sees_and_ends_only_that(
-    face: Face, locks: Any, raw: Any, unique_name: str, way: str
+    api: Api, locks: Any, raw: Any, unique_name: str, way: str
 ) -> None:
     election = locks.election(unique_name, ttl=1)
-    one, other, third = face.actor(), face.actor(), face.actor()
+    one, other, third = api.actor(), api.actor(), api.actor()
     first = one.ask(election, "campaign")
     raw.delete(f"holdfast:{{{unique_name}}}:leader")
     second = other.ask(election, "campaign")
@@ -106,9 +106,9 @@ def test_who_has_lost_the_lead_sees_and_ends_only_that(
     assert second.state.name == "RELEASED" and election.leader() is None
 
 
-def test_one_waits_to_lead_while_another_does(face: Face, locks: Any, unique_name: str) -> None:
+def test_one_waits_to_lead_while_another_does(api: Api, locks: Any, unique_name: str) -> None:
     election = locks.election(unique_name)
-    one, other = face.actor(), face.actor()
+    one, other = api.actor(), api.actor()
     first = one.enter(election)
     waiting = other.tell(election, "__enter__")
     eventually(lambda: election._lock.waiters() == 1)
@@ -119,10 +119,10 @@ def test_one_waits_to_lead_while_another_does(face: Face, locks: Any, unique_nam
     assert election.leader() is None and not election.is_leader
 
 
-def test_who_campaigns_again_after_a_loss(face: Face, locks: Any, raw: Any, unique_name: str) -> None:
+def test_who_campaigns_again_after_a_loss(api: Api, locks: Any, raw: Any, unique_name: str) -> None:
     """A new lead takes the place of the lost one, and the other candidate cannot end it."""
     election = locks.election(unique_name, ttl=1)
-    one, other = face.actor(), face.actor()
+    one, other = api.actor(), api.actor()
     first = one.ask(election, "campaign")
     raw.delete(f"holdfast:{{{unique_name}}}:leader")
     second = other.ask(election, "campaign")
@@ -137,9 +137,9 @@ def test_who_campaigns_again_after_a_loss(face: Face, locks: Any, raw: Any, uniq
     assert third.state.name == "RELEASED"
 
 
-def test_an_exit_stack_resigns_elsewhere(face: Face, locks: Any, unique_name: str) -> None:
+def test_an_exit_stack_resigns_elsewhere(api: Api, locks: Any, unique_name: str) -> None:
     election = locks.election(unique_name)
-    one, other = face.actor(), face.actor()
+    one, other = api.actor(), api.actor()
     lease = one.enter(election)
     other.leave(election)
     assert lease.state.name == "RELEASED" and election.leader() is None
@@ -180,7 +180,7 @@ def test_async_generators_that_take_turns(url: str, unique_name: str) -> None:
     asyncio.run(main())
 
 
-def test_a_generator_left_by_another_thread_that_is_inside_itself(face: Face, url: str, unique_name: str) -> None:
+def test_a_generator_left_by_another_thread_that_is_inside_itself(api: Api, url: str, unique_name: str) -> None:
     with holdfast.connect(url) as locks:
         semaphore = locks.semaphore(unique_name, permits=2)
 
@@ -189,7 +189,7 @@ def test_a_generator_left_by_another_thread_that_is_inside_itself(face: Face, ur
                 yield lease
 
         generator = block()
-        theirs = face.start(next, generator).result(30)
+        theirs = api.start(next, generator).result(30)
         with semaphore as mine:
             generator.close()  # type: ignore[attr-defined]
             assert (mine.state.name, theirs.state.name) == ("HELD", "RELEASED")

@@ -1,4 +1,4 @@
-"""What optimistic writes, compare-and-set, guarded writes and the decorator promise, whichever face and server."""
+"""What optimistic writes, compare-and-set, guarded writes and the decorator promise, whichever API and server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast import fencing
 from testbed.waiting import eventually
-from tests.support.faces import Face, function_for
+from tests.support.apis import Api, function_for
 
 
 def unwrap(value: Any) -> Any:
@@ -20,26 +20,26 @@ def unwrap(value: Any) -> Any:
 # ---------------------------------------------------------------- optimistic
 
 
-def test_nothing_is_lost_under_contention(locks: Any, others: Any, face: Face, raw: Any, unique_name: str) -> None:
+def test_nothing_is_lost_under_contention(locks: Any, others: Any, api: Api, raw: Any, unique_name: str) -> None:
     def add_one(tx: Any) -> Any:
         value = yield tx.get(unique_name)
         number = int(value or 0) + 1
         tx.set(unique_name, number)
         return number
 
-    function = function_for(face, add_one)
+    function = function_for(api, add_one)
 
     def many(client: Any) -> list[int]:
         return [client.optimistic(unique_name, attempts=10_000).run(function) for _ in range(10)]
 
-    futures = [face.start(many, client) for client in (locks, others, locks, others)]
+    futures = [api.start(many, client) for client in (locks, others, locks, others)]
     results = [number for each in futures for number in each.result()]
     assert sorted(results) == list(range(1, 41))
     assert raw.get(unique_name) == "40"
     raw.delete(unique_name)
 
 
-def test_a_conflict_runs_it_again(locks: Any, face: Face, raw: Any, unique_name: str) -> None:
+def test_a_conflict_runs_it_again(locks: Any, api: Api, raw: Any, unique_name: str) -> None:
     runs: list[int] = []
 
     def meddle(tx: Any) -> Any:
@@ -50,27 +50,27 @@ def test_a_conflict_runs_it_again(locks: Any, face: Face, raw: Any, unique_name:
         tx.queue("SET", unique_name, 100)
         tx.delete(unique_name + "-other")
 
-    locks.optimistic(unique_name).run(function_for(face, meddle))
+    locks.optimistic(unique_name).run(function_for(api, meddle))
     assert runs == [0, 1, 2]
     assert raw.get(unique_name) == "100"
     raw.delete(unique_name)
 
 
-def test_how_often_is_bounded_and_told(locks: Any, face: Face, raw: Any, unique_name: str) -> None:
+def test_how_often_is_bounded_and_told(locks: Any, api: Api, raw: Any, unique_name: str) -> None:
     def meddle(tx: Any) -> Any:
         yield tx.get(unique_name)
         raw.incr(unique_name)
         tx.set(unique_name, "never")
 
     with pytest.raises(holdfast.OptimisticConflict, match="4 attempts") as caught:
-        locks.optimistic(unique_name, attempts=4).run(function_for(face, meddle))
+        locks.optimistic(unique_name, attempts=4).run(function_for(api, meddle))
     assert caught.value.attempts == 4 and caught.value.keys == (unique_name,)
     assert raw.get(unique_name) == "4"
     raw.delete(unique_name)
 
 
 def test_what_the_function_raises_comes_out_and_nothing_is_written(
-    locks: Any, face: Face, raw: Any, unique_name: str
+    locks: Any, api: Api, raw: Any, unique_name: str
 ) -> None:
     def fail(tx: Any) -> Any:
         yield tx.get(unique_name)
@@ -79,7 +79,7 @@ def test_what_the_function_raises_comes_out_and_nothing_is_written(
 
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
-            locks.optimistic(unique_name).run(function_for(face, fail))
+            locks.optimistic(unique_name).run(function_for(api, fail))
     assert not raw.exists(unique_name)
 
     def watching() -> list[Any]:
@@ -88,21 +88,21 @@ def test_what_the_function_raises_comes_out_and_nothing_is_written(
     eventually(lambda: not watching(), "no connection is left watching")
 
 
-def test_a_refused_command_is_an_error(locks: Any, face: Face, raw: Any, unique_name: str) -> None:
+def test_a_refused_command_is_an_error(locks: Any, api: Api, raw: Any, unique_name: str) -> None:
     def wrong(tx: Any) -> Any:
         yield tx.get(unique_name)
         tx.queue("NOSUCHCOMMAND", 1)
 
     with pytest.raises(holdfast.ServerError, match="unknown command"):
-        locks.optimistic(unique_name).run(function_for(face, wrong))
+        locks.optimistic(unique_name).run(function_for(api, wrong))
 
     def nothing(tx: Any) -> Any:
         return (yield tx.execute("EXISTS", unique_name))
 
-    assert locks.optimistic(unique_name).run(function_for(face, nothing)) == 0
+    assert locks.optimistic(unique_name).run(function_for(api, nothing)) == 0
 
 
-def test_a_refused_read_is_a_public_error_to_the_function_as_well(locks: Any, face: Face, unique_name: str) -> None:
+def test_a_refused_read_is_a_public_error_to_the_function_as_well(locks: Any, api: Api, unique_name: str) -> None:
     """No private exception, not even as its cause; and the same object comes out when the function lets it pass."""
     seen: list[BaseException] = []
 
@@ -114,7 +114,7 @@ def test_a_refused_read_is_a_public_error_to_the_function_as_well(locks: Any, fa
             raise
 
     with pytest.raises(holdfast.ServerError, match="unknown command") as raised:
-        locks.optimistic(unique_name).run(function_for(face, wrong))
+        locks.optimistic(unique_name).run(function_for(api, wrong))
     assert len(seen) == 1
     for error in (seen[0], raised.value):
         assert error.__cause__ is None and error.__suppress_context__
@@ -126,7 +126,7 @@ def test_a_refused_read_is_a_public_error_to_the_function_as_well(locks: Any, fa
             return "went on"
 
     with pytest.raises(holdfast.ServerError, match="unknown command"):
-        locks.optimistic(unique_name).run(function_for(face, swallows))
+        locks.optimistic(unique_name).run(function_for(api, swallows))
 
 
 # ---------------------------------------------------------------- compare and set
@@ -157,11 +157,11 @@ def test_compare_and_set(locks: Any, raw: Any, unique_name: str, way: str) -> No
 # ---------------------------------------------------------------- guarded writes
 
 
-def test_an_older_token_is_refused(locks: Any, face: Face, raw: Any, unique_name: str) -> None:
+def test_an_older_token_is_refused(locks: Any, api: Api, raw: Any, unique_name: str) -> None:
     def write(value: str, token: int, **options: Any) -> Any:
-        if face.name == "threads":
+        if api.name == "threads":
             return fencing.guarded_set(locks, unique_name, value, token, **options)
-        return face.call(fencing.guarded_set, unwrap(locks), unique_name, value, token, **options)  # type: ignore[attr-defined]
+        return api.call(fencing.guarded_set, unwrap(locks), unique_name, value, token, **options)  # type: ignore[attr-defined]
 
     write("first", 10)
     write("second", 12, ttl=50)
@@ -181,7 +181,7 @@ def test_an_older_token_is_refused(locks: Any, face: Face, raw: Any, unique_name
 # ---------------------------------------------------------------- decorators
 
 
-def test_the_decorated_runs_under_its_lock(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+def test_the_decorated_runs_under_its_lock(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     name = f"{unique_name}-7"
     seen: list[Any] = []
 
@@ -191,12 +191,12 @@ def test_the_decorated_runs_under_its_lock(locks: Any, others: Any, face: Face, 
         seen.append((order_id, speed))
         return "sent"
 
-    inner = function_for(face, ship)
+    inner = function_for(api, ship)
     inner.__wrapped__ = ship  # its signature is that of `ship`
     decorated = unwrap(locks).locked(unique_name + "-{order_id}", timeout=0.2)(inner)
 
     def call(*args: Any, **options: Any) -> Any:
-        return decorated(*args, **options) if face.name == "threads" else face.call(decorated, *args, **options)  # type: ignore[attr-defined]
+        return decorated(*args, **options) if api.name == "threads" else api.call(decorated, *args, **options)  # type: ignore[attr-defined]
 
     assert list(inspect.signature(decorated).parameters) == ["order_id", "speed"]
     assert call(7, speed="fast") == "sent"
@@ -209,28 +209,28 @@ def test_the_decorated_runs_under_its_lock(locks: Any, others: Any, face: Face, 
     assert seen == [(7, "fast"), (8, "slow")]
 
 
-def test_skip_if_held(locks: Any, others: Any, face: Face, unique_name: str) -> None:
+def test_skip_if_held(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     def work() -> Any:
         yield from ()
         return "done"
 
-    decorated = unwrap(locks).locked(unique_name, skip_if_held=True)(function_for(face, work))
+    decorated = unwrap(locks).locked(unique_name, skip_if_held=True)(function_for(api, work))
 
     def call() -> Any:
-        return decorated() if face.name == "threads" else face.call(decorated)  # type: ignore[attr-defined]
+        return decorated() if api.name == "threads" else api.call(decorated)  # type: ignore[attr-defined]
 
     with others.lock(unique_name):
         assert call() is None
     assert call() == "done"
 
 
-def test_a_template_is_checked_when_it_is_written(locks: Any, face: Face) -> None:
+def test_a_template_is_checked_when_it_is_written(locks: Any, api: Api) -> None:
     client = unwrap(locks)
 
     def work(order: Any) -> Any:
         yield
 
-    inner = function_for(face, work)
+    inner = function_for(api, work)
     inner.__wrapped__ = work
     for template in ("order:{other}", "order:{", "{}", ""):
         with pytest.raises(holdfast.ConfigurationError):
@@ -246,7 +246,7 @@ def test_a_template_is_checked_when_it_is_written(locks: Any, face: Face) -> Non
     async def coroutine() -> None: ...
 
     with pytest.raises(holdfast.ConfigurationError, match=r"Client\.locked"):
-        client.locked("order")(coroutine if face.name == "threads" else plain)
+        client.locked("order")(coroutine if api.name == "threads" else plain)
 
 
 def test_lock_for_an_object(locks: Any, unique_name: str) -> None:
@@ -267,8 +267,8 @@ def test_lock_for_an_object(locks: Any, unique_name: str) -> None:
 # ---------------------------------------------------------------- reentrant
 
 
-def test_reentrant(locks: Any, others: Any, face: Face, raw: Any, unique_name: str) -> None:
-    lock, actor = locks.lock(unique_name, reentrant=True), face.actor()
+def test_reentrant(locks: Any, others: Any, api: Api, raw: Any, unique_name: str) -> None:
+    lock, actor = locks.lock(unique_name, reentrant=True), api.actor()
     first = actor.enter(lock)
     second = actor.ask(lock, "acquire")
     third = actor.ask(lock, "try_acquire")
@@ -283,9 +283,9 @@ def test_reentrant(locks: Any, others: Any, face: Face, raw: Any, unique_name: s
         actor.ask(first, "release")
 
 
-def test_only_the_owner_enters_again(locks: Any, face: Face, unique_name: str) -> None:
+def test_only_the_owner_enters_again(locks: Any, api: Api, unique_name: str) -> None:
     lock = locks.lock(unique_name, reentrant=True)
-    one, two = face.actor(), face.actor()
+    one, two = api.actor(), api.actor()
     lease = one.ask(lock, "acquire")
     assert two.ask(lock, "try_acquire") is None
     with pytest.raises(holdfast.AlreadyHeld, match="reentrant"):

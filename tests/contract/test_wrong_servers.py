@@ -21,7 +21,7 @@ from holdfast import embedded
 from holdfast._transport import cluster_aio, cluster_threads
 from testbed.servers import free_port, unique
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 from tests.support.standin import Scripted, pump
 
 #: What the caller gives, and what a busy machine may add, s.
@@ -30,9 +30,9 @@ AIR_S = 3.0
 Talk = Callable[[socket.socket], None]
 
 
-def refused(face: Face, url: str) -> tuple[str, str]:
+def refused(api: Api, url: str) -> tuple[str, str]:
     """The kind of the error, and what it says."""
-    lock = face.connect(url).lock(unique("wrong"))
+    lock = api.connect(url).lock(unique("wrong"))
     began_at = time.monotonic()
     with pytest.raises(holdfast.HoldfastError) as caught:
         lock.acquire(timeout=TIMEOUT_S)
@@ -97,22 +97,22 @@ STRANGERS: dict[str, tuple[Talk, str, str]] = {
 
 @pytest.mark.usefixtures("torn_handshakes")
 @pytest.mark.parametrize("what", STRANGERS)
-def test_strangers(face: Face, what: str) -> None:
+def test_strangers(api: Api, what: str) -> None:
     talk, url, says = STRANGERS[what]
     with Scripted(talk) as stranger:
-        kind, text = refused(face, url.format(stranger.address))
+        kind, text = refused(api, url.format(stranger.address))
         assert kind in ("ServerUnreachable", "ServerError")
         assert says in text and stranger.address in text.replace("m (through Sentinel)", stranger.address)
 
 
-def test_the_wait_for_the_table_of_slots_is_within_the_timeout(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_the_table_of_slots_is_within_the_timeout(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that says nothing: a second for its table, which must not come on top of the caller's."""
     monkeypatch.setattr(cluster_threads, "REFRESH_WAIT_S", 1.0)
     monkeypatch.setattr(cluster_aio, "REFRESH_WAIT_S", 1.0)
 
     def took_s() -> float:
         with Scripted(silent) as stranger:
-            client = face.connect(f"redis+cluster://{stranger.address}")
+            client = api.connect(f"redis+cluster://{stranger.address}")
             began_at = time.monotonic()
             with pytest.raises(holdfast.ServerUnreachable):
                 client.lock("a").acquire(timeout=1.1)
@@ -122,30 +122,30 @@ def test_the_wait_for_the_table_of_slots_is_within_the_timeout(face: Face, monke
     assert any(took_s() < 1.9 for _ in range(3)), "2.1 s without a pause"
 
 
-def test_a_server_for_a_sentinel(face: Face, valkey_server: embedded.Server) -> None:
+def test_a_server_for_a_sentinel(api: Api, valkey_server: embedded.Server) -> None:
     place = f"{valkey_server.host}:{valkey_server.port}"
-    kind, text = refused(face, f"redis+sentinel://{place}/mymaster")
+    kind, text = refused(api, f"redis+sentinel://{place}/mymaster")
     assert kind == "ConfigurationError"
     assert place in text and "not a Sentinel" in text and "redis://" in text
 
 
-def test_a_server_for_a_node_of_a_cluster(face: Face, valkey_server: embedded.Server) -> None:
-    kind, text = refused(face, f"redis+cluster://{valkey_server.host}:{valkey_server.port}")
+def test_a_server_for_a_node_of_a_cluster(api: Api, valkey_server: embedded.Server) -> None:
+    kind, text = refused(api, f"redis+cluster://{valkey_server.host}:{valkey_server.port}")
     assert kind == "ConfigurationError"
     assert "not a node of a Cluster" in text and "redis://" in text
 
 
 @pytest.mark.parametrize("database", ["", "/1"])
-def test_a_sentinel_for_a_server(face: Face, database: str) -> None:
+def test_a_sentinel_for_a_server(api: Api, database: str) -> None:
     with Scripted(answering(b"-ERR unknown command 'SET'\r\n")) as stranger:
-        kind, text = refused(face, f"{stranger.url.removesuffix('/0')}{database}")
+        kind, text = refused(api, f"{stranger.url.removesuffix('/0')}{database}")
     assert kind == "ServerError"
     assert stranger.address in text and "redis+sentinel://" in text
 
 
-def test_tls_to_a_port_without(face: Face, valkey_server: embedded.Server) -> None:
+def test_tls_to_a_port_without(api: Api, valkey_server: embedded.Server) -> None:
     """The server waits for the rest of what it takes for a command."""
-    _, text = refused(face, f"rediss://{valkey_server.host}:{valkey_server.port}")
+    _, text = refused(api, f"rediss://{valkey_server.host}:{valkey_server.port}")
     assert "if this port does not speak TLS, use redis://" in text
 
 
@@ -158,7 +158,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("torn_handshakes")
-def test_a_certificate_that_is_not_trusted(face: Face, certificate: Path) -> None:
+def test_a_certificate_that_is_not_trusted(api: Api, certificate: Path) -> None:
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -169,23 +169,23 @@ def test_a_certificate_that_is_not_trusted(face: Face, certificate: Path) -> Non
             silent(secured)
 
     with Scripted(talk) as stranger:
-        _, text = refused(face, f"rediss://{stranger.address}")
+        _, text = refused(api, f"rediss://{stranger.address}")
         assert "its certificate is not trusted" in text and "ssl_ca_certs" in text
         # Trusted, it hangs; the handshake was no problem.
-        _, text = refused(face, f"rediss://{stranger.address}?ssl_cert_reqs=none&ssl_check_hostname=false")
+        _, text = refused(api, f"rediss://{stranger.address}?ssl_cert_reqs=none&ssl_check_hostname=false")
         assert stranger.address in text and "certificate" not in text
 
 
 # ---------------------------------------------------------------- a full server
 
 
-def test_a_full_server_is_asked_again(face: Face, private_server: Callable[..., embedded.Server]) -> None:
+def test_a_full_server_is_asked_again(api: Api, private_server: Callable[..., embedded.Server]) -> None:
     """Also for a subscription: the waiter waits on, and is woken when there is room again."""
     server = private_server(config={"maxclients": "10"})
-    locks = face.connect(server.url)
+    locks = api.connect(server.url)
     lock = locks.lock(unique("full"), ttl=20)
     lease = lock.acquire(timeout=20)
-    others = face.connect(server.url)
+    others = api.connect(server.url)
     assert others.lock(unique("warm")).locked() is False  # it has its connection for requests
     with contextlib.ExitStack() as stack:
 
@@ -196,8 +196,8 @@ def test_a_full_server_is_asked_again(face: Face, private_server: Callable[..., 
 
         eventually(is_full)
         with pytest.raises(holdfast.ServerError, match="max number of clients reached; close connections, or raise"):
-            face.connect(server.url).lock(lock.name).acquire(timeout=0.5)
-        waiting = face.start(others.lock(lock.name, ttl=20).acquire, timeout=20)
+            api.connect(server.url).lock(lock.name).acquire(timeout=0.5)
+        waiting = api.start(others.lock(lock.name, ttl=20).acquire, timeout=20)
         time.sleep(0.3)
         assert not waiting.done()
     lease.release()
@@ -248,28 +248,28 @@ LIES = {
 
 
 @pytest.mark.parametrize("what", LIES)
-def test_a_sentinel_that_lies(face: Face, valkey_server: embedded.Server, what: str) -> None:
+def test_a_sentinel_that_lies(api: Api, valkey_server: embedded.Server, what: str) -> None:
     """Alone it is an error; beside one that knows it does not matter."""
     lie, says = LIES[what]
     with Scripted(sentinel(lie)) as liar, Scripted(sentinel(masters(b"127.0.0.1", valkey_server.port))) as good:
-        _, text = refused(face, f"redis+sentinel://{liar.address}/m")
+        _, text = refused(api, f"redis+sentinel://{liar.address}/m")
         assert says in text
-        locks = face.connect(f"redis+sentinel://{liar.address},{good.address}/m")
+        locks = api.connect(f"redis+sentinel://{liar.address},{good.address}/m")
         locks.lock(unique("lie"), ttl=20).acquire(timeout=20).release()
 
 
-def test_a_sentinel_that_hangs_beside_one_that_knows(face: Face, valkey_server: embedded.Server) -> None:
+def test_a_sentinel_that_hangs_beside_one_that_knows(api: Api, valkey_server: embedded.Server) -> None:
     with Scripted(silent) as hanging, Scripted(sentinel(masters(b"127.0.0.1", valkey_server.port))) as good:
-        locks = face.connect(f"redis+sentinel://{hanging.address},{good.address}/m")
+        locks = api.connect(f"redis+sentinel://{hanging.address},{good.address}/m")
         locks.lock(unique("hang"), ttl=20).acquire(timeout=20).release()
 
 
 @pytest.mark.parametrize("port", ["hanging", "closed"])
-def test_a_master_that_cannot_be_reached_after_its_discovery(face: Face, port: str) -> None:
+def test_a_master_that_cannot_be_reached_after_its_discovery(api: Api, port: str) -> None:
     with Scripted(silent) as hanging:
         where = hanging.port if port == "hanging" else free_port()
         with Scripted(sentinel(masters(b"127.0.0.1", where))) as good:
-            kind, text = refused(face, f"redis+sentinel://{good.address}/m")
+            kind, text = refused(api, f"redis+sentinel://{good.address}/m")
     assert kind == "ServerUnreachable" and "m (through Sentinel)" in text
 
 
@@ -278,7 +278,7 @@ def test_a_master_that_cannot_be_reached_after_its_discovery(face: Face, port: s
 
 @pytest.mark.parametrize("url", ["redis://db:{}", "redis://cafe.example:{}", "redis+cluster://db:{}"])
 def test_a_name_server_that_hangs(
-    face: Face, valkey_server: embedded.Server, monkeypatch: pytest.MonkeyPatch, url: str
+    api: Api, valkey_server: embedded.Server, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     """Names that could be hexadecimal numbers are names."""
     resolve = socket.getaddrinfo
@@ -289,11 +289,11 @@ def test_a_name_server_that_hangs(
         return resolve("127.0.0.1", *args, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    kind, text = refused(face, url.format(valkey_server.port))
+    kind, text = refused(api, url.format(valkey_server.port))
     assert kind == "ServerUnreachable" and f":{valkey_server.port}" in text
 
 
-def test_a_tls_handshake_through_a_wire_that_drips(face: Face, certificate: Path) -> None:
+def test_a_tls_handshake_through_a_wire_that_drips(api: Api, certificate: Path) -> None:
     """A true server, byte by byte: each of them comes in time, and all of them do not."""
     import ssl
 
@@ -317,5 +317,5 @@ def test_a_tls_handshake_through_a_wire_that_drips(face: Face, certificate: Path
                     time.sleep(0.05)
 
         with Scripted(drip) as wire:
-            _, text = refused(face, f"rediss://{wire.address}?ssl_cert_reqs=none&ssl_check_hostname=false")
+            _, text = refused(api, f"rediss://{wire.address}?ssl_cert_reqs=none&ssl_check_hostname=false")
             assert wire.address in text

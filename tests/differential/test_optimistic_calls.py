@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 import holdfast
 from holdfast import fencing
 from testbed.servers import unique
-from tests.support.faces import Actor, Face, function_for
+from tests.support.apis import Actor, Api, function_for
 from tests.support.scripts import run_machine
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -112,12 +112,12 @@ class Owned(RuleBasedStateMachine):
             self.release(0)
 
 
-def test_reentrant_locks(face: Face, valkey_server: Any, look: Any, unique_name: str) -> None:
-    clients = [face.connect(valkey_server.url, ttl=600) for _ in range(2)]
+def test_reentrant_locks(api: Api, valkey_server: Any, look: Any, unique_name: str) -> None:
+    clients = [api.connect(valkey_server.url, ttl=600) for _ in range(2)]
     Owned.name, Owned.raw = unique_name, look
     Owned.lock = [client.lock(unique_name, reentrant=True) for client in clients]
     Owned.plain = [client.lock(unique_name) for client in clients]
-    Owned.actors = [face.actor() for _ in range(4)]
+    Owned.actors = [api.actor() for _ in range(4)]
     run_machine(Owned, 20, 30)
 
 
@@ -186,8 +186,8 @@ class Swap(RuleBasedStateMachine):
         self.raw.delete(*self.keys())
 
 
-def test_compare_and_set_both_ways(face: Face, valkey_server: Any, look_bytes: Any) -> None:
-    native, scripted = face.connect(valkey_server.url), face.connect(valkey_server.url)
+def test_compare_and_set_both_ways(api: Api, valkey_server: Any, look_bytes: Any) -> None:
+    native, scripted = api.connect(valkey_server.url), api.connect(valkey_server.url)
     inner = getattr(scripted, "_target", scripted)._session
     inner._ifeq = False
     Swap.ways, Swap.raw = [native, scripted], look_bytes
@@ -204,7 +204,7 @@ class Together(RuleBasedStateMachine):
     """Optimistic changes of two numbers, with somebody who writes in between now and then."""
 
     client: Any
-    face: Face
+    api: Api
     raw: Any
     attempts = 4
 
@@ -242,17 +242,17 @@ class Together(RuleBasedStateMachine):
         run = self.client.optimistic(*self.keys, attempts=self.attempts).run
         if end == "raise":
             with pytest.raises(Told):
-                run(function_for(self.face, move))
+                run(function_for(self.api, move))
             assert len(runs) == 1
         elif end == "nothing":
-            assert run(function_for(self.face, move)) == sum(start), "nothing to write, nothing to conflict"
+            assert run(function_for(self.api, move)) == sum(start), "nothing to write, nothing to conflict"
             assert len(runs) == 1
         elif meddled >= self.attempts:
             with pytest.raises(holdfast.OptimisticConflict, match=f"{self.attempts} attempts") as caught:
-                run(function_for(self.face, move))
+                run(function_for(self.api, move))
             assert caught.value.attempts == len(runs) == self.attempts
         else:
-            assert run(function_for(self.face, move)) == sum(start) + meddled
+            assert run(function_for(self.api, move)) == sum(start) + meddled
             assert len(runs) == meddled + 1, "as often as it was disturbed, and once more"
             self.values[0] -= amount
             self.values[1] += amount
@@ -269,20 +269,20 @@ class Together(RuleBasedStateMachine):
         self.raw.delete(*self.keys)
 
 
-def test_optimistic_writes(face: Face, private_server: Any) -> None:
+def test_optimistic_writes(api: Api, private_server: Any) -> None:
     server = private_server()  # nobody else watches anything there
     import redis
 
     connect: Any = redis.Redis.from_url
     with connect(server.url, decode_responses=True) as raw:
-        Together.client, Together.face, Together.raw = face.connect(server.url), face, raw
+        Together.client, Together.api, Together.raw = api.connect(server.url), api, raw
         run_machine(Together, 20, 15)
 
 
 class Guarded(RuleBasedStateMachine):
     """Guarded writes and the gate refuse the same tokens."""
 
-    face: Face
+    api: Api
     client: Any
     raw: Any
 
@@ -306,7 +306,7 @@ class Guarded(RuleBasedStateMachine):
         value = f"by {token}"
         actions: list[Any] = [
             lambda: self.gate.check(key, token),
-            lambda: guarded(self.face, self.client, key, value, token, ttl=500 if ttl else None),
+            lambda: guarded(self.api, self.client, key, value, token, ttl=500 if ttl else None),
         ]
         for action in actions:
             if token >= seen:
@@ -336,12 +336,12 @@ class Guarded(RuleBasedStateMachine):
         self.raw.delete(*self.keys)
 
 
-def guarded(face: Face, client: Any, key: str, value: str, token: int, **options: Any) -> Any:
-    if face.name == "threads":
+def guarded(api: Api, client: Any, key: str, value: str, token: int, **options: Any) -> Any:
+    if api.name == "threads":
         return fencing.guarded_set(client, key, value, token, **options)
-    return face.call(fencing.guarded_set, client._target, key, value, token, **options)  # type: ignore[attr-defined]
+    return api.call(fencing.guarded_set, client._target, key, value, token, **options)  # type: ignore[attr-defined]
 
 
-def test_guarded_writes(face: Face, far: Any, look: Any) -> None:
-    Guarded.face, Guarded.client, Guarded.raw = face, far, look
+def test_guarded_writes(api: Api, far: Any, look: Any) -> None:
+    Guarded.api, Guarded.client, Guarded.raw = api, far, look
     run_machine(Guarded, 20, 25)

@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast import embedded
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 from tests.support.family_worker import FamilyWorker
 
 
@@ -34,12 +34,12 @@ HOURS_S = 7_200.0
 
 
 @pytest.fixture
-def ahead(face: Face, valkey_server: embedded.Server) -> Iterator[Callable[..., FamilyWorker]]:
+def ahead(api: Api, valkey_server: embedded.Server) -> Iterator[Callable[..., FamilyWorker]]:
     """`ahead(name, ttl)`: a process that holds one of everything and whose wall clock is two hours ahead."""
     started: list[FamilyWorker] = []
 
     def start(name: str, ttl: float) -> FamilyWorker:
-        started.append(FamilyWorker(face.name, valkey_server.url, "holders", name, ttl, shift_s=HOURS_S))
+        started.append(FamilyWorker(api.name, valkey_server.url, "holders", name, ttl, shift_s=HOURS_S))
         return started[-1]
 
     yield start
@@ -48,7 +48,7 @@ def ahead(face: Face, valkey_server: embedded.Server) -> Iterator[Callable[..., 
 
 
 def test_hosts_that_disagree_about_the_time_exclude_each_other(
-    face: Face, far: Any, ahead: Any, look: Any, unique_name: str, monkeypatch: pytest.MonkeyPatch
+    api: Api, far: Any, ahead: Any, look: Any, unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One process is two hours ahead, this one two hours behind: leases are taken, renewed and freed all the same."""
     true_time = time.time
@@ -88,7 +88,7 @@ def test_hosts_that_disagree_about_the_time_exclude_each_other(
 
 
 def test_who_waits_does_so_by_no_wall_clock(
-    face: Face, far: Any, near: Any, look: Any, unique_name: str, monkeypatch: pytest.MonkeyPatch
+    api: Api, far: Any, near: Any, look: Any, unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock of this host jumps by hours, both ways, while one client waits and the other opens."""
     true_time = time.time
@@ -105,7 +105,7 @@ def test_who_waits_does_so_by_no_wall_clock(
     }
     parts = {"latch": ":latch:queue", "event": ":event:queue", "barrier": ":barrier:arrived"}
     for kind, (wait, go) in actions.items():
-        waiting = face.start(wait, timeout=600)
+        waiting = api.start(wait, timeout=600)
         eventually(lambda kind=kind: look.zcard(f"holdfast:{{{unique_name}}}{parts[kind]}") == 1)  # type: ignore[misc]
         jump()
         assert not waiting.done(), f"{kind}: ten minutes are not over"
@@ -115,12 +115,12 @@ def test_who_waits_does_so_by_no_wall_clock(
 
     lock = far.lock(unique_name, ttl=60)
     condition = far.condition(getattr(lock, "_target", lock))
-    actor = face.actor()
+    actor = api.actor()
     lease = actor.enter(lock)
     waiting = actor.tell(condition, "wait", timeout=600)
     eventually(lambda: look.zcard(f"holdfast:{{{unique_name}}}:cond:default") == 1)
     jump()
-    caller, other_lock = face.actor(), near.lock(unique_name)
+    caller, other_lock = api.actor(), near.lock(unique_name)
     caller.enter(other_lock)
     other = near.condition(getattr(other_lock, "_target", other_lock))
     assert caller.ask(other, "notify") == 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.faces import FACES
+from tests.support.apis import APIS
 
 #: Subscriptions are cut for this long, s.
 CUT_S = 2.0
@@ -17,12 +17,12 @@ CUT_S = 2.0
 MADE_MAX = 20
 
 
-@pytest.mark.parametrize("face", sorted(FACES))
+@pytest.mark.parametrize("api", sorted(APIS))
 def test_an_inbox_that_breaks_again_and_again_is_opened_with_pauses(
-    face: str, private_server: Any, unique_name: str
+    api: str, private_server: Any, unique_name: str
 ) -> None:
     server = private_server()
-    holder, waiter = FACES[face](), FACES[face]()
+    holder, waiter = APIS[api](), APIS[api]()
     got: list[Any] = []
     raw = redis.Redis.from_url(server.url)
     try:

@@ -98,7 +98,7 @@ def on_another_connection(near: Any) -> None:
     client = getattr(near, "_target", None)
     if client is not None:
         for node in client._session.here.topology.nodes():
-            near._face.call(node.retire_wire)
+            near._api.call(node.retire_wire)
 
 
 def carried_out(look: Any, held_back: Rule) -> None:
@@ -126,11 +126,11 @@ def test_a_late_renewal_does_not_shorten(near: Any, wire: Proxy, look: Any, uniq
 
 
 def test_a_late_first_request_does_not_shorten(
-    face: Any, near: Any, wire: Proxy, look: Any, unique_name: str, thing: Thing
+    api: Any, near: Any, wire: Proxy, look: Any, unique_name: str, thing: Thing
 ) -> None:
     loaded(near, thing, unique_name)
     late = wire.on(thing.acquire, "hold")
-    acquiring = face.start(thing.make(near, unique_name).acquire, timeout=30)
+    acquiring = api.start(thing.make(near, unique_name).acquire, timeout=30)
     late.wait()
     on_another_connection(near)
     lease = acquiring.result(30)
@@ -195,11 +195,11 @@ def test_an_answer_that_comes_late_takes_nothing_back(
 
 
 def test_two_extensions_at_once_leave_what_the_client_trusts(
-    face: Any, far: Any, look: Any, unique_name: str, thing: Thing
+    api: Any, far: Any, look: Any, unique_name: str, thing: Thing
 ) -> None:
     lease = thing.make(far, unique_name).acquire()
     for _ in range(20):
-        both = [face.start(lease.extend, seconds) for seconds in (LONG_S, 3)]
+        both = [api.start(lease.extend, seconds) for seconds in (LONG_S, 3)]
         for done in both:
             done.result(30)
         left_s = thing.left_ms(look, unique_name, lease.token) / 1000
@@ -208,11 +208,11 @@ def test_two_extensions_at_once_leave_what_the_client_trusts(
 
 
 def test_a_late_first_request_of_a_writer_finds_nothing_after_a_downgrade(
-    face: Any, near: Any, wire: Proxy, look: Any, unique_name: str
+    api: Any, near: Any, wire: Proxy, look: Any, unique_name: str
 ) -> None:
     loaded(near, THINGS["writer"], unique_name)
     late = wire.on("rw_acquire", "hold")
-    acquiring = face.start(near.rwlock(unique_name, ttl=TTL_S).write().acquire, timeout=30)
+    acquiring = api.start(near.rwlock(unique_name, ttl=TTL_S).write().acquire, timeout=30)
     late.wait()
     on_another_connection(near)
     reader = acquiring.result(30).downgrade()
@@ -222,12 +222,12 @@ def test_a_late_first_request_of_a_writer_finds_nothing_after_a_downgrade(
 
 
 def test_a_late_first_request_finds_nothing_after_a_wait_on_a_condition(
-    face: Any, near: Any, wire: Proxy, look: Any, unique_name: str
+    api: Any, near: Any, wire: Proxy, look: Any, unique_name: str
 ) -> None:
     loaded(near, THINGS["lock"], unique_name)
     lock = near.lock(unique_name, ttl=TTL_S)
     condition = near.condition(getattr(lock, "_target", lock))
-    holder = face.actor()
+    holder = api.actor()
     late = wire.on("acquire", "hold")
     acquiring = holder.tell(lock, "acquire", timeout=30)
     late.wait()

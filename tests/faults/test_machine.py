@@ -19,7 +19,7 @@ from holdfast import embedded
 from holdfast._transport import clock as clock_module
 from holdfast.lab.servers import Clock
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 from tests.support.keys import fence_of, key_of, queue_of
 from tests.support.worker import workers
 
@@ -29,9 +29,9 @@ LONG_S = 600
 # ---------------------------------------------------------------- the process
 
 
-@pytest.mark.parametrize("face", ["threads", "asyncio"])
-def test_14_the_clock_goes_on_in_suspend(face: str) -> None:
-    driver = importlib.import_module(f"holdfast._drivers.{'aio' if face == 'asyncio' else face}")
+@pytest.mark.parametrize("api", ["threads", "asyncio"])
+def test_14_the_clock_goes_on_in_suspend(api: str) -> None:
+    driver = importlib.import_module(f"holdfast._drivers.{'aio' if api == 'asyncio' else api}")
     assert driver.clock is clock_module.clock, "what its leases are looked at with"
     if not hasattr(time, "CLOCK_BOOTTIME"):
         pytest.skip("this system has no CLOCK_BOOTTIME; its monotonic clock is used")
@@ -54,7 +54,7 @@ def test_15_a_blocked_event_loop_knows_of_its_loss_at_once(valkey_server: embedd
     asyncio.run(main())
 
 
-def test_15_a_held_gil_hides_no_loss(far: Any, face: Face, unique_name: str) -> None:
+def test_15_a_held_gil_hides_no_loss(far: Any, api: Api, unique_name: str) -> None:
     lease = far.lock(unique_name, ttl=0.5).acquire()
     told: list[object] = []
     lease.on_lost(told.append)
@@ -170,11 +170,11 @@ def shifted() -> Iterator[tuple[Clock, embedded.Server]]:
 
 
 def test_41_a_server_clock_ahead_is_a_loss_and_fencing_tokens_grow(
-    face: Face, shifted: tuple[Clock, embedded.Server], looking_at: Any, unique_name: str
+    api: Api, shifted: tuple[Clock, embedded.Server], looking_at: Any, unique_name: str
 ) -> None:
     clock, server = shifted
     look = looking_at(server)
-    locks, others = face.connect(server.url), face.connect(server.url)
+    locks, others = api.connect(server.url), api.connect(server.url)
     lease = locks.lock(unique_name, ttl=3).acquire()
     clock.jump(60)
     with others.lock(unique_name, ttl=LONG_S) as after:
@@ -185,12 +185,12 @@ def test_41_a_server_clock_ahead_is_a_loss_and_fencing_tokens_grow(
 
 
 def test_42_a_server_clock_set_back_ends_with_the_next_renewal(
-    face: Face, shifted: tuple[Clock, embedded.Server], looking_at: Any, unique_name: str
+    api: Api, shifted: tuple[Clock, embedded.Server], looking_at: Any, unique_name: str
 ) -> None:
     clock, server = shifted
     clock.jump(120)
     look = looking_at(server)
-    locks = face.connect(server.url)
+    locks = api.connect(server.url)
     lease = locks.lock(unique_name, ttl=3).acquire()
     first = lease.fencing_token
     clock.jump(0)
@@ -203,14 +203,14 @@ def test_42_a_server_clock_set_back_ends_with_the_next_renewal(
 
 
 def test_43_jumps_of_the_server_clock_hold_up_no_waiter(
-    face: Face, shifted: tuple[Clock, embedded.Server], looking_at: Any, unique_name: str
+    api: Api, shifted: tuple[Clock, embedded.Server], looking_at: Any, unique_name: str
 ) -> None:
     clock, server = shifted
     look = looking_at(server)
-    locks, others = face.connect(server.url), face.connect(server.url)
+    locks, others = api.connect(server.url), api.connect(server.url)
     for jump in (3600, -3600):
         lease = locks.lock(unique_name, ttl=LONG_S * 100, renew=False).acquire()
-        waiting = face.start(others.lock(unique_name, ttl=LONG_S * 100).acquire)
+        waiting = api.start(others.lock(unique_name, ttl=LONG_S * 100).acquire)
         eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
         clock.jump(jump)
         lease.release()
@@ -223,7 +223,7 @@ def test_43_jumps_of_the_server_clock_hold_up_no_waiter(
 
 
 def test_44_jumps_of_the_clients_wall_clock_change_nothing(
-    face: Face, valkey_server: embedded.Server, look: Any, unique_name: str, monkeypatch: pytest.MonkeyPatch
+    api: Api, valkey_server: embedded.Server, look: Any, unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if shutil.which("gcc") is None:
         pytest.skip("making a clock jump needs gcc")
@@ -232,7 +232,7 @@ def test_44_jumps_of_the_clients_wall_clock_change_nothing(
         folder = os.path.dirname(clock.program)
         monkeypatch.setenv("HOLDFAST_LAB_CLOCK", os.path.join(folder, "offset"))
         monkeypatch.setenv("LD_PRELOAD", os.path.join(folder, "clock.so"))
-        with workers(face.name, valkey_server.url, 2) as (holder, waiter):
+        with workers(api.name, valkey_server.url, 2) as (holder, waiter):
             held = holder.ask(f"acquire {unique_name} 2")
             waiter.tell(f"acquire {unique_name} 2")
             eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
@@ -254,10 +254,10 @@ def test_44_jumps_of_the_clients_wall_clock_change_nothing(
 
 
 def test_54_a_killed_reader_is_not_counted_for_ever_and_writers_do_not_starve(
-    far: Any, face: Face, valkey_server: embedded.Server, unique_name: str
+    far: Any, api: Api, valkey_server: embedded.Server, unique_name: str
 ) -> None:
-    dead = face.connect(valkey_server.url).rwlock(unique_name, ttl=2, renew=False).read().acquire()
-    writing = face.start(far.rwlock(unique_name, ttl=LONG_S).write().acquire)
+    dead = api.connect(valkey_server.url).rwlock(unique_name, ttl=2, renew=False).read().acquire()
+    writing = api.start(far.rwlock(unique_name, ttl=LONG_S).write().acquire)
 
     def a_reader_is_turned_away() -> bool:
         lease = far.rwlock(unique_name).read().try_acquire()

@@ -17,7 +17,7 @@ from holdfast._core.tokens import client_of
 from holdfast._lua import SCRIPTS
 from testbed.proxy import Action, Proxy
 from testbed.waiting import eventually
-from tests.support.faces import AsyncioFace, Face
+from tests.support.apis import Api, AsyncioApi
 from tests.support.keys import fence_of, key_of, queue_of
 
 #: Longer than any test may take: what is gone before it was given back, and did not expire.
@@ -95,10 +95,10 @@ def test_02_an_acquire_that_gives_up_leaves_no_orphan(near: Any, wire: Proxy, lo
     eventually(lambda: held_by(look, unique_name) is None, "given back, long before its ttl")
 
 
-def test_03_the_client_library_repeats_nothing_by_itself(face: Face, wire: Proxy, look: Any, unique_name: str) -> None:
-    retry = importlib.import_module(f"{face.redis().__name__}.retry").Retry(NoBackoff(), 10)
-    retrying = face.redis().Redis.from_url(wire.url, socket_timeout=0.5, retry=retry)
-    locks = face.client(retrying)
+def test_03_the_client_library_repeats_nothing_by_itself(api: Api, wire: Proxy, look: Any, unique_name: str) -> None:
+    retry = importlib.import_module(f"{api.redis().__name__}.retry").Retry(NoBackoff(), 10)
+    retrying = api.redis().Redis.from_url(wire.url, socket_timeout=0.5, retry=retry)
+    locks = api.client(retrying)
     locks.lock(f"{unique_name}-warm").acquire().release()
     lost = wire.on("acquire", "swallow", most=None)
     with pytest.raises(holdfast.HoldfastError):
@@ -122,10 +122,10 @@ def test_04_a_lost_reply_to_release_is_no_loss(
 
 @LOSSES
 def test_04_a_release_whose_reply_was_lost_hands_over_once(
-    near: Any, far: Any, face: Face, wire: Proxy, look: Any, unique_name: str, action: Action
+    near: Any, far: Any, api: Api, wire: Proxy, look: Any, unique_name: str, action: Action
 ) -> None:
     lease = near.lock(unique_name, ttl=1.5).acquire()
-    waiting = face.start(far.lock(unique_name, ttl=LONG_S).acquire)
+    waiting = api.start(far.lock(unique_name, ttl=LONG_S).acquire)
     eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
     wire.on("release", action)
     lease.release()
@@ -214,11 +214,11 @@ def test_06_07_a_delayed_acquire_finds_its_token_buried(
 
 
 def test_07_what_a_stopped_server_was_asked_is_given_back_when_it_goes_on(
-    face: Face, private_server: Any, looking_at: Any, unique_name: str
+    api: Api, private_server: Any, looking_at: Any, unique_name: str
 ) -> None:
     server = private_server()
     look = looking_at(server)
-    locks = face.connect(server.url)
+    locks = api.connect(server.url)
     locks.lock(f"{unique_name}-warm").acquire().release()
     server.pause()
     try:
@@ -280,10 +280,10 @@ def test_09_a_half_open_connection_costs_no_lease(near: Any, wire: Proxy, look: 
 
 
 def test_09_50_a_waiter_with_a_half_open_inbox_gets_its_turn(
-    near: Any, far: Any, face: Face, wire: Proxy, look: Any, unique_name: str
+    near: Any, far: Any, api: Api, wire: Proxy, look: Any, unique_name: str
 ) -> None:
     holder = far.lock(unique_name, ttl=2).acquire()
-    waiting = face.start(near.lock(unique_name, ttl=3).acquire)
+    waiting = api.start(near.lock(unique_name, ttl=3).acquire)
     eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
     wire.freeze()
     holder.release()  # the server thinks that the waiter listens, and its message goes nowhere
@@ -295,7 +295,7 @@ def test_09_50_a_waiter_with_a_half_open_inbox_gets_its_turn(
 def test_09_a_half_open_inbox_is_found_out(
     near: Any,
     far: Any,
-    face: Face,
+    api: Api,
     wire: Proxy,
     look: Any,
     unique_name: str,
@@ -305,14 +305,14 @@ def test_09_a_half_open_inbox_is_found_out(
         monkeypatch.setattr(f"{module}.INBOX_QUIET_S", 0.1)
         monkeypatch.setattr(f"{module}.INBOX_TIMEOUT_S", 1.0)
     first = far.lock(unique_name).acquire()
-    waiting = face.start(near.lock(unique_name, ttl=3).acquire)
+    waiting = api.start(near.lock(unique_name, ttl=3).acquire)
     eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
     channel = f"holdfast:inbox:{client_of(look.zrange(queue_of(unique_name), 0, 0)[0])}"
     first.release()
     waiting.result(60).release()
     wire.freeze()
     holder = far.lock(unique_name, ttl=LONG_S).acquire()
-    waiting = face.start(near.lock(unique_name, ttl=3).acquire)
+    waiting = api.start(near.lock(unique_name, ttl=3).acquire)
     eventually(lambda: look.pubsub_numsub(channel)[0][1] == 2, "it listens on another connection")
     eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
     holder.release()
@@ -321,12 +321,12 @@ def test_09_a_half_open_inbox_is_found_out(
     lease.release()
 
 
-def test_10_killed_connections_cost_nothing(face: Face, private_server: Any, looking_at: Any, unique_name: str) -> None:
+def test_10_killed_connections_cost_nothing(api: Api, private_server: Any, looking_at: Any, unique_name: str) -> None:
     server = private_server()
     look = looking_at(server)
-    holder, waiter = face.connect(server.url), face.connect(server.url)
+    holder, waiter = api.connect(server.url), api.connect(server.url)
     lease = holder.lock(unique_name, ttl=3).acquire()
-    waiting = face.start(waiter.lock(unique_name, ttl=LONG_S).acquire)
+    waiting = api.start(waiter.lock(unique_name, ttl=LONG_S).acquire)
     eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
     place = look.zrange(queue_of(unique_name), 0, 0, withscores=True)
     for kind in ("normal", "pubsub"):
@@ -342,13 +342,13 @@ def test_10_killed_connections_cost_nothing(face: Face, private_server: Any, loo
     after.release()
 
 
-def test_10_a_refused_connection_is_waited_out(near: Any, face: Face, wire: Proxy, unique_name: str) -> None:
+def test_10_a_refused_connection_is_waited_out(near: Any, api: Api, wire: Proxy, unique_name: str) -> None:
     wire.refuse()
     with pytest.raises(holdfast.ServerUnreachable, match=str(wire.port)):
         near.lock(unique_name).try_acquire()
     with pytest.raises(holdfast.ServerUnreachable):
         near.lock(unique_name).acquire(timeout=0.5)
-    waiting = face.start(near.lock(unique_name).acquire, timeout=60)
+    waiting = api.start(near.lock(unique_name).acquire, timeout=60)
     time.sleep(0.2)
     assert not waiting.done()
     wire.heal()
@@ -356,12 +356,12 @@ def test_10_a_refused_connection_is_waited_out(near: Any, face: Face, wire: Prox
 
 
 def test_12_a_partitioned_holder_is_told_at_its_deadline(
-    near: Any, far: Any, face: Face, wire: Proxy, look: Any, unique_name: str
+    near: Any, far: Any, api: Api, wire: Proxy, look: Any, unique_name: str
 ) -> None:
     lease = near.lock(unique_name, ttl=2).acquire()
     told: list[holdfast.LeaseLost] = []
     lease.on_lost(told.append)
-    waiting = face.start(far.lock(unique_name, ttl=LONG_S).acquire)
+    waiting = api.start(far.lock(unique_name, ttl=LONG_S).acquire)
     eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
     wire.partition()
     after = waiting.result(60)
@@ -394,10 +394,10 @@ def test_12_a_partitioned_waiter_comes_back_in_its_time(near: Any, wire: Proxy, 
 
 
 def test_18_an_acquire_that_is_cancelled_leaves_nothing(
-    near: Any, face: Face, wire: Proxy, look: Any, unique_name: str
+    near: Any, api: Api, wire: Proxy, look: Any, unique_name: str
 ) -> None:
     held = wire.on("acquire", "hold the reply")
-    if isinstance(face, AsyncioFace):
+    if isinstance(api, AsyncioApi):
 
         async def acquire() -> None:
             task = asyncio.ensure_future(near._target.lock(unique_name, ttl=LONG_S).acquire())
@@ -407,10 +407,10 @@ def test_18_an_acquire_that_is_cancelled_leaves_nothing(
             with pytest.raises(asyncio.CancelledError):
                 await task
 
-        face.run(acquire())
+        api.run(acquire())
     else:
         cancel = holdfast.Cancel()
-        waiting = face.start(near.lock(unique_name, ttl=LONG_S).acquire, cancel=cancel)
+        waiting = api.start(near.lock(unique_name, ttl=LONG_S).acquire, cancel=cancel)
         eventually(lambda: held_by(look, unique_name))
         cancel.set()
         with pytest.raises(holdfast.AcquireCancelled):
@@ -420,19 +420,19 @@ def test_18_an_acquire_that_is_cancelled_leaves_nothing(
 
 
 def test_19_answers_belong_to_their_questions_after_a_cancel(
-    near: Any, face: Face, wire: Proxy, look: Any, unique_name: str
+    near: Any, api: Api, wire: Proxy, look: Any, unique_name: str
 ) -> None:
     for number in range(5):
         name = f"{unique_name}-{number}"
         held = wire.on("acquire", "hold the reply")
-        if isinstance(face, AsyncioFace):
+        if isinstance(api, AsyncioApi):
 
             async def abandon(name: str = name) -> None:
                 with pytest.raises(asyncio.TimeoutError):
                     async with asyncio.timeout(0.1):
                         await near._target.lock(name, ttl=LONG_S).acquire()
 
-            face.run(abandon())
+            api.run(abandon())
         else:
             cancel = holdfast.Cancel()
             threading.Timer(0.1, cancel.set).start()
@@ -450,10 +450,10 @@ def test_19_answers_belong_to_their_questions_after_a_cancel(
 
 
 def test_50_a_lost_wake_up_is_made_up_for(
-    near: Any, far: Any, face: Face, wire: Proxy, look: Any, unique_name: str
+    near: Any, far: Any, api: Api, wire: Proxy, look: Any, unique_name: str
 ) -> None:
     holder = near.lock(unique_name, ttl=2, renew=False).acquire()
-    waiting = face.start(far.lock(unique_name, ttl=LONG_S).acquire)
+    waiting = api.start(far.lock(unique_name, ttl=LONG_S).acquire)
     eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
     token = look.zrange(queue_of(unique_name), 0, 0)[0]
     # The release as the script does it, but for the message.
@@ -466,7 +466,7 @@ def test_50_a_lost_wake_up_is_made_up_for(
     lease.release()
 
 
-def test_51_expiry_needs_no_event(far: Any, face: Face, look: Any, unique_name: str) -> None:
+def test_51_expiry_needs_no_event(far: Any, api: Api, look: Any, unique_name: str) -> None:
     assert look.config_get("notify-keyspace-events") == {"notify-keyspace-events": ""}
     look.set(key_of(unique_name), "a stranger's token", px=1000)
     lease = far.lock(unique_name).acquire(timeout=60)
@@ -475,11 +475,11 @@ def test_51_expiry_needs_no_event(far: Any, face: Face, look: Any, unique_name: 
 
 
 def test_53_many_waiters_wake_one_by_one_in_order(
-    face: Face, private_server: Any, looking_at: Any, unique_name: str
+    api: Api, private_server: Any, looking_at: Any, unique_name: str
 ) -> None:
     server: embedded.Server = private_server()
     look = looking_at(server)
-    clients = [face.connect(server.url) for _ in range(3)]
+    clients = [api.connect(server.url) for _ in range(3)]
     holder = clients[0].lock(unique_name).acquire()
     order: list[int] = []
 
@@ -490,7 +490,7 @@ def test_53_many_waiters_wake_one_by_one_in_order(
 
     waiting = []
     for number in range(40):
-        waiting.append(face.start(take, number))
+        waiting.append(api.start(take, number))
         eventually(lambda: look.zcard(queue_of(unique_name)) == len(waiting))
     before = look.info("commandstats")["cmdstat_evalsha"]["calls"]
     holder.release()

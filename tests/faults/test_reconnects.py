@@ -12,19 +12,19 @@ import pytest
 
 import holdfast
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 from tests.support.standin import Scripted
 
 WAITERS, CLIENTS = 100, 20
 
 
 def test_all_waiters_outlast_a_storm_of_killed_connections(
-    face: Face, private_server: Any, looking_at: Any, unique_name: str
+    api: Api, private_server: Any, looking_at: Any, unique_name: str
 ) -> None:
     """Each is granted once, in the end, and nothing is left in the queue."""
     server = private_server()
     look = looking_at(server)
-    lease = face.connect(server.url).lock(unique_name, ttl=60).acquire()
+    lease = api.connect(server.url).lock(unique_name, ttl=60).acquire()
 
     def take(client: Any) -> int:
         taken = client.lock(unique_name, ttl=60).acquire(timeout=60)
@@ -32,8 +32,8 @@ def test_all_waiters_outlast_a_storm_of_killed_connections(
         taken.release()
         return token
 
-    clients = [face.connect(server.url) for _ in range(CLIENTS)]
-    waiting = [face.start(take, client) for client in clients for _ in range(WAITERS // CLIENTS)]
+    clients = [api.connect(server.url) for _ in range(CLIENTS)]
+    waiting = [api.start(take, client) for client in clients for _ in range(WAITERS // CLIENTS)]
     queue = f"holdfast:{{{unique_name}}}:queue"
     eventually(lambda: look.zcard(queue) >= CLIENTS, "each client waits")
     for _ in range(5):
@@ -54,7 +54,7 @@ CUTS = (0, 2, 4, 5, 8, 14, len(GRANTED) - 1)
 
 
 @pytest.mark.parametrize("end", ["closed", "half-closed"])
-def test_a_reply_that_ends_half_way_is_no_grant(face: Face, end: str) -> None:
+def test_a_reply_that_ends_half_way_is_no_grant(api: Api, end: str) -> None:
     """The server's side is closed, or closed for sending only, after some of its bytes."""
 
     def talk(client: Any, cut: int) -> None:
@@ -82,5 +82,5 @@ def test_a_reply_that_ends_half_way_is_no_grant(face: Face, end: str) -> None:
         asked = []
         for cut in CUTS:
             stranger = strangers.enter_context(Scripted(partial(talk, cut=cut)))
-            asked.append(face.start(refused, face.connect(stranger.url)))
+            asked.append(api.start(refused, api.connect(stranger.url)))
         assert all(each.result(60) for each in asked)

@@ -23,7 +23,7 @@ from holdfast.errors import ScriptRefused
 from testbed import servers
 from testbed.servers import KINDS, Kind
 from testbed.waiting import eventually
-from tests.support.faces import Face, warm
+from tests.support.apis import Api, warm
 from tests.support.keys import fence_of, key_of, queue_of
 
 LONG_S = 600
@@ -48,18 +48,18 @@ def renewed(look: Any, lease: Any) -> Callable[[], bool]:
 
 @OLDEST_AND_NEWEST
 def test_26_readonly_is_waited_out(
-    face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
+    api: Api, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
 ) -> None:
     server = private_server(kind)
     look = looking_at(server)
-    locks = face.connect(server.url)
+    locks = api.connect(server.url)
     lease = locks.lock(unique_name, ttl=3).acquire()
     look.execute_command("REPLICAOF", "127.0.0.1", "1")  # nobody there: it keeps its data, and refuses writes
     with pytest.raises(holdfast.ServerError) as caught:
         locks.lock(f"{unique_name}-2").acquire(timeout=0.5)
     assert caught.value.kind == "READONLY"
     assert "master" in str(caught.value)
-    waiting = face.start(locks.lock(f"{unique_name}-2").acquire, timeout=60)
+    waiting = api.start(locks.lock(f"{unique_name}-2").acquire, timeout=60)
     eventually(lambda: lease.state.name == "SUSPECT", "a renewal was refused")
     assert not waiting.done()
     look.execute_command("REPLICAOF", "NO", "ONE")
@@ -70,18 +70,18 @@ def test_26_readonly_is_waited_out(
 
 @OLDEST_AND_NEWEST
 def test_27_missing_replicas_are_waited_for(
-    face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
+    api: Api, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
 ) -> None:
     server = private_server(kind)
     look = looking_at(server)
-    locks = face.connect(server.url)
+    locks = api.connect(server.url)
     lease = locks.lock(unique_name, ttl=3).acquire()
     look.config_set("min-replicas-to-write", 1)
     with pytest.raises(holdfast.ServerError) as caught:
         locks.lock(f"{unique_name}-2").acquire(timeout=0.3)
     assert caught.value.kind == "NOREPLICAS"
     assert "min-replicas-to-write" in str(caught.value)
-    waiting = face.start(locks.lock(f"{unique_name}-2").acquire, timeout=60)
+    waiting = api.start(locks.lock(f"{unique_name}-2").acquire, timeout=60)
     eventually(lambda: lease.state.name == "SUSPECT")
     assert not waiting.done()
     look.config_set("min-replicas-to-write", 0)
@@ -92,14 +92,14 @@ def test_27_missing_replicas_are_waited_for(
 
 @pytest.mark.parametrize("kind", ["valkey", "redis70"])  # 6.2 answers only every 2 MB while it loads
 def test_28_a_loading_server_is_waited_for(
-    face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
+    api: Api, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
 ) -> None:
     server = private_server(
         kind,
         config={"dbfilename": "dump.rdb", "key-load-delay": 5000, "loading-process-events-interval-bytes": 1024},
     )
     look = looking_at(server)
-    locks = face.connect(server.url)
+    locks = api.connect(server.url)
     lease = locks.lock(unique_name, ttl=LONG_S).acquire()
     look.mset({f"bulk:{number}": "x" * 100 for number in range(300)})
     look.save()
@@ -131,13 +131,13 @@ def says_loading(server: embedded.Server) -> bool:
 
 @OLDEST_AND_NEWEST
 def test_29_scripts_that_are_forgotten_are_loaded_again(
-    face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
+    api: Api, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
 ) -> None:
     server = private_server(kind)
     look = looking_at(server)
-    first, second = face.connect(server.url), face.connect(server.url)
+    first, second = api.connect(server.url), api.connect(server.url)
     lease = first.lock(unique_name, ttl=1.5).acquire()
-    waiting = face.start(second.lock(unique_name, ttl=LONG_S).acquire)
+    waiting = api.start(second.lock(unique_name, ttl=LONG_S).acquire)
     eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
     look.script_flush()
     eventually(renewed(look, lease))
@@ -152,12 +152,12 @@ def test_29_scripts_that_are_forgotten_are_loaded_again(
 
 
 def test_29_a_script_that_is_forgotten_costs_one_request_more(
-    face: Face, private_server: Any, looking_at: Any, unique_name: str
+    api: Api, private_server: Any, looking_at: Any, unique_name: str
 ) -> None:
     """On a slow wire each one takes a part of the lease's time."""
     server = private_server("valkey")
     look = looking_at(server)
-    lock = face.connect(server.url).lock(unique_name, ttl=LONG_S)
+    lock = api.connect(server.url).lock(unique_name, ttl=LONG_S)
     lock.acquire().release()  # the next one begins with the fast path
 
     def requests_of(step: Callable[[], Any]) -> list[int]:
@@ -175,11 +175,11 @@ def test_29_a_script_that_is_forgotten_costs_one_request_more(
 
 @OLDEST_AND_NEWEST
 def test_32_a_script_that_blocks_the_server_is_waited_out(
-    face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
+    api: Api, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
 ) -> None:
     server = private_server(kind, config={"lua-time-limit": 20})
     look = looking_at(server)
-    locks = face.connect(server.url)
+    locks = api.connect(server.url)
     warm(locks)
     lease = locks.lock(unique_name, ttl=6).acquire()
     with blocked(server, "while true do end") as end:
@@ -187,7 +187,7 @@ def test_32_a_script_that_blocks_the_server_is_waited_out(
             locks.lock(f"{unique_name}-2").acquire(timeout=0.5)
         assert caught.value.kind == "BUSY"
         assert "SCRIPT KILL" in str(caught.value)
-        waiting = face.start(locks.lock(f"{unique_name}-2").acquire, timeout=60)
+        waiting = api.start(locks.lock(f"{unique_name}-2").acquire, timeout=60)
         eventually(lambda: lease.state.name == "SUSPECT")
         end()
     waiting.result(60).release()
@@ -196,9 +196,9 @@ def test_32_a_script_that_blocks_the_server_is_waited_out(
     lease.release()
 
 
-def test_33_a_script_that_cannot_be_killed(face: Face, private_server: Any, looking_at: Any, unique_name: str) -> None:
+def test_33_a_script_that_cannot_be_killed(api: Api, private_server: Any, looking_at: Any, unique_name: str) -> None:
     server = private_server(config={"lua-time-limit": 20})
-    locks = face.connect(server.url)
+    locks = api.connect(server.url)
     lease = locks.lock(unique_name, ttl=1.5).acquire()
     with blocked(server, "redis.call('SET', 'written', 1) while true do end"):
         with pytest.raises(holdfast.HoldfastError) as caught:
@@ -249,11 +249,11 @@ def blocked(server: embedded.Server, code: str) -> Iterator[Callable[[], None]]:
 
 @EVERY_SERVER
 def test_30_a_full_server_refuses_clearly_and_takes_back(
-    face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
+    api: Api, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
 ) -> None:
     server = private_server(kind)
     look = looking_at(server)
-    locks = face.connect(server.url)
+    locks = api.connect(server.url)
     warm(locks)
     lease = locks.lock(unique_name, ttl=3).acquire()
     other = locks.lock(f"{unique_name}-2", ttl=LONG_S).acquire()
@@ -274,14 +274,14 @@ def test_30_a_full_server_refuses_clearly_and_takes_back(
 
 @OLDEST_AND_NEWEST
 def test_30_a_full_server_hands_over(
-    face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
+    api: Api, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
 ) -> None:
     server = private_server(kind)
     look = looking_at(server)
-    first, second = face.connect(server.url), face.connect(server.url)
+    first, second = api.connect(server.url), api.connect(server.url)
     warm(first)
     lease = first.lock(unique_name, ttl=LONG_S).acquire()
-    waiting = face.start(second.lock(unique_name, ttl=LONG_S).acquire)
+    waiting = api.start(second.lock(unique_name, ttl=LONG_S).acquire)
     eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
     look.config_set("maxmemory", 1)
     lease.release()
@@ -291,10 +291,10 @@ def test_30_a_full_server_hands_over(
     assert not look.exists(key_of(unique_name))
 
 
-def test_31_an_evicted_lock_is_a_lost_one(face: Face, private_server: Any, looking_at: Any, unique_name: str) -> None:
+def test_31_an_evicted_lock_is_a_lost_one(api: Api, private_server: Any, looking_at: Any, unique_name: str) -> None:
     server = private_server(config={"maxmemory-policy": "allkeys-random"})
     look = looking_at(server)
-    locks = face.connect(server.url)
+    locks = api.connect(server.url)
     lease = locks.lock(unique_name, ttl=3).acquire()
     look.config_set("maxmemory", 1)
     with contextlib.suppress(redis.OutOfMemoryError):
@@ -308,10 +308,10 @@ def test_31_an_evicted_lock_is_a_lost_one(face: Face, private_server: Any, looki
 # ---------------------------------------------------------------- pauses and crowds
 
 
-def test_34_a_paused_server_is_waited_for(face: Face, private_server: Any, looking_at: Any, unique_name: str) -> None:
+def test_34_a_paused_server_is_waited_for(api: Api, private_server: Any, looking_at: Any, unique_name: str) -> None:
     server = private_server()
     look = looking_at(server)
-    locks = face.connect(server.url)
+    locks = api.connect(server.url)
     lease = locks.lock(unique_name, ttl=6).acquire()
     look.execute_command("CLIENT", "PAUSE", 1500, "ALL")
     began = time.monotonic()
@@ -325,12 +325,12 @@ def test_34_a_paused_server_is_waited_for(face: Face, private_server: Any, looki
 
 @OLDEST_AND_NEWEST
 def test_35_a_crowded_server_says_so_and_renewals_go_on(
-    face: Face, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
+    api: Api, private_server: Any, looking_at: Any, unique_name: str, kind: Kind
 ) -> None:
     server = private_server(kind, config={"maxclients": 12})
     look = looking_at(server)
     look.ping()
-    inside = face.connect(server.url)
+    inside = api.connect(server.url)
     lease = inside.lock(unique_name, ttl=2).acquire()
     crowd = []
     with contextlib.suppress(redis.RedisError):
@@ -338,12 +338,12 @@ def test_35_a_crowded_server_says_so_and_renewals_go_on(
             client = redis.Redis.from_url(server.url, retry=None)
             crowd.append(client)
             client.ping()
-    outside = face.connect(server.url)
+    outside = api.connect(server.url)
     with pytest.raises(holdfast.ServerError) as caught:
         outside.lock(f"{unique_name}-2").acquire(timeout=0.5)
     assert caught.value.kind == "MAXCLIENTS"
     eventually(renewed(look, lease), "it keeps its connection")
-    waiting = face.start(outside.lock(f"{unique_name}-2").acquire, timeout=60)
+    waiting = api.start(outside.lock(f"{unique_name}-2").acquire, timeout=60)
     assert not waiting.done()
     for client in crowd:
         client.close()
@@ -355,10 +355,10 @@ def test_35_a_crowded_server_says_so_and_renewals_go_on(
 
 
 def test_46_a_restart_without_data_is_a_loss_and_fencing_tokens_grow(
-    face: Face, private_server: Any, looking_at: Any, unique_name: str
+    api: Api, private_server: Any, looking_at: Any, unique_name: str
 ) -> None:
     server = private_server()
-    locks, others = face.connect(server.url), face.connect(server.url)
+    locks, others = api.connect(server.url), api.connect(server.url)
     lease = locks.lock(unique_name, ttl=3).acquire()
     server.kill()
     server.start()
@@ -370,12 +370,12 @@ def test_46_a_restart_without_data_is_a_loss_and_fencing_tokens_grow(
 
 
 def test_46_waiters_queue_again_after_a_restart_without_data(
-    face: Face, private_server: Any, looking_at: Any, unique_name: str
+    api: Api, private_server: Any, looking_at: Any, unique_name: str
 ) -> None:
     server = private_server()
-    locks, others = face.connect(server.url), face.connect(server.url)
+    locks, others = api.connect(server.url), api.connect(server.url)
     lease = locks.lock(unique_name, ttl=LONG_S, renew=False).acquire()
-    waiting = face.start(others.lock(unique_name, ttl=LONG_S).acquire)
+    waiting = api.start(others.lock(unique_name, ttl=LONG_S).acquire)
     look = looking_at(server)
     eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
     server.kill()
@@ -389,10 +389,10 @@ def test_46_waiters_queue_again_after_a_restart_without_data(
 
 
 def test_47_an_aof_that_lost_its_tail_is_a_loss_and_fencing_tokens_grow(
-    face: Face, private_server: Any, looking_at: Any, unique_name: str
+    api: Api, private_server: Any, looking_at: Any, unique_name: str
 ) -> None:
     server = private_server(config={"appendonly": "yes", "appendfsync": "everysec"})
-    locks, others = face.connect(server.url), face.connect(server.url)
+    locks, others = api.connect(server.url), api.connect(server.url)
     look = looking_at(server)
     look.set("before", 1)
     (log,) = server.directory.glob("appendonlydir/*.incr.aof")
@@ -411,11 +411,11 @@ def test_47_an_aof_that_lost_its_tail_is_a_loss_and_fencing_tokens_grow(
 
 @pytest.mark.parametrize("deed", ["FLUSHALL", "DEL"])
 def test_55_a_key_that_was_removed_by_hand_is_a_loss(
-    face: Face, private_server: Any, looking_at: Any, unique_name: str, deed: str
+    api: Api, private_server: Any, looking_at: Any, unique_name: str, deed: str
 ) -> None:
     server = private_server()
     look = looking_at(server)
-    locks, others = face.connect(server.url), face.connect(server.url)
+    locks, others = api.connect(server.url), api.connect(server.url)
     lease = locks.lock(unique_name, ttl=3).acquire()
     told: list[holdfast.LeaseLost] = []
     lease.on_lost(told.append)
@@ -429,7 +429,7 @@ def test_55_a_key_that_was_removed_by_hand_is_a_loss(
         assert look.get(key_of(unique_name)) == after.token
 
 
-def test_39_the_keys_of_a_lock_share_a_slot(face: Face, private_server: Any, looking_at: Any) -> None:
+def test_39_the_keys_of_a_lock_share_a_slot(api: Api, private_server: Any, looking_at: Any) -> None:
     server = private_server(config={"cluster-enabled": "yes"})
     look = looking_at(server)
     for name in ("a", "{a}", "a}b", "}", "{}", "ü{x}y", "a" * 200, "%7B"):
@@ -441,9 +441,9 @@ def test_39_the_keys_of_a_lock_share_a_slot(face: Face, private_server: Any, loo
 
 
 @EVERY_SERVER
-def test_passwords(face: Face, private_server: Any, unique_name: str, kind: Kind) -> None:
+def test_passwords(api: Api, private_server: Any, unique_name: str, kind: Kind) -> None:
     server = private_server(kind, password="s3cret, with: odd/characters@")
-    with face.connect(server.url).lock(unique_name) as lease:
+    with api.connect(server.url).lock(unique_name) as lease:
         lease.ensure_held()
     for url, kind_of_error in (
         (f"redis://{server.host}:{server.port}/0", "NOAUTH"),
@@ -452,7 +452,7 @@ def test_passwords(face: Face, private_server: Any, unique_name: str, kind: Kind
     ):
         began = time.monotonic()
         with pytest.raises(holdfast.ServerError) as caught:
-            face.connect(url).lock(unique_name).acquire(timeout=60)
+            api.connect(url).lock(unique_name).acquire(timeout=60)
         assert caught.value.kind == kind_of_error
         assert "password" in str(caught.value)
         assert time.monotonic() - began < 30, "that does not pass by itself"
@@ -466,15 +466,15 @@ LOCK_COMMANDS = (
 )
 
 
-def test_a_user_with_just_the_needed_rights(face: Face, private_server: Any, looking_at: Any, unique_name: str) -> None:
+def test_a_user_with_just_the_needed_rights(api: Api, private_server: Any, looking_at: Any, unique_name: str) -> None:
     server = private_server()
     look = looking_at(server)
     rights = [*LOCK_COMMANDS.split(), "~holdfast:*", "&holdfast:inbox:*"]
     look.execute_command("ACL", "SETUSER", "locker", "on", ">pw", "resetkeys", "resetchannels", "-@all", *rights)
     url = f"redis://locker:pw@{server.host}:{server.port}/0"
-    first, second = face.connect(url), face.connect(url)
+    first, second = api.connect(url), api.connect(url)
     lease = first.lock(unique_name, ttl=1.5).acquire()
-    waiting = face.start(second.lock(unique_name).acquire)
+    waiting = api.start(second.lock(unique_name).acquire)
     eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
     eventually(lambda: look.keys("holdfast:client:*"), "it says who it is")
     eventually(renewed(look, lease))
@@ -489,46 +489,46 @@ def test_a_user_with_just_the_needed_rights(face: Face, private_server: Any, loo
 
 
 def test_a_user_without_scripts_is_told_what_is_missing(
-    face: Face, private_server: Any, looking_at: Any, unique_name: str
+    api: Api, private_server: Any, looking_at: Any, unique_name: str
 ) -> None:
     server = private_server()
     look = looking_at(server)
     look.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~*", "&*", "+@all", "-@scripting")
-    locks = face.connect(f"redis://poor:pw@{server.host}:{server.port}/0")
+    locks = api.connect(f"redis://poor:pw@{server.host}:{server.port}/0")
     with pytest.warns(RuntimeWarning, match=r"NOPERM.*\+evalsha"):
         locks.lock(unique_name).acquire(timeout=30).release()
     with pytest.raises(ScriptRefused, match="NOPERM"):
         locks.semaphore(unique_name, 3).acquire(timeout=30)
 
 
-def test_a_user_with_other_keys_is_told(face: Face, private_server: Any, looking_at: Any, unique_name: str) -> None:
+def test_a_user_with_other_keys_is_told(api: Api, private_server: Any, looking_at: Any, unique_name: str) -> None:
     server = private_server()
     look = looking_at(server)
     look.execute_command("ACL", "SETUSER", "other", "on", ">pw", "~other:*", "&*", "+@all")
-    locks = face.connect(f"redis://other:pw@{server.host}:{server.port}/0")
+    locks = api.connect(f"redis://other:pw@{server.host}:{server.port}/0")
     with pytest.raises(holdfast.ServerError) as caught:
         locks.lock(unique_name).acquire(timeout=30)
     assert caught.value.kind == "NOPERM"
 
 
 @EVERY_SERVER
-def test_unix_sockets(face: Face, shared_servers: Any, unique_name: str, kind: Kind) -> None:
+def test_unix_sockets(api: Api, shared_servers: Any, unique_name: str, kind: Kind) -> None:
     program = servers.executable(kind)
     if isinstance(program, str):
         pytest.skip(program)
     server = shared_servers(kind)
-    locks = face.connect(f"unix://{server.unix_path}")
+    locks = api.connect(f"unix://{server.unix_path}")
     with locks.lock(unique_name) as lease:
         assert locks.lock(unique_name).holder().token == lease.token
-    gone = face.connect(f"unix://{server.unix_path}-not")
+    gone = api.connect(f"unix://{server.unix_path}-not")
     with pytest.raises(holdfast.ServerUnreachable, match="-not"):
         gone.lock(unique_name).try_acquire()
 
 
-def test_other_databases_are_other_locks(face: Face, shared_servers: Any, unique_name: str) -> None:
+def test_other_databases_are_other_locks(api: Api, shared_servers: Any, unique_name: str) -> None:
     base = shared_servers("valkey").url.rsplit("/", 1)[0]
-    with face.connect(f"{base}/1").lock(unique_name) as lease:
-        other = face.connect(f"{base}/2").lock(unique_name).try_acquire()
+    with api.connect(f"{base}/1").lock(unique_name) as lease:
+        other = api.connect(f"{base}/2").lock(unique_name).try_acquire()
         assert other is not None
         other.release()
         lease.ensure_held()
@@ -536,7 +536,7 @@ def test_other_databases_are_other_locks(face: Face, shared_servers: Any, unique
 
 # A handshake that the server's end cuts short leaves a socket of the standard library behind until it is collected.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_tls(face: Face, private_server: Any, unique_name: str, certificates: Any) -> None:
+def test_tls(api: Api, private_server: Any, unique_name: str, certificates: Any) -> None:
     key, certificate = certificates
     server = private_server("redis70")
     port = servers.free_port()
@@ -552,16 +552,16 @@ def test_tls(face: Face, private_server: Any, unique_name: str, certificates: An
         },
     )
     url = f"rediss://localhost:{port}/0?ssl_ca_certs={certificate}"
-    first, second = face.connect(url), face.connect(url)
+    first, second = api.connect(url), api.connect(url)
     lease = first.lock(unique_name, ttl=1.5).acquire()
-    waiting = face.start(second.lock(unique_name).acquire)
+    waiting = api.start(second.lock(unique_name).acquire)
     eventually(lambda: first.lock(unique_name).waiters() == 1)
     lease.extend(30)
     lease.release()
     after = waiting.result(60)
     after.ensure_held()
     after.release()
-    stranger = face.connect(f"rediss://localhost:{port}/0")
+    stranger = api.connect(f"rediss://localhost:{port}/0")
     with pytest.raises(holdfast.ServerUnreachable, match=r"(?i)certificate"):
         stranger.lock(unique_name).acquire()  # at once: waiting makes it no better
     for client in (first, second, stranger):

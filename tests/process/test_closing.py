@@ -75,9 +75,9 @@ _RETURN = {
 _STATES = "print({(lease.state.name, lease.lost.reason) for lease in leases})\n"
 
 
-def _started(face: str, code: str, url: str, name: str, clients: int, leases: int) -> subprocess.Popen[str]:
+def _started(api: str, code: str, url: str, name: str, clients: int, leases: int) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", _MANY[face] + code, url, name, str(clients), str(leases)],
+        [sys.executable, "-c", _MANY[api] + code, url, name, str(clients), str(leases)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -89,12 +89,12 @@ def _started(face: str, code: str, url: str, name: str, clients: int, leases: in
     return process
 
 
-@pytest.mark.parametrize("face", _MANY)
+@pytest.mark.parametrize("api", _MANY)
 @pytest.mark.parametrize("end", ["close", "exit"])
-def test_the_server_is_gone(face: str, end: str, private_server: Any, unique_name: str) -> None:
+def test_the_server_is_gone(api: str, end: str, private_server: Any, unique_name: str) -> None:
     server = private_server()
-    code = _CLOSE[face] + _STATES if end == "close" else _RETURN[face]
-    process = _started(face, code, server.url, unique_name, 1, 300)
+    code = _CLOSE[api] + _STATES if end == "close" else _RETURN[api]
+    process = _started(api, code, server.url, unique_name, 1, 300)
     server.close()
     begun_at = time.monotonic()
     said, errors = process.communicate("go on\n", timeout=60)
@@ -103,12 +103,10 @@ def test_the_server_is_gone(face: str, end: str, private_server: Any, unique_nam
     assert time.monotonic() - begun_at < END_S
 
 
-@pytest.mark.parametrize("face", _MANY)
-def test_eight_clients_end_side_by_side_at_a_server_that_hangs(
-    face: str, private_server: Any, unique_name: str
-) -> None:
+@pytest.mark.parametrize("api", _MANY)
+def test_eight_clients_end_side_by_side_at_a_server_that_hangs(api: str, private_server: Any, unique_name: str) -> None:
     server = private_server()
-    process = _started(face, _RETURN[face], server.url, unique_name, 8, 3)
+    process = _started(api, _RETURN[api], server.url, unique_name, 8, 3)
     server.pause()
     try:
         begun_at = time.monotonic()
@@ -118,7 +116,7 @@ def test_eight_clients_end_side_by_side_at_a_server_that_hangs(
         server.resume()
     assert (process.returncode, "Traceback" in errors) == (0, False), errors
     assert took_s < END_S
-    if face == "threads":
+    if api == "threads":
         assert errors == ""
 
 
@@ -128,17 +126,17 @@ def _left(server: embedded.Server, name: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("face", "leases"),
+    ("api", "leases"),
     [
-        pytest.param(face, leases, marks=[pytest.mark.thorough] if leases > 5_000 else [])
-        for face in _MANY
+        pytest.param(api, leases, marks=[pytest.mark.thorough] if leases > 5_000 else [])
+        for api in _MANY
         for leases in (2_000, 20_000)
     ],
 )
-def test_many_leases_are_released(face: str, leases: int, private_server: Any, unique_name: str) -> None:
+def test_many_leases_are_released(api: str, leases: int, private_server: Any, unique_name: str) -> None:
     """All of them; where the machine is too slow for that, as many as the time for it allows."""
     server = private_server()
-    process = _started(face, _CLOSE[face] + _STATES + "print(took_s)\n", server.url, unique_name, 1, leases)
+    process = _started(api, _CLOSE[api] + _STATES + "print(took_s)\n", server.url, unique_name, 1, leases)
     output, errors = process.communicate("go on\n", timeout=120)
     states, took_s = output.splitlines()
     assert (states, errors) == ("{('LOST', 'closed')}", "")

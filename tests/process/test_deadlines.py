@@ -18,7 +18,7 @@ import pytest
 import holdfast
 from holdfast import embedded
 from testbed import servers
-from tests.support.faces import Face
+from tests.support.apis import Api
 
 #: What a timeout of 1 s may take on a busy machine, s; the defects took 8 s and more, or did not end.
 ENOUGH_S = 5.0
@@ -106,10 +106,10 @@ def test_a_periodic_signal_does_not_prolong_a_wait_for_a_server_that_hangs(serve
             server.resume()
 
 
-def test_replies_byte_by_byte_do_not_prolong_a_timeout(server: embedded.Server, face: Face) -> None:
+def test_replies_byte_by_byte_do_not_prolong_a_timeout(server: embedded.Server, api: Api) -> None:
     between = Dripping(server.port)
     try:
-        locks = face.connect(between.url)
+        locks = api.connect(between.url)
         lock = locks.lock(servers.unique())
         lock.acquire().release()
         between.slow.set()
@@ -120,12 +120,12 @@ def test_replies_byte_by_byte_do_not_prolong_a_timeout(server: embedded.Server, 
 
 
 @pytest.mark.parametrize("way", ["url", "client"])
-def test_a_handshake_byte_by_byte_does_not_prolong_a_timeout(server: embedded.Server, face: Face, way: str) -> None:
+def test_a_handshake_byte_by_byte_does_not_prolong_a_timeout(server: embedded.Server, api: Api, way: str) -> None:
     between = Dripping(server.port)
     between.slow.set()
-    brought = face.redis().Redis.from_url(between.url)
+    brought = api.redis().Redis.from_url(between.url)
     try:
-        locks = face.connect(between.url) if way == "url" else face.client(brought)
+        locks = api.connect(between.url) if way == "url" else api.client(brought)
         assert took(lambda: locks.lock(servers.unique()).acquire(timeout=1)) < ENOUGH_S
         between.slow.clear()
     finally:

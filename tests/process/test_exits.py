@@ -163,10 +163,10 @@ def raw(valkey_server: embedded.Server) -> Iterator[Any]:
         yield client
 
 
-def _leave(face: str, end: str, url: str, name: str, ttl_s: float) -> tuple[int, str, float]:
+def _leave(api: str, end: str, url: str, name: str, ttl_s: float) -> tuple[int, str, float]:
     begun_at = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-c", _HOLDING[face] + end, url, name, str(ttl_s)],
+        [sys.executable, "-c", _HOLDING[api] + end, url, name, str(ttl_s)],
         capture_output=True,
         text=True,
         timeout=EXIT_S * 3,
@@ -182,17 +182,17 @@ def _left(raw: Any, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("face", "end"),
+    ("api", "end"),
     [
-        *[pytest.param(face, end, id=f"{face}, {end}") for face in _HOLDING for end in _CLEAN],
+        *[pytest.param(api, end, id=f"{api}, {end}") for api in _HOLDING for end in _CLEAN],
         *[pytest.param("asyncio", end, id=f"asyncio, {end}") for end in _CLEAN_ASYNCIO],
     ],
 )
 def test_a_clean_exit_leaves_nothing(
-    face: str, end: str, valkey_server: embedded.Server, raw: Any, unique_name: str
+    api: str, end: str, valkey_server: embedded.Server, raw: Any, unique_name: str
 ) -> None:
     code, status, said = {**_CLEAN, **_CLEAN_ASYNCIO}[end]
-    returned, errors, _ = _leave(face, code, valkey_server.url, unique_name, 600)
+    returned, errors, _ = _leave(api, code, valkey_server.url, unique_name, 600)
     if said:
         assert errors.strip().splitlines()[-1] == said
         assert errors.count("Traceback") <= 2 and "holdfast" not in errors
@@ -202,13 +202,13 @@ def test_a_clean_exit_leaves_nothing(
     assert _left(raw, unique_name) == []
 
 
-@pytest.mark.parametrize("face", _HOLDING)
+@pytest.mark.parametrize("api", _HOLDING)
 @pytest.mark.parametrize("end", _KILLED)
 def test_what_a_kill_leaves_ends_with_its_ttl(
-    face: str, end: str, valkey_server: embedded.Server, raw: Any, unique_name: str
+    api: str, end: str, valkey_server: embedded.Server, raw: Any, unique_name: str
 ) -> None:
     code, status = _KILLED[end]
-    returned, errors, _ = _leave(face, code, valkey_server.url, unique_name, TTL_S)
+    returned, errors, _ = _leave(api, code, valkey_server.url, unique_name, TTL_S)
     assert (returned, errors) == (status, "")
     ended_at = time.monotonic()
     locks = [f"holdfast:{{{unique_name}{kind}}}" for kind in ("", "-m1", "-m2", "-worker", "-body")]

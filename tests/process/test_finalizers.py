@@ -21,7 +21,7 @@ from holdfast import embedded
 from holdfast._drivers import closing
 from testbed import servers
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 
 #: Leases that are dropped at once; each cost the square of them.
 MANY = 20_000
@@ -178,8 +178,8 @@ def test_dropping_many_leases_is_linear_and_delays_no_renewal(server: embedded.S
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_nothing_is_kept_of_leases_that_were_lost_and_dropped(server: embedded.Server, face: Face) -> None:
-    locks = face.connect(server.url)
+def test_nothing_is_kept_of_leases_that_were_lost_and_dropped(server: embedded.Server, api: Api) -> None:
+    locks = api.connect(server.url)
     for number in range(20):
         lease = locks.lock(servers.unique(f"n{number}"), ttl=0.05, renew=False).acquire()
         eventually(partial(is_lost, lease))

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import embedded
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 from tests.support.family_worker import HELD, FamilyWorker
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -24,12 +24,12 @@ ROUNDS_MAX = 5
 
 
 @pytest.fixture
-def worker(face: Face, valkey_server: embedded.Server) -> Iterator[Callable[..., FamilyWorker]]:
-    """`worker(role, name, ttl, count)`: a process of the same face."""
+def worker(api: Api, valkey_server: embedded.Server) -> Iterator[Callable[..., FamilyWorker]]:
+    """`worker(role, name, ttl, count)`: a process of the same API."""
     started: list[FamilyWorker] = []
 
     def start(role: str, name: str, ttl: float, count: int = 1) -> FamilyWorker:
-        started.append(FamilyWorker(face.name, valkey_server.url, role, name, ttl, count))
+        started.append(FamilyWorker(api.name, valkey_server.url, role, name, ttl, count))
         return started[-1]
 
     yield start
@@ -69,7 +69,7 @@ def next_one(locks: Any, kind: str, name: str) -> Callable[..., Any]:
 
 
 def test_what_a_killed_process_held_is_free_in_time(
-    face: Face, far: Any, worker: Any, look: Any, unique_name: str
+    api: Api, far: Any, worker: Any, look: Any, unique_name: str
 ) -> None:
     """Not before its ttl is over, and within 100 ms after it: by the server's clock, whose time a fencing token is."""
     too_late: dict[str, list[float]] = {kind: [] for kind in HELD}
@@ -82,7 +82,7 @@ def test_what_a_killed_process_held_is_free_in_time(
         for each in tokens:
             kind = each.removeprefix(f"{name}-").partition("-")[0]
             options = {"permits": 2} if kind == "permits" else {}
-            takers[each] = kind, face.start(next_one(far, kind, each), timeout=120, **options)
+            takers[each] = kind, api.start(next_one(far, kind, each), timeout=120, **options)
         eventually(lambda name=name, tokens=tokens: waiting(look, name) == len(tokens))  # type: ignore[misc]
         killed.kill()
         ends = {each: ends_at_ms(look, kind, each, tokens[each]) for each, (kind, _) in takers.items()}
@@ -129,7 +129,7 @@ QUEUES = {
 
 
 def test_who_was_killed_while_waiting_holds_up_nobody(
-    face: Face, far: Any, worker: Any, look: Any, unique_name: str
+    api: Api, far: Any, worker: Any, look: Any, unique_name: str
 ) -> None:
     names = {kind: f"{unique_name}-{kind}" for kind in (*QUEUES, "condition", "latch", "event", "barrier")}
     leases = {
@@ -152,12 +152,12 @@ def test_who_was_killed_while_waiting_holds_up_nobody(
     for kind, part in parts.items():
         dead[kind] = in_line(look, names[kind], part)
     taking: dict[str, Future[Any]] = {
-        "reader": face.start(far.rwlock(names["reader"]).read().acquire),
-        "writer": face.start(far.rwlock(names["writer"]).write().acquire),
-        "permits": face.start(far.semaphore(names["permits"], 3).acquire, permits=2),
-        "several": face.start(far.multilock(names["several"]).acquire),
-        "reentrant": face.start(far.lock(names["reentrant"]).acquire),
-        "leader": face.start(far.election(names["leader"]).campaign),
+        "reader": api.start(far.rwlock(names["reader"]).read().acquire),
+        "writer": api.start(far.rwlock(names["writer"]).write().acquire),
+        "permits": api.start(far.semaphore(names["permits"], 3).acquire, permits=2),
+        "several": api.start(far.multilock(names["several"]).acquire),
+        "reentrant": api.start(far.lock(names["reentrant"]).acquire),
+        "leader": api.start(far.election(names["leader"]).campaign),
     }
     living = {kind: in_line(look, names[kind], part, dead[kind]) for kind, part in QUEUES.items()}
     killed.kill()
@@ -174,17 +174,17 @@ def test_who_was_killed_while_waiting_holds_up_nobody(
         lease.release()
 
     # A notification is not spent on it.
-    actor, lock = face.actor(), far.lock(names["condition"])
+    actor, lock = api.actor(), far.lock(names["condition"])
     condition = far.condition(getattr(lock, "_target", lock))
     actor.enter(lock)
     assert actor.ask(condition, "notify") == 0
     actor.leave(lock)
     # Gates open for the others; a dead party has not arrived.
-    passing = [face.start(far.latch(names["latch"], 1).wait), face.start(far.event(names["event"]).wait)]
+    passing = [api.start(far.latch(names["latch"], 1).wait), api.start(far.event(names["event"]).wait)]
     far.latch(names["latch"], 1).count_down()
     far.event(names["event"]).set()
     assert [each.result(60) for each in passing] == [True, True]
-    first = face.start(far.barrier(names["barrier"], 2).wait)
+    first = api.start(far.barrier(names["barrier"], 2).wait)
     eventually(lambda: look.zrange(key(names["barrier"], ":barrier:arrived"), 0, -1) not in ([], [dead["barrier"]]))
     eventually(lambda: dead["barrier"] not in look.zrange(key(names["barrier"], ":barrier:arrived"), 0, -1))
     assert not first.done(), "one of two has arrived"

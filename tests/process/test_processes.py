@@ -20,7 +20,7 @@ from tests.support.worker import workers
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
-FACES = pytest.mark.parametrize("face", ["threads", "asyncio"])
+APIS = pytest.mark.parametrize("api", ["threads", "asyncio"])
 
 
 @pytest.fixture
@@ -34,11 +34,11 @@ def key(name: str) -> str:
     return f"holdfast:{{{name}}}"
 
 
-@FACES
+@APIS
 def test_21_a_killed_holder_is_followed_after_its_ttl(
-    face: str, valkey_server: embedded.Server, raw: Any, unique_name: str
+    api: str, valkey_server: embedded.Server, raw: Any, unique_name: str
 ) -> None:
-    with workers(face, valkey_server.url, 2) as (first, second):
+    with workers(api, valkey_server.url, 2) as (first, second):
         held = first.ask(f"acquire {unique_name} 3")
         assert held["state"] == "HELD"
         second.tell(f"acquire {unique_name} 3")
@@ -50,11 +50,11 @@ def test_21_a_killed_holder_is_followed_after_its_ttl(
         assert after["fence"] > held["fence"]
 
 
-@FACES
+@APIS
 def test_52_a_killed_waiter_holds_up_nobody(
-    face: str, valkey_server: embedded.Server, raw: Any, unique_name: str
+    api: str, valkey_server: embedded.Server, raw: Any, unique_name: str
 ) -> None:
-    with workers(face, valkey_server.url, 3) as (holder, doomed, waiter):
+    with workers(api, valkey_server.url, 3) as (holder, doomed, waiter):
         holder.ask(f"acquire {unique_name} 60")
         doomed.tell(f"acquire {unique_name} 60")
         eventually(lambda: raw.zcard(f"{key(unique_name)}:queue") == 1)
@@ -69,11 +69,11 @@ def test_52_a_killed_waiter_holds_up_nobody(
         assert waiter.answer()["token"] == last
 
 
-@FACES
+@APIS
 def test_13_a_stopped_waiter_costs_its_claim_and_not_a_ttl(
-    face: str, valkey_server: embedded.Server, raw: Any, unique_name: str
+    api: str, valkey_server: embedded.Server, raw: Any, unique_name: str
 ) -> None:
-    with workers(face, valkey_server.url, 3) as (holder, stopped, waiter):
+    with workers(api, valkey_server.url, 3) as (holder, stopped, waiter):
         holder.ask(f"acquire {unique_name} 3600")
         stopped.tell(f"acquire {unique_name} 60")
         eventually(lambda: raw.zcard(f"{key(unique_name)}:queue") == 1)
@@ -90,11 +90,11 @@ def test_13_a_stopped_waiter_costs_its_claim_and_not_a_ttl(
         assert stopped.answer()["token"] == first, "it came back, and waited on"
 
 
-@FACES
+@APIS
 def test_13_a_stopped_holder_knows_of_its_loss_at_once(
-    face: str, valkey_server: embedded.Server, unique_name: str
+    api: str, valkey_server: embedded.Server, unique_name: str
 ) -> None:
-    with workers(face, valkey_server.url, 2) as (stopped, other):
+    with workers(api, valkey_server.url, 2) as (stopped, other):
         held = stopped.ask(f"acquire {unique_name} 2")
         stopped.signal(signal.SIGSTOP)
         after = other.ask(f"acquire {unique_name} 30")
@@ -106,9 +106,9 @@ def test_13_a_stopped_holder_knows_of_its_loss_at_once(
         assert other.ask("ensure")["state"] == "HELD", "the late release took nothing from it"
 
 
-@FACES
-def test_a_process_that_ends_releases(face: str, valkey_server: embedded.Server, raw: Any, unique_name: str) -> None:
-    with workers(face, valkey_server.url, 1) as (worker,):
+@APIS
+def test_a_process_that_ends_releases(api: str, valkey_server: embedded.Server, raw: Any, unique_name: str) -> None:
+    with workers(api, valkey_server.url, 1) as (worker,):
         worker.ask(f"acquire {unique_name} 600")
         assert worker.end() == 0
         assert not raw.exists(key(unique_name)), "it did not leave that to the ttl"

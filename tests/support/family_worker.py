@@ -1,6 +1,6 @@
 """A process of its own that holds, or waits for, one of everything: to be killed.
 
-`python -m tests.support.family_worker FACE URL holders|waiters NAME TTL COUNT SHIFT`. `holders` takes COUNT of each
+`python -m tests.support.family_worker API URL holders|waiters NAME TTL COUNT SHIFT`. `holders` takes COUNT of each
 and says their tokens in one line of JSON; `waiters` begins to wait for one of each, which takes a thread or task each,
 and says "waiting". Both then stay until their input ends. SHIFT: by how many seconds its wall clock is wrong.
 """
@@ -22,7 +22,7 @@ from tests.support.steps import arun_steps, run_steps
 
 __all__ = ["HELD", "WAITED_FOR", "FamilyWorker"]
 
-#: What is done, as a generator of the face's calls: each is awaited where it has to be.
+#: What is done, as a generator of the API's calls: each is awaited where it has to be.
 Steps: TypeAlias = Generator[Any, Any, Any]
 
 
@@ -151,9 +151,9 @@ class FamilyWorker:
     """The parent's end."""
 
     def __init__(
-        self, face: str, url: str, role: str, name: str, ttl: float, count: int = 1, shift_s: float = 0.0
+        self, api: str, url: str, role: str, name: str, ttl: float, count: int = 1, shift_s: float = 0.0
     ) -> None:
-        words = [face, url, role, name, str(ttl), str(count), str(shift_s)]
+        words = [api, url, role, name, str(ttl), str(count), str(shift_s)]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.family_worker", *words],
             stdin=subprocess.PIPE,
@@ -181,10 +181,10 @@ class FamilyWorker:
 
 
 if __name__ == "__main__":
-    _face, _url, _role, _name, _ttl, _count, _shift = sys.argv[1:]
+    _api, _url, _role, _name, _ttl, _count, _shift = sys.argv[1:]
     _true_time, _shift_s = time.time, float(_shift)
     time.time = lambda: _true_time() + _shift_s
-    if _face == "threads":
+    if _api == "threads":
         _threads(_url, _role, _name, float(_ttl), int(_count))
     else:
         asyncio.run(_asyncio(_url, _role, _name, float(_ttl), int(_count)))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from holdfast import fencing
 from testbed.servers import unique
-from tests.support.faces import Actor, Face, function_for
+from tests.support.apis import Actor, Api, function_for
 
 __all__ = ["OPERATIONS", "Operation", "Scene"]
 
@@ -22,8 +22,8 @@ __all__ = ["OPERATIONS", "Operation", "Scene"]
 class Scene:
     """A client, somebody who uses it, and a name of its own."""
 
-    def __init__(self, face: Face, locks: Any, actor: Actor, timeout_s: float = 20.0) -> None:
-        self.face = face
+    def __init__(self, api: Api, locks: Any, actor: Actor, timeout_s: float = 20.0) -> None:
+        self.api = api
         self.locks = locks
         self.actor = actor
         #: No operation is given more than this.
@@ -173,7 +173,7 @@ def _optimistic(scene: Scene) -> Do:
         return True
 
     optimistic = scene.locks.optimistic(scene.name)
-    return lambda: scene.ask(optimistic, "run", function_for(scene.face, add))
+    return lambda: scene.ask(optimistic, "run", function_for(scene.api, add))
 
 
 OPERATIONS: tuple[Operation, ...] = (

@@ -1,4 +1,4 @@
-"""A process of its own that takes locks when told to: `python -m tests.support.worker FACE URL`.
+"""A process of its own that takes locks when told to: `python -m tests.support.worker API URL`.
 
 Lines in: `acquire NAME TTL`, `ensure`, `state`, `release`, `quit`. Lines out: one answer for each, as JSON. Used
 to kill, stop and outlive real holders and waiters.
@@ -49,10 +49,10 @@ def _threads(url: str) -> None:
 
 
 async def _asyncio(url: str) -> None:
-    face = importlib.import_module("holdfast.asyncio")
+    api = importlib.import_module("holdfast.asyncio")
 
     loop = asyncio.get_running_loop()
-    locks = face.connect(url)
+    locks = api.connect(url)
     lease: Any = None
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         verb, *args = line.split()
@@ -74,9 +74,9 @@ async def _asyncio(url: str) -> None:
 class Worker:
     """The parent's end."""
 
-    def __init__(self, face: str, url: str) -> None:
+    def __init__(self, api: str, url: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.worker", face, url],
+            [sys.executable, "-m", "tests.support.worker", api, url],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -129,9 +129,9 @@ class Worker:
 
 
 @contextmanager
-def workers(face: str, url: str, count: int) -> Iterator[list[Worker]]:
+def workers(api: str, url: str, count: int) -> Iterator[list[Worker]]:
     """That many workers, ended at the end."""
-    started = [Worker(face, url) for _ in range(count)]
+    started = [Worker(api, url) for _ in range(count)]
     try:
         yield started
     finally:

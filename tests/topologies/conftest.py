@@ -9,7 +9,7 @@ import pytest
 
 from testbed.topologies import NEVER_DOWN_MS, Cluster, Quorum, Replicated, Topology, WithSentinel
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 
 MAKERS: dict[str, Callable[[], Topology]] = {
     "quorum": Quorum,
@@ -50,14 +50,14 @@ def raw(topology: Any) -> Any:
 
 
 @pytest.fixture
-def locks(face: Face, url: str) -> Any:
-    return face.connect(url)
+def locks(api: Api, url: str) -> Any:
+    return api.connect(url)
 
 
 @pytest.fixture
-def others(face: Face, url: str) -> Any:
+def others(api: Api, url: str) -> Any:
     """A second client, as another process would have."""
-    return face.connect(url)
+    return api.connect(url)
 
 
 @pytest.fixture(scope="module")

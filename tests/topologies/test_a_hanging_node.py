@@ -15,7 +15,7 @@ import holdfast
 from testbed.servers import unique
 from testbed.topologies import Cluster
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 
 #: Far less than what a dozen requests to a server that hangs take one after the other, s.
 SOON_S = 8.0
@@ -45,16 +45,14 @@ def is_awaited(locks: Any, name: str) -> bool:
     return bool(locks.lock(name).waiters() == 1)
 
 
-def test_who_gives_up_at_a_healthy_node_leaves_its_queue(
-    face: Face, cluster: Cluster, hang: Callable[[], None]
-) -> None:
+def test_who_gives_up_at_a_healthy_node_leaves_its_queue(api: Api, cluster: Cluster, hang: Callable[[], None]) -> None:
     """Many have given up at the one that hangs, and are taken out of queues in the background."""
-    locks, others = face.connect(cluster.url), face.connect(cluster.url)
+    locks, others = api.connect(cluster.url), api.connect(cluster.url)
     bad = list(itertools.islice(names_at(cluster, 0), 10))
     good = next(names_at(cluster, 1))
     leases = others.kept = [others.lock(name, ttl=60).acquire() for name in (*bad, good)]
-    waiting = [face.start(locks.lock(name, ttl=60).acquire, timeout=1.0) for name in bad]
-    last = face.start(locks.lock(good, ttl=60).acquire, timeout=1.5)
+    waiting = [api.start(locks.lock(name, ttl=60).acquire, timeout=1.0) for name in bad]
+    last = api.start(locks.lock(good, ttl=60).acquire, timeout=1.5)
     for name in (*bad, good):
         eventually(partial(is_awaited, others, name), "it waits")
     hang()
@@ -66,9 +64,9 @@ def test_who_gives_up_at_a_healthy_node_leaves_its_queue(
     others.lock(good).acquire(timeout=SOON_S).release()
 
 
-def test_what_is_dropped_at_a_healthy_node_is_released(face: Face, cluster: Cluster, hang: Callable[[], None]) -> None:
+def test_what_is_dropped_at_a_healthy_node_is_released(api: Api, cluster: Cluster, hang: Callable[[], None]) -> None:
     """Also by many at once, and by `close`."""
-    locks, others = face.connect(cluster.url), face.connect(cluster.url)
+    locks, others = api.connect(cluster.url), api.connect(cluster.url)
     bad = list(itertools.islice(names_at(cluster, 0), 10))
     good = list(itertools.islice(names_at(cluster, 1), 10))
     locks.kept = [locks.lock(name, ttl=60).acquire() for pair in zip(bad, good, strict=True) for name in pair]
@@ -81,9 +79,9 @@ def test_what_is_dropped_at_a_healthy_node_is_released(face: Face, cluster: Clus
 
 
 @pytest.mark.thorough
-def test_leases_at_healthy_nodes_are_renewed(face: Face, cluster: Cluster, hang: Callable[[], None]) -> None:
+def test_leases_at_healthy_nodes_are_renewed(api: Api, cluster: Cluster, hang: Callable[[], None]) -> None:
     """Also those over several nodes, beside ones of which a part hangs; and the loss of these is told in time."""
-    locks = face.connect(cluster.url)
+    locks = api.connect(cluster.url)
     bad, good, third = (list(itertools.islice(names_at(cluster, node), 6)) for node in range(3))
     kept = [locks.multilock(one, other, ttl=2).acquire() for one, other in zip(good[:3], third[:3], strict=True)]
     kept += [locks.lock(name, ttl=2).acquire() for name in good[3:]]

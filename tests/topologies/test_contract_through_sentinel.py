@@ -9,7 +9,7 @@ import pytest
 from testbed.topologies import WithSentinel
 from testbed.waiting import eventually
 from tests.contract import test_lock as contract
-from tests.support.faces import Face, close_brought
+from tests.support.apis import Api, close_brought
 from tests.topologies.borrowing import borrowed
 
 #: They bring a client, or a wrong password, in a URL for one server; a client is brought below.
@@ -25,20 +25,20 @@ def kind() -> str:
 
 @pytest.mark.parametrize("options", [{"decode_responses": True}, {"protocol": 2}, {"protocol": 3}], ids=str)
 def test_a_client_of_sentinels_that_was_brought(
-    topology: WithSentinel, face: Face, others: Any, options: dict[str, Any], unique_name: str
+    topology: WithSentinel, api: Api, others: Any, options: dict[str, Any], unique_name: str
 ) -> None:
     """As redis.sentinel makes it."""
     addresses = [(server.host, server.port) for server in topology.sentinels]
-    sentinel = face.redis().sentinel.Sentinel(addresses, socket_timeout=5)
+    sentinel = api.redis().sentinel.Sentinel(addresses, socket_timeout=5)
     brought = sentinel.master_for(topology.service, **options)
     try:
-        locks = face.client(brought)
+        locks = api.client(brought)
         lease = locks.lock(unique_name).acquire()
         assert others.lock(unique_name).holder().token == lease.token
-        waiting = face.start(others.lock(unique_name).acquire)
+        waiting = api.start(others.lock(unique_name).acquire)
         eventually(lambda: locks.lock(unique_name).waiters() == 1)
         lease.release()
         waiting.result(60).release()
     finally:
         for client in (brought, *sentinel.sentinels):
-            close_brought(face, client)
+            close_brought(api, client)

@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from testbed.topologies import Cluster, Replicated, WithSentinel, plain
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 
 #: Everything that a failover takes on a busy machine, s.
 FAILOVER_S = 90
@@ -24,15 +24,15 @@ def key(name: str) -> str:
 # ---------------------------------------------------------------- Sentinel
 
 
-@pytest.mark.parametrize("face, how", [("threads", "kill"), ("asyncio", "pause")], indirect=["face"])
-def test_sentinel_names_another_master(face: Face, unique_name: str, how: str) -> None:
+@pytest.mark.parametrize("api, how", [("threads", "kill"), ("asyncio", "pause")], indirect=["api"])
+def test_sentinel_names_another_master(api: Api, unique_name: str, how: str) -> None:
     """One failover with everything in it: a holder, a waiter, and the old master that comes back."""
     with WithSentinel(2) as servers:
         servers.ready_for_failover()
-        locks, others = face.connect(servers.url), face.connect(servers.url)
+        locks, others = api.connect(servers.url), api.connect(servers.url)
         lease = locks.lock(unique_name, ttl=60, sync_replicas=1).acquire()
         short = locks.lock(f"{unique_name}-short", ttl=3).acquire()
-        waiting = face.start(others.lock(unique_name).acquire, timeout=FAILOVER_S * 2)
+        waiting = api.start(others.lock(unique_name).acquire, timeout=FAILOVER_S * 2)
         with plain(servers.master) as client:
             eventually(lambda: client.zcard(f"{key(unique_name)}:queue") == 1, "it waits")
             (place,) = client.zrange(f"{key(unique_name)}:queue", 0, -1, withscores=True)
@@ -68,11 +68,11 @@ def new_inbox(client: Any, token: str) -> bool:
     return bool(client.pubsub_numsub(channel)[0][1] == 1)
 
 
-def test_one_of_two_replicas_is_not_enough(face: Face, unique_name: str) -> None:
+def test_one_of_two_replicas_is_not_enough(api: Api, unique_name: str) -> None:
     """The documented trap: one has acknowledged, the other is promoted. With "all" that lease is not given out."""
     with Replicated(2) as servers:
         lagging = servers.replicas[1]
-        locks = face.connect(servers.url)
+        locks = api.connect(servers.url)
         locks.lock(f"{unique_name}-warm", sync_replicas="all").acquire().release()
         lagging.pause()
         servers.raw.client_kill_filter(_type="replica")  # so that nothing lies in its buffers
@@ -85,7 +85,7 @@ def test_one_of_two_replicas_is_not_enough(face: Face, unique_name: str) -> None
         with plain(lagging) as client:
             client.replicaof("NO", "ONE")  # as Sentinel would, if it preferred this one
             assert client.get(key(unique_name)) is None
-        second = face.connect(lagging.url).lock(unique_name).acquire(timeout=30)
+        second = api.connect(lagging.url).lock(unique_name).acquire(timeout=30)
         trap.ensure_held()  # and it does not know
         assert second.fencing_token > trap.fencing_token, "two holders; a resource that checks the token is safe"
         second.release()
@@ -102,10 +102,10 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-def test_a_slot_moves_while_held_and_waited_for(cluster: Cluster, face: Face, unique_name: str) -> None:
-    locks, others = face.connect(cluster.url), face.connect(cluster.url)
+def test_a_slot_moves_while_held_and_waited_for(cluster: Cluster, api: Api, unique_name: str) -> None:
+    locks, others = api.connect(cluster.url), api.connect(cluster.url)
     lease = locks.lock(unique_name, ttl=30).acquire()
-    waiting = face.start(others.lock(unique_name).acquire, timeout=120)
+    waiting = api.start(others.lock(unique_name).acquire, timeout=120)
     eventually(lambda: locks.lock(unique_name).waiters() == 1)
     source = cluster.owner_of(key(unique_name))
     target = (source + 1) % 3
@@ -115,7 +115,7 @@ def test_a_slot_moves_while_held_and_waited_for(cluster: Cluster, face: Face, un
         lease.extend(40)  # one key, which is there already: ASK leads to it
         told = sum(map(tryagains, cluster.clients[:3]))
         # Several keys, of which some are here and some are there: waited out.
-        late.append(face.start(face.connect(cluster.url).lock(unique_name).acquire, timeout=120))
+        late.append(api.start(api.connect(cluster.url).lock(unique_name).acquire, timeout=120))
         eventually(lambda: sum(map(tryagains, cluster.clients[:3])) > told, "TRYAGAIN was said")
         assert not late[0].done()
 
@@ -162,11 +162,11 @@ def move_slot(cluster: Cluster, of_key: str, source: int, target: int, halfway: 
         client.execute_command("CLUSTER SETSLOT", slot, "NODE", cluster.ids[target])
 
 
-def test_a_cluster_client_that_was_brought(cluster: Cluster, face: Face, unique_name: str) -> None:
+def test_a_cluster_client_that_was_brought(cluster: Cluster, api: Api, unique_name: str) -> None:
     first = cluster.servers[0]
-    brought = face.redis().cluster.RedisCluster(host=first.host, port=first.port)
+    brought = api.redis().cluster.RedisCluster(host=first.host, port=first.port)
     try:
-        locks = face.client(brought)
+        locks = api.client(brought)
         names = [f"{unique_name}-{number}" for number in range(12)]
         leases = [locks.lock(name).acquire() for name in names]
         owners = {cluster.owner_of(key(name)) for name in names}
@@ -175,17 +175,17 @@ def test_a_cluster_client_that_was_brought(cluster: Cluster, face: Face, unique_
             assert cluster.clients[cluster.owner_of(key(name))].get(key(name)) == lease.token
             lease.release()
     finally:
-        if face.name == "threads":
+        if api.name == "threads":
             brought.close()
 
 
-@pytest.mark.parametrize("face, how", [("asyncio", "kill"), ("threads", "pause")], indirect=["face"])
-def test_a_replica_takes_over_the_slot(face: Face, unique_name: str, how: str) -> None:
+@pytest.mark.parametrize("api, how", [("asyncio", "kill"), ("threads", "pause")], indirect=["api"])
+def test_a_replica_takes_over_the_slot(api: Api, unique_name: str, how: str) -> None:
     """The owner of the slot is killed, or hangs, while the lock is held and waited for; nobody could serve it then."""
     with Cluster() as own:
-        locks, others = face.connect(own.url), face.connect(own.url)
+        locks, others = api.connect(own.url), api.connect(own.url)
         lease = locks.lock(unique_name, ttl=60).acquire()
-        waiting = face.start(others.lock(unique_name).acquire, timeout=FAILOVER_S * 2)
+        waiting = api.start(others.lock(unique_name).acquire, timeout=FAILOVER_S * 2)
         owner = own.owner_of(key(unique_name))
         eventually(lambda: own.clients[owner].zcard(f"{key(unique_name)}:queue") == 1, "it waits")
         own.clients[owner].pexpire(key(unique_name), 60_000)  # WAIT is about what its own connection wrote
@@ -217,10 +217,10 @@ def extended(lease: Any) -> bool:
     return True
 
 
-def test_a_cluster_that_is_down(face: Face, unique_name: str) -> None:
+def test_a_cluster_that_is_down(api: Api, unique_name: str) -> None:
     """No replica for the slot: waited out, then said clearly."""
     with Cluster(replicas=False) as own:
-        locks = face.connect(own.url)
+        locks = api.connect(own.url)
         locks.lock(unique_name).acquire().release()
         own.servers[own.owner_of(key(unique_name))].kill()
         with pytest.raises((holdfast.ServerError, holdfast.ServerUnreachable, holdfast.OutcomeUnknown)):

@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from testbed.topologies import Cluster
 from tests.contract.test_list import all_of
-from tests.support.faces import Face
+from tests.support.apis import Api
 from tests.topologies.test_failover import move_slot
 
 
@@ -23,10 +23,10 @@ def key(name: str) -> str:
     return f"holdfast:{{{name}}}"
 
 
-def test_one_of_several_slots_moves_while_held(cluster: Cluster, face: Face, unique_name: str) -> None:
+def test_one_of_several_slots_moves_while_held(cluster: Cluster, api: Api, unique_name: str) -> None:
     names = [f"{unique_name}-{number}" for number in range(4)]
     assert len({cluster.owner_of(key(name)) for name in names}) > 1
-    lease = face.connect(cluster.url).multilock(*names, ttl=30).acquire()
+    lease = api.connect(cluster.url).multilock(*names, ttl=30).acquire()
     source = cluster.owner_of(key(names[0]))
     target = (source + 1) % 3
     move_slot(cluster, key(names[0]), source, target, halfway=lambda: None)
@@ -36,9 +36,9 @@ def test_one_of_several_slots_moves_while_held(cluster: Cluster, face: Face, uni
     assert not cluster.clients[target].exists(key(names[0]))
 
 
-def test_errors_out_of_several_slots_name_what_was_asked_for(cluster: Cluster, face: Face, unique_name: str) -> None:
+def test_errors_out_of_several_slots_name_what_was_asked_for(cluster: Cluster, api: Api, unique_name: str) -> None:
     names = [f"{unique_name}-{number}" for number in range(4)]
-    locks = face.connect(cluster.url)
+    locks = api.connect(cluster.url)
     lease = locks.multilock(*names, ttl=30).acquire()
     for name in names:
         cluster.raw.delete(key(name))
@@ -50,13 +50,13 @@ def test_errors_out_of_several_slots_name_what_was_asked_for(cluster: Cluster, f
         cluster.raw.delete(key(name))
 
 
-def test_a_list_has_what_is_on_every_node(cluster: Cluster, face: Face, unique_name: str) -> None:
-    locks = face.connect(cluster.url)
+def test_a_list_has_what_is_on_every_node(cluster: Cluster, api: Api, unique_name: str) -> None:
+    locks = api.connect(cluster.url)
     names = {f"{unique_name}-{number}" for number in range(12)}
     leases = [locks.lock(name, ttl=30).acquire() for name in names]
     assert len({cluster.owner_of(key(name)) for name in names}) == 3
-    others = face.connect(cluster.url)  # which has not read the table of the slots yet
-    found = [each.name for each in all_of(face, others, f"{unique_name}-*")]
+    others = api.connect(cluster.url)  # which has not read the table of the slots yet
+    found = [each.name for each in all_of(api, others, f"{unique_name}-*")]
     assert sorted(found) == sorted(names)
     for lease in leases:
         lease.release()

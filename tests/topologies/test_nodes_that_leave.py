@@ -17,7 +17,7 @@ from holdfast._transport.clock import clock
 from holdfast._transport.cluster import ClusterTopology
 from holdfast._transport.pack import pack_command
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 from tests.support.standin import StandIn, pump, read_one
 
 
@@ -68,17 +68,17 @@ def nodes(server: embedded.Server) -> Iterator[list[Node]]:
 
 
 def test_connections_to_a_node_that_has_left_are_closed(
-    face: Face, nodes: list[Node], unique_name: str, monkeypatch: pytest.MonkeyPatch
+    api: Api, nodes: list[Node], unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_module, "FORGET_AFTER_S", 0.0)
     seed = nodes[0]
-    locks = face.connect(f"redis+cluster://{seed.address}")
-    waiters = face.connect(f"redis+cluster://{seed.address}")
+    locks = api.connect(f"redis+cluster://{seed.address}")
+    waiters = api.connect(f"redis+cluster://{seed.address}")
     for owner in nodes:  # the seed itself first, and each has left when the next one owns everything
         for node in nodes:
             node.owner = owner
         lease = locks.lock(unique_name, ttl=20).acquire(timeout=20)
-        waiting = face.start(waiters.lock(unique_name, ttl=20).acquire, timeout=20)  # it has its inbox there
+        waiting = api.start(waiters.lock(unique_name, ttl=20).acquire, timeout=20)  # it has its inbox there
         eventually(lambda: locks.lock(unique_name).waiters() == 1)
         lease.release()
         waiting.result(20).release()

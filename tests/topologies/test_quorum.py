@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from testbed.topologies import Quorum, address, plain
 from testbed.waiting import eventually
-from tests.support.faces import Face, close_brought
+from tests.support.apis import Api, close_brought
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +41,8 @@ def held_at(quorum: Quorum, name: str, members: range = range(5)) -> list[Any]:
 
 
 @pytest.mark.parametrize("how, count", [("kill", 1), ("pause", 1), ("kill", 2), ("pause", 2)])
-def test_a_minority_may_fail(quorum: Quorum, face: Face, unique_name: str, how: str, count: int) -> None:
-    locks, others = face.connect(quorum.url), face.connect(quorum.url)
+def test_a_minority_may_fail(quorum: Quorum, api: Api, unique_name: str, how: str, count: int) -> None:
+    locks, others = api.connect(quorum.url), api.connect(quorum.url)
     before = locks.lock(unique_name).acquire()
     for server in quorum.servers[:count]:
         getattr(server, how)()
@@ -57,11 +57,11 @@ def test_a_minority_may_fail(quorum: Quorum, face: Face, unique_name: str, how: 
 
 
 @pytest.mark.parametrize("paused", [0, 2])
-def test_closing_tells_and_releases_everywhere(quorum: Quorum, face: Face, unique_name: str, paused: int) -> None:
+def test_closing_tells_and_releases_everywhere(quorum: Quorum, api: Api, unique_name: str, paused: int) -> None:
     """And who waits gets nothing of it; members that hang hold it up for a moment."""
-    locks, others = face.connect(quorum.url), face.connect(quorum.url)
+    locks, others = api.connect(quorum.url), api.connect(quorum.url)
     leases = [locks.lock(f"{unique_name}-{index}", ttl=600).acquire() for index in range(5)]
-    waiting = face.actor().tell(locks.lock(leases[0].name, ttl=600), "acquire")
+    waiting = api.actor().tell(locks.lock(leases[0].name, ttl=600), "acquire")
     time.sleep(0.3)
     assert not waiting.done()
     for server in quorum.servers[:paused]:
@@ -78,8 +78,8 @@ def test_closing_tells_and_releases_everywhere(quorum: Quorum, face: Face, uniqu
 
 
 @pytest.mark.parametrize("how", ["kill", "pause"])
-def test_a_majority_may_not(quorum: Quorum, face: Face, unique_name: str, how: str) -> None:
-    locks = face.connect(quorum.url)
+def test_a_majority_may_not(quorum: Quorum, api: Api, unique_name: str, how: str) -> None:
+    locks = api.connect(quorum.url)
     locks.lock(f"{unique_name}-warm").acquire().release()
     for server in quorum.servers[:3]:
         getattr(server, how)()
@@ -102,8 +102,8 @@ def test_a_majority_may_not(quorum: Quorum, face: Face, unique_name: str, how: s
     locks.lock(unique_name).acquire(timeout=30).release()
 
 
-def test_a_holder_learns_that_the_majority_is_gone(quorum: Quorum, face: Face, unique_name: str) -> None:
-    lease = face.connect(quorum.url).lock(unique_name, ttl=3).acquire()
+def test_a_holder_learns_that_the_majority_is_gone(quorum: Quorum, api: Api, unique_name: str) -> None:
+    lease = api.connect(quorum.url).lock(unique_name, ttl=3).acquire()
     for server in quorum.servers[:3]:
         server.pause()
     eventually(lambda: lease.state.name == "SUSPECT", "a renewal failed")
@@ -112,9 +112,9 @@ def test_a_holder_learns_that_the_majority_is_gone(quorum: Quorum, face: Face, u
         lease.ensure_held()
 
 
-@pytest.mark.parametrize("face", ["threads"], indirect=True)
-def test_renewals_go_on_without_a_minority(quorum: Quorum, face: Face, unique_name: str) -> None:
-    lease = face.connect(quorum.url).lock(unique_name, ttl=1.5).acquire()
+@pytest.mark.parametrize("api", ["threads"], indirect=True)
+def test_renewals_go_on_without_a_minority(quorum: Quorum, api: Api, unique_name: str) -> None:
+    lease = api.connect(quorum.url).lock(unique_name, ttl=1.5).acquire()
     quorum.servers[0].pause()
     quorum.servers[1].kill()
     time.sleep(2.5)  # longer than the ttl: it is the absence of a loss that counts
@@ -122,8 +122,8 @@ def test_renewals_go_on_without_a_minority(quorum: Quorum, face: Face, unique_na
     lease.release()
 
 
-def test_a_member_that_hangs_is_not_waited_for(quorum: Quorum, face: Face, unique_name: str) -> None:
-    lock = face.connect(quorum.url, ttl=60).lock(unique_name, renew=False)
+def test_a_member_that_hangs_is_not_waited_for(quorum: Quorum, api: Api, unique_name: str) -> None:
+    lock = api.connect(quorum.url, ttl=60).lock(unique_name, renew=False)
     for _ in range(5):
         lock.acquire().release()
     quorum.servers[2].pause()
@@ -150,10 +150,10 @@ def refused_by_the_young(locks: Any, name: str) -> None:
     assert "restarted lately" in said
 
 
-def test_a_member_that_was_restarted_does_not_vote(face: Face, unique_name: str) -> None:
+def test_a_member_that_was_restarted_does_not_vote(api: Api, unique_name: str) -> None:
     with Quorum(3) as own:
-        locks = face.module().Client.quorum(own.urls, ttl=3, restart_delay=3)
-        locks = face.wrap(locks)
+        locks = api.module().Client.quorum(own.urls, ttl=3, restart_delay=3)
+        locks = api.wrap(locks)
         try:
             # All three are too young at first, and grow up.
             refused_by_the_young(locks, unique_name)
@@ -169,9 +169,9 @@ def test_a_member_that_was_restarted_does_not_vote(face: Face, unique_name: str)
             locks.close()
 
 
-def test_what_is_left_of_a_lost_majority_keeps_others_out(quorum: Quorum, face: Face, unique_name: str) -> None:
+def test_what_is_left_of_a_lost_majority_keeps_others_out(quorum: Quorum, api: Api, unique_name: str) -> None:
     """A member forgets, and only so many had voted: the holder is told, and others wait until it trusts it no more."""
-    locks, others = face.connect(quorum.url), face.connect(quorum.url)
+    locks, others = api.connect(quorum.url), api.connect(quorum.url)
     locks.lock(unique_name).acquire().release()
     for client in quorum.clients[3:]:
         client.set(key(unique_name), "somebody:else:1", px=60_000)  # they vote for another one in vain
@@ -182,7 +182,7 @@ def test_what_is_left_of_a_lost_majority_keeps_others_out(quorum: Quorum, face: 
     # As after a restart without data: it has forgotten the lease, and does not vote.
     quorum.clients[0].set(key(unique_name), "nobody:at:all", px=60_000)
     trusted_until = time.monotonic() + lease.remaining()
-    waiting = face.actor().tell(others.lock(unique_name), "acquire", 60)
+    waiting = api.actor().tell(others.lock(unique_name), "acquire", 60)
     assert lease.lost.wait(30)
     told = time.monotonic()
     assert lease.lost.reason == "taken"
@@ -193,11 +193,11 @@ def test_what_is_left_of_a_lost_majority_keeps_others_out(quorum: Quorum, face: 
     second.release()
 
 
-@pytest.mark.parametrize("face", ["asyncio"], indirect=True)
-def test_fencing_tokens_grow_whichever_majority_it_is(quorum: Quorum, face: Face, unique_name: str) -> None:
+@pytest.mark.parametrize("api", ["asyncio"], indirect=True)
+def test_fencing_tokens_grow_whichever_majority_it_is(quorum: Quorum, api: Api, unique_name: str) -> None:
     """Every turn sees another minority gone, and clients that know nothing of each other."""
     tokens = []
-    clients = [face.connect(quorum.url) for _ in range(2)]
+    clients = [api.connect(quorum.url) for _ in range(2)]
     # A token far ahead, which just a majority remembers: those that follow must not forget it.
     for member in range(3):
         quorum.clients[member].set(f"{key(unique_name)}:fence", 2_500_000_000_000_000, px=600_000)
@@ -216,8 +216,8 @@ def test_fencing_tokens_grow_whichever_majority_it_is(quorum: Quorum, face: Face
     assert tokens == sorted(set(tokens))
 
 
-def test_every_key_has_a_ttl_on_every_member(quorum: Quorum, face: Face, unique_name: str) -> None:
-    locks, others = face.connect(quorum.url), face.connect(quorum.url)
+def test_every_key_has_a_ttl_on_every_member(quorum: Quorum, api: Api, unique_name: str) -> None:
+    locks, others = api.connect(quorum.url), api.connect(quorum.url)
     lease = locks.lock(unique_name).acquire()
     with pytest.raises(holdfast.AcquireTimeout):
         others.lock(unique_name).acquire(timeout=0.2)
@@ -228,11 +228,11 @@ def test_every_key_has_a_ttl_on_every_member(quorum: Quorum, face: Face, unique_
     lease.release()
 
 
-def test_clients_that_were_brought(quorum: Quorum, face: Face, unique_name: str) -> None:
+def test_clients_that_were_brought(quorum: Quorum, api: Api, unique_name: str) -> None:
     """Each member by a client of its own, with whatever settings."""
     settings: list[dict[str, Any]] = [{}, {"decode_responses": True}, {"protocol": 2}, {"protocol": 3}, {}]
-    brought = [face.redis().Redis.from_url(url, **options) for url, options in zip(quorum.urls, settings, strict=True)]
-    locks = face.wrap(face.module().Client.quorum(brought, restart_delay=0))
+    brought = [api.redis().Redis.from_url(url, **options) for url, options in zip(quorum.urls, settings, strict=True)]
+    locks = api.wrap(api.module().Client.quorum(brought, restart_delay=0))
     try:
         lease = locks.lock(unique_name).acquire(timeout=30)
         assert held_at(quorum, unique_name).count(lease.token) >= 3
@@ -242,13 +242,13 @@ def test_clients_that_were_brought(quorum: Quorum, face: Face, unique_name: str)
     finally:
         locks.close()
         for client in brought:
-            close_brought(face, client)
+            close_brought(api, client)
 
 
 # ---------------------------------------------------------------- contention
 
 
-def test_contenders_take_turns(quorum: Quorum, face: Face, unique_name: str) -> None:
+def test_contenders_take_turns(quorum: Quorum, api: Api, unique_name: str) -> None:
     inside: list[int] = []
     tokens: list[int] = []
 
@@ -262,20 +262,20 @@ def test_contenders_take_turns(quorum: Quorum, face: Face, unique_name: str) -> 
             inside.remove(number)
             lease.release()
 
-    clients = [face.connect(quorum.url) for _ in range(4)]
-    for taker in [face.start(take, number) for number in range(4)]:
+    clients = [api.connect(quorum.url) for _ in range(4)]
+    for taker in [api.start(take, number) for number in range(4)]:
         taker.result(120)
     assert len(tokens) == 12
     assert tokens == sorted(set(tokens))
 
 
-def test_waiting_ends_with_the_release(quorum: Quorum, face: Face, unique_name: str) -> None:
-    locks, others = face.connect(quorum.url), face.connect(quorum.url)
+def test_waiting_ends_with_the_release(quorum: Quorum, api: Api, unique_name: str) -> None:
+    locks, others = api.connect(quorum.url), api.connect(quorum.url)
     lease = locks.lock(unique_name).acquire()
     with pytest.raises(holdfast.AcquireTimeout) as caught:
         others.lock(unique_name).acquire(timeout=0.3)
     assert caught.value.holder == lease.token
-    waiting = face.start(others.lock(unique_name).acquire, timeout=60)
+    waiting = api.start(others.lock(unique_name).acquire, timeout=60)
     lease.release()
     waiting.result().release()
 
@@ -283,8 +283,8 @@ def test_waiting_ends_with_the_release(quorum: Quorum, face: Face, unique_name: 
 # ---------------------------------------------------------------- wrong set-ups
 
 
-def test_wrong_set_ups_are_refused(face: Face) -> None:
-    make: Any = face.module().Client.quorum
+def test_wrong_set_ups_are_refused(api: Api) -> None:
+    make: Any = api.module().Client.quorum
     urls = [f"redis://127.0.0.1:{port}" for port in range(1, 6)]
     for servers in (urls[:1], urls[:2], urls[:4], [], "redis://127.0.0.1", None, [*urls[:2], 5]):
         with pytest.raises(holdfast.ConfigurationError) as caught:
@@ -294,7 +294,7 @@ def test_wrong_set_ups_are_refused(face: Face) -> None:
         make([*urls[:2], urls[0]])
     for url in ("redlock://a,b", "redlock://a:1,b:2,c:x", "redlock://a,a,b", "redlock://a,b,c/x/y"):
         with pytest.raises(holdfast.ConfigurationError):
-            face.connect(url)
+            api.connect(url)
     for options in ({"restart_delay": -1}, {"member_timeout": 0}, {"ttl": 0}):
         with pytest.raises(holdfast.ConfigurationError):
             make(urls, **options)
@@ -309,32 +309,32 @@ def refused(locks: Any, name: str) -> holdfast.ConfigurationError | None:
     return None
 
 
-def test_the_same_server_twice_is_found_out(quorum: Quorum, face: Face, unique_name: str) -> None:
+def test_the_same_server_twice_is_found_out(quorum: Quorum, api: Api, unique_name: str) -> None:
     one = quorum.servers[0]
     url = f"redlock://{address(one)},localhost:{one.port},{address(quorum.servers[1])}?restart_delay=0"
-    locks = face.connect(url)
+    locks = api.connect(url)
     for _ in range(2):
         error = eventually(lambda: refused(locks, unique_name), "it is found out, also the second time")
         assert "one and the same" in str(error)
     eventually(lambda: not any(held_at(quorum, unique_name)), "nothing is left")
 
 
-@pytest.mark.parametrize("face", ["asyncio"], indirect=True)
-def test_a_replica_is_no_member(quorum: Quorum, face: Face, private_server: Any, unique_name: str) -> None:
+@pytest.mark.parametrize("api", ["asyncio"], indirect=True)
+def test_a_replica_is_no_member(quorum: Quorum, api: Api, private_server: Any, unique_name: str) -> None:
     master = quorum.servers[0]
     quorum.clients[0].config_set("repl-diskless-sync-delay", 0)
     replica = private_server(config={"replicaof": f"{master.host} {master.port}", "replica-read-only": "no"})
     with plain(replica) as client:
         eventually(lambda: client.info("replication")["master_link_status"] == "up", "it follows", 60)
-        locks = face.connect(
+        locks = api.connect(
             f"redlock://{address(master)},{address(quorum.servers[1])},{address(replica)}?restart_delay=0"
         )
         error = eventually(lambda: refused(locks, unique_name), "it is found out")
         assert "slave" in str(error)
 
 
-def test_what_a_quorum_does_not_offer(face: Face) -> None:
-    locks = face.connect("redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3")
+def test_what_a_quorum_does_not_offer(api: Api) -> None:
+    locks = api.connect("redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3")
     asked: list[tuple[str, tuple[Any, ...]]] = [
         ("rwlock", ("a",)),
         ("semaphore", ("a", 3)),
@@ -351,7 +351,7 @@ def test_what_a_quorum_does_not_offer(face: Face) -> None:
             getattr(locks, maker)(*arguments)
 
 
-def test_an_election_over_a_quorum(quorum: Quorum, face: Face, unique_name: str) -> None:
-    election = face.connect(quorum.url).election(unique_name)
+def test_an_election_over_a_quorum(quorum: Quorum, api: Api, unique_name: str) -> None:
+    election = api.connect(quorum.url).election(unique_name)
     with election as leadership:
         assert leadership.fencing_token

@@ -11,7 +11,7 @@ import holdfast
 from testbed.proxy import Proxy
 from testbed.topologies import Quorum, address
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +37,11 @@ def wire(five: Quorum) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def locks(five: Quorum, wire: Proxy, face: Face, unique_name: str) -> Any:
+def locks(five: Quorum, wire: Proxy, api: Api, unique_name: str) -> Any:
     """A client that has spoken to all of them before."""
     members = [*map(address, five.servers[:4]), f"127.0.0.1:{wire.port}"]
     # 2 s: long for a busy machine, short enough to be waited for.
-    locks = face.connect(f"redlock://{','.join(members)}/0?restart_delay=0&member_timeout=2", ttl=60)
+    locks = api.connect(f"redlock://{','.join(members)}/0?restart_delay=0&member_timeout=2", ttl=60)
     lease = locks.lock(f"{unique_name}-warm").acquire(timeout=30)
     lease.extend(60)
     lease.release()

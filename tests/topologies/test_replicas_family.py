@@ -11,7 +11,7 @@ import holdfast
 from holdfast._core.settings import Settings
 from testbed.topologies import Replicated, plain
 from testbed.waiting import eventually
-from tests.support.faces import Face, close_brought
+from tests.support.apis import Api, close_brought
 
 
 def key(name: str, part: str = "") -> str:
@@ -37,14 +37,12 @@ def stands_at(server: Any, name: str, part: str, token: str) -> bool:
 
 @pytest.mark.parametrize("thing", THINGS)
 @pytest.mark.parametrize("how", ["by default", "by option"])
-def test_what_is_held_is_on_the_replicas(
-    in_step: Replicated, face: Face, unique_name: str, thing: str, how: str
-) -> None:
+def test_what_is_held_is_on_the_replicas(in_step: Replicated, api: Api, unique_name: str, thing: str, how: str) -> None:
     make, part = THINGS[thing]
     if how == "by default":
-        asked = make(face.connect(in_step.url, sync_replicas="all"), unique_name, ttl=20)
+        asked = make(api.connect(in_step.url, sync_replicas="all"), unique_name, ttl=20)
     else:
-        asked = make(face.connect(in_step.url), unique_name, ttl=20, sync_replicas="all")
+        asked = make(api.connect(in_step.url), unique_name, ttl=20, sync_replicas="all")
     for _ in range(2):  # the second time everything is warm
         lease = asked.acquire()
         assert [stands_at(replica, unique_name, part, lease.token) for replica in in_step.replicas] == [True, True]
@@ -53,11 +51,9 @@ def test_what_is_held_is_on_the_replicas(
 
 
 @pytest.mark.parametrize("thing", THINGS)
-def test_too_few_are_reported_and_nothing_is_left(
-    in_step: Replicated, face: Face, unique_name: str, thing: str
-) -> None:
+def test_too_few_are_reported_and_nothing_is_left(in_step: Replicated, api: Api, unique_name: str, thing: str) -> None:
     make, part = THINGS[thing]
-    asked = make(face.connect(in_step.url, sync_replicas=2), unique_name, ttl=1)  # WAIT takes a sixth of that
+    asked = make(api.connect(in_step.url, sync_replicas=2), unique_name, ttl=1)  # WAIT takes a sixth of that
     in_step.replicas[1].pause()
     for attempt in (lambda: asked.acquire(timeout=0.5), asked.try_acquire):
         with pytest.raises(holdfast.InsufficientReplicas) as caught:
@@ -68,19 +64,19 @@ def test_too_few_are_reported_and_nothing_is_left(
 
 @pytest.mark.parametrize("thing", THINGS)
 def test_a_lease_that_the_replicas_do_not_follow_is_lost(
-    in_step: Replicated, face: Face, unique_name: str, thing: str
+    in_step: Replicated, api: Api, unique_name: str, thing: str
 ) -> None:
     make, _ = THINGS[thing]
-    lease = make(face.connect(in_step.url), unique_name, ttl=2, sync_replicas=2).acquire()
+    lease = make(api.connect(in_step.url), unique_name, ttl=2, sync_replicas=2).acquire()
     in_step.replicas[0].pause()
     eventually(lambda: lease.state.name != "HELD", "a renewal failed")
     assert lease.lost.wait(30)
 
 
-def test_several_slots(in_step: Replicated, face: Face, unique_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_slots(in_step: Replicated, api: Api, unique_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast._transport.single.SingleTopology.moves", True)
     names = [f"{unique_name}-{letter}" for letter in "abc"]
-    locks = face.connect(in_step.url, sync_replicas=2)
+    locks = api.connect(in_step.url, sync_replicas=2)
     lease = locks.multilock(*names, ttl=30).acquire()
     for name in names:
         assert all(stands_at(replica, name, "", lease.token) for replica in in_step.replicas)
@@ -91,8 +87,8 @@ def test_several_slots(in_step: Replicated, face: Face, unique_name: str, monkey
     eventually(lambda: not in_step.raw.exists(*map(key, names)), "all were given back")
 
 
-def test_upgrades_and_downgrades_keep_it(in_step: Replicated, face: Face, unique_name: str) -> None:
-    rw = face.connect(in_step.url).rwlock(unique_name, ttl=6, renew=False, sync_replicas=2)
+def test_upgrades_and_downgrades_keep_it(in_step: Replicated, api: Api, unique_name: str) -> None:
+    rw = api.connect(in_step.url).rwlock(unique_name, ttl=6, renew=False, sync_replicas=2)
     reader = rw.write().acquire().downgrade()
     assert all(stands_at(replica, unique_name, ":readers", reader.token) for replica in in_step.replicas)
     writer = reader.upgrade()
@@ -107,12 +103,12 @@ def test_upgrades_and_downgrades_keep_it(in_step: Replicated, face: Face, unique
     assert reader.lost.wait(30)
 
 
-def test_a_condition_waits_as_its_lock_demands(in_step: Replicated, face: Face, unique_name: str) -> None:
-    brought = face.redis().Redis.from_url(in_step.url)
-    locks = face.client(brought, _settings=Settings(retry_limit_s=2.0))
+def test_a_condition_waits_as_its_lock_demands(in_step: Replicated, api: Api, unique_name: str) -> None:
+    brought = api.redis().Redis.from_url(in_step.url)
+    locks = api.client(brought, _settings=Settings(retry_limit_s=2.0))
     lock = locks.lock(unique_name, ttl=20, renew=False, sync_replicas=2)
     condition = locks.condition(getattr(lock, "_target", lock))
-    actor = face.actor()
+    actor = api.actor()
     lease = actor.ask(lock, "acquire")
     assert actor.ask(condition, "wait", timeout=0.05) is False
     assert all(stands_at(replica, unique_name, "", lease.token) for replica in in_step.replicas)
@@ -122,11 +118,11 @@ def test_a_condition_waits_as_its_lock_demands(in_step: Replicated, face: Face, 
         waiting.result(90)
     eventually(lambda: not in_step.raw.exists(key(unique_name)), "and the lock is not held any more")
     locks.close()
-    close_brought(face, brought)
+    close_brought(api, brought)
 
 
-def test_an_election_has_the_option(in_step: Replicated, face: Face, unique_name: str) -> None:
-    election = face.connect(in_step.url).election(unique_name, ttl=1, sync_replicas=2)
+def test_an_election_has_the_option(in_step: Replicated, api: Api, unique_name: str) -> None:
+    election = api.connect(in_step.url).election(unique_name, ttl=1, sync_replicas=2)
     lease = election.campaign()
     for replica in in_step.replicas:
         with plain(replica) as client:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from testbed.topologies import Topology, WithSentinel
-from tests.support.faces import Face
+from tests.support.apis import Api
 
 
 class Rude:
@@ -45,12 +45,12 @@ def gone() -> Iterator[list[Rude]]:
 
 
 def test_each_is_asked_once(
-    shared_topologies: Callable[[str], Topology], face: Face, gone: list[Rude], unique_name: str
+    shared_topologies: Callable[[str], Topology], api: Api, gone: list[Rude], unique_name: str
 ) -> None:
     """redis-py would ask each of them four times, with growing pauses: seconds, while leases run out."""
     topology: Any = shared_topologies("sentinel")
     assert isinstance(topology, WithSentinel)
     there = topology.url.split("//")[1]
-    locks = face.connect(f"redis+sentinel://{','.join(each.address for each in gone)},{there}")
+    locks = api.connect(f"redis+sentinel://{','.join(each.address for each in gone)},{there}")
     locks.lock(unique_name).try_acquire().release()
     assert [each.visits for each in gone] == [1, 1, 1], "and then it goes to the one that answered first"

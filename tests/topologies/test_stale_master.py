@@ -10,7 +10,7 @@ import holdfast
 from holdfast import embedded
 from testbed.topologies import WithSentinel, plain
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 
 #: Everything that a failover takes on a busy machine, s.
 FAILOVER_S = 90
@@ -30,12 +30,12 @@ def cut_off(servers: WithSentinel, *replicas: embedded.Server) -> None:
     eventually(lambda: servers.in_step() == left, "the others are back", 60)
 
 
-@pytest.mark.parametrize("face", ["threads"], indirect=True)
-def test_a_replica_that_was_cut_off_takes_over(face: Face, unique_name: str) -> None:
+@pytest.mark.parametrize("api", ["threads"], indirect=True)
+def test_a_replica_that_was_cut_off_takes_over(api: Api, unique_name: str) -> None:
     """What one of two replicas had acknowledged is given out twice; what all of them had to was not given out."""
     with WithSentinel(2, priorities=[0, 100]) as servers:  # the first is never promoted
         servers.ready_for_failover()
-        locks, others = face.connect(servers.url), face.connect(servers.url)
+        locks, others = api.connect(servers.url), api.connect(servers.url)
         locks.lock(f"{unique_name}-warm", sync_replicas="all").acquire().release()
         lagging = servers.replicas[1]
         cut_off(servers, lagging)
@@ -60,18 +60,18 @@ def test_a_replica_that_was_cut_off_takes_over(face: Face, unique_name: str) -> 
         second.release()
 
 
-@pytest.mark.parametrize("face", ["asyncio"], indirect=True)
-def test_the_old_master_comes_back(face: Face, unique_name: str) -> None:
+@pytest.mark.parametrize("api", ["asyncio"], indirect=True)
+def test_the_old_master_comes_back(api: Api, unique_name: str) -> None:
     """It hangs, another takes over that has heard of nothing, and then it goes on as if it were the master still."""
     with WithSentinel(2) as servers:
         servers.ready_for_failover()
-        locks, others = face.connect(servers.url), face.connect(servers.url)
-        straight = face.connect(servers.master.url)  # who does not ask the Sentinels
+        locks, others = api.connect(servers.url), api.connect(servers.url)
+        straight = api.connect(servers.master.url)  # who does not ask the Sentinels
         straight.lock(f"{unique_name}-warm", sync_replicas="all").acquire().release()
         cut_off(servers, *servers.replicas)
         unaware = locks.lock(unique_name, ttl=240, renew=False).acquire()
         renewed = locks.lock(f"{unique_name}-renewed", ttl=8).acquire()
-        waiting = face.start(others.lock(unique_name, ttl=60).acquire, timeout=FAILOVER_S * 2)
+        waiting = api.start(others.lock(unique_name, ttl=60).acquire, timeout=FAILOVER_S * 2)
         with plain(servers.master) as client:
             eventually(lambda: client.zcard(f"{key(unique_name)}:queue") == 1, "it waits")
         servers.master.pause()

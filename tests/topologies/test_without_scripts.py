@@ -14,7 +14,7 @@ from testbed import servers
 from testbed.servers import KINDS, Kind
 from testbed.topologies import plain
 from testbed.waiting import eventually
-from tests.support.faces import Face
+from tests.support.apis import Api
 from tests.support.standin import LikeRedis84
 
 
@@ -41,16 +41,16 @@ def key(name: str) -> str:
     return f"holdfast:{{{name}}}"
 
 
-def warned(face: Face, url: str, name: str) -> Any:
+def warned(api: Api, url: str, name: str) -> Any:
     """A client that has found out."""
-    locks = face.connect(url)
+    locks = api.connect(url)
     with pytest.warns(RuntimeWarning, match="no scripts"):
         locks.lock(f"{name}-first").acquire().release()
     return locks
 
 
-def test_it_is_found_out_once(server: embedded.Server, face: Face, unique_name: str) -> None:
-    locks = warned(face, server.url, unique_name)
+def test_it_is_found_out_once(server: embedded.Server, api: Api, unique_name: str) -> None:
+    locks = warned(api, server.url, unique_name)
     lock = locks.lock(unique_name, ttl=20)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -66,44 +66,44 @@ def test_it_is_found_out_once(server: embedded.Server, face: Face, unique_name: 
         assert not lock.locked()
 
 
-def test_they_exclude_and_take_turns(server: embedded.Server, face: Face, unique_name: str) -> None:
-    locks, others = warned(face, server.url, unique_name), warned(face, server.url, f"{unique_name}-other")
+def test_they_exclude_and_take_turns(server: embedded.Server, api: Api, unique_name: str) -> None:
+    locks, others = warned(api, server.url, unique_name), warned(api, server.url, f"{unique_name}-other")
     lease = locks.lock(unique_name).acquire()
     assert others.lock(unique_name).try_acquire() is None
     with pytest.raises(holdfast.AcquireTimeout):
         others.lock(unique_name).acquire(timeout=0.2)
-    waiting = face.start(others.lock(unique_name).acquire, timeout=60)
+    waiting = api.start(others.lock(unique_name).acquire, timeout=60)
     lease.release()
     second = waiting.result()
     assert second.fencing_token > lease.fencing_token
     second.release()
 
 
-def test_what_is_not_ours_is_left_alone(server: embedded.Server, face: Face, unique_name: str) -> None:
-    locks = warned(face, server.url, unique_name)
+def test_what_is_not_ours_is_left_alone(server: embedded.Server, api: Api, unique_name: str) -> None:
+    locks = warned(api, server.url, unique_name)
     lease = locks.lock(unique_name, ttl=2).acquire()
     with plain(server) as client:
         client.set(key(unique_name), "a thief's", px=60_000)
         assert lease.lost.wait(30)
-        second = face.start(locks.lock(unique_name).acquire, timeout=60)
+        second = api.start(locks.lock(unique_name).acquire, timeout=60)
         assert client.get(key(unique_name)) == "a thief's"
         client.delete(key(unique_name))
         second.result().release()
         eventually(lambda: not client.exists(key(unique_name)))
 
 
-def test_the_others_need_scripts(server: embedded.Server, face: Face, unique_name: str) -> None:
-    locks = face.connect(server.url)
+def test_the_others_need_scripts(server: embedded.Server, api: Api, unique_name: str) -> None:
+    locks = api.connect(server.url)
     with pytest.raises(holdfast.ServerError, match="unknown command"):
         locks.semaphore(unique_name, 3).try_acquire()
 
 
 def test_redis_84_compares_and_deletes_with_delex(
-    without_scripts: Callable[[Kind], embedded.Server], face: Face, unique_name: str
+    without_scripts: Callable[[Kind], embedded.Server], api: Api, unique_name: str
 ) -> None:
     server = without_scripts("valkey")
     with LikeRedis84(server.host, server.port) as standin, plain(server) as client:
-        locks = warned(face, standin.url, unique_name)
+        locks = warned(api, standin.url, unique_name)
         assert (standin.commands["DELIFEQ"], standin.commands["DELEX"]) == (1, 1), "found out by using them"
         lease = locks.lock(unique_name, ttl=20).acquire()
         assert client.get(key(unique_name)) == lease.token
@@ -136,9 +136,9 @@ def poor(server_kind: Kind, private_server: Callable[..., embedded.Server]) -> C
     return url
 
 
-def test_a_user_who_may_not_run_scripts_has_plain_locks(poor: Any, face: Face, unique_name: str) -> None:
-    rich = face.connect(poor.server.url)
-    locks = face.connect(poor("+@all", "-@scripting"))
+def test_a_user_who_may_not_run_scripts_has_plain_locks(poor: Any, api: Api, unique_name: str) -> None:
+    rich = api.connect(poor.server.url)
+    locks = api.connect(poor("+@all", "-@scripting"))
     with pytest.warns(RuntimeWarning, match=r"NOPERM.*no scripts for us.*\+evalsha"):
         lease = locks.lock(unique_name).acquire()
     with warnings.catch_warnings():
@@ -146,7 +146,7 @@ def test_a_user_who_may_not_run_scripts_has_plain_locks(poor: Any, face: Face, u
         assert locks.lock(f"{unique_name}-other").holder() is None
         # Those who may run them are excluded, queue, and get their turn, though nobody wakes them.
         assert rich.lock(unique_name).try_acquire() is None
-        waiting = face.start(rich.lock(unique_name).acquire, timeout=60)
+        waiting = api.start(rich.lock(unique_name).acquire, timeout=60)
         eventually(lambda: rich.lock(unique_name).waiters() == 1)
         lease.release()
         second = waiting.result(60)
@@ -162,8 +162,8 @@ def test_a_user_who_may_not_run_scripts_has_plain_locks(poor: Any, face: Face, u
         locks.lock(unique_name, sync_replicas=1).try_acquire()
 
 
-def test_a_user_who_may_do_neither_is_told_of_the_scripts(poor: Any, face: Face, unique_name: str) -> None:
-    locks = face.connect(poor("+@all", "-@scripting", "-watch"))
+def test_a_user_who_may_do_neither_is_told_of_the_scripts(poor: Any, api: Api, unique_name: str) -> None:
+    locks = api.connect(poor("+@all", "-@scripting", "-watch"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(2):

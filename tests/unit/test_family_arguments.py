@@ -12,12 +12,12 @@ import pytest
 import holdfast
 import holdfast.asyncio
 from holdfast import fencing
-from tests.support.faces import Face
+from tests.support.apis import Api
 
 
 @pytest.fixture
-def nowhere(face: Face) -> Any:
-    return face.connect("redis://127.0.0.1:1")  # sending anything would fail
+def nowhere(api: Api) -> Any:
+    return api.connect("redis://127.0.0.1:1")  # sending anything would fail
 
 
 def inner(wrapped: Any) -> Any:
@@ -117,8 +117,8 @@ def test_what_is_not_allowed_is_refused(nowhere: Any, what: str) -> None:
         assert caught.value.allowed, "it says what is allowed"
 
 
-def test_a_condition_belongs_to_a_lock_of_its_client(face: Face, nowhere: Any) -> None:
-    other = face.connect("redis://127.0.0.1:1")
+def test_a_condition_belongs_to_a_lock_of_its_client(api: Api, nowhere: Any) -> None:
+    other = api.connect("redis://127.0.0.1:1")
     with pytest.raises(holdfast.ConfigurationError, match="lock"):
         nowhere.condition(inner(other.lock("a")))
 
@@ -130,7 +130,7 @@ def test_who_does_not_hold_the_lock_is_told_without_asking(nowhere: Any) -> None
 
 
 @pytest.mark.parametrize("token", [0, -1, 1.5, True, "7", 2**53 + 1])
-def test_what_is_no_fencing_token_is_refused(face: Face, nowhere: Any, token: Any) -> None:
+def test_what_is_no_fencing_token_is_refused(api: Api, nowhere: Any, token: Any) -> None:
     with pytest.raises(holdfast.ConfigurationError, match="fencing_token"):
         fencing.guarded_set(inner(nowhere), "a", "b", token)
 

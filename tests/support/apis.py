@@ -1,7 +1,7 @@
 """Both APIs behind one blocking interface, so that a contract is written once.
 
-The asyncio face lives on an event loop in a thread of its own; every coroutine method is called through it.
-Objects of the face that come back are wrapped in turn.
+The asyncio api lives on an event loop in a thread of its own; every coroutine method is called through it.
+Objects of the api that come back are wrapped in turn.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from testbed.servers import unique
 from testbed.waiting import PATIENCE_S
 from tests.support.steps import arun_steps, run_steps
 
-__all__ = ["FACES", "Actor", "AsyncioFace", "Face", "ThreadsFace", "close_brought", "function_for", "warm"]
+__all__ = ["APIS", "Actor", "Api", "AsyncioApi", "ThreadsApi", "close_brought", "function_for", "warm"]
 
 
 class Actor:
@@ -56,10 +56,10 @@ class _ThreadActor(Actor):
 
 
 class _TaskActor(Actor):
-    def __init__(self, face: AsyncioFace) -> None:
-        self._face = face
+    def __init__(self, api: AsyncioApi) -> None:
+        self._api = api
         self._jobs: asyncio.Queue[Callable[[], Any] | None] = asyncio.Queue()
-        self._done = asyncio.run_coroutine_threadsafe(self._main(), face.loop)
+        self._done = asyncio.run_coroutine_threadsafe(self._main(), api.loop)
 
     async def _main(self) -> None:
         while (job := await self._jobs.get()) is not None:
@@ -73,19 +73,19 @@ class _TaskActor(Actor):
         async def job() -> None:
             try:
                 result = getattr(inner, name)(*args, **options)
-                future.set_result(self._face.wrap(await result if inspect.isawaitable(result) else result))
+                future.set_result(self._api.wrap(await result if inspect.isawaitable(result) else result))
             except Exception as error:
                 future.set_exception(error)
 
-        self._face.loop.call_soon_threadsafe(self._jobs.put_nowait, job)
+        self._api.loop.call_soon_threadsafe(self._jobs.put_nowait, job)
         return future
 
     def close(self) -> None:
-        self._face.loop.call_soon_threadsafe(self._jobs.put_nowait, None)
+        self._api.loop.call_soon_threadsafe(self._jobs.put_nowait, None)
         self._done.result(PATIENCE_S * 2)
 
 
-class Face:
+class Api:
     """What a contract test uses: clients, and calls that run beside the test."""
 
     name = ""
@@ -108,7 +108,7 @@ class Face:
         raise NotImplementedError
 
     def redis(self) -> Any:
-        """The module of redis-py that fits the face."""
+        """The module of redis-py that fits the API."""
         raise NotImplementedError
 
     def connect(self, url: str, **options: Any) -> Any:
@@ -136,7 +136,7 @@ class Face:
         self._pool.shutdown()
 
 
-class ThreadsFace(Face):
+class ThreadsApi(Api):
     name = "threads"
 
     def _new_actor(self) -> Actor:
@@ -157,13 +157,13 @@ class ThreadsFace(Face):
 _WRAPPED = ("holdfast._async.", "holdfast.compat.redis._async.")
 
 
-class AsyncioFace(Face):
+class AsyncioApi(Api):
     name = "asyncio"
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="face-loop", daemon=True)
+        self._thread = threading.Thread(target=self.loop.run_forever, name="api-loop", daemon=True)
         self._thread.start()
 
     def _new_actor(self) -> Actor:
@@ -208,20 +208,20 @@ async def _turns() -> None:
 
 
 class _Blocking:
-    """An object of the asyncio face whose coroutine methods block."""
+    """An object of the asyncio API whose coroutine methods block."""
 
-    def __init__(self, face: AsyncioFace, target: Any) -> None:
-        self._face = face
+    def __init__(self, api: AsyncioApi, target: Any) -> None:
+        self._api = api
         self._target = target
         self._inside: list[tuple[Any, Future[None]]] = []
 
     def __getattr__(self, name: str) -> Any:
-        value = self._face.call(getattr, self._target, name)
+        value = self._api.call(getattr, self._target, name)
         if not callable(value) or isinstance(value, type):
-            return self._face.wrap(value)
+            return self._api.wrap(value)
 
         def method(*args: Any, **options: Any) -> Any:
-            return self._face.wrap(self._face.call(value, *args, **options))
+            return self._api.wrap(self._api.call(value, *args, **options))
 
         return method
 
@@ -231,19 +231,19 @@ class _Blocking:
     def __enter__(self) -> Any:
         """Enter in a task of its own, which leaves when told to: `async with` belongs to one task."""
         entered: Future[Any] = Future()
-        leave = self._face.loop.create_future()
+        leave = self._api.loop.create_future()
 
         async def body() -> None:
             async with self._target as value:
                 entered.set_result(value)
                 await leave
 
-        left = asyncio.run_coroutine_threadsafe(body(), self._face.loop)
+        left = asyncio.run_coroutine_threadsafe(body(), self._api.loop)
         left.add_done_callback(
             lambda done: None if entered.done() else entered.set_exception(done.exception() or RuntimeError())
         )
         self._inside.append((leave, left))
-        return self._face.wrap(entered.result(PATIENCE_S * 2))
+        return self._api.wrap(entered.result(PATIENCE_S * 2))
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         leave, left = self._inside.pop()
@@ -255,7 +255,7 @@ class _Blocking:
                 else:
                     leave.set_exception(error)
 
-        self._face.loop.call_soon_threadsafe(end)
+        self._api.loop.call_soon_threadsafe(end)
         try:
             left.result(PATIENCE_S * 2)
         except BaseException as raised:
@@ -270,17 +270,17 @@ def warm(locks: Any) -> None:
     lease.release()
 
 
-def close_brought(face: Face, client: Any) -> None:
+def close_brought(api: Api, client: Any) -> None:
     """Close a client of redis-py that a test has brought: holdfast leaves that to its owner."""
-    if isinstance(face, AsyncioFace):
-        face.call(client.aclose)
+    if isinstance(api, AsyncioApi):
+        api.call(client.aclose)
     else:
         client.close()
 
 
-def function_for(face: Face, plain: Callable[..., Any]) -> Any:
-    """The function as the face wants it: for asyncio a coroutine function that awaits what its steps give."""
-    if face.name == "threads":
+def function_for(api: Api, plain: Callable[..., Any]) -> Any:
+    """The function as the API wants it: for asyncio a coroutine function that awaits what its steps give."""
+    if api.name == "threads":
 
         def run(*args: Any, **options: Any) -> Any:
             return run_steps(plain(*args, **options))
@@ -293,4 +293,4 @@ def function_for(face: Face, plain: Callable[..., Any]) -> Any:
     return arun
 
 
-FACES: dict[str, type[Face]] = {"threads": ThreadsFace, "asyncio": AsyncioFace}
+APIS: dict[str, type[Api]] = {"threads": ThreadsApi, "asyncio": AsyncioApi}
