@@ -129,8 +129,11 @@ class QuorumLock(Sessions[_Lock]):
         got = await self.ask(process, [thing], token, asking if self._written_back else _without_write_back(asking))
         if got is None:
             return
-        renew, max_hold_ms = rng.random() < 0.8, int(ttl_ms * 1.5) if rng.random() < 0.1 else None
-        hold = OverQuorum(keys, process.settings, quorum).hold(token, got, ttl_ms, renew, max_hold_ms)
+        hold = OverQuorum(keys, process.settings, quorum).hold(token, got, ttl_ms)
+        if rng.random() >= 0.8:
+            hold.stop_renewing()
+        if rng.random() < 0.1:
+            hold.end_by(hold.held_since + ttl_ms * 1.5 / 1000)
         ledger.waiting[hold.token.encode()] = ledger.waiting.pop(token.encode())
         belief = ledger.granted(process, hold)
         process.watch(hold)

@@ -54,8 +54,11 @@ class MultiLock(Locks):
         if got is None:
             return
         name = " + ".join(keys.name for keys in all_keys)
-        renew, max_hold_ms = rng.random() < 0.8, int(ttl_ms * 1.5) if rng.random() < 0.1 else None
-        hold = multilock.hold(turns, name, got, renew, max_hold_ms)
+        hold = multilock.hold(turns, name, got)
+        if rng.random() >= 0.8:
+            hold.stop_renewing()
+        if rng.random() < 0.1:
+            hold.end_by(hold.held_since + ttl_ms * 1.5 / 1000)
         await self.live(process, hold, self.believe(process, locks, hold))
 
     def left(self, process: Process, things: Sequence[Lock], token: str) -> None:

@@ -169,9 +169,13 @@ class Locks(Sessions[Lock]):
 
     def hold_of(self, process: Process, lock: Lock, token: str, ttl_ms: int, got: Grant, renew: bool) -> LeaseRecord:
         """What a lease on one lock stands on."""
-        max_hold_ms = int(ttl_ms * 1.5) if self.world.rng.random() < 0.1 else None
         exclusive = OneServer(lock.keys, process.settings, self.world.options.sync)
-        return exclusive.hold(token, got, ttl_ms, renew, max_hold_ms)
+        hold = exclusive.hold(token, got, ttl_ms)
+        if not renew:
+            hold.stop_renewing()
+        if self.world.rng.random() < 0.1:
+            hold.end_by(hold.held_since + ttl_ms * 1.5 / 1000)
+        return hold
 
     def believe(self, process: Process, locks: list[Lock], hold: LeaseRecord) -> list[tuple[Lock, Belief]]:
         """The caller has its lease on all of them."""

@@ -110,7 +110,9 @@ class SharedLock(Sessions[_Shared]):
         self, process: Process, lock: _Shared, token: str, ttl_ms: int, got: Grant, kind: str, renew: bool
     ) -> Belief:
         turn = RWTurn(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
-        hold = turn.hold(lock.ledger.name, got, renew, None)
+        hold = turn.hold(lock.ledger.name, got)
+        if not renew:
+            hold.stop_renewing()
         self.count(hold)
         belief = lock.ledger.granted(process, hold, kind, ordered=False)
         self.fences(lock, belief)

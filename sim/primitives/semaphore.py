@@ -91,7 +91,9 @@ class Semaphore(Sessions[_Permits]):
         got = await self.ask(process, [thing], token, self.first(process, turn, timeout_s, start))
         if got is None:
             return
-        hold = turn.hold(thing.ledger.name, got, renew, None)
+        hold = turn.hold(thing.ledger.name, got)
+        if not renew:
+            hold.stop_renewing()
         self.count(hold)
         belief = thing.ledger.granted(process, hold, "permits", ordered=False)
         self.look_at_beliefs(thing)

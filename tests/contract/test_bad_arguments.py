@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -16,6 +17,7 @@ import redis.asyncio
 
 import holdfast
 from holdfast import embedded, fencing
+from holdfast._api.options import LeaseOptions
 from testbed.waiting import eventually
 from tests.support.apis import Api, AsyncioApi
 
@@ -34,8 +36,10 @@ def label(value: object) -> str:
     return f"{type(value).__name__}-{value:.3g}" if isinstance(value, float) else type(value).__name__
 
 
+#: The options of a lease that are durations.
+DURATIONS = [name for name, kind in LeaseOptions.__annotations__.items() if "Duration" in str(kind)]
 TTLS: dict[str, Callable[[Any, Any], Any]] = {
-    "ttl": lambda locks, value: locks.lock("a", ttl=value),
+    **{name: partial(lambda locks, value, name: locks.lock("a", **{name: value}), name=name) for name in DURATIONS},
     "max_hold": lambda locks, value: locks.rwlock("a", max_hold=value),
     "at_least": lambda locks, value: locks.semaphore("a", 2, at_least=value),
     "keep": lambda locks, value: locks.latch("a", 1, keep=value),

@@ -175,7 +175,7 @@ async def lock(story: Story, waits: bool = False, keep: bool = True) -> LeaseRec
     exclusive = OneServer(KEYS, story.world.settings)
     grant = await granted(exclusive.acquire(token, TTL_MS, None, waits))
     story.ended.append(token)
-    hold = exclusive.hold(token, grant, TTL_MS, True, None)
+    hold = exclusive.hold(token, grant, TTL_MS)
     if keep:
         story.hold(hold, _mine(KEYS.lock, token), LOCK_RIVAL)
     return hold
@@ -223,7 +223,7 @@ async def a_lock_without_scripts(story: Story) -> None:
     scripts.deletes = ["WATCH"]
     exclusive = OneServer(KEYS, world.settings, scripts=scripts)
     grant = await granted(plain.acquire(KEYS, token, TTL_MS, None, scripts, world.settings))
-    hold = story.hold(exclusive.hold(token, grant, TTL_MS, True, None), _mine(KEYS.lock, token), LOCK_RIVAL)
+    hold = story.hold(exclusive.hold(token, grant, TTL_MS), _mine(KEYS.lock, token), LOCK_RIVAL)
     await story.life(hold)
     await story.let_go(hold)
 
@@ -233,7 +233,7 @@ async def _acquisition(
 ) -> LeaseRecord:
     grant = await granted(wait_for(acquisition, None, listening=waits))
     story.ended.append(acquisition.token)
-    return story.hold(acquisition.hold(name, grant, True, None), until_ms, rival)
+    return story.hold(acquisition.hold(name, grant), until_ms, rival)
 
 
 def _rw(story: Story, token: str) -> RWTurn:
@@ -319,7 +319,7 @@ async def a_downgrade(story: Story) -> None:
     except RequestFailed:
         return  # not known in time: both are given back
     assert grant is not None
-    reader = story.hold(acquisition.hold("a", grant, True, None), score_until(READERS, token, KEYS.lock), WRITE_RIVAL)
+    reader = story.hold(acquisition.hold("a", grant), score_until(READERS, token, KEYS.lock), WRITE_RIVAL)
     await story.life(reader)
     await story.let_go(reader)
 
@@ -359,7 +359,7 @@ async def several(story: Story, together: bool = True, waits: bool = False) -> N
         ends = [_mine(keys.lock, token)(server) for keys in SEVERAL]
         return [end for each in ends for end in each] if all(ends) else []
 
-    hold = multilock.hold(turns, "a + b", grant, True, None)
+    hold = multilock.hold(turns, "a + b", grant)
     story.hold(hold, until_ms, rival("acquire", SEVERAL[1].all, f"{OTHER_ID}:1:99"))
     await story.life(hold)
     await story.let_go(hold)
@@ -405,7 +405,7 @@ async def a_condition(story: Story, notified: bool = False) -> None:
     except RequestFailed:
         world.background.append(before.release())
         return
-    again = OneServer(KEYS, world.settings).hold(token, grant, TTL_MS, True, None)
+    again = OneServer(KEYS, world.settings).hold(token, grant, TTL_MS)
     hold = story.hold(again, _mine(KEYS.lock, token), LOCK_RIVAL)
     await story.life(hold)
     await story.let_go(hold)
@@ -442,7 +442,7 @@ async def a_quorum(story: Story) -> None:
     quorum = Quorum(["m0", "m1", "m2"], 0, None, world.settings)
     exclusive = OverQuorum(KEYS, world.settings, quorum)
     grant = await granted(redlock.acquire(quorum, KEYS, token, TTL_MS, None))
-    hold = exclusive.hold(token, grant, TTL_MS, True, None)
+    hold = exclusive.hold(token, grant, TTL_MS)
     story.ended.append(hold.token)
     vote = ("quorum_acquire", (KEYS.lock, KEYS.fence, KEYS.gone), (f"{OTHER_ID}:1:99", 0, 1_000, 1_000_000, 0, ""))
     story.hold(hold, _mine(KEYS.lock, hold.token), vote, need=2)

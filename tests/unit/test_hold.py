@@ -16,7 +16,10 @@ def hold_of(ttl_ms: int, sent_at: float = 100.0, max_hold_ms: int | None = None)
     async def done() -> Any:
         return True
 
-    return LeaseRecord("a", "t:1:1", 1, ttl_ms, sent_at, lambda ttl_ms: done(), done, True, max_hold_ms)
+    hold = LeaseRecord("a", "t:1:1", 1, ttl_ms, sent_at, lambda ttl_ms: done(), done)
+    if max_hold_ms is not None:
+        hold.end_by(sent_at + max_hold_ms / 1000)
+    return hold
 
 
 def test_a_shorter_ttl_counts_from_before_it_is_asked_for() -> None:
@@ -59,7 +62,8 @@ def test_a_shortened_hold_is_lost_at_its_new_deadline() -> None:
 def test_a_side_of_a_shared_lock_keeps_what_its_grant_and_its_other_side_say() -> None:
     keys = lock_keys("holdfast", "a")
     turn = RWTurn(keys, f"{'0' * 24}:r.1:1", 30_000)
-    hold = turn.hold("a", Grant(1, 100.0, stray=True), True, None, until=105.0)
+    hold = turn.hold("a", Grant(1, 100.0, stray=True))
+    hold.end_by(105.0)
     assert turn.stray, "its release buries the token"
     assert hold.deadline == 105.0 and hold.renewal_ttl_ms(101.0) is None
     assert not hold.check_expired(104.9) and hold.check_expired(105.0) and hold.reason == "max_hold"

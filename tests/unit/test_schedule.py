@@ -24,7 +24,12 @@ def _extension(ttl_ms: int) -> Protocol[bool]:
 
 
 def hold_of(ttl_ms: int, sent_at: float, *, renew: bool = True, max_hold_ms: int | None = None) -> LeaseRecord:
-    return LeaseRecord("a", "t", 1, ttl_ms, sent_at, _extension, _yes, renew, max_hold_ms)
+    hold = LeaseRecord("a", "t", 1, ttl_ms, sent_at, _extension, _yes)
+    if not renew:
+        hold.stop_renewing()
+    if max_hold_ms is not None:
+        hold.end_by(sent_at + max_hold_ms / 1000)
+    return hold
 
 
 def renewal_at(schedule: Schedule, hold: LeaseRecord, jitter: float) -> float:

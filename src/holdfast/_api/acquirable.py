@@ -59,6 +59,17 @@ class AcquirableBase:
         """What the lease stands on."""
         raise NotImplementedError
 
+    def _record(self, token: str, grant: Grant) -> LeaseRecord:
+        """The same, under the options that it is acquired with: all that act on the record do so here."""
+        record, options = self._make_record(token, grant), self._options
+        if not options.renew:
+            record.stop_renewing()
+        if options.max_hold_ms is not None:
+            record.end_by(record.held_since + options.max_hold_ms / 1000)
+        if options.at_least_ms:
+            record.kept_until = record.held_since + options.at_least_ms / 1000
+        return record
+
     def _give_back(self, token: str) -> Protocol[None]:
         """Undo what an interrupted acquire may have done."""
         raise NotImplementedError

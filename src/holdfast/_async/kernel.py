@@ -89,7 +89,7 @@ class Acquirable(AcquirableBase, Generic[L]):
                     raise ClientClosed()  # and it is given back below
                 if turn is not None and not turn.over:
                     got.turn = turn
-                hold = self._make_record(token, got)
+                hold = self._record(token, got)
                 if turn is not None and hold.turn is None and not turn.over:
                     driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
                 if got.stray or got.more is PLAIN or token[-1] == MARK:
@@ -134,8 +134,6 @@ class Acquirable(AcquirableBase, Generic[L]):
         release_ask: PreparedRequest | None,
     ) -> L:
         session = self._session
-        if self._options.at_least_ms:
-            hold.kept_until = hold.held_since + self._options.at_least_ms / 1000
         lease: Any = self._lease_class(session, driver, hold, owners, code, offset, release_ask)
         if task is not None:
             lease._task = weakref.ref(task)  # not the task itself, of which this lease may be the result

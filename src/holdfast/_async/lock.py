@@ -139,7 +139,7 @@ class TurnLeasable(Leasable[L]):
         return asks
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
-        record = self._acquisition(token).hold(self._name, grant, self._options.renew, self._options.max_hold_ms)
+        record = self._acquisition(token).hold(self._name, grant)
         record.label = self._label
         return record
 
@@ -196,15 +196,14 @@ class Lock(Leasable[Lease]):
         return asks
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
-        options = self._options
-        return self._exclusive.hold(token, grant, self._ttl_ms, options.renew, options.max_hold_ms)
+        return self._exclusive.hold(token, grant, self._ttl_ms)
 
     def _give_back(self, token: str) -> Protocol[None]:
         return self._exclusive.give_back(token, self._ttl_ms)
 
     def _record_of(self, token: str, fence: int, extensions: int) -> LeaseRecord:
         """What that token holds, be it acquired elsewhere, where it was extended that often. Not watched yet."""
-        record = self._make_record(token, Grant(fence, clock()))
+        record = self._record(token, Grant(fence, clock()))
         if extensions:
             # Its next extension outdates all of them.
             record.extensions, record.least_ms = extensions, 0

@@ -55,8 +55,7 @@ class MultiLock(TurnLeasable[Lease]):
         return super()._prepare() if len(self._turns("")) == 1 else Leasable._prepare(self)
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
-        options = self._options
-        record = multilock.hold(self._turns(token), self._name, grant, options.renew, options.max_hold_ms)
+        record = multilock.hold(self._turns(token), self._name, grant)
         record.label = self._label
         return record
 

@@ -62,7 +62,7 @@ class Exclusive:
         """The same two as parts of requests for several locks; where there are `first_calls`."""
         raise NotImplementedError
 
-    def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> LeaseRecord:
+    def hold(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
         """What a lease stands on."""
         raise NotImplementedError
 
@@ -115,28 +115,26 @@ class OneServer(Exclusive):
     def each(self, ttl_ms: int) -> tuple[Each, Each]:
         return mutex.acquire_each(self.keys, ttl_ms, self.settings), mutex.release_each(self.keys)
 
-    def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> LeaseRecord:
+    def hold(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
         keys = self.keys
         if grant.more is not plain.PLAIN:
             if not grant.stray:
                 if grant.turn is not None:
-                    return self._hold_in_line(grant.turn, token, grant, ttl_ms, renew, max_hold_ms)
+                    return self._hold_in_line(grant.turn, token, grant, ttl_ms)
                 if grant.until is None:
-                    return _LockRecord(self, token, grant, ttl_ms, renew, max_hold_ms)
+                    return _LockRecord(self, token, grant, ttl_ms)
             turn = LockTurn(keys, token, ttl_ms, self.settings, self.sync)
-            return turn.hold(keys.name, grant, renew, max_hold_ms)
+            return turn.hold(keys.name, grant)
         settings, scripts = self.settings, self.scripts
         extend = partial(plain.renew, keys, token, scripts, settings)
 
         def release() -> Protocol[bool]:
             return plain.release(keys, token, hold.most_ms, scripts, settings)
 
-        hold = LeaseRecord(keys.name, token, grant.fence, ttl_ms, grant.sent_at, extend, release, renew, max_hold_ms)
+        hold = LeaseRecord(keys.name, token, grant.fence, ttl_ms, grant.sent_at, extend, release)
         return hold
 
-    def _hold_in_line(
-        self, turn: Turn, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None
-    ) -> LeaseRecord:
+    def _hold_in_line(self, turn: Turn, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
         """What a lease stands on that the client may hand on."""
         keys, line = self.keys, turn.line
         assert line is not None
@@ -152,8 +150,6 @@ class OneServer(Exclusive):
             grant.sent_at,
             holder.renew,
             partial(release_in_line, turn, holder),
-            renew,
-            max_hold_ms,
             grant.until if before is None else before.deadline,
         )
         hold.turn = turn
@@ -189,12 +185,10 @@ class _LockRecord(LeaseRecord):
 
     __slots__ = ("_exclusive",)
 
-    def __init__(
-        self, exclusive: OneServer, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None
-    ) -> None:
+    def __init__(self, exclusive: OneServer, token: str, grant: Grant, ttl_ms: int) -> None:
         self._exclusive = exclusive
         name = exclusive.keys.name
-        super().__init__(name, token, grant.fence, ttl_ms, grant.sent_at, None, None, renew, max_hold_ms)
+        super().__init__(name, token, grant.fence, ttl_ms, grant.sent_at, None, None)
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("extension", "release"):
@@ -222,7 +216,7 @@ class OverQuorum(Exclusive):
     ) -> Protocol[Grant | Busy]:
         return redlock.acquire(self.quorum, self.keys, token, ttl_ms, timeout_s)
 
-    def hold(self, token: str, grant: Grant, ttl_ms: int, renew: bool, max_hold_ms: int | None) -> LeaseRecord:
+    def hold(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
         quorum, keys = self.quorum, self.keys
         assert grant.more is not None
         held, unsure = grant.more
@@ -240,8 +234,6 @@ class OverQuorum(Exclusive):
             grant.sent_at,
             partial(redlock.renew, quorum, keys, held),
             release,
-            renew,
-            max_hold_ms,
         )
         return hold
 

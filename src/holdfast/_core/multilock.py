@@ -210,17 +210,15 @@ async def renew(turns: Sequence[MultiTurn], ttl_ms: int, order: Order = RENEWAL)
     return await _all_extended(turns, ttl_ms, 0, order)
 
 
-def hold(turns: Sequence[MultiTurn], name: str, grant: Grant, renew_it: bool, max_hold_ms: int | None) -> LeaseRecord:
+def hold(turns: Sequence[MultiTurn], name: str, grant: Grant) -> LeaseRecord:
     """What the one lease of all turns stands on."""
     first = turns[0]
     if len(turns) == 1:
-        return first.hold(name, grant, renew_it, max_hold_ms)
+        return first.hold(name, grant)
     for acquisition in turns:
         acquisition.stray = grant.stray
     extend, let_go = partial(renew, turns), partial(release, turns)
-    held = LeaseRecord(
-        name, first.token, grant.fence, first.ttl_ms, grant.sent_at, extend, let_go, renew_it, max_hold_ms
-    )
+    held = LeaseRecord(name, first.token, grant.fence, first.ttl_ms, grant.sent_at, extend, let_go)
     held.stray = grant.stray
     return held
 

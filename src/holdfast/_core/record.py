@@ -129,8 +129,6 @@ class LeaseRecord:
         sent_at: float,
         extension: Callable[..., Protocol[int]] | None,
         release: Callable[[], Protocol[bool]] | None,
-        renew: bool = True,
-        max_hold_ms: int | None = None,
         deadline: float | None = None,
     ) -> None:
         self.name = name
@@ -148,7 +146,7 @@ class LeaseRecord:
         if extension is not None and release is not None:  # else the class makes them when they are wanted
             self.extension = extension
             self.release = release
-        self.renews = renew
+        self.renews = True
         self.held_since = sent_at
         self.kept_until = 0.0  # a release before that leaves it to its time
         self.max_until: float | None = None
@@ -166,8 +164,6 @@ class LeaseRecord:
         self.next_at = 0.0
         self.on_loss: Callable[[str], None] | None = None
         self.on_suspect: Callable[[], None] | None = None
-        if max_hold_ms is not None:
-            self.end_by(sent_at + max_hold_ms / 1000)
 
     def go_on_from(self, before: LeaseRecord) -> None:
         """It stands on what that lease of the same client stood on: its renewal is due when that one's was."""

@@ -122,13 +122,10 @@ class RWTurn(Acquisition):
             return UpgradeRefused(self.keys.name)
         return super().refused(refusal)
 
-    def hold(self, name: str, grant: Grant, renew: bool, max_hold_ms: int | None, until: float | None = None) -> RWHold:
-        """As every turn's. `until`: where an earlier hold has set the end for both."""
-        hold = super().hold(name, grant, renew, max_hold_ms)
+    def hold(self, name: str, grant: Grant) -> RWHold:
+        hold = super().hold(name, grant)
         assert isinstance(hold, RWHold)
         hold.sync = self.sync
-        if until is not None:
-            hold.end_by(until)
         return hold
 
 

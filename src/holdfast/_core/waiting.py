@@ -191,7 +191,7 @@ class Acquisition:
         """Undo whatever an ask with this token has done or may still do."""
         return give_back(self)
 
-    def hold(self, name: str, grant: Grant, renew: bool, max_hold_ms: int | None) -> LeaseRecord:
+    def hold(self, name: str, grant: Grant) -> LeaseRecord:
         """What a lease that was granted to this turn stands on."""
         self.stray = grant.stray
         if grant.until is not None:
@@ -204,8 +204,6 @@ class Acquisition:
             grant.sent_at,
             self.renew,
             self.release,
-            renew,
-            max_hold_ms,
             grant.until,
         )
         hold.stray = grant.stray

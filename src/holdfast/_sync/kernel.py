@@ -96,7 +96,7 @@ class Acquirable(AcquirableBase, Generic[L]):
             if type(got) is Grant:
                 if turn is not None and not turn.over:
                     got.turn = turn
-                hold = self._make_record(token, got)
+                hold = self._record(token, got)
                 if turn is not None and hold.turn is None and not turn.over:
                     driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
                 if got.stray or got.more is PLAIN or token[-1] == MARK:
@@ -141,8 +141,6 @@ class Acquirable(AcquirableBase, Generic[L]):
         release_ask: PreparedRequest | None,
     ) -> L:
         session = self._session
-        if self._options.at_least_ms:
-            hold.kept_until = hold.held_since + self._options.at_least_ms / 1000
         lease: Any = self._lease_class(session, driver, hold, owners, code, offset, release_ask)
         if self._reentrant:
             lease._entries = []

@@ -96,9 +96,9 @@ class _Side(TurnLeasable[L]):
         return rwlock.RWTurn(self._keys, token, self._ttl_ms, self._session.settings, self._sync)
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
-        options = self._options
-        record = self._acquisition(token).hold(self._name, grant, options.renew, options.max_hold_ms, self._until)
-        record.label = self._label
+        record = super()._make_record(token, grant)
+        if self._until is not None:
+            record.end_by(self._until)
         return record
 
     def __repr__(self) -> str:
