@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from holdfast._api.holder import Holder, LockStatus, RWLockStatus, SemaphoreStatus
     from holdfast._api.options import LeaseOptions
+    from holdfast._api.outcome import Outcome
     from holdfast._api.overview import Listed, Waiter
     from holdfast._drivers.cancel import Cancel
     from holdfast._sync.client import Client, connect
@@ -85,6 +86,7 @@ __all__ = [
     "NotHeld",
     "Optimistic",
     "OptimisticConflict",
+    "Outcome",
     "OutcomeUnknown",
     "QuorumUnreachable",
     "RWLock",
@@ -112,6 +114,7 @@ __version__ = "0.1.0"
 #: that uses locks alone need not pay for the whole family (and asyncio) at its start.
 _HOMES = {
     "_api.holder": ("Holder", "LockStatus", "RWLockStatus", "SemaphoreStatus"),
+    "_api.outcome": ("Outcome",),
     "_api.overview": ("Listed", "Waiter"),
     "_api.options": ("LeaseOptions",),
     "_drivers.cancel": ("Cancel",),

@@ -9,6 +9,7 @@ async with locks.lock("orders:42", ttl=30) as lease:
 
 from holdfast._api.holder import Holder, LockStatus, RWLockStatus, SemaphoreStatus
 from holdfast._api.options import LeaseOptions
+from holdfast._api.outcome import Outcome
 from holdfast._api.overview import Listed, Waiter
 from holdfast._async.client import Client, connect
 from holdfast._async.condition import Condition
@@ -77,6 +78,7 @@ __all__ = [
     "NotHeld",
     "Optimistic",
     "OptimisticConflict",
+    "Outcome",
     "OutcomeUnknown",
     "QuorumUnreachable",
     "RWLock",

@@ -10,30 +10,29 @@ from typing import Any, TypeVar, cast
 from holdfast._api.decorated import check_function, check_result
 from holdfast._api.naming import check_template, namer
 from holdfast._async.entering import Enterable
-from holdfast._async.lease import Lease
-from holdfast._async.lock import Lock
+from holdfast._async.lock import Leasable, Lock
 from holdfast.errors import AcquireTimeout, AlreadyHeld
 
-__all__ = ["locked"]
+__all__ = ["Held", "Skipped", "locked"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _Skipped(Exception):
+class Skipped(Exception):
     """It is held by another client, and not waited for."""
 
 
-class _Held(Enterable[Lease]):
+class Held(Enterable[Any]):
     """A block under a lock that is waited for within a budget, or not at all."""
 
-    def __init__(self, lock: Lock, skip_if_held: bool, timeout_s: float | None) -> None:
+    def __init__(self, lock: Leasable[Any], skip_if_held: bool, timeout_s: float | None) -> None:
         self._session = lock._session
         self._entered = lock._entered
         self._lock = lock
         self._skip_if_held = skip_if_held
         self._timeout_s = timeout_s
 
-    async def _obtain(self, frame: FrameType) -> Lease:
+    async def _obtain(self, frame: FrameType) -> Any:
         if not self._skip_if_held:
             # sync: return self._lock._acquire(self._timeout_s, None, frame)
             return await self._lock._acquire(self._timeout_s, frame)
@@ -41,7 +40,7 @@ class _Held(Enterable[Lease]):
             # sync: return self._lock._acquire(0.0, None, frame)
             return await self._lock._acquire(0.0, frame)
         except (AcquireTimeout, AlreadyHeld):
-            raise _Skipped from None
+            raise Skipped from None
 
 
 def locked(
@@ -59,12 +58,12 @@ def locked(
         @functools.wraps(function)
         async def call(*args: Any, **kwargs: Any) -> Any:
             try:
-                async with _Held(make(name(*args, **kwargs)), skip_if_held, timeout_s):
+                async with Held(make(name(*args, **kwargs)), skip_if_held, timeout_s):
                     result = await function(*args, **kwargs)
                     # sync: check_result(function, result, asynchronous=False)
                     check_result(function, result, asynchronous=True)
                     return result
-            except _Skipped:
+            except Skipped:
                 return otherwise
 
         return cast("F", call)

@@ -26,7 +26,7 @@ _SPECIAL = re.compile("[:%}]")
 #: Slots of a Cluster.
 SLOTS = 16_384
 #: Names that are the other keys of another name, without a namespace. See `_beside`.
-_KINDS = "fence|fenced|queue|gone|order|readers|upgraded|cond|sem|leader|event|latch|barrier"
+_KINDS = "done|fence|fenced|queue|gone|order|readers|upgraded|cond|sem|leader|event|latch|barrier"
 _SIDE_KEY = re.compile(rf"(\{{[^}}]*\}}|.*\}}.*%c?):({_KINDS})(:.*)?", re.DOTALL)
 
 

@@ -14,8 +14,9 @@ from typing import TypeAlias
 
 from holdfast._core.effects import Call, Command, Random, Reply, Sleep
 from holdfast._core.failure import RequestFailed
-from holdfast._core.replies import DONE, MAYBE_DONE, QUEUED, executed
+from holdfast._core.replies import DONE, MAYBE, MAYBE_DONE, QUEUED, executed
 from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.waiting import once_more
 
 __all__ = [
     "CONFLICT",
@@ -23,6 +24,7 @@ __all__ = [
     "compare_and_set",
     "fenced_set",
     "finish",
+    "get",
     "leave",
     "may_begin_anew",
     "pause",
@@ -138,6 +140,12 @@ async def compare_and_set(
 
 def _bytes(value: Value) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
+
+
+async def get(key: str, request_timeout_s: float) -> bytes | None:
+    """The value of a key."""
+    value: bytes | None = await once_more(Command(("GET", key), request_timeout_s, key, fits=MAYBE))
+    return value
 
 
 async def fenced_set(

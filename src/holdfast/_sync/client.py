@@ -37,6 +37,7 @@ from holdfast._sync.lock import Lock
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from holdfast._api.outcome import Outcome
     from holdfast._api.overview import Listed
     from holdfast._core.optimistic import Value
     from holdfast._sync.condition import Condition
@@ -304,6 +305,63 @@ class Client:
         from holdfast._sync.optimistic import compare_and_set
 
         return compare_and_set(self._session, key, expected, new, ttl, keep_ttl)
+
+    @explains_options
+    def once(
+        self,
+        name: str,
+        function: Callable[[Lease], Value | None],
+        *,
+        keep: Duration = _DAY_S,
+        timeout: Duration | None = None,
+        **options: Unpack[LeaseOptions],
+    ) -> Outcome:
+        """Run a job unless it was done before, by any client: for messages that arrive twice, and for retries.
+
+            outcome = locks.once(f"invoice:{invoice.id}", lambda lease: send(invoice))
+            if not outcome.new:
+                ...  # it was sent before
+
+        `function` is called with the lease that it runs under; it returns bytes, str, int, float or None, which is kept
+        for `keep` seconds as bytes. `timeout`: seconds to wait while another client runs it, then `AcquireTimeout`.
+
+        Returns an `Outcome`: whether it has run now, and its result. When it raises, nothing is kept, and the next
+        call runs it again; so too when its process dies, or its lease is lost: what it does must bear to be begun
+        twice, and `lease.fencing_token` tells the two apart. It never counts as done before it has returned.
+        """
+        self._not_over_quorum("once")
+        from holdfast._sync.once import once
+
+        checked = options_of(options, self._options)
+        return once(self._session, name, function, ttl_ms_of(keep, "keep"), timeout_of(timeout), checked)
+
+    @explains_options
+    def get_or_set(
+        self,
+        key: str,
+        make: Callable[[], Value],
+        *,
+        expire: Duration | None,
+        timeout: Duration | None = None,
+        **options: Unpack[LeaseOptions],
+    ) -> bytes:
+        """The value of a key, made by one client where it is missing, while the others wait for it: no stampede.
+
+            page = locks.get_or_set("page:home", render, expire=60)
+
+        `key`: of the server, as it is. `make`: is called without arguments by the one that makes the value, and returns
+        bytes, str, int or float. `expire`: how many seconds the value lives; None: without a limit. `timeout`: seconds
+        to wait for who makes it, then `AcquireTimeout`. (`ttl`, as everywhere, is that of the lease.)
+
+        Returns the value as bytes. A value that is there costs one GET. When `make` raises, that call raises it, and
+        one of those that wait makes the value instead.
+        """
+        self._not_over_quorum("get_or_set")
+        from holdfast._sync.once import get_or_set
+
+        checked = options_of(options, self._options)
+        expire_ms = None if expire is None else ttl_ms_of(expire, "expire")
+        return get_or_set(self._session, key, make, expire_ms, timeout_of(timeout), checked)
 
     @overload
     def locked(
