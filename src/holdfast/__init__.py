@@ -13,6 +13,7 @@ TYPE_CHECKING = False  # that of typing, which takes longer to import than all o
 if TYPE_CHECKING:
     from typing import Any
 
+    from holdfast._api.changes import Change
     from holdfast._api.holder import Holder, LockStatus, RWLockStatus, SemaphoreStatus
     from holdfast._api.options import LeaseOptions
     from holdfast._api.outcome import Outcome
@@ -62,6 +63,7 @@ __all__ = [
     "BrokenBarrierError",
     "Cancel",
     "CannotStartThread",
+    "Change",
     "Client",
     "ClientClosed",
     "Condition",
@@ -113,6 +115,7 @@ __version__ = "0.1.0"
 #: Where public names live. Imported when first asked for: `holdfast run` stands in front of cron jobs, and a program
 #: that uses locks alone need not pay for the whole family (and asyncio) at its start.
 _HOMES = {
+    "_api.changes": ("Change",),
     "_api.holder": ("Holder", "LockStatus", "RWLockStatus", "SemaphoreStatus"),
     "_api.outcome": ("Outcome",),
     "_api.overview": ("Listed", "Waiter"),

@@ -7,6 +7,7 @@ async with locks.lock("orders:42", ttl=30) as lease:
     await write(row, fence=lease.fencing_token)
 """
 
+from holdfast._api.changes import Change
 from holdfast._api.holder import Holder, LockStatus, RWLockStatus, SemaphoreStatus
 from holdfast._api.options import LeaseOptions
 from holdfast._api.outcome import Outcome
@@ -54,6 +55,7 @@ __all__ = [
     "Barrier",
     "BrokenBarrierError",
     "CannotStartThread",
+    "Change",
     "Client",
     "ClientClosed",
     "Condition",

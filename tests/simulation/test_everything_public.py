@@ -55,7 +55,8 @@ NOT_PLAYED: dict[str, str] = {
             *(f"SemaphoreStatus.{fact}" for fact in ("holders", "permits", "used", "waiters")),
             *(f"Waiter.{fact}" for fact in ("age_s", "host", "pid", "program", "token")),
             *(f"Listed.{fact}" for fact in ("fencing_token", "held", "holder", "holders", "kind", "name", "permits")),
-            *("Listed.queue", "Listed.waiters"),
+            *("Listed.queue", "Listed.seen_at", "Listed.waiters"),
+            *(f"Change.{fact}" for fact in ("at", "fencing_token", "held", "kind", "name", "waiters", "what", "who")),
         ),
         _FACT,
     ),
@@ -72,7 +73,7 @@ NOT_PLAYED: dict[str, str] = {
         (
             *("Barrier.broken", "Barrier.generation", "Barrier.n_waiting"),
             *("Lock.holder", "Lock.last_fencing_token", "Lock.locked", "Lock.waiters"),
-            *("Client.list", "Lock.status", "RWLock.status", "Semaphore.status"),
+            *("Client.list", "Client.watch", "Lock.status", "RWLock.status", "Semaphore.status"),
             *("RWLock.readers", "RWLock.waiters", "RWLock.writing", "Semaphore.available", "Semaphore.waiters"),
         ),
         _LOOKS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
 from holdfast._api.holder import Holder, holder_of
@@ -31,7 +32,8 @@ class Listed:
     `kind`: "rwlock" where readers hold it; a writer holds the "lock" of that name, and the locks of a multilock are
     listed one by one. `holders` and `queue` name the first 16, `held` and `waiters` count all (with those whose process
     died since); of readers and holders of a semaphore it is not known since when they are. `permits`: of a semaphore,
-    else 0. `fencing_token`: the last one; 0 when there was none for a day.
+    else 0. `fencing_token`: the last one; 0 when there was none for a day. `seen_at`: when it was looked at, by the
+    server's clock.
     """
 
     kind: Kind
@@ -42,6 +44,7 @@ class Listed:
     waiters: int
     fencing_token: int
     permits: int
+    seen_at: datetime
 
     @property
     def holder(self) -> Holder | None:
@@ -61,4 +64,5 @@ def listed(seen: Seen, described: dict[str, bytes | None]) -> Listed:
         who = holder_of(token, 0, 0, described.get(token))
         queue.append(Waiter(token, age_s, who.host, who.pid, who.program))
     kind: Kind = seen.kind  # type: ignore[assignment]
-    return Listed(kind, seen.name, holders, seen.held, tuple(queue), seen.queued, seen.fence, seen.permits)
+    at = datetime.fromtimestamp(seen.at_us / 1e6, UTC)
+    return Listed(kind, seen.name, holders, seen.held, tuple(queue), seen.queued, seen.fence, seen.permits, at)

@@ -25,6 +25,8 @@ __all__ = ["SessionBase", "Shared"]
 
 #: Locks whose objects share what does not change; beyond, all are forgotten, and made again.
 _SHARED_MAX = 1_000
+#: Descriptions of other clients that are remembered.
+_TOLD_MAX = 10_000
 
 
 class Shared:
@@ -57,6 +59,8 @@ class SessionBase:
         self._scripts = Scripts()
         self._replicas: dict[int | None, Replicas] = {}
         self._ifeq: bool | None = None
+        #: What other clients say of themselves, by their ids, as far as it was asked for.
+        self.told_by: dict[str, bytes] = {}
 
     def shared(self, what: str, options: Options) -> Shared | None:
         """What `share` was told of it lately."""
@@ -92,6 +96,13 @@ class SessionBase:
         if known is not None:
             self._ifeq = known
         return self._ifeq
+
+    def hear(self, client_id: str, told: bytes | None) -> None:
+        """Remember what a client says of itself, which never changes; that it says nothing may change."""
+        if told is not None:
+            if len(self.told_by) >= _TOLD_MAX:
+                self.told_by.clear()
+            self.told_by[client_id] = told
 
     def disown(self, lease: Any) -> None:
         """Nothing is held by that lease any more. Takes no lock: finalizers call it."""

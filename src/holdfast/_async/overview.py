@@ -1,30 +1,30 @@
-"""Listing the locks of a namespace."""
+"""Listing the locks of a namespace, and watching one."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
+from holdfast._api.changes import Change, changes
 from holdfast._api.client_info import client_id_of, client_key
 from holdfast._api.overview import Listed, listed
 from holdfast._async.lifecycle import Session
 from holdfast._core.describe import look_up
-from holdfast._core.overview import Seen, Walk
+from holdfast._core.overview import KINDS, Seen, Walk, look_at
+
+# sync-add: from holdfast._transport.waits import Flag
 from holdfast.errors import ConfigurationError
 
-__all__ = ["list_locks"]
+__all__ = ["list_locks", "watch_lock"]
 
-#: How many holders and waiters of a lock are named.
+#: How many holders and waiters of a lock are named: in a list, and of one that is watched.
 _NAMED_MAX = 16
-#: Descriptions of clients that one listing remembers.
-_CLIENTS_MAX = 10_000
+_WATCHED_MAX = 256
 
 
 async def list_locks(session: Session, pattern: str) -> AsyncIterator[Listed]:
     """Each lock, semaphore and election of the namespace whose name fits."""
-    namespace = session.namespace
-    if namespace is None:
-        raise ConfigurationError("namespace", None, "a client with a namespace: without one, any key may be a lock")
-    clients: dict[str, bytes | None] = {}
+    namespace = _namespace(session)
     node = 0
     while True:
         walk = Walk(namespace, pattern, _NAMED_MAX, not session.moves, session.settings)
@@ -32,22 +32,45 @@ async def list_locks(session: Session, pattern: str) -> AsyncIterator[Listed]:
         while more:
             page, more = await session.run(walk.page(node))
             for seen in page:
-                yield listed(seen, await _described(session, seen, clients))
+                yield listed(seen, await _described(session, seen))
         node += 1
         if node >= session.masters():
             return
 
 
-async def _described(session: Session, seen: Seen, clients: dict[str, bytes | None]) -> dict[str, bytes | None]:
-    """What the clients behind its tokens say of themselves; asked once for each."""
+async def watch_lock(session: Session, name: str, every_s: float) -> AsyncIterator[Change]:
+    """What happens to the lock, semaphore and election of that name, from what there is on; never ends by itself."""
+    namespace = _namespace(session)
+    names = [(kind, name) for kind in KINDS]
+    before: dict[int, Listed] = {}
+    # sync-add: pause = Flag()
+    while True:
+        for number, seen in enumerate(await session.run(look_at(namespace, names, _WATCHED_MAX, session.settings))):
+            after = listed(seen, await _described(session, seen))
+            # sync: yield from changes(before.get(number), after)
+            for change in changes(before.get(number), after):
+                # sync-drop
+                yield change
+            before[number] = after
+        # sync: pause.wait_s(every_s)
+        await asyncio.sleep(every_s)
+
+
+def _namespace(session: Session) -> str:
+    if session.namespace is None:
+        raise ConfigurationError("namespace", None, "a client with a namespace: without one, any key may be a lock")
+    return session.namespace
+
+
+async def _described(session: Session, seen: Seen) -> dict[str, bytes | None]:
+    """What the clients behind its tokens say of themselves; once it is known it is not asked for again."""
     found = {}
     for token, _ in (*seen.holders, *seen.waiters):
         client_id = client_id_of(token)
-        if client_id is None:
-            continue
-        if client_id not in clients:
-            if len(clients) >= _CLIENTS_MAX:
-                clients.clear()
-            clients[client_id] = await session.run(look_up(client_key(session.namespace, client_id)))
-        found[token] = clients[client_id]
+        if client_id is not None:
+            told = session.told_by.get(client_id)
+            if told is None:
+                told = await session.run(look_up(client_key(session.namespace, client_id)))
+                session.hear(client_id, told)
+            found[token] = told
     return found

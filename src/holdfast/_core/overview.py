@@ -21,7 +21,7 @@ from holdfast._core.replies import SCANNED
 from holdfast._core.settings import Settings
 from holdfast._core.waiting import once_more
 
-__all__ = ["KINDS", "Seen", "Walk"]
+__all__ = ["KINDS", "Seen", "Walk", "look_at"]
 
 #: Keys that one SCAN goes over, and names that one call looks at, at most: about 0.1 ms of the server's each.
 SCAN_COUNT = 200
@@ -38,6 +38,7 @@ _QUOTED = r"\\\g<0>"
 class Seen(NamedTuple):
     """One as it was. `holders`: (token, ms that are left, or -1: no ttl), `waiters`: (token, s it has waited)."""
 
+    at_us: int
     kind: str
     name: str
     held: int
@@ -75,7 +76,9 @@ class Walk:
         self._known.update(new)
         seen: list[Seen] = []
         for at in range(0, len(new), self._names_max):
-            seen += await self._look(new[at : at + self._names_max])
+            names = new[at : at + self._names_max]
+            looked = await look_at(self._namespace, names, self._most, self._settings)
+            seen += [each for each in looked if each.held or each.queued]  # else it went, or is something else
         return seen, self._cursor != b"0"
 
     def _named(self, key: bytes) -> tuple[str, str] | None:
@@ -86,15 +89,15 @@ class Walk:
         name = name_within(found[1])
         return (_KIND_OF[found[2]], name) if fnmatchcase(name, self._pattern) else None
 
-    async def _look(self, names: Sequence[tuple[str, str]]) -> list[Seen]:
-        keys: list[str] = []
-        for kind, name in names:
-            keys += _keys_of(kind, lock_keys(self._namespace, name))
-        args: tuple[str | int, ...] = (self._most, *(kind for kind, _ in names))
-        reply: Reply = await once_more(Call("overview", keys, args, self._settings.request_timeout_s))
-        now_us = reply[0]
-        rows = zip(names, reply[1:], strict=True)
-        return [seen for seen in (_seen(kind, name, row, now_us) for (kind, name), row in rows) if seen is not None]
+
+async def look_at(namespace: str, names: Sequence[tuple[str, str]], most: int, settings: Settings) -> list[Seen]:
+    """What lies under each of these (kind, name), by one call: a few, and in a Cluster of one slot."""
+    keys: list[str] = []
+    for kind, name in names:
+        keys += _keys_of(kind, lock_keys(namespace, name))
+    args: tuple[str | int, ...] = (most, *(kind for kind, _ in names))
+    reply: Reply = await once_more(Call("overview", keys, args, settings.request_timeout_s))
+    return [_seen(kind, name, row, reply[0]) for (kind, name), row in zip(names, reply[1:], strict=True)]
 
 
 def _keys_of(kind: str, keys: LockKeys) -> tuple[str, ...]:
@@ -104,14 +107,13 @@ def _keys_of(kind: str, keys: LockKeys) -> tuple[str, ...]:
     return (keys.lock, keys.fence, keys.queue, *keys.more(many, "upgraded")[-2:])
 
 
-def _seen(kind: str, name: str, row: Reply, now_us: int) -> Seen | None:
+def _seen(kind: str, name: str, row: Reply, now_us: int) -> Seen:
     shared, remaining_ms, permits, held, queued, fence, holders, waiters = row
-    if not held and not queued:
-        return None  # it went, or is something else
     if shared:
         kind = "rwlock"
     now_ms = now_us // 1000
     return Seen(
+        now_us,
         kind,
         name,
         held,

@@ -37,6 +37,7 @@ from holdfast._sync.lock import Lock
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from holdfast._api.changes import Change
     from holdfast._api.outcome import Outcome
     from holdfast._api.overview import Listed
     from holdfast._core.optimistic import Value
@@ -56,6 +57,8 @@ D = TypeVar("D")
 
 _DEFAULT_URL = "redis://localhost:6379"
 _DAY_S = 86_400
+#: How often a lock that is watched may be looked at: 100 times a second, 0.5 % of the server's time.
+_POLL_LEAST_S = 0.01
 
 
 # What only some programs use is imported where it is made: `holdfast run` stands in front of cron jobs.
@@ -277,6 +280,24 @@ class Client:
         from holdfast._sync.overview import list_locks
 
         return list_locks(self._session, check_name(pattern, "pattern"))
+
+    def watch(self, name: str, *, poll: Duration = 0.05) -> Iterator[Change]:
+        """What happens to the lock, shared lock, semaphore and election called `name`, change by change.
+
+            for change in locks.watch("orders:42"):
+                print(change.what, change.who)
+
+        Begins with what there is (`Change`: "held", "waiting") and never ends by itself. Looks every `poll` seconds
+        (0.01 or more), by one small script call: who held it for less than that may be missed, and is told as such as
+        far as the fencing token shows it. Raises the server's errors, and has then ended. Only for reporting.
+        """
+        self._not_over_quorum("watching a lock")
+        from holdfast._sync.overview import watch_lock
+
+        poll_s = timeout_of(poll, "poll")
+        if poll_s is None or poll_s < _POLL_LEAST_S:
+            raise ConfigurationError("poll", poll, f"{_POLL_LEAST_S} seconds or more")
+        return watch_lock(self._session, check_name(name), poll_s)
 
     def optimistic(self, *keys: str, attempts: int = 50) -> Optimistic:
         """Change `keys` (of the server, as they are; in a Cluster of one slot) without a lock; see `Optimistic`."""
