@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast._api.outcome import Outcome
     from holdfast._api.overview import Listed, Waiter
     from holdfast._drivers.cancel import Cancel
+    from holdfast._drivers.observing import LeaseInfo, Observer
     from holdfast._sync.client import Client, connect
     from holdfast._sync.condition import Condition
     from holdfast._sync.election import Election
@@ -76,6 +77,7 @@ __all__ = [
     "HoldfastError",
     "InsufficientReplicas",
     "Lease",
+    "LeaseInfo",
     "LeaseLost",
     "LeaseOptions",
     "LeaseReleased",
@@ -86,6 +88,7 @@ __all__ = [
     "Loss",
     "MultiLock",
     "NotHeld",
+    "Observer",
     "Optimistic",
     "OptimisticConflict",
     "Outcome",
@@ -121,6 +124,7 @@ _HOMES = {
     "_api.overview": ("Listed", "Waiter"),
     "_api.options": ("LeaseOptions",),
     "_drivers.cancel": ("Cancel",),
+    "_drivers.observing": ("LeaseInfo", "Observer"),
     "_sync.client": ("Client", "connect"),
     "_sync.condition": ("Condition",),
     "_sync.election": ("Election",),

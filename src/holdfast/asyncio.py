@@ -23,6 +23,7 @@ from holdfast._async.multilock import MultiLock
 from holdfast._async.optimistic import Optimistic, Transaction
 from holdfast._async.rwlock import ReadLease, ReadLock, RWLock, WriteLease, WriteLock
 from holdfast._async.semaphore import Semaphore
+from holdfast._drivers.observing import LeaseInfo, Observer
 from holdfast.errors import (
     AcquireCancelled,
     AcquireTimeout,
@@ -68,6 +69,7 @@ __all__ = [
     "HoldfastError",
     "InsufficientReplicas",
     "Lease",
+    "LeaseInfo",
     "LeaseLost",
     "LeaseOptions",
     "LeaseReleased",
@@ -78,6 +80,7 @@ __all__ = [
     "Loss",
     "MultiLock",
     "NotHeld",
+    "Observer",
     "Optimistic",
     "OptimisticConflict",
     "Outcome",

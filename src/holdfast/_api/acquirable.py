@@ -24,6 +24,8 @@ class AcquirableBase:
     #: What the owner in its tokens begins with.
     _mark = ""
     _reentrant = False
+    #: The level at which its success is logged: DEBUG.
+    _report_level = 10
 
     def __init__(self, session: Any, name: str, options: Options) -> None:
         self._session = session

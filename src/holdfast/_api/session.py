@@ -46,11 +46,15 @@ class Shared:
 class SessionBase:
     """The part of a session that is the same in both APIs."""
 
-    def __init__(self, redis_client: Any, nodes: Sequence[Any], namespace: str | None, settings: Settings) -> None:
+    def __init__(
+        self, redis_client: Any, nodes: Sequence[Any], namespace: str | None, settings: Settings, reports: Any
+    ) -> None:
         self.namespace = namespace
         self.settings = settings
         self.nodes = ", ".join(node.name for node in nodes)
         self.quorum = quorum_of(redis_client, nodes, settings)
+        #: Who is told what happens: `Reports`.
+        self.reports: Any = reports
         #: Numbers of tokens.
         self.sequence = itertools.count(1)
         #: Leases by what is held and who holds it.

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from holdfast._async.rwlock import RWLock
     from holdfast._async.semaphore import Semaphore
     from holdfast._core.optimistic import Value
+    from holdfast._drivers.observing import Observer
 
 __all__ = ["Client", "connect"]
 
@@ -70,7 +71,8 @@ class Client:
     # sync: used, and its connections are left alone. `namespace`: what keys begin with; None makes the lock's name the
     # sync: key itself, as other lock libraries do, so that they exclude ours and the reverse. `tenure`: for how many
     # sync: seconds (up to 0.1) its threads hand a lock on among themselves before it goes through the server again; 0:
-    # sync: not at all. The other options are the defaults of its locks (`LeaseOptions`).
+    # sync: not at all. `observer`: is told what happens to its locks (`Observer`). The other options are the defaults of
+    # sync: its locks (`LeaseOptions`).
     # sync:
     # sync: Talks to no server before the first use. Safe to share between threads, and to keep over a fork: the child
     # sync: holds nothing and starts afresh. As a context manager it closes itself, which releases what is still held.
@@ -84,8 +86,8 @@ class Client:
     `redis_client`: a redis-py or valkey-py asyncio client; its settings for connecting (TLS, users, Sentinel, …) are
     used, and its connections are left alone. `namespace`: what keys begin with; None makes the lock's name the key
     itself, as other lock libraries do, so that they exclude ours and the reverse. `tenure`: for how many seconds (up to
-    0.1) its tasks hand a lock on among themselves before it goes through the server again; 0: not at all. The other
-    options are the defaults of its locks (`LeaseOptions`).
+    0.1) its tasks hand a lock on among themselves before it goes through the server again; 0: not at all. `observer`: is
+    told what happens to its locks (`Observer`). The other options are the defaults of its locks (`LeaseOptions`).
 
     Made anywhere, also outside of an event loop; talks to no server before the first use. In another event loop than
     before it starts afresh, and leases stay with the loop that acquired them. After a fork the child holds nothing. As
@@ -99,6 +101,7 @@ class Client:
         *,
         namespace: str | None = "holdfast",
         tenure: Duration = 0.0,
+        observer: Observer | None = None,
         _settings: Settings = DEFAULT,
         **options: Unpack[LeaseOptions],
     ) -> None:
@@ -107,7 +110,7 @@ class Client:
         self._options = options_of(options)
         tenure_ms = tenure_ms_of(tenure)
         self._session = Session(
-            redis_client, checked, _settings._replace(tenure_ms=tenure_ms) if tenure_ms else _settings
+            redis_client, checked, _settings._replace(tenure_ms=tenure_ms) if tenure_ms else _settings, observer
         )
 
     @classmethod
@@ -119,6 +122,7 @@ class Client:
         restart_delay: Duration | None = None,
         member_timeout: Duration | None = None,
         namespace: str | None = "holdfast",
+        observer: Observer | None = None,
         **options: Unpack[LeaseOptions],
     ) -> Self:
         """A client whose locks need a majority of independent servers (Redlock).
@@ -136,7 +140,8 @@ class Client:
         have no queue: waiters ask from time to time. Locks are all that a quorum offers: no majority argument holds
         for semaphores and reader sets.
         """
-        return cls(members_of(servers, restart_delay, member_timeout, API), namespace=namespace, **options)
+        members = members_of(servers, restart_delay, member_timeout, API)
+        return cls(members, namespace=namespace, observer=observer, **options)
 
     # sync-say: URLs or asyncio clients of redis-py, for => URLs or redis-py clients, for
 
@@ -529,6 +534,7 @@ def connect(
     *,
     namespace: str | None = "holdfast",
     tenure: Duration = 0.0,
+    observer: Observer | None = None,
     **options: Unpack[LeaseOptions],
 ) -> Client:
     """A client for the servers at `url`.
@@ -542,4 +548,4 @@ def connect(
     """
     # sync-say: A plain call, as in `holdfast`: talks to no server => Talks to no server
     given = url if url is not None else os.environ.get("HOLDFAST_URL") or _DEFAULT_URL
-    return Client(client_at(given), namespace=namespace, tenure=tenure, **options)
+    return Client(client_at(given), namespace=namespace, tenure=tenure, observer=observer, **options)

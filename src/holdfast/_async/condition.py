@@ -103,6 +103,7 @@ class Condition(Enterable[Lease]):
                 raise ClientClosed()  # and it is given back below
             again = lock._make_record(token, got)
             again.on_loss = record.on_loss
+            again.report = record.report
             # sync-drop
             for body in lease._bodies or ():
                 driver.bodies[body] = again

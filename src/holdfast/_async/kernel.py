@@ -67,6 +67,7 @@ class Acquirable(AcquirableBase, Generic[L]):
                 return lease  # type: ignore[no-any-return]
         got: Grant | Busy | None = None
         hold: LeaseRecord | None = None
+        report = session.reports.begin(self._label, self._name, self._report_level)
         asks = self._asks
         if asks is None:
             asks = self._prepare()
@@ -79,6 +80,8 @@ class Acquirable(AcquirableBase, Generic[L]):
                 turn.join(driver.lines, self._line_key)
                 token = turn.token
             asking[token] = self
+            if report.detailed:
+                driver.queueing[token] = report
             if turn is None or turn.first:
                 start = self._ask if turn is None else partial(self._ask_as_owner, turn)
                 got = await driver.acquire(asks[0] if asks else None, start, token, timeout_s, self._ttl_ms)
@@ -90,6 +93,7 @@ class Acquirable(AcquirableBase, Generic[L]):
                 if turn is not None and not turn.over:
                     got.turn = turn
                 hold = self._record(token, got)
+                hold.report = report
                 if turn is not None and hold.turn is None and not turn.over:
                     driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
                 if got.stray or got.more is PLAIN or token[-1] == MARK:
@@ -103,7 +107,9 @@ class Acquirable(AcquirableBase, Generic[L]):
             asking.pop(token, None)
             if isinstance(failure, NotAcked):
                 failure.name, failure.label = self._name, self._label
-            raise session.public(failure) from None
+            public = session.public(failure)
+            report.failed(public)
+            raise public from None
         except BaseException as error:
             # Somewhere before the caller got it: it is given back here or not at all. (Where it was cancelled while it
             # waited for an answer, the protocol has seen to that.)
@@ -116,11 +122,16 @@ class Acquirable(AcquirableBase, Generic[L]):
             if (hold is None or hold.turn is None) and (got is not None or type(error) is not asyncio.CancelledError):
                 driver.spawn(self._give_back(token))
             asking.pop(token, None)
+            report.failed(error)
             if type(error) is LeaseLost:
                 raise LeaseLost(self._name, error.reason, self._label) from None
             raise
+        finally:
+            if report.detailed:
+                driver.queueing.pop(token, None)
         asking.pop(token, None)
         assert isinstance(got, Busy)
+        report.busy()
         raise AcquireTimeout(self._name, got.waited_s, got.holder, kind=self._label)
 
     def _granted(
@@ -143,6 +154,8 @@ class Acquirable(AcquirableBase, Generic[L]):
         driver.watch(hold)
         if hook.observer is not None:
             hook.observer.granted(hold)
+        if hold.report.detailed:
+            hold.report.acquired(hold)
         return lease  # type: ignore[no-any-return]
 
 

@@ -219,6 +219,8 @@ class Lease:
             session.disown(self)
             if hold.turn is not None:
                 hold.turn.lost()  # for who waits behind it inside of this client
+            if hold.report.detailed:
+                hold.report.released()
             return text
         except (LeaseLost, LeaseReleased):
             raise
@@ -257,6 +259,8 @@ class Lease:
                 pass  # a signal handler or another thread has left the last one
         if hold.kept_until and hold.kept_until > clock():
             return await self._keep()
+        report = hold.report
+        held = True  # as far as is known
         try:
             if not driver.finish(hold):
                 return False
@@ -275,6 +279,9 @@ class Lease:
             if hold.half_released():
                 driver.spawn_release(hold)  # it may never have begun
             raise
+        finally:
+            if report.detailed and hold.state is _RELEASED and held:
+                report.released()
         if not held:
             hold.mark_taken()
             if self._loss is not None:
@@ -348,7 +355,8 @@ class Lease:
     ) -> None:
         # sync-drop
         ours = self._end_body()
-        if self._hold.state is LeaseState.RELEASED:
+        hold = self._hold
+        if hold.state is LeaseState.RELEASED:
             return
         if error is None:
             if not await self._release():
@@ -366,6 +374,8 @@ class Lease:
         except Exception:
             # What went wrong in the body is what the caller has to see; the give-back goes on by itself.
             pass
+        if hold.state is LeaseState.LOST:
+            self._session.reports.raised(hold, error)
 
     if TYPE_CHECKING:
         __aexit__ = _exit

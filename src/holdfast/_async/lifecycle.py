@@ -30,6 +30,7 @@ from holdfast._core.settings import Settings
 from holdfast._core.tokens import make_token
 from holdfast._drivers.aio import AioDriver
 from holdfast._drivers.last_words import at_end
+from holdfast._drivers.observing import Reports
 from holdfast._transport.clock import clock
 from holdfast.errors import ClientClosed
 
@@ -56,18 +57,18 @@ def client_at(url: object) -> Any:
 class Session(SessionBase):
     """What the locks of one client know of it, in whatever event loop they are used."""
 
-    def __init__(self, redis_client: Any, namespace: str | None, settings: Settings) -> None:
+    def __init__(self, redis_client: Any, namespace: str | None, settings: Settings, observer: Any = None) -> None:
         settings = settings_for(redis_client, settings)
         self._make_topology = asyncio_topology(redis_client)
         topology = self._make_topology()
         #: Whether keys move from node to node.
         self.moves: bool = getattr(topology, "moves", True)
-        super().__init__(redis_client, topology.nodes(), namespace, settings)
+        super().__init__(redis_client, topology.nodes(), namespace, settings, Reports(observer))
         self.closed = False
         #: The driver of the event loop in which it was used last.
         self.here: AioDriver | None = None
         self.drivers: list[AioDriver] = []
-        self._left = _Left(self._make_topology, inbox_prefix(namespace), settings)
+        self._left = _Left(self._make_topology, inbox_prefix(namespace), settings, self.reports)
         finalizer = weakref.finalize(self, _collected, self.drivers, self._left)
         finalizer.atexit = False
         _sessions.add(self)
@@ -208,15 +209,16 @@ class _Left:
     they held is released at the end of the process.
     """
 
-    def __init__(self, make_topology: Callable[[], Any], inboxes: str, settings: Settings) -> None:
+    def __init__(self, make_topology: Callable[[], Any], inboxes: str, settings: Settings, reports: Reports) -> None:
         self._make_topology = make_topology
+        self._reports = reports
         self._inboxes = inboxes
         self._settings = settings
         self.made: list[Callable[[], Protocol[Any]]] = []
 
     def new_driver(self) -> AioDriver:
         """One of the running event loop."""
-        driver = AioDriver(self._make_topology(), os.urandom(12).hex(), self._inboxes, self._settings)
+        driver = AioDriver(self._make_topology(), os.urandom(12).hex(), self._inboxes, self._settings, self._reports)
         driver.leave = self.add
         return driver
 

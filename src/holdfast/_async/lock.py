@@ -217,6 +217,7 @@ class Lock(Leasable[Lease]):
         if not held or record.check_expired(clock()):
             raise LeaseLost(self._name, "taken")
         record.lasts(held)
+        record.report = self._session.reports.adopt(record)
         driver = self._session.driver
         # sync: owners = tuple([(kind, driver.here.number) for kind in self._owned_as])
         owners = tuple([(kind, id(current_task())) for kind in self._owned_as])

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from holdfast._core.effects import Protocol
+from holdfast._core.report import SILENT, Report
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.validity import deadline as deadline_of
 
@@ -90,6 +91,7 @@ class LeaseRecord:
         "__weakref__",
         "asked",
         "deadline",
+        "due_at",
         "extension",
         "extensions",
         "fence",
@@ -109,6 +111,7 @@ class LeaseRecord:
         "release",
         "renew_from",
         "renews",
+        "report",
         "short_s",
         "state",
         "stray",
@@ -162,6 +165,8 @@ class LeaseRecord:
         self.most_ms = ttl_ms  # the greatest ttl that anything was for
         self.stray = False  # a request for it went unanswered, as in `Grant`
         self.next_at = 0.0
+        self.due_at = 0.0  # when its last renewal was
+        self.report: Report = SILENT
         self.on_loss: Callable[[str], None] | None = None
         self.on_suspect: Callable[[], None] | None = None
 
@@ -208,8 +213,13 @@ class LeaseRecord:
         if self.alive and self._end():
             self.reason = reason
             self.state = LeaseState.LOST
+            self._report_loss(reason)
             if self.on_loss is not None:
                 self.on_loss(reason)
+
+    def _report_loss(self, reason: str) -> None:
+        report, self.report = self.report, SILENT  # once
+        report.lost(self, reason)
 
     def lose_again(self, reason: str) -> None:
         """Go on with a `lose` that an exception may have come out of, at any point."""
@@ -217,8 +227,10 @@ class LeaseRecord:
             self._end()
             self.reason = reason
             self.state = LeaseState.LOST
-        if self.state is LeaseState.LOST and self.on_loss is not None:
-            self.on_loss(reason)
+        if self.state is LeaseState.LOST:
+            self._report_loss(reason)
+            if self.on_loss is not None:
+                self.on_loss(reason)
 
     def mark_released(self) -> bool:
         """Its owner gives it back; False when it had ended before."""
@@ -242,6 +254,7 @@ class LeaseRecord:
         """For who has released it, and finds that it was not held any more: it is lost, and not told of elsewhere."""
         self.reason = "taken"
         self.state = LeaseState.LOST
+        self._report_loss("taken")
 
     def lose_late(self) -> None:
         """For a release that is not waited for: it was lost before, as is known now."""
@@ -341,6 +354,7 @@ class LeaseRecord:
         """A renewal failed."""
         if self.state is _HELD:
             self._become(_SUSPECT)
+            self.report.suspect(self)
             if self.on_suspect is not None:
                 self.on_suspect()
 
@@ -463,6 +477,7 @@ class Schedule:
                     self._plan(hold, hold.deadline)
                 else:
                     hold.asked = True
+                    hold.due_at = at
                     to_renew.append(hold)
                     self._plan(hold, hold.deadline)
             else:
@@ -478,6 +493,8 @@ class Schedule:
             hold.lasts(held)
         if held and hold.extended(ttl_ms, sent_at, now):
             self._plan(hold, self._renew_at(hold, jitter))
+            if hold.report.detailed:
+                hold.report.renewed(hold, max(0.0, now - hold.due_at))
             return True
         if not held:
             hold.lose("taken")

@@ -46,9 +46,11 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, begin, replay
 from holdfast._core.record import LeaseRecord, Order, Schedule
 from holdfast._core.replies import COUNT, DONE, FITS, MAYBE, wake_of
+from holdfast._core.report import Report
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tenure import Lines
 from holdfast._core.waiting import Acquisition, Busy, Grant, granted, released, within
+from holdfast._drivers.observing import Reports, Troubles
 from holdfast._drivers.renewals_aio import Renewals
 from holdfast._drivers.reopening import Reopening
 from holdfast._drivers.unconfirmed_aio import Unconfirmed
@@ -144,6 +146,7 @@ class AioDriver:
         client_id: str,
         inboxes: str,
         settings: Settings = DEFAULT,
+        reports: Reports | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.topology = topology
@@ -159,6 +162,9 @@ class AioDriver:
         self.unconfirmed = 0
         #: Acquires that have not ended, by token: what has to be given back when the client ends before they do.
         self.asking: dict[str, Any] = {}
+        #: What is wrong with servers; and who is told when the waiter of a token is queued.
+        self.troubles = Troubles(reports or Reports())
+        self.queueing: dict[str, Report] = {}
         #: Blocks that run under a lease, and what that stands on.
         self.bodies: dict[object, LeaseRecord] = {}
         self._ending: asyncio.Task[None] | None = None
@@ -250,8 +256,11 @@ class AioDriver:
                     # Trouble; or a cancellation, which the protocol cleans up after.
                     if isinstance(error, RequestFailed):
                         error.about(effect)
+                        self.troubles.saw(error)
                     effect = protocol.throw(self._final(error) if self.closed else error)
                 else:
+                    if self.troubles and type(effect) is Call:
+                        self.troubles.passed(self._node_for(effect.keys[0], effect.node).name)
                     effect = send(result)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
@@ -286,6 +295,8 @@ class AioDriver:
         except BaseException as error:
             return await self._resume(first, start(token, timeout_s, True), asked_at, None, error)
         grant = granted(reply, asked_at, clock(), ttl_ms)
+        if self.troubles:
+            self.troubles.passed(self._node_for(first.key, None).name)
         if grant is not None:
             return grant
         self.contention.saw(first.key)
@@ -313,6 +324,7 @@ class AioDriver:
             abandon(protocol, self._at_once)
             raise error
         if isinstance(error, RequestFailed):
+            self.troubles.saw(error)
             self._in_trouble(self._node_for(first.key, None), error)
             error = self._final(error) if self.closed else error
         return await self.run(replay(protocol, asked_at, reply, error))
@@ -588,6 +600,9 @@ class AioDriver:
                 return
             if isinstance(answer, RequestFailed):
                 answer.about(many.calls[index])
+                self.troubles.saw(answer)
+            elif self.troubles:
+                self.troubles.passed(self._node_for(many.calls[index].keys[0], many.calls[index].node).name)
             answers[index] = answer
             missing -= 1
             if missing == 0 or (enough is not None and enough(answers)):
@@ -710,6 +725,8 @@ class AioDriver:
 
     async def _await_wake(self, wait: AwaitWake) -> Wake | None:
         self._raise_if_closed()
+        if self.queueing and (report := self.queueing.pop(wait.token, None)) is not None:
+            report.queued()
         waiter = self._waiters.get(wait.token)
         if waiter is None:
             waiter = self._waiters[wait.token] = _Waiter()
@@ -764,6 +781,7 @@ class AioDriver:
 
     def spawn_release(self, hold: LeaseRecord) -> None:
         """Release in the background what is not wanted any more; trouble is left to the ttl."""
+        hold.report.released()
         self.spawn(hold.release())
 
     def unwatch(self, hold: LeaseRecord) -> None:

@@ -17,6 +17,7 @@ from holdfast._core.batch import batches
 from holdfast._core.effects import Answer, Call, Effect, Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, Schedule
+from holdfast._drivers.observing import Troubles
 from holdfast._transport.clock import clock
 
 __all__ = ["Renewals"]
@@ -29,6 +30,7 @@ class Driver(typing.Protocol):
     schedule: Schedule
     can_ask: bool
     random: Any
+    troubles: Troubles
 
     def call(self, call: Call) -> Awaitable[Any]: ...
     def _background(self, work: Coroutine[Any, Any, Any]) -> None: ...
@@ -118,6 +120,7 @@ class Renewals:
         try:
             reply = await driver.call(call)
         except RequestFailed as failure:
+            driver.troubles.saw(failure)
             reply = failure
         for renewal, answer in zip(members, answers_of(reply), strict=True):
             renewal.sent_at = sent_at

@@ -18,6 +18,7 @@ from holdfast._core.batch import Batch, batches
 from holdfast._core.effects import Call, CallMany, Command, Effect, Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, Schedule
+from holdfast._drivers.observing import Troubles
 from holdfast._drivers.teller import report
 from holdfast._drivers.worker import Worker
 from holdfast._transport.clock import clock
@@ -42,6 +43,7 @@ class Driver(typing.Protocol):
     schedule: Schedule
     topology: Topology[Node]
     can_ask: bool
+    troubles: Troubles
 
     def chance(self) -> float: ...
     def no_later_than(self, at: float) -> None: ...
@@ -135,7 +137,10 @@ class Renewals:
                 try:
                     reply = self._driver.follow(node, reply, batch.call, sent_at + batch.call.request_timeout_s)
                 except RequestFailed as failure:
+                    self._driver.troubles.saw(failure)
                     reply = failure
+            elif self._driver.troubles:
+                self._driver.troubles.passed(node.name)
             yield batch, reply
 
     def _tell(self, answered: Sequence[tuple[Renewal, Any]], sent_at: float) -> list[Renewal]:

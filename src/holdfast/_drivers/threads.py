@@ -42,6 +42,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, replay
 from holdfast._core.record import LeaseRecord, LeaseState, Order, Schedule
 from holdfast._core.replies import wake_of
+from holdfast._core.report import Report
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import Lines, Turn
@@ -53,6 +54,7 @@ from holdfast._drivers.ending import end as end_clients
 from holdfast._drivers.ending import run_out
 from holdfast._drivers.identity import here
 from holdfast._drivers.many import Dialler, ask_all
+from holdfast._drivers.observing import Reports, Troubles
 from holdfast._drivers.renewer import Renewals
 from holdfast._drivers.reopening import Reopening
 from holdfast._drivers.teller import Teller
@@ -90,8 +92,16 @@ _drivers: weakref.WeakSet[ThreadDriver] = weakref.WeakSet()
 class ThreadDriver:
     """Runs protocols for one client. `channel` is the client's inbox."""
 
-    def __init__(self, topology: Topology[Node], client_id: str, inboxes: str, settings: Settings = DEFAULT) -> None:
+    def __init__(
+        self,
+        topology: Topology[Node],
+        client_id: str,
+        inboxes: str,
+        settings: Settings = DEFAULT,
+        reports: Reports | None = None,
+    ) -> None:
         self.topology = topology
+        self._reports = reports or Reports()
         #: Whether the fast path can be used: where keys move from node to node, the protocol has to follow them.
         self.can_ask = not getattr(topology, "moves", True)
         nodes = topology.nodes()
@@ -135,6 +145,9 @@ class ThreadDriver:
         #: Acquires that have not ended, by token: what has to be given back when the client ends before they do.
         self.asking: dict[str, Any] = {}
         self.contention = Contention(self.settings)
+        #: What is wrong with servers; and who is told when the waiter of a token is queued.
+        self.troubles = Troubles(self._reports)
+        self.queueing: dict[str, Report] = {}
         #: Acquires that wait for each other here; and the threads that do, or are about to.
         self.lines = Lines(self.settings, threading.RLock())
         self.turning: set[int] = set()
@@ -238,6 +251,7 @@ class ThreadDriver:
                     result = clock() if kind is Now else perform[kind](effect, cancel)
                 except RequestFailed as failure:
                     failure.about(effect)
+                    self.troubles.saw(failure)
                     effect = protocol.throw(self._final(failure) if self.closed else failure)
                 except BaseException as interruption:
                     # Whatever ends us is the protocol's to clean up after, and nothing interrupts that.
@@ -283,6 +297,8 @@ class ThreadDriver:
         except BaseException as error:
             return self._resume(first, start(token, timeout_s, True), asked_at, None, error)
         grant = granted(reply, asked_at, clock(), ttl_ms)
+        if self.troubles:
+            self.troubles.passed(self.topology.node_for(first.key, None).name)
         if grant is not None:
             return grant
         contention.saw(first.key)
@@ -323,6 +339,7 @@ class ThreadDriver:
     ) -> R:
         """Run a protocol whose first request was sent at `asked_at`, and ended so."""
         if isinstance(error, RequestFailed):
+            self.troubles.saw(error)
             self._in_trouble(self.topology.node_for(first.key, None), error)
             error = self._final(error) if self.closed else error
         return self.run(replay(protocol, asked_at, reply, error))
@@ -336,8 +353,12 @@ class ThreadDriver:
             call = _within(call, until)  # the table of slots may have been waited for
         try:
             if cancel is None:
-                return node.call(call)
-            return self._abortable(lambda on_wire: node.call(call, on_wire), cancel)
+                reply = node.call(call)
+            else:
+                reply = self._abortable(lambda on_wire: node.call(call, on_wire), cancel)
+            if self.troubles:
+                self.troubles.passed(node.name)
+            return reply
         except RequestFailed as failure:
             return self._elsewhere(node, failure, partial(_call_at, call, until))
 
@@ -421,9 +442,12 @@ class ThreadDriver:
     def _call_many(self, many: CallMany, cancel: Cancel | None) -> list[Answer]:
         nodes = [self.topology.node_for(call.keys[0], call.node) for call in many.calls]
         answers = (self._call_members if self.can_ask else self._call_slots)(many, nodes, cancel)
-        for call, answer in zip(many.calls, answers, strict=True):
+        for call, node, answer in zip(many.calls, nodes, answers, strict=True):
             if isinstance(answer, RequestFailed):
                 answer.about(call)
+                self.troubles.saw(answer)
+            elif answer is not None and self.troubles:
+                self.troubles.passed(node.name)
         return answers
 
     def _call_slots(self, many: CallMany, nodes: Sequence[Node], cancel: Cancel | None) -> list[Answer]:
@@ -530,6 +554,8 @@ class ThreadDriver:
 
     def _await_wake(self, wait: AwaitWake, cancel: Cancel | None) -> Wake | None:
         wakes = self._waiters[wait.token]
+        if self.queueing and (report := self.queueing.pop(wait.token, None)) is not None:
+            report.queued()
         if cancel is None:
             wake = None if self.closed else wakes.get(wait.timeout_s)
             if self.closed:
@@ -699,6 +725,7 @@ class ThreadDriver:
 
     def spawn_release(self, hold: LeaseRecord) -> None:
         """Release in the background what is not wanted any more; trouble is left to the ttl."""
+        hold.report.released()
         self._background.add(_ignoring_trouble(hold.release()))
 
     def renew(self, holds: Sequence[LeaseRecord]) -> None:

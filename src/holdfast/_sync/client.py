@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast._api.outcome import Outcome
     from holdfast._api.overview import Listed
     from holdfast._core.optimistic import Value
+    from holdfast._drivers.observing import Observer
     from holdfast._sync.condition import Condition
     from holdfast._sync.election import Election
     from holdfast._sync.gates import Barrier, CountDownLatch, Event
@@ -73,7 +74,8 @@ class Client:
     used, and its connections are left alone. `namespace`: what keys begin with; None makes the lock's name the
     key itself, as other lock libraries do, so that they exclude ours and the reverse. `tenure`: for how many
     seconds (up to 0.1) its threads hand a lock on among themselves before it goes through the server again; 0:
-    not at all. The other options are the defaults of its locks (`LeaseOptions`).
+    not at all. `observer`: is told what happens to its locks (`Observer`). The other options are the defaults of
+    its locks (`LeaseOptions`).
 
     Talks to no server before the first use. Safe to share between threads, and to keep over a fork: the child
     holds nothing and starts afresh. As a context manager it closes itself, which releases what is still held.
@@ -86,6 +88,7 @@ class Client:
         *,
         namespace: str | None = "holdfast",
         tenure: Duration = 0.0,
+        observer: Observer | None = None,
         _settings: Settings = DEFAULT,
         **options: Unpack[LeaseOptions],
     ) -> None:
@@ -94,7 +97,7 @@ class Client:
         self._options = options_of(options)
         tenure_ms = tenure_ms_of(tenure)
         self._session = Session(
-            redis_client, checked, _settings._replace(tenure_ms=tenure_ms) if tenure_ms else _settings
+            redis_client, checked, _settings._replace(tenure_ms=tenure_ms) if tenure_ms else _settings, observer
         )
 
     @classmethod
@@ -106,6 +109,7 @@ class Client:
         restart_delay: Duration | None = None,
         member_timeout: Duration | None = None,
         namespace: str | None = "holdfast",
+        observer: Observer | None = None,
         **options: Unpack[LeaseOptions],
     ) -> Self:
         """A client whose locks need a majority of independent servers (Redlock).
@@ -122,7 +126,8 @@ class Client:
         have no queue: waiters ask from time to time. Locks are all that a quorum offers: no majority argument holds
         for semaphores and reader sets.
         """
-        return cls(members_of(servers, restart_delay, member_timeout, API), namespace=namespace, **options)
+        members = members_of(servers, restart_delay, member_timeout, API)
+        return cls(members, namespace=namespace, observer=observer, **options)
 
     @property
     def namespace(self) -> str | None:
@@ -490,6 +495,7 @@ def connect(
     *,
     namespace: str | None = "holdfast",
     tenure: Duration = 0.0,
+    observer: Observer | None = None,
     **options: Unpack[LeaseOptions],
 ) -> Client:
     """A client for the servers at `url`.
@@ -501,4 +507,4 @@ def connect(
     Talks to no server before the first use. Raises `ConfigurationError` for a URL that cannot be read.
     """
     given = url if url is not None else os.environ.get("HOLDFAST_URL") or _DEFAULT_URL
-    return Client(client_at(given), namespace=namespace, tenure=tenure, **options)
+    return Client(client_at(given), namespace=namespace, tenure=tenure, observer=observer, **options)

@@ -95,6 +95,7 @@ class Condition(Enterable[Lease]):
             assert isinstance(got, Grant)
             again = lock._make_record(token, got)
             again.on_loss = record.on_loss
+            again.report = record.report
             lease._hold = again
             if record.on_loss is not None:
                 again.on_loss = record.on_loss  # `lost` was asked for just now

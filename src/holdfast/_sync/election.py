@@ -41,6 +41,7 @@ def _is_over(lease: Lease) -> bool:
 class _Leadership(Lock):
     _label = "election"
     _kind = "election"
+    _report_level = 20  # INFO: to lead is news
 
     @staticmethod
     def _keys_of(namespace: str | None, name: str) -> LockKeys:

@@ -81,6 +81,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         turn = None if self._line_key is None or timeout_s == 0 else driver.turn(token, thread)
         got: Grant | Busy
         hold: LeaseRecord | None = None
+        report = session.reports.begin(self._label, self._name, self._report_level)
         release_ask = asks[1] if asks else None
         asking = driver.asking
         try:
@@ -88,6 +89,8 @@ class Acquirable(AcquirableBase, Generic[L]):
                 turn.join(driver.lines, self._line_key)
                 token = turn.token
             asking[token] = self
+            if report.detailed:
+                driver.queueing[token] = report
             if turn is None or turn.first:
                 start = self._ask if turn is None else partial(self._ask_as_owner, turn)
                 got = driver.acquire(asks[0] if asks else None, start, token, timeout_s, self._ttl_ms, cancel)
@@ -97,6 +100,7 @@ class Acquirable(AcquirableBase, Generic[L]):
                 if turn is not None and not turn.over:
                     got.turn = turn
                 hold = self._record(token, got)
+                hold.report = report
                 if turn is not None and hold.turn is None and not turn.over:
                     driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
                 if got.stray or got.more is PLAIN or token[-1] == MARK:
@@ -108,9 +112,13 @@ class Acquirable(AcquirableBase, Generic[L]):
         except RequestFailed as failure:
             if isinstance(failure, NotAcked):
                 failure.name, failure.label = self._name, self._label
-            raise session.public(failure) from None
+            public = session.public(failure)
+            report.failed(public)
+            raise public from None
         except Cancelled:
-            raise AcquireCancelled(self._name, self._label) from None
+            cancelled = AcquireCancelled(self._name, self._label)
+            report.failed(cancelled)
+            raise cancelled from None
         except BaseException as error:
             # Somewhere before the caller got it: it is given back here or not at all.
             if hold is not None and driver.finish(hold):
@@ -121,14 +129,18 @@ class Acquirable(AcquirableBase, Generic[L]):
                 driver.spawn(left(turn, self._give_back))
             if hold is None or hold.turn is None:
                 driver.spawn(self._give_back(token))
+            report.failed(error)
             if type(error) is LeaseLost:
                 raise LeaseLost(self._name, error.reason, self._label) from None
             raise
         finally:
             asking.pop(token, None)
+            if report.detailed:
+                driver.queueing.pop(token, None)
             if turn is not None:
                 driver.turning.discard(thread)
         assert isinstance(got, Busy)
+        report.busy()
         raise AcquireTimeout(self._name, got.waited_s, got.holder, kind=self._label)
 
     def _granted(
@@ -150,6 +162,8 @@ class Acquirable(AcquirableBase, Generic[L]):
         driver.watch(hold)
         if hook.observer is not None:
             hook.observer.granted(hold)
+        if hold.report.detailed:
+            hold.report.acquired(hold)
         return lease  # type: ignore[no-any-return]
 
 

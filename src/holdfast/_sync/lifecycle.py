@@ -22,6 +22,7 @@ from holdfast._drivers.closing import close_later, left_open
 from holdfast._drivers.ending import end
 from holdfast._drivers.identity import has_ended
 from holdfast._drivers.last_words import at_end
+from holdfast._drivers.observing import Reports
 from holdfast._drivers.threads import ThreadDriver
 from holdfast._transport.plain import address_of_url
 
@@ -41,13 +42,13 @@ def client_at(url: str) -> Any:
 class Session(SessionBase):
     """What the locks of one client know of it."""
 
-    def __init__(self, redis_client: Any, namespace: str | None, settings: Settings) -> None:
+    def __init__(self, redis_client: Any, namespace: str | None, settings: Settings, observer: Any = None) -> None:
         topology = threads_topology(redis_client)
         settings = settings_for(redis_client, settings)
         #: Whether keys move from node to node.
         self.moves: bool = getattr(topology, "moves", True)
-        super().__init__(redis_client, topology.nodes(), namespace, settings)
-        self.driver = ThreadDriver(topology, os.urandom(12).hex(), inbox_prefix(namespace), settings)
+        super().__init__(redis_client, topology.nodes(), namespace, settings, Reports(observer))
+        self.driver = ThreadDriver(topology, os.urandom(12).hex(), inbox_prefix(namespace), settings, self.reports)
         self.introduce_at = float("-inf")
         self.finalizer = weakref.finalize(self, close_later, self.driver)
         self.finalizer.atexit = False  # ours runs earlier, for all clients

@@ -205,6 +205,7 @@ class Lock(Leasable[Lease]):
         if not held or record.check_expired(clock()):
             raise LeaseLost(self._name, "taken")
         record.lasts(held)
+        record.report = self._session.reports.adopt(record)
         driver = self._session.driver
         owners = tuple([(kind, driver.here.number) for kind in self._owned_as])
         return self._granted(driver, record, owners, frame.f_code, frame.f_lasti, None)

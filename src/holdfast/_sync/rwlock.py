@@ -75,6 +75,7 @@ class WriteLease(Lease):
             if not self._driver.finish(record):
                 raise self._ended("downgrade()")
             self._session.disown(self)
+            record.report.released()
             side = _Downgrade(self._session, record)
             return side._acquire(None, None, sys._getframe(1))
         except BaseException:
