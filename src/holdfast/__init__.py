@@ -13,6 +13,7 @@ TYPE_CHECKING = False  # that of typing, which takes longer to import than all o
 if TYPE_CHECKING:
     from typing import Any
 
+    from holdfast._api.breaking import Asked, Broken
     from holdfast._api.changes import Change
     from holdfast._api.holder import Holder, LockStatus, RWLockStatus, SemaphoreStatus
     from holdfast._api.options import LeaseOptions
@@ -60,7 +61,9 @@ __all__ = [
     "AcquireCancelled",
     "AcquireTimeout",
     "AlreadyHeld",
+    "Asked",
     "Barrier",
+    "Broken",
     "BrokenBarrierError",
     "Cancel",
     "CannotStartThread",
@@ -118,6 +121,7 @@ __version__ = "0.1.0"
 #: Where public names live. Imported when first asked for: `holdfast run` stands in front of cron jobs, and a program
 #: that uses locks alone need not pay for the whole family (and asyncio) at its start.
 _HOMES = {
+    "_api.breaking": ("Asked", "Broken"),
     "_api.changes": ("Change",),
     "_api.holder": ("Holder", "LockStatus", "RWLockStatus", "SemaphoreStatus"),
     "_api.outcome": ("Outcome",),

@@ -7,6 +7,7 @@ async with locks.lock("orders:42", ttl=30) as lease:
     await write(row, fence=lease.fencing_token)
 """
 
+from holdfast._api.breaking import Asked, Broken
 from holdfast._api.changes import Change
 from holdfast._api.holder import Holder, LockStatus, RWLockStatus, SemaphoreStatus
 from holdfast._api.options import LeaseOptions
@@ -53,7 +54,9 @@ __all__ = [
     "AcquireCancelled",
     "AcquireTimeout",
     "AlreadyHeld",
+    "Asked",
     "Barrier",
+    "Broken",
     "BrokenBarrierError",
     "CannotStartThread",
     "Change",

@@ -192,6 +192,14 @@ def _overview(world: World) -> Drawn:
     return keys, (16, *kinds)
 
 
+def _tell(world: World) -> Drawn:
+    """To any holder of any kind; some of the notes stay."""
+    base, many = world.base(), world.rng.choice(("holders", "readers"))
+    token = world.weighted() if many == "holders" else world.reader()
+    keys = [base, f"{base}:{many}", f"{base}:upgraded", f"{base}:broken:{token}"]
+    return keys, (token, world.inboxes, world.one_of("break", "want", ""), "them: why", world.one_of(0, 90_000))
+
+
 def _sem_inspect(world: World) -> Drawn:
     return _sem_keys(world), ()
 
@@ -377,6 +385,7 @@ GENERATORS: dict[str, Callable[[World], Drawn]] = {
     "sem_inspect": _sem_inspect,
     "sem_release": _sem_release,
     "sem_renew": _sem_renew,
+    "tell": _tell,
     "sem_resize": _sem_resize,
     "set_if": _set_if,
 }

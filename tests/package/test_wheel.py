@@ -15,7 +15,7 @@ from holdfast._lua import SCRIPTS
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Lines of Python and Lua that the wheel may have. Lower it when something leaves; what raises it has to be worth it.
-MOST_LINES = 36_700
+MOST_LINES = 37_300
 #: What a build may take on a busy machine, s.
 BUILD_S = 100.0
 

@@ -8,7 +8,7 @@ import sys
 
 from holdfast._core.tokens import client_of, is_ours
 
-__all__ = ["CLIENT_INFO_MS", "client_id_of", "client_key", "introduction"]
+__all__ = ["CLIENT_INFO_MS", "client_id_of", "client_key", "introduction", "who_we_are"]
 
 #: How long a client's description stays on the server, ms; it is written again at half of that.
 CLIENT_INFO_MS = 86_400_000
@@ -23,7 +23,12 @@ def introduction(now_s: float) -> str:
     """What a client says of itself: JSON."""
     import json
 
-    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "program": _program(), "since": now_s})
+    return json.dumps({**who_we_are(), "since": now_s})
+
+
+def who_we_are() -> dict[str, str | int]:
+    """Where this process runs, and what it is called."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "program": _program()}
 
 
 def _program() -> str:

@@ -34,9 +34,11 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from holdfast._api.breaking import Asked, Broken
     from holdfast._api.changes import Change
+    from holdfast._api.holder import Holder
     from holdfast._api.outcome import Outcome
-    from holdfast._api.overview import Listed
+    from holdfast._api.overview import Kind, Listed
     from holdfast._async.condition import Condition
     from holdfast._async.election import Election
     from holdfast._async.gates import Barrier, CountDownLatch, Event
@@ -319,6 +321,50 @@ class Client:
         if poll_s is None or poll_s < _POLL_LEAST_S:
             raise ConfigurationError("poll", poll, f"{_POLL_LEAST_S} seconds or more")
         return watch_lock(self._session, check_name(name), poll_s)
+
+    async def break_(
+        self,
+        name: str,
+        *,
+        kind: Kind | None = None,
+        holder: Holder | str | int | None = None,
+        reason: str = "",
+        grace: Duration = 0.5,
+    ) -> Broken:
+        """Take `name` away from who holds it: that lease is lost at once, and the next waiter gets the lock.
+
+            if not await locks.break_("orders:42", reason="stuck since noon"):
+                print("it is free")
+
+        Its holder is told, by which program and why (`LeaseLost.reason`), and has `grace` seconds to let go, which it
+        does by itself, in some ms; so it has ended before the next one begins. One that does not answer (stopped, cut
+        off, dead) is released on its behalf then, and may go on until it looks at its lease: for that there are fencing
+        tokens.
+
+        `kind`: "lock", "rwlock", "semaphore" or "election", if more than one is held under that name. `holder`: the one
+        that was shown, as a `Holder`, its token or its fencing token: if another one holds it by now, nothing is done.
+        None: all that hold it when it is looked at: every reader and holder of permits, 100 at most. Of a multilock,
+        name one lock: its holder loses all of them. Threads that hand a lock on within their process (`tenure`) are one
+        holder.
+
+        May be repeated. Raises the server's errors; not over a quorum.
+        """
+        self._not_over_quorum("break_")
+        from holdfast._async.breaking import break_
+
+        return await break_(self._session, check_name(name), kind, holder, reason, grace)
+
+    async def ask(
+        self, name: str, *, kind: Kind | None = None, holder: Holder | str | int | None = None, reason: str = ""
+    ) -> Asked:
+        """Ask who holds `name` to let go soon: sets `lease.wanted` there, and calls what `on_wanted` was given.
+
+        What follows from that is for the holder to decide. The arguments are those of `break_`.
+        """
+        self._not_over_quorum("ask")
+        from holdfast._async.breaking import ask
+
+        return await ask(self._session, check_name(name), kind, holder, reason)
 
     def optimistic(self, *keys: str, attempts: int = 50) -> Optimistic:
         """Change `keys` (of the server, as they are; in a Cluster of one slot) without a lock; see `Optimistic`."""

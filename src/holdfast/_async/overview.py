@@ -15,7 +15,7 @@ from holdfast._core.overview import KINDS, Seen, Walk, look_at
 # sync-add: from holdfast._transport.waits import Flag
 from holdfast.errors import ConfigurationError
 
-__all__ = ["list_locks", "watch_lock"]
+__all__ = ["described", "list_locks", "watch_lock"]
 
 #: How many holders and waiters of a lock are named: in a list, and of one that is watched.
 _NAMED_MAX = 16
@@ -32,7 +32,7 @@ async def list_locks(session: Session, pattern: str) -> AsyncIterator[Listed]:
         while more:
             page, more = await session.run(walk.page(node))
             for seen in page:
-                yield listed(seen, await _described(session, seen))
+                yield listed(seen, await described(session, seen))
         node += 1
         if node >= session.masters():
             return
@@ -46,7 +46,7 @@ async def watch_lock(session: Session, name: str, every_s: float) -> AsyncIterat
     # sync-add: pause = Flag()
     while True:
         for number, seen in enumerate(await session.run(look_at(namespace, names, _WATCHED_MAX, session.settings))):
-            after = listed(seen, await _described(session, seen))
+            after = listed(seen, await described(session, seen))
             # sync: yield from changes(before.get(number), after)
             for change in changes(before.get(number), after):
                 # sync-drop
@@ -62,7 +62,7 @@ def _namespace(session: Session) -> str:
     return session.namespace
 
 
-async def _described(session: Session, seen: Seen) -> dict[str, bytes | None]:
+async def described(session: Session, seen: Seen) -> dict[str, bytes | None]:
     """What the clients behind its tokens say of themselves; once it is known it is not asked for again."""
     found = {}
     for token, _ in (*seen.holders, *seen.waiters):

@@ -132,20 +132,29 @@ class CallMany(Effect[list[Answer]]):
 
 
 class Wake:
-    """What reached a waiter: `kind` is GRANT, or ASK: look for yourself. Never a proof.
+    """What reached a waiter: `kind` is GRANT, or ASK: look for yourself. Never a proof. Or a holder: BREAK, or WANT.
 
     Of a GRANT: its `fence`, and for how long the token was written, `claim_ms`; 0 where the message does not say.
+    Of the last two: `text`, who says so and why.
     """
 
-    __slots__ = ("claim_ms", "fence", "kind")
+    __slots__ = ("claim_ms", "fence", "kind", "text")
 
     GRANT = "grant"
     ASK = "ask"
+    BREAK = "break"
+    WANT = "want"
 
-    def __init__(self, kind: str, fence: int = 0, claim_ms: int = 0) -> None:
+    def __init__(self, kind: str, fence: int = 0, claim_ms: int = 0, *, text: str = "") -> None:
         self.kind = kind
         self.fence = fence
         self.claim_ms = claim_ms
+        self.text = text
+
+    @property
+    def is_for_holder(self) -> bool:
+        """Whether it is for who holds, and not for who waits."""
+        return self.kind is Wake.BREAK or self.kind is Wake.WANT
 
     def __repr__(self) -> str:
         return f"Wake({self.kind!r}, {self.fence}, {self.claim_ms})"

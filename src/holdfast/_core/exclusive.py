@@ -31,12 +31,14 @@ class Exclusive:
     `renews`: as `Acquisition.renews`.
     """
 
-    __slots__ = ("keys", "renews", "settings", "sync")
+    __slots__ = ("keys", "places", "renews", "settings", "sync")
 
     listens = True
 
     def __init__(self, keys: LockKeys, settings: Settings, sync: Sync = None) -> None:
         self.keys = keys
+        #: As `Acquisition.places`.
+        self.places: tuple[LockKeys, ...] = (keys,) if self.listens else ()
         self.renews = False
         self.settings = settings
         self.sync = sync
@@ -153,6 +155,7 @@ class OneServer(Exclusive):
             grant.until if before is None else before.deadline,
         )
         hold.turn = turn
+        hold.places = self.places
         if before is not None:
             hold.go_on_from(before)
         if hold.short_s:
@@ -189,6 +192,7 @@ class _LockRecord(LeaseRecord):
         self._exclusive = exclusive
         name = exclusive.keys.name
         super().__init__(name, token, grant.fence, ttl_ms, grant.sent_at, None, None)
+        self.places = exclusive.places
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("extension", "release"):

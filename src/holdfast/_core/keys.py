@@ -26,7 +26,7 @@ _SPECIAL = re.compile("[:%}]")
 #: Slots of a Cluster.
 SLOTS = 16_384
 #: Names that are the other keys of another name, without a namespace. See `_beside`.
-_KINDS = "done|fence|fenced|queue|gone|order|readers|upgraded|cond|sem|leader|event|latch|barrier"
+_KINDS = "done|fence|fenced|queue|gone|order|broken|readers|upgraded|cond|sem|leader|event|latch|barrier"
 _SIDE_KEY = re.compile(rf"(\{{[^}}]*\}}|.*\}}.*%c?):({_KINDS})(:.*)?", re.DOTALL)
 
 
@@ -56,6 +56,10 @@ class LockKeys:
     def order_of(self, token: str) -> str:
         """Where the order of a lease's extensions is kept: one lease's, since many may hold at once."""
         return f"{self.base}:order:{token}"
+
+    def note_of(self, token: str) -> str:
+        """Where it stands who has broken a lease, and why."""
+        return f"{self.base}:broken:{token}"
 
     def more(self, *kinds: str) -> tuple[str, ...]:
         """`all`, and further keys behind them."""

@@ -41,7 +41,7 @@ def group(all_keys: Sequence[LockKeys], together: bool) -> list[list[LockKeys]]:
 class MultiTurn(Acquisition):
     """The turn to hold all locks of one slot."""
 
-    __slots__ = ("inboxes", "keys", "order_key")
+    __slots__ = ("all_keys", "inboxes", "keys", "order_key")
 
     #: It is for the first that was busy.
     pushed_whole = False
@@ -55,9 +55,13 @@ class MultiTurn(Acquisition):
         sync: Sync = None,
     ) -> None:
         super().__init__(token, ttl_ms, all_keys[0].lock, settings, sync)
+        self.all_keys = tuple(all_keys)
         self.keys = tuple(key for keys in all_keys for key in keys.all)
         self.order_key = all_keys[0].order_of(token)
         self.inboxes = all_keys[0].inboxes
+
+    def places(self) -> tuple[LockKeys, ...]:
+        return self.all_keys
 
     def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
         settings, ttl_ms = self.settings, self.ttl_ms
@@ -220,6 +224,7 @@ def hold(turns: Sequence[MultiTurn], name: str, grant: Grant) -> LeaseRecord:
     extend, let_go = partial(renew, turns), partial(release, turns)
     held = LeaseRecord(name, first.token, grant.fence, first.ttl_ms, grant.sent_at, extend, let_go)
     held.stray = grant.stray
+    held.places = tuple(keys for acquisition in turns for keys in acquisition.all_keys)
     return held
 
 

@@ -100,6 +100,9 @@ class LockTurn(Acquisition):
     def name(self) -> str:
         return self.keys.name
 
+    def places(self) -> tuple[LockKeys, ...]:
+        return (self.keys,)
+
     def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
         keys, ttl_ms, settings = self.keys, self.ttl_ms, self.settings
         return Call(

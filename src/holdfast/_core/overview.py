@@ -21,7 +21,7 @@ from holdfast._core.replies import SCANNED
 from holdfast._core.settings import Settings
 from holdfast._core.waiting import once_more
 
-__all__ = ["KINDS", "Seen", "Walk", "look_at"]
+__all__ = ["KINDS", "Seen", "Walk", "keys_of", "look_at"]
 
 #: Keys that one SCAN goes over, and names that one call looks at, at most: about 0.1 ms of the server's each.
 SCAN_COUNT = 200
@@ -90,21 +90,21 @@ class Walk:
         return (_KIND_OF[found[2]], name) if fnmatchcase(name, self._pattern) else None
 
 
-async def look_at(namespace: str, names: Sequence[tuple[str, str]], most: int, settings: Settings) -> list[Seen]:
+async def look_at(namespace: str | None, names: Sequence[tuple[str, str]], most: int, settings: Settings) -> list[Seen]:
     """What lies under each of these (kind, name), by one call: a few, and in a Cluster of one slot."""
     keys: list[str] = []
     for kind, name in names:
-        keys += _keys_of(kind, lock_keys(namespace, name))
+        base = lock_keys(namespace, name)
+        keys += keys_of(kind, base if kind == "lock" else base.part(KINDS[kind][1:]))
     args: tuple[str | int, ...] = (most, *(kind for kind, _ in names))
     reply: Reply = await once_more(Call("overview", keys, args, settings.request_timeout_s))
     return [_seen(kind, name, row, reply[0]) for (kind, name), row in zip(names, reply[1:], strict=True)]
 
 
-def _keys_of(kind: str, keys: LockKeys) -> tuple[str, ...]:
-    if kind != "lock":
-        keys = keys.part(KINDS[kind][1:])
-    many = "holders" if kind == "semaphore" else "readers"
-    return (keys.lock, keys.fence, keys.queue, *keys.more(many, "upgraded")[-2:])
+def keys_of(kind: str, keys: LockKeys) -> tuple[str, str, str, str, str]:
+    """What the scripts that look at any kind want to have: its own keys, and the two of many holders."""
+    many, upgraded = keys.more("holders" if kind == "semaphore" else "readers", "upgraded")[-2:]
+    return (keys.lock, keys.fence, keys.queue, many, upgraded)
 
 
 def _seen(kind: str, name: str, row: Reply, now_us: int) -> Seen:

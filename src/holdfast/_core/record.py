@@ -24,12 +24,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from holdfast._core.effects import Protocol
+from holdfast._core.effects import Command, Protocol
+from holdfast._core.failure import RequestFailed
+from holdfast._core.keys import LockKeys
+from holdfast._core.replies import MAYBE
 from holdfast._core.report import SILENT, Report
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.validity import deadline as deadline_of
+from holdfast.errors import shown
 
-__all__ = ["RENEWAL", "LeaseRecord", "LeaseState", "Order", "Schedule"]
+__all__ = ["RENEWAL", "LeaseRecord", "LeaseState", "Order", "Schedule", "broken_by", "note_for"]
 
 
 class LeaseState(enum.Enum):
@@ -69,6 +73,9 @@ _NO_TTL_MS = 1 << 62
 #: A server's clock that was set back by less than this is not worth a request.
 _CLOCK_SLACK_MS = 1_000
 
+#: How long it may take to find out why a lease was lost, s.
+_NOTE_PATIENCE_S = 1.0
+
 #: A renewal of a lease that was never extended.
 RENEWAL = Order()
 #: Plans that are left for the heap's owner without waking it.
@@ -106,7 +113,9 @@ class LeaseRecord:
         "next_at",
         "on_loss",
         "on_suspect",
+        "on_wanted",
         "overlong",
+        "places",
         "reason",
         "release",
         "renew_from",
@@ -118,6 +127,7 @@ class LeaseRecord:
         "token",
         "ttl_ms",
         "unended",
+        "wanted_by",
     )
 
     #: Of a lease that its client may hand on: see `tenure.py`.
@@ -169,6 +179,10 @@ class LeaseRecord:
         self.report: Report = SILENT
         self.on_loss: Callable[[str], None] | None = None
         self.on_suspect: Callable[[], None] | None = None
+        #: As `Acquisition.places`; who asks for it, and why; and what is called when it is asked for first.
+        self.places: tuple[LockKeys, ...] = ()
+        self.wanted_by: str | None = None
+        self.on_wanted: Callable[[str], None] | None = None
 
     def go_on_from(self, before: LeaseRecord) -> None:
         """It stands on what that lease of the same client stood on: its renewal is due when that one's was."""
@@ -290,8 +304,19 @@ class LeaseRecord:
         """The protocol that renews it."""
         if self.overlong:
             self.overlong = False
-            return self.extension(ttl_ms, self._order(ttl_ms, shortens=True))
-        return self.extension(ttl_ms, Order(self.extensions)) if self.extensions else self.extension(ttl_ms)
+            asked = self.extension(ttl_ms, self._order(ttl_ms, shortens=True))
+        else:
+            asked = self.extension(ttl_ms, Order(self.extensions)) if self.extensions else self.extension(ttl_ms)
+        return self.or_why(asked)
+
+    async def or_why(self, asked: Protocol[int]) -> int:
+        """What that says; where it is not held any more because it was broken, it is lost for that reason."""
+        held = await asked
+        if not held and self.places:
+            note = await note_for(self)
+            if note is not None:
+                self.lose(broken_by(note))
+        return held
 
     def lasts(self, ms: int) -> None:
         """The server says how long it keeps it, where that is longer than it was asked for now.
@@ -350,6 +375,13 @@ class LeaseRecord:
         self._become(_HELD)
         return not self.check_expired(now)
 
+    def is_wanted(self, by: str) -> None:
+        """Another client asks for it."""
+        if self.wanted_by is None:
+            self.wanted_by = by
+        if self.on_wanted is not None:
+            self.on_wanted(self.wanted_by)
+
     def suspect(self) -> None:
         """A renewal failed."""
         if self.state is _HELD:
@@ -357,6 +389,24 @@ class LeaseRecord:
             self.report.suspect(self)
             if self.on_suspect is not None:
                 self.on_suspect()
+
+
+async def note_for(hold: LeaseRecord) -> str | None:
+    """Who has broken it, and why; None where that is not known."""
+    for keys in hold.places:
+        key = keys.note_of(hold.token)
+        try:
+            found = await Command(("GET", key), _NOTE_PATIENCE_S, key=key, fits=MAYBE)
+        except RequestFailed:
+            return None
+        if found is not None:
+            return str(found, "utf-8", "replace")
+    return None
+
+
+def broken_by(text: str) -> str:
+    """The reason of a loss. `text` comes from another program."""
+    return f"broken by {shown(text, 400)}"
 
 
 class Schedule:
@@ -372,9 +422,14 @@ class Schedule:
         "_planned",
         "_sequence",
         "_settings",
+        "look_s",
+        "outlived",
     )
 
     def __init__(self, settings: Settings = DEFAULT) -> None:
+        #: Holds are noted in `outlived` that were held for that long when they are planned first.
+        self.look_s = float("inf")
+        self.outlived: list[LeaseRecord] = []
         self._heap: list[tuple[float, int, LeaseRecord]] = []
         self._live: dict[int, LeaseRecord] = {}
         self._new: dict[int, LeaseRecord] = {}  # their `next_at` is a random number, for their first plan
@@ -400,11 +455,7 @@ class Schedule:
         """Watch a hold; returns when it needs attention first. `jitter` is a random number in [0, 1)."""
         self._new[id(hold)] = hold
         hold.next_at = jitter
-        at = hold.held_since + hold.ttl_ms * self._plan_s_per_ms
-        if hold.short_s:
-            at = self._renew_at(hold, 1.0)
-        if hold.deadline < at:
-            at = hold.deadline
+        at = self._first_at(hold)
         try:
             if at < self._plan_at[0]:
                 heapq.heappush(self._plan_at, at)
@@ -412,21 +463,40 @@ class Schedule:
             heapq.heappush(self._plan_at, at)
         return at
 
-    def _plan_new(self) -> None:
+    def _first_at(self, hold: LeaseRecord) -> float:
+        at = hold.held_since + hold.ttl_ms * self._plan_s_per_ms
+        if hold.short_s:
+            at = self._renew_at(hold, 1.0)
+        if hold.held_since + self.look_s < at:
+            at = hold.held_since + self.look_s
+        return at if at < hold.deadline else hold.deadline
+
+    def _plan_new(self, now: float) -> None:
         # A thread that adds one from now on sees no time that would be soon enough.
         self._plan_at.clear()
         new = self._new
+        young: list[LeaseRecord] = []
         while new:
             try:
                 key, hold = new.popitem()
             except KeyError:
                 break  # removed by another thread
+            if now < hold.held_since + self.look_s == self._first_at(hold):
+                young.append(hold)
+                continue
+            self.outlived.append(hold)
             jitter = hold.next_at
             self._live[key] = hold
             if hold.alive:
                 self._plan(hold, self._renew_at(hold, jitter))
             else:
                 self._live.pop(key, None)  # released while it was in neither
+        for hold in young:
+            new[id(hold)] = hold
+            if not hold.alive:
+                new.pop(id(hold), None)
+        if young:
+            heapq.heappush(self._plan_at, now + self.look_s / 4)  # not at each one's own time: there may be thousands
 
     def remove(self, hold: LeaseRecord) -> None:
         """Watch it no more."""
@@ -462,7 +532,7 @@ class Schedule:
         """
         to_renew: list[LeaseRecord] = []
         if self._plan_at and self._plan_at[0] <= now:
-            self._plan_new()
+            self._plan_new(now)
         self._tidy()
         heap, live = self._heap, self._live
         while heap:

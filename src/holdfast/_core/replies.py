@@ -110,7 +110,7 @@ def _each(reply: Reply) -> bool:
     return type(reply) is list and all(type(number) is int and number >= 0 for number in reply)
 
 
-_RELEASED, _TO_1 = _number(-1, 3), _number(0, 1)
+_RELEASED, _TO_1, _TOLD = _number(-1, 3), _number(0, 1), _number(0, 2)
 
 #: By the name of the script.
 FITS: dict[str, Fits] = {
@@ -136,6 +136,7 @@ FITS: dict[str, Fits] = {
     "renew_many": lambda reply: type(reply) is list and all(type(answer) is int and answer >= -1 for answer in reply),
     "raise_fence": _TO_1,
     "set_if": _TO_1,
+    "tell": _TOLD,
     "rw_downgrade": _forms((1, _I), (0,)),
     "gate_move": _forms((1, _I), (1, _I, _I), (-2, _I)),
     "barrier_move": _forms((1, _I, _I, _I), (-3, _I)),
@@ -216,6 +217,7 @@ _GRANTING = "[1, token, …], [0, ms, holder, place, arrival] or [-1]"
 _EXPECTED: dict[object, str] = {
     _RELEASED: "-1 to 3",
     _TO_1: "0 or 1",
+    _TOLD: "0 to 2",
     FITS["inspect"]: "[holder, ms, token, waiters]",
     FITS["rw_inspect"]: "[holder, ms, readers, waiters, token]",
     FITS["sem_inspect"]: "six integers",
@@ -425,7 +427,8 @@ def _is_decimal(text: str) -> bool:
 def wake_of(reply: Reply, channel: str) -> tuple[str, Wake] | None:
     """Whom a message of the inbox is for, and what it says: None where it is not a message.
 
-    `grant TOKEN FENCE CLAIM_MS` or `ask TOKEN`. Any client may publish there: what cannot be read asks to look.
+    `grant TOKEN FENCE CLAIM_MS` or `ask TOKEN`; for holders `break TOKEN TEXT` or `want TOKEN TEXT`. Any client may
+    publish there: what cannot be read asks to look.
     """
     if not (isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message" and reply[1] == channel.encode()):
         return None
@@ -433,6 +436,8 @@ def wake_of(reply: Reply, channel: str) -> tuple[str, Wake] | None:
         return None
     kind, _, rest = reply[2].decode("utf-8", "replace").partition(" ")
     token, _, numbers = rest.partition(" ")
+    if kind in (Wake.BREAK, Wake.WANT):
+        return token, Wake(Wake.BREAK if kind == Wake.BREAK else Wake.WANT, text=numbers)
     fence, _, claim_ms = numbers.partition(" ")
     if kind == "grant" and _is_decimal(fence):
         return token, Wake(Wake.GRANT, int(fence), int(claim_ms) if _is_decimal(claim_ms) else 0)

@@ -25,7 +25,17 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, Grant, granted, once_more, request_timeout_for
 from holdfast.errors import LeaseLost, UpgradeRefused
 
-__all__ = ["READER", "WRITER", "RWHold", "RWTurn", "become_reader", "downgrade", "inspect", "upgrade_token"]
+__all__ = [
+    "READER",
+    "WRITER",
+    "RWHold",
+    "RWTurn",
+    "become_reader",
+    "downgrade",
+    "inspect",
+    "reader_beneath",
+    "upgrade_token",
+]
 
 #: What the owner in a token begins with.
 READER = "r."
@@ -37,6 +47,7 @@ _NO_READER, _UPGRADED_BY_ANOTHER = -2, -3
 _MORE = ("readers", "upgraded")
 
 _READER_TOKEN = re.compile(r"([^:]*:)r(\..*)")
+_UPGRADE_TOKEN = re.compile(r"([^:]*:)u[0-9]+(\..*)")
 
 
 def upgrade_token(reader: str, number: int) -> str:
@@ -45,6 +56,12 @@ def upgrade_token(reader: str, number: int) -> str:
     if found is None:
         raise ValueError(f"{reader!r} is not a reader's token")
     return f"{found[1]}u{number}{found[2]}"
+
+
+def reader_beneath(token: str) -> str | None:
+    """The reader that has become the writer by this token; None where it is no upgrade's."""
+    found = _UPGRADE_TOKEN.fullmatch(token)
+    return f"{found[1]}r{found[2]}" if found is not None else None
 
 
 class RWHold(LeaseRecord):
@@ -76,6 +93,9 @@ class RWTurn(Acquisition):
     @property
     def name(self) -> str:
         return self.keys.name
+
+    def places(self) -> tuple[LockKeys, ...]:
+        return (self.keys,)
 
     def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
         settings, ttl_ms = self.settings, self.ttl_ms

@@ -52,6 +52,9 @@ class SemaphoreTurn(Acquisition):
     def name(self) -> str:
         return self.keys.name
 
+    def places(self) -> tuple[LockKeys, ...]:
+        return (self.keys,)
+
     def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
         settings, ttl_ms = self.settings, self.ttl_ms
         return Call(

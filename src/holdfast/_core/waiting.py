@@ -38,6 +38,7 @@ from holdfast._core.effects import (
     Wake,
 )
 from holdfast._core.failure import RequestFailed
+from holdfast._core.keys import LockKeys
 from holdfast._core.record import RENEWAL, LeaseRecord, Order
 from holdfast._core.replicas import NotAcked, Replicas, Sync, SyncTail, judge, tail_of
 from holdfast._core.replies import Refusal, Taken, refusal_of, taken_of
@@ -160,6 +161,10 @@ class Acquisition:
         """What it is called in errors."""
         return self.key
 
+    def places(self) -> tuple[LockKeys, ...]:
+        """The keys by whose servers a holder hears what concerns its lease."""
+        return ()
+
     def tail(self) -> SyncTail | None:
         """What to send behind a request that grants or extends. May raise `RequestFailed`."""
         return None if self.sync is None else tail_of(self.sync, self.ttl_ms)
@@ -207,6 +212,7 @@ class Acquisition:
             grant.until,
         )
         hold.stray = grant.stray
+        hold.places = self.places()
         return hold
 
     def release(self) -> Protocol[bool]:

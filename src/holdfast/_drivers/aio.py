@@ -44,6 +44,7 @@ from holdfast._core.effects import (
 )
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, begin, replay
+from holdfast._core.hearing import Ears
 from holdfast._core.record import LeaseRecord, Order, Schedule
 from holdfast._core.replies import COUNT, DONE, FITS, MAYBE, wake_of
 from holdfast._core.report import Report
@@ -182,6 +183,7 @@ class AioDriver:
         #: Whether the fast path can be used: where keys move from node to node, the protocol has to follow them.
         self.can_ask = not self._moves
         #: A Cluster of which nothing is known yet.
+        self.ears = Ears(self, self._only is not None)
         self._unread: AioCluster | None = topology if isinstance(topology, AioCluster) else None
         self._fails_over: bool = getattr(topology, "fails_over", False)
         self._waiters: dict[str, _Waiter] = {}
@@ -706,6 +708,8 @@ class AioDriver:
         """The waiters look for themselves, and open it again."""
         self._reopening[inbox.node].broke(clock())
         self._ask_all_waiters()
+        if not self.closed:
+            self.ears.deaf(clock())
 
     def _ask_all_waiters(self) -> None:
         for waiter in tuple(self._waiters.values()):
@@ -714,6 +718,9 @@ class AioDriver:
     def _deliver(self, reply: Reply) -> None:
         """What came in the inbox. Without a waiter: the one that left has sent the give-back."""
         wake = wake_of(reply, self.channel)
+        if wake is not None and wake[1].is_for_holder:
+            self.ears.told(*wake)
+            return
         waiter = self._waiters.get(wake[0]) if wake is not None else None
         if wake is not None and waiter is not None:
             waiter.wake(wake[1])
@@ -722,6 +729,15 @@ class AioDriver:
         """Whether the inbox at the key's server is open, so that a first request may queue."""
         inbox = self._node_for(key, None).inbox
         return inbox is not None and inbox.open
+
+    def hears_at(self, key: str) -> Node | None:
+        """The node at which an inbox is missing to hear of that key."""
+        node = self._node_for(key, None)
+        return None if node.inbox is not None and node.inbox.open else node
+
+    def has_told(self, hold: LeaseRecord) -> bool:
+        """Whether the blocks under it have ended, and callbacks."""
+        return hold not in self.bodies.values() and not self._callbacks
 
     async def _await_wake(self, wait: AwaitWake) -> Wake | None:
         self._raise_if_closed()
@@ -845,6 +861,7 @@ class AioDriver:
         now = clock()
         try:
             self._renewals.start(self.schedule.due(now), now)
+            self.ears.look(now)
         finally:
             self._rearm()
 

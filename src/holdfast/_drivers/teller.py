@@ -74,6 +74,11 @@ class Teller:
         return self._spare is None or not self._spare.is_alive()
 
     @property
+    def busy(self) -> bool:
+        """Whether some have not returned."""
+        return bool(self._untold)
+
+    @property
     def telling(self) -> bool:
         """Whether this thread is one that tells."""
         return threading.get_ident() in self._telling

@@ -40,6 +40,7 @@ from holdfast._core.effects import (
 )
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, replay
+from holdfast._core.hearing import Ears
 from holdfast._core.record import LeaseRecord, LeaseState, Order, Schedule
 from holdfast._core.replies import wake_of
 from holdfast._core.report import Report
@@ -160,6 +161,7 @@ class ThreadDriver:
         #: For what reads and changes times. Reentrant: a signal handler may extend what its thread is extending.
         self.lock = threading.RLock()
         self.schedule = Schedule(self.settings)
+        self.ears = Ears(self, self._only is not None)
         self._waiters: dict[str, Mailbox[Wake | None]] = {}
         self._inbox_locks: dict[Node, Any] = {}
         self._inbox_of: dict[Node, Wire] = {}
@@ -614,6 +616,8 @@ class ThreadDriver:
             self._inbox_locks.pop(node, None)
             self._reopening.pop(node, None)
         self._ask_all_waiters()
+        if not self.closed:
+            self.ears.deaf(clock())
 
     def _ask_all_waiters(self) -> None:
         for wakes in snapshot(self._waiters.values()):
@@ -622,9 +626,21 @@ class ThreadDriver:
     def deliver(self, reply: Reply) -> None:
         """What came in the inbox. Not waited for: its give-back is under way."""
         wake = wake_of(reply, self.channel)
+        if wake is not None and wake[1].is_for_holder:
+            self.ears.told(*wake)
+            return
         wakes = self._waiters.get(wake[0]) if wake is not None else None
         if wake is not None and wakes is not None:
             wakes.put(wake[1])
+
+    def hears_at(self, key: str) -> Node | None:
+        """The node at which an inbox is missing to hear of that key."""
+        node = self.owner_of(key, None)
+        return None if node in self._inbox_of else node
+
+    def has_told(self, hold: LeaseRecord) -> bool:
+        """Whether callbacks have returned."""
+        return not self.teller.busy
 
     # ------------------------------------------------------------------ holds
 

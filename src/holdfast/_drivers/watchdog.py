@@ -17,6 +17,7 @@ from typing import Any
 
 from holdfast._core.effects import Protocol, Reply
 from holdfast._core.failure import RequestFailed
+from holdfast._core.hearing import Ears
 from holdfast._core.record import LeaseRecord, Schedule
 from holdfast._drivers.many import GRACE_S
 from holdfast._drivers.unconfirmed import LOOK_S, Unconfirmed
@@ -51,6 +52,7 @@ class Watched(typing.Protocol):
     lock: Any
     schedule: Schedule
     releasing: Unconfirmed
+    ears: Ears
 
     def sweep(self) -> None: ...
     def starved(self) -> bool: ...
@@ -250,6 +252,7 @@ class Watchdog(Worker):
                 due = driver.schedule.due(clock())
             if due:
                 driver.renew(due)
+            driver.ears.look(clock())
 
     def _adopt_new(self, selector: selectors.BaseSelector) -> None:
         while self._new_owed:

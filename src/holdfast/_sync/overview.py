@@ -16,7 +16,7 @@ from holdfast._sync.lifecycle import Session
 from holdfast._transport.waits import Flag
 from holdfast.errors import ConfigurationError
 
-__all__ = ["list_locks", "watch_lock"]
+__all__ = ["described", "list_locks", "watch_lock"]
 
 #: How many holders and waiters of a lock are named: in a list, and of one that is watched.
 _NAMED_MAX = 16
@@ -33,7 +33,7 @@ def list_locks(session: Session, pattern: str) -> Iterator[Listed]:
         while more:
             page, more = session.run(walk.page(node))
             for seen in page:
-                yield listed(seen, _described(session, seen))
+                yield listed(seen, described(session, seen))
         node += 1
         if node >= session.masters():
             return
@@ -47,7 +47,7 @@ def watch_lock(session: Session, name: str, every_s: float) -> Iterator[Change]:
     pause = Flag()
     while True:
         for number, seen in enumerate(session.run(look_at(namespace, names, _WATCHED_MAX, session.settings))):
-            after = listed(seen, _described(session, seen))
+            after = listed(seen, described(session, seen))
             yield from changes(before.get(number), after)
             before[number] = after
         pause.wait_s(every_s)
@@ -59,7 +59,7 @@ def _namespace(session: Session) -> str:
     return session.namespace
 
 
-def _described(session: Session, seen: Seen) -> dict[str, bytes | None]:
+def described(session: Session, seen: Seen) -> dict[str, bytes | None]:
     """What the clients behind its tokens say of themselves; once it is known it is not asked for again."""
     found = {}
     for token, _ in (*seen.holders, *seen.waiters):

@@ -1,0 +1,109 @@
+"""What `Client.break_` and `Client.ask` tell. The same for both APIs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast._api.client_info import who_we_are
+from holdfast._api.holder import Holder, holder_of
+from holdfast._core.breaking import Held, held_by
+from holdfast._core.overview import KINDS, Seen
+from holdfast.errors import ConfigurationError
+
+__all__ = ["Asked", "Broken", "chosen", "holders_of", "kinds_of", "said"]
+
+#: Longer reasons are a mistake.
+_REASON_MAX = 200
+#: What a token with "+" at its end was granted; see `_lua/fence.lua`.
+_BLOCK = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """What came of a `break_`. True where a lease was broken.
+
+    `holders`: those whose leases were broken, as they were before; `forced`: those of them that did not let go by
+    themselves in time: they may not know yet. `found`: who held it instead, where the holder that was named did not any
+    more. `kind`: of what, as in a listing; None where nothing of that name was held.
+    """
+
+    name: str
+    kind: str | None
+    holders: tuple[Holder, ...] = ()
+    forced: tuple[Holder, ...] = ()
+    found: tuple[Holder, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.holders)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What came of an `ask`. True where a holder was told.
+
+    `holders`: those that were told. `deaf`: those that were not, since their client hears nothing: it holds for less
+    than a tenth of a second, was cut off, or is no holdfast client. `found` and `kind` are as in `Broken`.
+    """
+
+    name: str
+    kind: str | None
+    holders: tuple[Holder, ...] = ()
+    deaf: tuple[Holder, ...] = ()
+    found: tuple[Holder, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.holders)
+
+
+def kinds_of(kind: object) -> tuple[str, ...]:
+    """Under which kinds to look; None: under all."""
+    if kind is None:
+        return tuple(KINDS)
+    if kind == "rwlock":
+        return ("lock",)
+    if isinstance(kind, str) and kind in KINDS:
+        return (kind,)
+    raise ConfigurationError("kind", kind, 'None, "lock", "rwlock", "semaphore" or "election"')
+
+
+def said(reason: object) -> str:
+    """What a holder is told: who we are, and why."""
+    if not isinstance(reason, str) or len(reason) > _REASON_MAX or not reason.isprintable():
+        raise ConfigurationError("reason", reason, f"a str of one line, of at most {_REASON_MAX} characters")
+    who = who_we_are()
+    return f"{who['program']} on {who['host']}, pid {who['pid']}" + (f": {reason}" if reason else "")
+
+
+def chosen(found: Sequence[Seen], holder: object, namespace: str | None, name: str) -> tuple[Seen | None, list[Held]]:
+    """What it is that is held under that name, and those of its holders that are meant: all that were seen, or one."""
+    if holder is not None and (isinstance(holder, bool) or not isinstance(holder, (Holder, str, int))):
+        raise ConfigurationError("holder", holder, "a Holder, a token, a fencing token, or None")
+    held = [(seen, each) for seen in found for each in held_by(seen, namespace) if _is_meant(seen, each.token, holder)]
+    kinds = {seen.kind for seen, _ in held}
+    if len(kinds) > 1:
+        raise ConfigurationError("kind", None, f"one of {', '.join(sorted(kinds))}: {name!r} is held as each of these")
+    if held:
+        return held[0][0], [each for _, each in held]
+    return (found[0] if found else None), []
+
+
+def _is_meant(seen: Seen, token: str, holder: object) -> bool:
+    if holder is None:
+        return True
+    if isinstance(holder, Holder):
+        return token == holder.token
+    if isinstance(holder, str):
+        return token == holder
+    block = _BLOCK if token.endswith("+") else 1
+    return seen.kind in ("lock", "election") and seen.fence - block < holder <= seen.fence  # type: ignore[operator]
+
+
+def holders_of(seen: Seen, tokens: Sequence[str], described: dict[str, bytes | None]) -> tuple[Holder, ...]:
+    """Those of these tokens."""
+    alone = seen.kind in ("lock", "election")
+    return tuple(
+        holder_of(token, remaining_ms, seen.fence if alone else 0, described.get(token))
+        for token, remaining_ms in seen.holders
+        if token in tokens
+    )

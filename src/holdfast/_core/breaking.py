@@ -1,0 +1,120 @@
+"""Taking a lease away from its holder, and asking for it.
+
+Laws: only the holder that was shown, which its token says; one that hears it ends before the next one begins; each step
+may be repeated, or come late, without harm: what it is about is one token, which nothing else gets.
+
+Theory: the holder is told by its inbox, counts its lease as lost, and releases it as ever, which hands it over. So its
+belief ends first where it is alive. A holder that does not let go in time (stopped, cut off, dead) is released on its
+behalf, by the script of every give-back: that compares the token and buries it. A note says why to a holder that looks
+later. What it goes on doing until then is what fencing tokens are for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast._core.effects import Call, Now, Sleep, Wake
+from holdfast._core.keys import LockKeys, lock_keys
+from holdfast._core.mutex import LockTurn
+from holdfast._core.overview import Seen, keys_of, look_at
+from holdfast._core.rwlock import RWTurn, reader_beneath
+from holdfast._core.semaphore import SemaphoreTurn
+from holdfast._core.settings import Settings
+from holdfast._core.waiting import Acquisition, once_more, release
+
+__all__ = ["FORCED", "GONE", "HOLDERS_MAX", "LET_GO", "Held", "held_by", "holders", "take_away", "want"]
+
+#: What became of a holder that was to be broken: it let go by itself; it was released on its behalf; it held no more.
+LET_GO, FORCED, GONE = "let go", "forced", "gone"
+#: How many holders of one name are seen, and broken, by one call.
+HOLDERS_MAX = 100
+#: A holder without an inbox may be about to open one, and then looks for notes (see `hearing.py`): it has this time, s.
+_UNHEARD_S = 0.25
+#: Pauses between looks whether it has let go, from the first to the second, s.
+_PAUSE_S, _PAUSE_MAX_S = 0.004, 0.05
+#: A holder that looks later than this after its break has lost its lease by its time.
+_NOTE_MS = 600_000
+#: The ttl that is assumed of the leases of others: it only bounds how long a give-back is tried.
+_TTL_MS = 30_000
+_SHARING = re.compile(r"[^:]*:(r|w|u[0-9]+)\.")
+
+
+class Held(NamedTuple):
+    """One holder of something: of which `kind` it is (as in a listing), its keys, and its token."""
+
+    kind: str
+    keys: LockKeys
+    token: str
+
+    def turn(self, settings: Settings) -> Acquisition:
+        """As what it is released."""
+        if self.kind == "semaphore":
+            return SemaphoreTurn(self.keys, self.token, _TTL_MS, 0, settings)
+        turn = RWTurn if _SHARING.match(self.token) else LockTurn
+        return turn(self.keys, self.token, _TTL_MS, settings)
+
+    def tell(self, what: str, text: str, settings: Settings) -> Call:
+        """The request that tells it, or (with "") looks whether it holds still."""
+        lock, _, _, many, upgraded = keys_of(self.kind, self.keys)
+        note_ms = _NOTE_MS if what == Wake.BREAK else 0
+        return Call(
+            "tell",
+            (lock, many, upgraded, self.keys.note_of(self.token)),
+            (self.token, self.keys.inboxes, what, text, note_ms),
+            settings.request_timeout_s,
+        )
+
+
+async def holders(namespace: str | None, name: str, kinds: Sequence[str], settings: Settings) -> list[Seen]:
+    """What of these kinds is held under that name. Raises `RequestFailed`."""
+    seen = await look_at(namespace, [(kind, name) for kind in kinds], HOLDERS_MAX, settings)
+    return [each for each in seen if each.held]
+
+
+def held_by(seen: Seen, namespace: str | None) -> list[Held]:
+    """Its holders, the most recent of each: an upgrade stands before the reader beneath it."""
+    keys = lock_keys(namespace, seen.name)
+    if seen.kind in ("semaphore", "election"):
+        keys = keys.part("sem" if seen.kind == "semaphore" else "leader")
+    found = []
+    for token, _ in seen.holders:
+        beneath = reader_beneath(token)
+        found += [Held(seen.kind, keys, each) for each in (token, beneath) if each is not None]
+    return found
+
+
+async def want(held: Held, text: str, settings: Settings) -> int:
+    """Ask the holder to let go: 2 it was told, 1 it hears nothing, 0 it holds no more. Raises `RequestFailed`."""
+    return int(await once_more(held.tell(Wake.WANT, text, settings)))
+
+
+async def take_away(all_held: Sequence[Held], text: str, grace_s: float, settings: Settings) -> list[str]:
+    """Break these leases: what became of each. They have `grace_s` to let go. Raises `RequestFailed`."""
+    became: list[str] = []
+    waiting: list[tuple[int, float]] = []
+    for at, held in enumerate(all_held):
+        told = await once_more(held.tell(Wake.BREAK, text, settings))
+        became.append(FORCED if told else GONE)
+        if told:
+            waiting.append((at, await Now() + (grace_s if told > 1 else min(grace_s, _UNHEARD_S))))
+    late: list[int] = []
+    pause_s = _PAUSE_S
+    while waiting:
+        await Sleep(pause_s)
+        pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+        for at, until in waiting[:]:
+            if not await once_more(all_held[at].tell("", "", settings)):
+                became[at] = LET_GO
+            elif await Now() >= until:
+                late.append(at)
+            else:
+                continue
+            waiting.remove((at, until))
+    for at in late:
+        turn = all_held[at].turn(settings)
+        turn.stray = True  # requests of that holder may be under way: its token is buried
+        if not await release(turn):
+            became[at] = LET_GO
+    return became

@@ -1,0 +1,122 @@
+"""How holders hear what concerns their leases: that one is wanted, or was broken.
+
+Law: a lease that ends within `LOOK_S` costs nothing for this; nothing of it holds up a renewal, or is needed for one.
+
+Theory: waiters have an inbox open anyway, and holders hear by it, too. Where there is none, it is opened for a lease
+that has been held for `LOOK_S`. What was said before it was open stands in a note, which is looked up then: at first a
+break is known within that time and some round trips, later with the message. A client that may not subscribe finds the
+note when it renews.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Hashable, Iterable
+
+from holdfast._core.effects import Listen, Now, Protocol, Sleep, Unlisten, Wake
+from holdfast._core.failure import RequestFailed
+from holdfast._core.record import LeaseRecord, Schedule, broken_by, note_for
+from holdfast._core.settings import Settings
+
+__all__ = ["Ears"]
+
+#: After this time held, s, a lease has its client listen. What is over by then costs nothing.
+LOOK_S = 0.1
+#: Where that was refused, it is tried again after this, s.
+_AGAIN_S = 30.0
+#: For how many leases a note is looked for when an inbox was opened; others find theirs when they are renewed.
+_NOTES_MAX = 1_000
+#: How long what is done for a loss (callbacks, the end of bodies) may delay the release, s; looked at this often.
+_TOLD_S, _TOLD_LOOK_S = 0.3, 0.005
+
+
+class Driver(typing.Protocol):
+    """Whose ears they are."""
+
+    schedule: Schedule
+    settings: Settings
+    closed: bool
+
+    def hears_at(self, key: str) -> Hashable | None: ...
+    def spawn(self, protocol: Protocol[None]) -> None: ...
+    def has_told(self, hold: LeaseRecord) -> bool: ...
+
+
+class Ears:
+    """Those of one client. `one_place`: all its keys are on one server."""
+
+    def __init__(self, driver: Driver, one_place: bool) -> None:
+        self._driver = driver
+        self._one_place = one_place
+        #: Until when inboxes are not asked for again, by their places.
+        self._asked: dict[Hashable, float] = {}
+        driver.schedule.look_s = LOOK_S
+
+    def look(self, now: float) -> None:
+        """Have an inbox open for leases that were held for a while. Does not wait."""
+        schedule = self._driver.schedule
+        outlived, schedule.outlived = schedule.outlived, []
+        if outlived:
+            self._listen(outlived, now)
+
+    def _listen(self, holds: Iterable[LeaseRecord], now: float) -> None:
+        driver = self._driver
+        for hold in holds:
+            for keys in hold.places:
+                place = driver.hears_at(keys.lock)
+                if place is None:
+                    continue  # it does
+                if hold.alive and now >= self._asked.get(place, 0.0) and not driver.closed:
+                    self._asked[place] = now + _AGAIN_S
+                    driver.spawn(self._open(hold, keys.lock, place))
+
+    async def _open(self, hold: LeaseRecord, key: str, place: Hashable) -> None:
+        driver = self._driver
+        token = f"{hold.token} hears"  # no token: a wake-up of that is for who waits
+        try:
+            await Listen(token, key, driver.settings.request_timeout_s)
+        except RequestFailed:
+            return
+        finally:
+            await Unlisten(token)
+        self._asked.pop(place, None)
+        if self._one_place:
+            driver.schedule.look_s = float("inf")
+        left = _NOTES_MAX
+        for each in driver.schedule:
+            if left and each.alive and each.places:
+                left -= 1
+                note = await note_for(each)
+                if note is not None:
+                    self._broken(each, note)
+
+    def deaf(self, now: float) -> None:
+        """An inbox has ended: leases that were held for a while need another one."""
+        driver = self._driver
+        driver.schedule.look_s = LOOK_S
+        self._listen([hold for hold in driver.schedule if now - hold.held_since > LOOK_S], now)
+
+    def told(self, token: str, wake: Wake) -> None:
+        """What a message says to a holder."""
+        for hold in self._driver.schedule:
+            if hold.token == token and hold.alive:
+                if wake.kind == Wake.WANT:
+                    hold.is_wanted(wake.text)
+                else:
+                    self._broken(hold, wake.text)
+                return
+
+    def _broken(self, hold: LeaseRecord, by: str) -> None:
+        hold.lose(broken_by(by))
+        self._driver.schedule.remove(hold)
+        self._driver.spawn(self._let_go(hold))
+
+    async def _let_go(self, hold: LeaseRecord) -> None:
+        """Release what was broken, when those that are told of it have done what they do."""
+        until = await Now() + _TOLD_S
+        while not self._driver.has_told(hold) and await Now() < until:
+            await Sleep(_TOLD_LOOK_S)
+        try:
+            await hold.release()
+        except RequestFailed:
+            pass  # who breaks it does so
