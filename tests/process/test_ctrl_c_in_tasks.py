@@ -73,7 +73,7 @@ async def main():
     create_task = loop.create_task
 
     def interrupted(work, **options):
-        if getattr(work, "__qualname__", "") == "AioDriver._finish":
+        if getattr(work, "__qualname__", "") == "Background._finish":
             once()
         return create_task(work, **options)
 

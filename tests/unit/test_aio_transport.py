@@ -467,7 +467,7 @@ def test_what_is_spawned_is_sent_before_the_loop_ends(tmp_path: Path) -> None:
             await Spawn(give_back())
 
         await driver.run(leaver())
-        for task in driver._tasks:
+        for task in driver.background.tasks:
             task.cancel()  # as at the end of asyncio.run, before it had a turn of its own
         await until(lambda: len(fake.asked) == 2)
         asked.extend(fake.asked)

@@ -366,7 +366,7 @@ class Lease:
         if ours and self._hold.state is LeaseState.LOST and isinstance(error, asyncio.CancelledError):
             self._unwatch()
             if self._driver.exiting:
-                await self._driver.let_end()  # with this task, the loop may end, too
+                await self._driver.ending.let_end()  # with this task, the loop may end, too
                 return  # its exception would not be seen
             raise self._ended("async with") from error
         try:

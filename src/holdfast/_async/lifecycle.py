@@ -178,7 +178,7 @@ def _let_go(drivers: list[AioDriver]) -> None:
         if driver.closed:
             continue
         try:
-            driver.loop.call_soon_threadsafe(driver.close_soon)
+            driver.loop.call_soon_threadsafe(driver.ending.close_soon)
         except RuntimeError:  # the loop is closed
             driver.forget("closed")
 
@@ -232,7 +232,7 @@ class _Left:
         for make in driver.take_over():
             self.add(make)
         try:
-            driver.loop.call_soon_threadsafe(driver.close_soon)  # it may be run again
+            driver.loop.call_soon_threadsafe(driver.ending.close_soon)  # it may be run again
         except RuntimeError:
             driver.forget("closed")
 
@@ -296,7 +296,7 @@ def _release_all() -> None:
                 running.append(driver)  # in another thread
                 driver.exiting = True
                 with contextlib.suppress(RuntimeError):
-                    driver.loop.call_soon_threadsafe(driver.close_soon)
+                    driver.loop.call_soon_threadsafe(driver.ending.close_soon)
             else:
                 session._left.take(driver)
     if running:

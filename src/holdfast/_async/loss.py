@@ -15,7 +15,8 @@ from typing import Any
 
 from holdfast._api.options import Duration, timeout_of
 from holdfast._core.record import LeaseRecord
-from holdfast._drivers.aio import AioDriver, closers
+from holdfast._drivers.aio import AioDriver
+from holdfast._drivers.ending_aio import closers
 from holdfast.errors import LeaseLost
 
 __all__ = ["Body", "Loss", "tell"]

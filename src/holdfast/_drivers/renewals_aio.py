@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import typing
-from collections.abc import Awaitable, Coroutine, Iterable
+from collections.abc import Awaitable, Iterable
 from typing import Any
 
 from holdfast._core.batch import batches
 from holdfast._core.effects import Answer, Call, Effect, Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, Schedule
+from holdfast._drivers.background_aio import Background
 from holdfast._drivers.observing import Troubles
 from holdfast._transport.clock import clock
 
@@ -28,12 +29,12 @@ class Driver(typing.Protocol):
 
     loop: asyncio.AbstractEventLoop
     schedule: Schedule
+    background: Background
     can_ask: bool
     random: Any
     troubles: Troubles
 
     def call(self, call: Call) -> Awaitable[Any]: ...
-    def _background(self, work: Coroutine[Any, Any, Any]) -> None: ...
     def _rearm(self) -> None: ...
     def spawn_release(self, hold: LeaseRecord) -> None: ...
     async def run(self, protocol: Protocol[Any], begun: tuple[Effect[Any], None]) -> Any: ...
@@ -108,12 +109,12 @@ class Renewals:
         for batch in batches(effects, not driver.can_ask):
             members = [renewals[position] for position in batch.members]
             if len(members) > 1:
-                driver._background(self._together(batch.call, members, batch.answers))
+                driver.background.start(self._together(batch.call, members, batch.answers))
             else:
-                driver._background(members[0].go_on())
+                driver.background.start(members[0].go_on())
         for renewal in renewals:
             if not isinstance(renewal.effect, Call):
-                driver._background(renewal.go_on())
+                driver.background.start(renewal.go_on())
 
     async def _together(self, call: Call, members: list[_Renewal], answers_of: Any) -> None:
         driver, sent_at = self._driver, clock()
@@ -125,5 +126,5 @@ class Renewals:
         for renewal, answer in zip(members, answers_of(reply), strict=True):
             renewal.sent_at = sent_at
             if answer is None or renewal.step(answer):
-                driver._background(renewal.go_on())
+                driver.background.start(renewal.go_on())
         driver._rearm()
