@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from holdfast._api.client_info import who_we_are
 from holdfast._api.holder import Holder, holder_of
 from holdfast._core.breaking import Held, held_by
-from holdfast._core.overview import KINDS, Seen
+from holdfast._core.overview import KINDS, Entry
 from holdfast.errors import ConfigurationError
 
 __all__ = ["Asked", "Broken", "chosen", "holders_of", "kinds_of", "said"]
@@ -75,7 +75,7 @@ def said(reason: object) -> str:
     return f"{who['program']} on {who['host']}, pid {who['pid']}" + (f": {reason}" if reason else "")
 
 
-def chosen(found: Sequence[Seen], holder: object, namespace: str | None, name: str) -> tuple[Seen | None, list[Held]]:
+def chosen(found: Sequence[Entry], holder: object, namespace: str | None, name: str) -> tuple[Entry | None, list[Held]]:
     """What it is that is held under that name, and those of its holders that are meant: all that were seen, or one."""
     if holder is not None and (isinstance(holder, bool) or not isinstance(holder, (Holder, str, int))):
         raise ConfigurationError("holder", holder, "a Holder, a token, a fencing token, or None")
@@ -88,7 +88,7 @@ def chosen(found: Sequence[Seen], holder: object, namespace: str | None, name: s
     return (found[0] if found else None), []
 
 
-def _is_meant(seen: Seen, token: str, holder: object) -> bool:
+def _is_meant(seen: Entry, token: str, holder: object) -> bool:
     if holder is None:
         return True
     if isinstance(holder, Holder):
@@ -99,7 +99,7 @@ def _is_meant(seen: Seen, token: str, holder: object) -> bool:
     return seen.kind in ("lock", "election") and seen.fence - block < holder <= seen.fence  # type: ignore[operator]
 
 
-def holders_of(seen: Seen, tokens: Sequence[str], described: dict[str, bytes | None]) -> tuple[Holder, ...]:
+def holders_of(seen: Entry, tokens: Sequence[str], described: dict[str, bytes | None]) -> tuple[Holder, ...]:
     """Those of these tokens."""
     alone = seen.kind in ("lock", "election")
     return tuple(

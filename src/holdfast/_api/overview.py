@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
 from holdfast._api.holder import Holder, holder_of
-from holdfast._core.overview import Seen
+from holdfast._core.overview import Entry
 
 __all__ = ["Kind", "Listed", "Waiter", "listed"]
 
@@ -52,7 +52,7 @@ class Listed:
         return self.holders[0] if self.holders else None
 
 
-def listed(seen: Seen, described: dict[str, bytes | None]) -> Listed:
+def listed(seen: Entry, described: dict[str, bytes | None]) -> Listed:
     """Put together what was seen, and what clients say of themselves, by token."""
     alone = seen.kind in ("lock", "election")
     holders = tuple(

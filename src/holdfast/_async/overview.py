@@ -10,7 +10,7 @@ from holdfast._api.client_info import client_id_of, client_key
 from holdfast._api.overview import Listed, listed
 from holdfast._async.lifecycle import Session
 from holdfast._core.describe import look_up
-from holdfast._core.overview import KINDS, Seen, Walk, look_at
+from holdfast._core.overview import KINDS, Entry, Walk, look_at
 
 # sync-add: from holdfast._transport.waits import Flag
 from holdfast.errors import ConfigurationError
@@ -62,7 +62,7 @@ def _namespace(session: Session) -> str:
     return session.namespace
 
 
-async def described(session: Session, seen: Seen) -> dict[str, bytes | None]:
+async def described(session: Session, seen: Entry) -> dict[str, bytes | None]:
     """What the clients behind its tokens say of themselves; once it is known it is not asked for again."""
     found = {}
     for token, _ in (*seen.holders, *seen.waiters):

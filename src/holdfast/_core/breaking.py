@@ -18,7 +18,7 @@ from typing import NamedTuple
 from holdfast._core.effects import Call, Now, Sleep, Wake
 from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.mutex import LockTurn
-from holdfast._core.overview import Seen, keys_of, look_at
+from holdfast._core.overview import Entry, keys_of, look_at
 from holdfast._core.rwlock import RWTurn, reader_beneath
 from holdfast._core.semaphore import SemaphoreTurn
 from holdfast._core.settings import Settings
@@ -67,13 +67,13 @@ class Held(NamedTuple):
         )
 
 
-async def holders(namespace: str | None, name: str, kinds: Sequence[str], settings: Settings) -> list[Seen]:
+async def holders(namespace: str | None, name: str, kinds: Sequence[str], settings: Settings) -> list[Entry]:
     """What of these kinds is held under that name. Raises `RequestFailed`."""
     seen = await look_at(namespace, [(kind, name) for kind in kinds], HOLDERS_MAX, settings)
     return [each for each in seen if each.held]
 
 
-def held_by(seen: Seen, namespace: str | None) -> list[Held]:
+def held_by(seen: Entry, namespace: str | None) -> list[Held]:
     """Its holders, the most recent of each: an upgrade stands before the reader beneath it."""
     keys = lock_keys(namespace, seen.name)
     if seen.kind in ("semaphore", "election"):

@@ -17,7 +17,7 @@ from holdfast._core.plain import Scripts
 from holdfast._core.record import LeaseRecord
 from holdfast._core.redlock import Quorum
 from holdfast._core.replicas import Sync
-from holdfast._core.replies import Seen
+from holdfast._core.replies import LockSeen
 from holdfast._core.settings import Settings
 from holdfast._core.tenure import TenureLease, Turn, release_in_line
 from holdfast._core.waiting import Busy, Grant, request_timeout_for, wait_for
@@ -72,7 +72,7 @@ class Exclusive:
         """Undo what an interrupted acquisition may have done."""
         raise NotImplementedError
 
-    def inspect(self) -> Protocol[Seen]:
+    def inspect(self) -> Protocol[LockSeen]:
         """(holder's token or "", remaining ms (-1 no ttl, -2 free), last fencing token, waiters)."""
         raise NotImplementedError
 
@@ -168,12 +168,12 @@ class OneServer(Exclusive):
             return plain.give_back(self.keys, token, ttl_ms, self.scripts, self.settings)
         return LockTurn(self.keys, token, ttl_ms, self.settings).give_back()
 
-    def inspect(self) -> Protocol[Seen]:
+    def inspect(self) -> Protocol[LockSeen]:
         if self.scripts.refused:
             return plain.inspect(self.keys, self.settings.request_timeout_s)
         return self._inspect()
 
-    async def _inspect(self) -> Seen:
+    async def _inspect(self) -> LockSeen:
         try:
             return await mutex.inspect(self.keys, self.settings.request_timeout_s)
         except RequestFailed as failure:
@@ -244,5 +244,5 @@ class OverQuorum(Exclusive):
     def give_back(self, token: str, ttl_ms: int) -> Protocol[None]:
         return redlock.give_back(self.quorum, self.keys, token, ttl_ms)
 
-    def inspect(self) -> Protocol[Seen]:
+    def inspect(self) -> Protocol[LockSeen]:
         return redlock.inspect(self.quorum, self.keys)

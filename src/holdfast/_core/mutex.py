@@ -17,7 +17,7 @@ from holdfast._core.effects import Call, Reply
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import RENEWAL, Order
 from holdfast._core.replicas import Sync, SyncTail
-from holdfast._core.replies import Seen, seen_of
+from holdfast._core.replies import LockSeen, seen_of
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tenure import Tenure, Turn
 from holdfast._core.waiting import Acquisition, once_more
@@ -151,6 +151,6 @@ class LockTurn(Acquisition):
         )
 
 
-async def inspect(keys: LockKeys, request_timeout_s: float) -> Seen:
+async def inspect(keys: LockKeys, request_timeout_s: float) -> LockSeen:
     """What there is of the lock."""
     return seen_of(await once_more(Call("inspect", (keys.lock, keys.fence, keys.queue), (), request_timeout_s)))

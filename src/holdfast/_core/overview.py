@@ -21,7 +21,7 @@ from holdfast._core.replies import SCANNED
 from holdfast._core.settings import Settings
 from holdfast._core.waiting import once_more
 
-__all__ = ["KINDS", "Seen", "Walk", "keys_of", "look_at"]
+__all__ = ["KINDS", "Entry", "Walk", "keys_of", "look_at"]
 
 #: Keys that one SCAN goes over, and names that one call looks at, at most: about 0.1 ms of the server's each.
 SCAN_COUNT = 200
@@ -35,8 +35,8 @@ _SPECIAL = re.compile(r"[\\*?\[\]]")
 _QUOTED = r"\\\g<0>"
 
 
-class Seen(NamedTuple):
-    """One as it was. `holders`: (token, ms that are left, or -1: no ttl), `waiters`: (token, s it has waited)."""
+class Entry(NamedTuple):
+    """One of a listing. `holders`: (token, ms that are left, or -1: no ttl), `waiters`: (token, s it has waited)."""
 
     at_us: int
     kind: str
@@ -65,7 +65,7 @@ class Walk:
         self._known: set[tuple[str, str]] = set()
         self._cursor = b"0"
 
-    async def page(self, node: int) -> tuple[list[Seen], bool]:
+    async def page(self, node: int) -> tuple[list[Entry], bool]:
         """The next ones of that node, and whether there are more. Raises `RequestFailed`."""
         command = ("SCAN", self._cursor, "MATCH", self._match, "COUNT", SCAN_COUNT)
         self._cursor, found = await once_more(
@@ -74,7 +74,7 @@ class Walk:
         new = [each for each in map(self._named, found) if each is not None]
         new = [each for each in dict.fromkeys(new) if each not in self._known]
         self._known.update(new)
-        seen: list[Seen] = []
+        seen: list[Entry] = []
         for at in range(0, len(new), self._names_max):
             names = new[at : at + self._names_max]
             looked = await look_at(self._namespace, names, self._most, self._settings)
@@ -90,7 +90,9 @@ class Walk:
         return (_KIND_OF[found[2]], name) if fnmatchcase(name, self._pattern) else None
 
 
-async def look_at(namespace: str | None, names: Sequence[tuple[str, str]], most: int, settings: Settings) -> list[Seen]:
+async def look_at(
+    namespace: str | None, names: Sequence[tuple[str, str]], most: int, settings: Settings
+) -> list[Entry]:
     """What lies under each of these (kind, name), by one call: a few, and in a Cluster of one slot."""
     keys: list[str] = []
     for kind, name in names:
@@ -107,12 +109,12 @@ def keys_of(kind: str, keys: LockKeys) -> tuple[str, str, str, str, str]:
     return (keys.lock, keys.fence, keys.queue, many, upgraded)
 
 
-def _seen(kind: str, name: str, row: Reply, now_us: int) -> Seen:
+def _seen(kind: str, name: str, row: Reply, now_us: int) -> Entry:
     shared, remaining_ms, permits, held, queued, fence, holders, waiters = row
     if shared:
         kind = "rwlock"
     now_ms = now_us // 1000
-    return Seen(
+    return Entry(
         now_us,
         kind,
         name,

@@ -20,7 +20,7 @@ from holdfast._core.effects import Command, Now, Random, Reply, Sleep, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import RENEWAL, Order
-from holdfast._core.replies import COUNT, DONE, MAYBE, MAYBE_DONE, MOMENT, QUEUED, Fits, Seen, executed
+from holdfast._core.replies import COUNT, DONE, MAYBE, MAYBE_DONE, MOMENT, QUEUED, Fits, LockSeen, executed
 from holdfast._core.retry import Backoff, Retry
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import TOKEN_MAX
@@ -308,9 +308,9 @@ async def acquire(
             await Spawn(give_back(keys, token, ttl_ms, scripts, settings))
 
 
-async def inspect(keys: LockKeys, request_timeout_s: float) -> Seen:
+async def inspect(keys: LockKeys, request_timeout_s: float) -> LockSeen:
     """What there is of the lock; no waiters, since there is no queue."""
     holder = await _holder(keys, request_timeout_s)
     remaining_ms: int = await once_more(Command(("PTTL", keys.lock), request_timeout_s, key=keys.lock, fits=COUNT))
     fence = await once_more(Command(("GET", keys.fence), request_timeout_s, key=keys.lock, fits=MAYBE))
-    return Seen(holder, remaining_ms, _fence(keys, fence), 0)
+    return LockSeen(holder, remaining_ms, _fence(keys, fence), 0)

@@ -27,7 +27,7 @@ from holdfast._core.failure import RequestFailed, what_is_at
 from holdfast._core.keys import LockKeys
 from holdfast._core.mutex import renewal
 from holdfast._core.record import RENEWAL, Order
-from holdfast._core.replies import Seen, Vote, seen_of, vote_of
+from holdfast._core.replies import LockSeen, Vote, seen_of, vote_of
 from holdfast._core.retry import Backoff
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.validity import deadline
@@ -647,7 +647,7 @@ async def give_back(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int) -> 
     await _release_all(quorum, keys, quorum.last_round(token), ttl_ms, [], set(range(quorum.size)))
 
 
-async def inspect(quorum: Quorum, keys: LockKeys) -> Seen:
+async def inspect(quorum: Quorum, keys: LockKeys) -> LockSeen:
     """Who holds a majority, for how long, and the last fencing token; no waiters, since there is no queue."""
     request_timeout_s = quorum.settings.short_retry_s
     seen = (keys.lock, keys.fence, keys.queue)
@@ -668,15 +668,15 @@ async def inspect(quorum: Quorum, keys: LockKeys) -> Seen:
             # The majority lasts as long as the need-th longest of its members.
             longest = sorted((ms if ms >= 0 else _FOR_EVER_MS for ms in remaining), reverse=True)
             lasts_ms = longest[quorum.need - 1]
-            return Seen(holder, -1 if lasts_ms == _FOR_EVER_MS else lasts_ms, fence, 0)
-    return Seen("", -2, fence, 0)
+            return LockSeen(holder, -1 if lasts_ms == _FOR_EVER_MS else lasts_ms, fence, 0)
+    return LockSeen("", -2, fence, 0)
 
 
-def _seen(answers: Sequence[Answer]) -> list[Seen]:
+def _seen(answers: Sequence[Answer]) -> list[LockSeen]:
     return [seen_of(answer) for answer in answers if isinstance(answer, list)]
 
 
-def _times_by_holder(heard: Sequence[Seen]) -> dict[str, list[int]]:
+def _times_by_holder(heard: Sequence[LockSeen]) -> dict[str, list[int]]:
     times: dict[str, list[int]] = {}
     for seen in heard:
         times.setdefault(seen.holder, []).append(seen.remaining_ms)

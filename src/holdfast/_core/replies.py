@@ -26,10 +26,10 @@ __all__ = [
     "BarrierMoved",
     "Fits",
     "GateMoved",
+    "LockSeen",
     "Notified",
     "RWSeen",
     "Refusal",
-    "Seen",
     "SemaphoreSeen",
     "Taken",
     "Vote",
@@ -322,7 +322,7 @@ def vote_of(reply: Reply) -> Vote:
     return Vote(kind, role=_text(reply[1])) if kind == Vote.NO_MASTER else Vote(kind)
 
 
-class Seen(NamedTuple):
+class LockSeen(NamedTuple):
     """What `inspect` shows: `remaining_ms` is -1 without a ttl, -2 where the lock is free."""
 
     holder: str
@@ -331,13 +331,13 @@ class Seen(NamedTuple):
     waiters: int
 
 
-def seen_of(reply: Reply) -> Seen:
+def seen_of(reply: Reply) -> LockSeen:
     """Of `[holder, ms, fence, waiters]`."""
-    return Seen(_text(reply[0]), reply[1], reply[2], reply[3])
+    return LockSeen(_text(reply[0]), reply[1], reply[2], reply[3])
 
 
 class RWSeen(NamedTuple):
-    """What `rw_inspect` shows; the first two of the exclusive holder, as in `Seen`."""
+    """What `rw_inspect` shows; the first two of the exclusive holder, as in `LockSeen`."""
 
     holder: str
     remaining_ms: int

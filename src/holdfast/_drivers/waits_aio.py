@@ -13,8 +13,8 @@ from functools import partial
 
 from holdfast._core.effects import AwaitTurn, AwaitWake, Listen, Reply, Sleep, Unlisten, Wake
 from holdfast._core.failure import RequestFailed
-from holdfast._core.replies import wake_of
 from holdfast._core.hearing import Ears
+from holdfast._core.replies import wake_of
 from holdfast._core.report import Report
 from holdfast._core.settings import Settings
 from holdfast._drivers.background_aio import Background, retrieve

@@ -17,7 +17,7 @@ from holdfast._core.effects import Protocol
 from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.record import RENEWAL, LeaseRecord
 from holdfast._core.replicas import Sync
-from holdfast._core.replies import Seen
+from holdfast._core.replies import LockSeen
 from holdfast._core.tenure import Turn
 from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for, wait_for
 from holdfast._drivers.cancel import Cancel
@@ -242,7 +242,7 @@ class Lock(Leasable[Lease]):
         """How many are queued for it, including those whose process died since."""
         return self._inspect().waiters
 
-    def _inspect(self) -> Seen:
+    def _inspect(self) -> LockSeen:
         return self._session.run(self._exclusive.inspect())
 
     def __repr__(self) -> str:

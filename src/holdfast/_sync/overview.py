@@ -11,7 +11,7 @@ from holdfast._api.changes import Change, changes
 from holdfast._api.client_info import client_id_of, client_key
 from holdfast._api.overview import Listed, listed
 from holdfast._core.describe import look_up
-from holdfast._core.overview import KINDS, Seen, Walk, look_at
+from holdfast._core.overview import KINDS, Entry, Walk, look_at
 from holdfast._sync.lifecycle import Session
 from holdfast._transport.waits import Flag
 from holdfast.errors import ConfigurationError
@@ -59,7 +59,7 @@ def _namespace(session: Session) -> str:
     return session.namespace
 
 
-def described(session: Session, seen: Seen) -> dict[str, bytes | None]:
+def described(session: Session, seen: Entry) -> dict[str, bytes | None]:
     """What the clients behind its tokens say of themselves; once it is known it is not asked for again."""
     found = {}
     for token, _ in (*seen.holders, *seen.waiters):
