@@ -20,7 +20,7 @@ from holdfast.lab.runs import Cell, Run
 from holdfast.lab.story import tell
 from holdfast.lab.timeline import cell_text
 from holdfast.lab.verdicts import judge
-from tests.lab.browser import Browser, Unusable, chromium
+from tests.support.browser import Browser, Unusable, chromium
 
 MS = 1_000_000
 

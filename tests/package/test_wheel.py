@@ -15,7 +15,7 @@ from holdfast._lua import SCRIPTS
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Lines of Python and Lua that the wheel may have. Lower it when something leaves; what raises it has to be worth it.
-MOST_LINES = 37_300
+MOST_LINES = 37_800
 #: What a build may take on a busy machine, s.
 BUILD_S = 100.0
 
@@ -65,6 +65,7 @@ def test_the_wheel_has_what_is_no_python(wheel: Path) -> None:
     assert {
         "holdfast/py.typed",
         "holdfast/lab/page.html",
+        *(f"holdfast/web/static/{name}" for name in ("page.html", "page.css", "page.js", "icon.svg")),
         "holdfast/lab/texts.toml",
         "holdfast/lab/oracle.toml",
     } <= names(wheel)

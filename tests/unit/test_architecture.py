@@ -111,7 +111,8 @@ PACKAGE: dict[str, Room] = {
     "testing": Room(_PUBLIC | {"_core", "_api"}, frozenset({"pytest"})),
     "lab": Room(_PUBLIC | {"_core.effects", "_core.failure"}, _CLIENTS | {"redis_lock"}),
     "compat": Room(_PUBLIC | {"_async", "_sync"}, frozenset({"redis", "django_redis", "django"})),
-    "cli": Room(_PUBLIC, _CLIENTS),
+    "web": Room(_PUBLIC | {"_api.changes"}, frozenset({"starlette"})),
+    "cli": Room(_PUBLIC | {"web"}, _CLIENTS | {"starlette", "uvicorn"}),
     "__main__": Room(frozenset({"cli"})),
 }
 #: The other folders of the repository. Nothing of the package may import them, so that none of them is in the wheel.

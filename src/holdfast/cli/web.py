@@ -1,0 +1,152 @@
+"""`holdfast web`: a page that shows the locks as they are, for browsers on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import ipaddress
+import re
+import socket
+import sys
+from typing import Any
+
+from holdfast.cli import exits
+from holdfast.cli.exits import UsageError
+from holdfast.cli.options import Parser, add_server_options, client_options, duration
+from holdfast.cli.report import say
+
+__all__ = ["main"]
+
+_EPILOG = """\
+examples:
+  holdfast web
+  holdfast web 'orders:*' --listen 127.0.0.1:9000
+
+Shows names, holders and queues to anyone who can open its address: by default, this machine. To look from elsewhere,
+better forward the port (ssh -L 8765:127.0.0.1:8765 HOST) than listen on the network. /metrics is for Prometheus, and
+/api/locks for programs.
+
+exit status: 64 usage  69 not available: the address, or the extra web; otherwise that of the signal that ended it"""
+
+_LISTEN = re.compile(r"(?:(?P<host>[^:\[\]]+)|\[(?P<ip6>[^\]]+)\]):(?P<port>\d{1,5})")
+#: Looks at the locks, per second at most.
+_INTERVAL_LEAST_S = 0.1
+#: How long an open page may hold up the end, s.
+_END_S = 2
+
+
+def main(words: list[str]) -> int:
+    """The command."""
+    parser = Parser("web", description="A live page of the locks, their holders and queues.", epilog=_EPILOG)
+    parser.add_argument("pattern", metavar="PATTERN", nargs="?", default="*", help="which names (default: all)")
+    parser.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        default="127.0.0.1:8765",
+        help="where (default: 127.0.0.1:8765; port 0: a free one)",
+    )
+    parser.add_argument(
+        "--allow-host", metavar="NAME", action="append", default=[], help="a name by which browsers may ask, besides"
+    )
+    parser.add_argument(
+        "--interval", metavar="D", type=duration, default=0.4, help="how often to look (default: 400ms)"
+    )
+    add_server_options(parser, embedded=False)
+    options = parser.parse_args(words)
+    host, port = _address(options.listen)
+    if options.interval < _INTERVAL_LEAST_S:
+        raise UsageError(f"--interval is at least {_INTERVAL_LEAST_S:g}s", "web")
+    try:
+        import starlette
+        import uvicorn  # noqa: F401
+    except ImportError:
+        say("the page needs Starlette and uvicorn: pip install 'holdfast[web]'")
+        return exits.UNAVAILABLE
+    del starlette
+    try:
+        listening = _listen(host, port)
+    except OSError as error:
+        say(f"cannot listen on {options.listen}: {error.strerror or error}")
+        return exits.UNAVAILABLE
+    with listening:
+        asyncio.run(_serve(options, host, listening))
+    return exits.OK
+
+
+def _address(text: str) -> tuple[str, int]:
+    found = _LISTEN.fullmatch(text)
+    if found is None or int(found["port"]) > 65_535:
+        raise UsageError(f"--listen {text!r} is not a valid HOST:PORT, as in 127.0.0.1:8765 or [::1]:8765", "web")
+    return found["host"] or found["ip6"], int(found["port"])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(address[:2], family=family)
+
+
+def _names(host: str, more: list[str]) -> frozenset[str]:
+    """The names under which browsers may ask."""
+    names = {host.lower(), *(each.lower() for each in more)}
+    if _is_loopback(host):
+        names |= {"localhost", "127.0.0.1", "::1"}
+    else:
+        # Rebinding takes a name that its owner can point at us; an address is none, nor is the name of this machine.
+        names |= {"*ip", "localhost", socket.gethostname().lower()}
+    return frozenset(names)
+
+
+def _is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+async def _serve(options: argparse.Namespace, host: str, listening: socket.socket) -> None:
+    import uvicorn
+
+    import holdfast.asyncio
+    from holdfast.web.app import application
+    from holdfast.web.poller import Poller
+
+    stopping = asyncio.Event()
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            super().handle_exit(sig, frame)
+            loop.call_soon_threadsafe(stopping.set)  # else the streams of open pages would hold up the end
+
+    loop = asyncio.get_running_loop()
+    async with holdfast.asyncio.connect(**client_options(options)) as client:
+        poller = Poller(client, options.pattern, options.interval)
+        app = application(poller, _names(host, options.allow_host), stopping)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_graceful_shutdown=_END_S,
+        )
+        client.list(options.pattern)  # a pattern that is refused is refused here
+        polling = asyncio.create_task(poller.run())
+        bound = listening.getsockname()
+        shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
+        if not _is_loopback(host):
+            say(f"warning: {shown} can be reached from elsewhere: names and holders of locks are shown to anyone there")
+        sys.stdout.write(f"http://{shown}:{bound[1]}/\n")
+        sys.stdout.flush()
+        try:
+            serving = asyncio.create_task(Server(config).serve(sockets=[listening]))
+            await asyncio.wait((serving, polling), return_when=asyncio.FIRST_COMPLETED)
+            if polling.done():
+                polling.result()
+            await serving
+        finally:
+            polling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await polling

@@ -1,0 +1,150 @@
+"""The page and what it asks for, as an ASGI application.
+
+Laws: nothing is changed by a GET; a request that names another host than ours is refused, whatever address it came to
+(DNS rebinding); the page loads nothing from elsewhere and runs no script that is not a file of ours; a lease is broken
+only for a request from our own page, with the token, that names the holder it was shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from holdfast.web.poller import Poller
+
+__all__ = ["application"]
+
+_STATIC = Path(__file__).parent / "static"
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+#: Streams at a time: each takes a connection and some memory.
+_STREAMS_MAX = 100
+
+
+def application(poller: Poller, hosts: frozenset[str], stopping: asyncio.Event, token: str | None = None) -> ASGIApp:
+    """The application. `hosts`: names under which it may be asked. `token`: who has it may break leases."""
+    streams = asyncio.Semaphore(_STREAMS_MAX)
+
+    async def events(request: Request) -> Response:
+        if streams.locked():
+            return PlainTextResponse("too many pages are open", 503)
+        return StreamingResponse(_events(poller, streams, stopping), media_type="text/event-stream")
+
+    async def table(request: Request) -> Response:
+        # Browsers take a name such as ".." for a part of the path, so they may give it apart.
+        name = request.query_params.get("name")
+        return JSONResponse(poller.table() if name is None else {"locks": poller.detail(name)})
+
+    async def detail(request: Request) -> Response:
+        found = poller.detail(request.path_params["name"])
+        return JSONResponse({"locks": found}, 200 if found else 404)
+
+    async def metrics(request: Request) -> Response:
+        return PlainTextResponse(poller.metrics(), media_type="text/plain; version=0.0.4")
+
+    async def page(request: Request) -> Response:
+        wanted = request.query_params.get("lang") or request.headers.get("accept-language", "")
+        text = (_STATIC / "page.html").read_text(encoding="utf-8").replace("{LANG}", _language(wanted))
+        return Response(text.replace("{BREAK}", "yes" if token else "no"), media_type="text/html; charset=utf-8")
+
+    routes = [
+        Route("/", page),
+        Route("/api/events", events),
+        Route("/api/locks", table),
+        Route("/api/locks/{name:path}", detail),
+        Route("/metrics", metrics),
+        *(Route(f"/{path.name}", _file(path)) for path in sorted(_STATIC.iterdir()) if path.suffix in _TYPES),
+    ]
+    return _Guard(Starlette(routes=routes), hosts)
+
+
+async def _events(poller: Poller, streams: asyncio.Semaphore, stopping: asyncio.Event) -> AsyncIterator[bytes]:
+    async with streams, contextlib.aclosing(poller.stream()) as stream:
+        stop = asyncio.ensure_future(stopping.wait())
+        try:
+            while True:
+                message = asyncio.ensure_future(anext(stream))
+                await asyncio.wait((message, stop), return_when=asyncio.FIRST_COMPLETED)
+                if not message.done():
+                    message.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await message
+                    return
+                yield b"data: " + message.result() + b"\n\n"
+        finally:
+            stop.cancel()
+
+
+def _file(path: Path) -> Callable[[Request], Any]:
+    text = path.read_bytes()
+
+    async def answer(request: Request) -> Response:
+        return Response(text, media_type=_TYPES[path.suffix])
+
+    return answer
+
+
+def _language(wanted: str) -> str:
+    """The first of ours in a list as browsers send it (`zh-CN,zh;q=0.9,en;q=0.8`), by its weights."""
+    found = []
+    for place, part in enumerate(wanted[:200].split(",")):
+        language, _, weight = part.strip().partition(";q=")
+        try:
+            found.append((-float(weight or 1), place, language[:2].lower()))
+        except ValueError:
+            continue
+    return next((language for _, _, language in sorted(found) if language in ("en", "zh")), "en").replace("zh", "zh-CN")
+
+
+class _Guard:
+    """Refuses what names another host, and adds the headers that keep a page to itself."""
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = [value for name, value in scope["headers"] if name == b"host"]
+        if len(given) != 1 or not _is_ours(given[0].decode("latin-1"), self._hosts):
+            await PlainTextResponse("this is not a name of mine (see --allow-host)", 421)(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] += [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+def _is_ours(host: str, hosts: frozenset[str]) -> bool:
+    """Whether a Host header names us: by one of these names or, where "*ip" is one of them, by any address."""
+    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+    name = name.strip("[]").lower()
+    if name in hosts:
+        return True
+    with contextlib.suppress(ValueError):
+        return "*ip" in hosts and bool(ipaddress.ip_address(name))
+    return False

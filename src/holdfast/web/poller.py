@@ -1,0 +1,203 @@
+"""Looks at the locks, again and again, for all browsers together.
+
+Laws: one look at a time, however many browsers there are; the pause between two looks is at least as long as a look
+took, so that no server is kept busy; what is remembered is bounded; a browser that reads too slowly gets the whole
+picture again instead of a growing backlog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import Any
+
+from holdfast import Listed
+from holdfast._api.changes import changes
+from holdfast.errors import HoldfastError
+from holdfast.web import view
+
+__all__ = ["Poller"]
+
+#: Rows of the table, at most: more are not looked for.
+ROWS_MAX = 20_000
+#: Locks whose changes are remembered, changes of each, and for how long, s.
+HISTORIES_MAX, HISTORY_MAX, HISTORY_S = 5_000, 200, 600.0
+#: Over which a rate is taken, s.
+RATE_S = 10.0
+#: The pause while no browser looks on, s: the history goes on.
+IDLE_S = 2.0
+#: A look that takes longer has failed, s.
+LOOK_MAX_S = 20.0
+#: Messages that a browser may be behind.
+BACKLOG_MAX = 4
+#: A lease whose end has moved by less is not told again, ms: that is how exactly it is known.
+SAME_MS = 250
+
+
+class Poller:
+    """What is known of the locks that fit `pattern`. `client`: of the asyncio API."""
+
+    def __init__(self, client: Any, pattern: str, interval_s: float) -> None:
+        self._client = client
+        self._pattern = pattern
+        self._interval_s = interval_s
+        self.seen: dict[str, Listed] = {}
+        self.error: str | None = None
+        self.truncated = False
+        self.looks = self.grants = 0
+        self.took_s = 0.0
+        self._at_ms = 0
+        self._rows: dict[str, dict[str, Any]] = {}
+        self._histories: OrderedDict[str, deque[dict[str, Any]]] = OrderedDict()
+        self._granted: dict[str, deque[float]] = {}
+        self._streams: set[asyncio.Queue[bytes | None]] = set()
+        self._wanted = asyncio.Event()
+        self._whole: bytes | None = None
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(LOOK_MAX_S):
+                    await self._look()
+                self.error = None
+            except (HoldfastError, TimeoutError) as error:
+                self.error = str(error) or f"no answer within {LOOK_MAX_S:g} s"
+                self._tell({})
+            self.took_s = time.monotonic() - began
+            self.looks += 1
+            pause_s = max(self.took_s, (self._interval_s if self._streams else IDLE_S) - self.took_s)
+            self._wanted.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._wanted.wait()
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """What a browser is told: everything, then what changes; JSON."""
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue(BACKLOG_MAX)
+        if not self._streams:
+            self._wanted.set()
+        self._streams.add(queue)
+        try:
+            yield self._snapshot()
+            while True:
+                message = await queue.get()
+                yield self._snapshot() if message is None else message
+        finally:
+            self._streams.discard(queue)
+
+    def detail(self, name: str) -> list[dict[str, Any]]:
+        """All that is known of what has this name: a lock, a semaphore, an election."""
+        found = []
+        for kind in ("lock", "semaphore", "election"):
+            which = f"{kind}:{name}"
+            history = self._histories.get(which, ())
+            if which in self.seen:
+                found.append(view.detail_of(self.seen[which], self._rate(which), history))
+            elif history:
+                found.append(
+                    {"id": which, "kind": kind, "name": name, "held": 0, "waiters": 0, "history": list(history)}
+                )
+        return found
+
+    def table(self) -> dict[str, Any]:
+        """All rows, and how it stands with the server."""
+        return {**self._state(), "rows": list(self._rows.values())}
+
+    def metrics(self) -> str:
+        """For Prometheus."""
+        return view.metrics(self.seen.values(), self.error is None, self.took_s, self.looks, self.grants)
+
+    def _state(self) -> dict[str, Any]:
+        return {"at": self._at_ms, "error": self.error, "truncated": self.truncated, "looks": self.looks}
+
+    def _snapshot(self) -> bytes:
+        if self._whole is None:
+            self._whole = _json({**self.table(), "all": True})
+        return self._whole
+
+    async def _look(self) -> None:
+        found: dict[str, Listed] = {}
+        truncated = False
+        async with contextlib.aclosing(self._client.list(self._pattern)) as listing:
+            async for each in listing:
+                found[view.id_of(each)] = each
+                if len(found) >= ROWS_MAX:
+                    truncated = True
+                    break
+        first, self.truncated = not self._at_ms, truncated
+        latest = max((each.seen_at for each in found.values()), default=None)
+        self._at_ms = round(time.time() * 1000) if latest is None else round(latest.timestamp() * 1000)
+        for which, before in self.seen.items():
+            if which not in found and not truncated:
+                gone = replace(before, holders=(), held=0, queue=(), waiters=0, seen_at=latest or before.seen_at)
+                self._remember(which, before, gone)
+        for which, after in found.items():
+            self._remember(which, self.seen.get(which), after, quiet=first)
+        self.seen = found
+        self._forget()
+        self._tell({which: view.row_of(each, self._rate(which)) for which, each in found.items()})
+
+    def _remember(self, which: str, before: Listed | None, after: Listed, quiet: bool = False) -> None:
+        """What has happened; `quiet`: before we looked for the first time, so that it counts for no rate."""
+        for change in changes(before, after):
+            history = self._histories.setdefault(which, deque(maxlen=HISTORY_MAX))
+            self._histories.move_to_end(which)
+            history.append(view.change_of(change))
+            if change.what in ("held", "handed_on", "missed") and not quiet:
+                self.grants += 1
+                self._granted.setdefault(which, deque()).append(time.monotonic())
+
+    def _forget(self) -> None:
+        while len(self._histories) > HISTORIES_MAX:
+            self._histories.popitem(last=False)
+        while self._histories:
+            which, history = next(iter(self._histories.items()))
+            if which in self.seen or history[-1]["at"] > self._at_ms - HISTORY_S * 1000:
+                break
+            del self._histories[which]
+        old = time.monotonic() - RATE_S
+        for which, granted in list(self._granted.items()):
+            while granted and granted[0] < old:
+                granted.popleft()
+            if not granted:
+                del self._granted[which]
+
+    def _rate(self, which: str) -> float:
+        return len(self._granted.get(which, ())) / RATE_S
+
+    def _tell(self, rows: dict[str, dict[str, Any]]) -> None:
+        """Tell the browsers what has changed; without rows, only how it stands with the server."""
+        changed, gone = [], []
+        if self.error is None:
+            changed = [row for which, row in rows.items() if not _same(self._rows.get(which), row)]
+            gone = [which for which in self._rows if which not in rows]
+            for which in gone:
+                del self._rows[which]
+            self._rows.update((row["id"], row) for row in changed)
+        self._whole = None
+        message = _json({**self._state(), "rows": changed, "gone": gone})
+        for queue in self._streams:
+            if queue.full():
+                while not queue.empty():
+                    queue.get_nowait()
+                queue.put_nowait(None)
+            else:
+                queue.put_nowait(message)
+
+
+def _same(before: dict[str, Any] | None, after: dict[str, Any]) -> bool:
+    if before is None or any(before[key] != after[key] for key in after if key not in ("until", "oldest")):
+        return False
+    pairs = ((before[key], after[key]) for key in ("until", "oldest"))
+    return all(one == other or (one and other and abs(one - other) < SAME_MS) for one, other in pairs)
+
+
+def _json(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, separators=(",", ":")).encode()

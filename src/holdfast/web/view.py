@@ -1,0 +1,126 @@
+"""What was seen, as JSON for the page and as metrics. Times are ms since 1970 by the clock of the locks' server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from holdfast import Change, Holder, Listed, Waiter
+
+__all__ = ["KINDS", "change_of", "detail_of", "id_of", "label", "metrics", "ms", "row_of"]
+
+KINDS = ("lock", "rwlock", "semaphore", "election")
+
+
+def id_of(found: Listed | Change) -> str:
+    """A lock keeps its row when readers hold it."""
+    return f"{'lock' if found.kind == 'rwlock' else found.kind}:{found.name}"
+
+
+def ms(seen: Listed) -> int:
+    """When it was looked at."""
+    return round(seen.seen_at.timestamp() * 1000)
+
+
+def label(one: Holder | Waiter) -> str:
+    """Who that is, in a few words: what a person has to type to break its lease."""
+    return f"{one.program} ({one.host}, pid {one.pid})" if one.host is not None else f"token {one.token}"
+
+
+def row_of(seen: Listed, rate: float) -> dict[str, Any]:
+    """A lock as it stands in the table."""
+    holder, now = seen.holder, ms(seen)
+    left = None if holder is None else holder.remaining_s
+    since = None if holder is None else holder.since
+    return {
+        "id": id_of(seen),
+        "kind": seen.kind,
+        "name": seen.name,
+        "held": seen.held,
+        "permits": seen.permits,
+        "who": None if holder is None else label(holder),
+        "token": None if holder is None else holder.token,
+        "since": None if since is None else round(since.timestamp() * 1000),
+        "until": None if left is None else now + round(left * 1000),
+        "waiters": seen.waiters,
+        "oldest": now - round(seen.queue[0].age_s * 1000) if seen.queue else None,
+        "rate": round(rate, 1),
+        "fencing_token": seen.fencing_token or None,
+    }
+
+
+def detail_of(seen: Listed, rate: float, history: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """All that is known of a lock."""
+    now = ms(seen)
+    return {
+        **row_of(seen, rate),
+        "holders": [
+            {
+                **_who(each),
+                "since": None if each.since is None else round(each.since.timestamp() * 1000),
+                "until": None if each.remaining_s is None else now + round(each.remaining_s * 1000),
+            }
+            for each in seen.holders
+        ],
+        "queue": [{**_who(each), "since": now - round(each.age_s * 1000)} for each in seen.queue],
+        "history": list(history),
+    }
+
+
+def _who(one: Holder | Waiter) -> dict[str, Any]:
+    return {"who": label(one), "token": one.token, "host": one.host, "pid": one.pid, "program": one.program}
+
+
+def change_of(change: Change) -> dict[str, Any]:
+    """A change, for the history of its lock."""
+    return {
+        "at": round(change.at.timestamp() * 1000),
+        "what": change.what,
+        "who": None if change.who is None else label(change.who),
+        "token": None if change.who is None else change.who.token,
+        "since": _since(change.who, change.at),
+        "held": change.held,
+        "waiters": change.waiters,
+        "fencing_token": change.fencing_token or None,
+    }
+
+
+def _since(who: Holder | Waiter | None, at: datetime) -> int | None:
+    """Since when it has held, or waited."""
+    if isinstance(who, Waiter):
+        return round((at.timestamp() - who.age_s) * 1000)
+    return None if who is None or who.since is None else round(who.since.timestamp() * 1000)
+
+
+def metrics(seen: Iterable[Listed], up: bool, took_s: float, looks: int, grants: int) -> str:
+    """What a Prometheus server reads: sums by kind, never a name, of which there may be too many."""
+    locks: Counter[str] = Counter()
+    held: Counter[str] = Counter()
+    waiters: Counter[str] = Counter()
+    oldest = dict.fromkeys(KINDS, 0.0)
+    for each in seen:
+        locks[each.kind] += 1
+        held[each.kind] += each.held > 0
+        waiters[each.kind] += each.waiters
+        oldest[each.kind] = max(oldest[each.kind], each.queue[0].age_s if each.queue else 0.0)
+    lines = [
+        *_metric("holdfast_web_up", "gauge", "Whether the last look at the server succeeded.", {"": int(up)}),
+        *_metric("holdfast_web_look_seconds", "gauge", "How long the last look took.", {"": round(took_s, 6)}),
+        *_metric("holdfast_web_looks_total", "counter", "Looks at the server.", {"": looks}),
+        *_metric("holdfast_web_grants_total", "counter", "Grants that were seen, at most one a look.", {"": grants}),
+    ]
+    for name, help_text, values in (
+        ("holdfast_web_locks", "Locks that are held or waited for.", locks),
+        ("holdfast_web_held", "Locks that are held.", held),
+        ("holdfast_web_waiters", "Waiters in queues.", waiters),
+        ("holdfast_web_oldest_waiter_seconds", "How long the oldest waiter has waited.", oldest),
+    ):
+        lines += _metric(name, "gauge", help_text, {f'{{kind="{kind}"}}': values[kind] for kind in KINDS})
+    return "\n".join(lines) + "\n"
+
+
+def _metric(name: str, kind: str, help_text: str, values: dict[str, float]) -> list[str]:
+    head = [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
+    return head + [f"{name}{labels} {value}" for labels, value in values.items()]
