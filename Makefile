@@ -16,7 +16,7 @@ READY := $(VENV)/.ready
 SOURCES := $(wildcard src sim tests testbed bench rig examples tools) $(if $(wildcard models/*.py),models)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-thorough test-all check generate format demo bench sim model mutants lock clean torture
+.PHONY: help setup test test-thorough test-all check generate format demo bench sim model mutants matrix lock clean torture
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ torture: $(READY) ## real servers and processes, broken all the time (SECONDS=60
 	$(BIN)/python -m rig torture --seconds $(or $(SECONDS),120) --seed $(or $(SEED),1) \
 	    --topology $(or $(TOPOLOGY),single) --library $(or $(LIBRARY),holdfast) \
 	    --loops $(or $(LOOPS),3) --locks $(or $(LOCKS),3) $(if $(FAULTS),--faults $(FAULTS))
+
+matrix: $(READY) ## part of the tests on each Python and each version of the clients that is supported (ONLY=oldest)
+	$(BIN)/python tools/matrix.py --only "$(ONLY)"
 
 lock: $(READY) ## resolve requirements-dev.in anew
 	rm -rf .venv-lock && "$(PYTHON)" -m venv .venv-lock

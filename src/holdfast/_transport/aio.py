@@ -31,12 +31,12 @@ from holdfast._lua import Script
 from holdfast._transport.handshake import is_tls, late
 from holdfast._transport.limits import INBOX_QUIET_S, INBOX_TIMEOUT_S, MISPLACED
 from holdfast._transport.pack import Group, PreparedRequest, pack_command, spelled_out
+from holdfast._transport.pushes import Push
 from holdfast._transport.refusals import connection_failed
 from holdfast._transport.single import describe
 from holdfast._transport.together import EACH_MIN, Member, Together, shares
 
 __all__ = [
-    "PUSHES",
     "Hearing",
     "Inbox",
     "Node",
@@ -65,9 +65,6 @@ _MORE = object()
 #: Transports of a kind that cannot be silenced, kept from their finalizers.
 _forgotten: list[Any] = []
 _PING = pack_command(("PING",))
-_Push: type = getattr(hiredis, "PushNotification", type(None))
-#: Whether the parser tells pushes from replies.
-PUSHES = _Push is not type(None)
 #: The end of a connection, where the system tells it from other news.
 _HUNG_UP = getattr(select, "POLLRDHUP", 0)
 
@@ -321,7 +318,7 @@ class Wire(asyncio.Protocol):
             gets = reader.gets
             while (reply := gets()) is not _MORE:
                 kind = reply.__class__
-                if kind is _Push:
+                if kind is Push:
                     midway = self._has_more()
                     self._pushed(reply)
                     continue
@@ -366,7 +363,7 @@ class Wire(asyncio.Protocol):
             more = self._reader.gets()
             if more is _MORE and self._subscription is not None:
                 return True  # the begin of one
-            if more.__class__ is not _Push:
+            if more.__class__ is not Push:
                 return False
             self._pushed(more)
         return True

@@ -13,10 +13,11 @@ from collections.abc import Callable
 
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
-from holdfast._transport.aio import PUSHES, Hearing, Inbox, Node, Wire
+from holdfast._transport.aio import Hearing, Inbox, Node, Wire
 from holdfast._transport.clock import clock
 from holdfast._transport.limits import INBOX_QUIET_S, INBOX_TIMEOUT_S
 from holdfast._transport.pack import pack_command
+from holdfast._transport.pushes import PUSHES
 
 __all__ = ["Mailbox", "open_inbox"]
 

@@ -13,11 +13,10 @@ from holdfast._core.replies import FITS, Fits, expected_of, nonsense
 from holdfast._lua import Script
 from holdfast._transport.handlers import raised_by_handler
 from holdfast._transport.pack import spelled_out
+from holdfast._transport.pushes import Push
 from holdfast._transport.threads import Node, Wire
 
 __all__ = ["PendingReply"]
-
-_Push: type = getattr(hiredis, "PushNotification", type(None))
 
 
 class PendingReply:
@@ -51,7 +50,7 @@ class PendingReply:
         """What has come by now: the answer, or None. The connection is idle again, or closed, after an answer."""
         wire = self.wire
         try:
-            replies = [reply for reply in wire.read_ready() if type(reply) is not _Push]
+            replies = [reply for reply in wire.read_ready() if type(reply) is not Push]
             while replies:
                 reply = replies.pop(0)
                 if replies or wire.has_more():

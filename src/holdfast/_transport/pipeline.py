@@ -20,11 +20,11 @@ from holdfast._lua import SCRIPTS
 from holdfast._transport.clock import clock
 from holdfast._transport.handlers import raised_by_handler
 from holdfast._transport.pack import pack_command, pack_script
+from holdfast._transport.pushes import Push
 from holdfast._transport.threads import Node, Wire, would_block
 
 __all__ = ["Pipeline"]
 
-_Push: type = getattr(hiredis, "PushNotification", type(None))
 #: So much is handed to the system at a time, bytes.
 _CHUNK = 256 * 1024
 
@@ -81,7 +81,7 @@ class Pipeline:
         try:
             self._send()
             for reply in self.wire.read_ready():
-                if type(reply) is _Push:
+                if type(reply) is Push:
                     continue
                 self.heard_at = now
                 if not self._owed:

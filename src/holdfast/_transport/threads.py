@@ -43,6 +43,7 @@ from holdfast._transport.handshake import is_tls, late
 from holdfast._transport.inherited import ours
 from holdfast._transport.limits import MISPLACED
 from holdfast._transport.pack import pack_command, pack_script, pack_sync, spelled_out
+from holdfast._transport.pushes import Push
 from holdfast._transport.single import describe
 
 __all__ = ["Node", "Wire", "node_of_client"]
@@ -55,7 +56,6 @@ _LEAST_S = 0.001
 #: A connection that was idle for this long is checked before it is used, s: where request follows request there is
 #: nothing to see yet, and a look costs a system call.
 _UNSEEN_S = 0.00005
-_Push: type = getattr(hiredis, "PushNotification", type(None))
 
 
 class Wire:
@@ -154,7 +154,7 @@ class Wire:
         if reply is False and not self.has_more():
             self._limit()
             reply = self.read_first()
-        while reply is False or type(reply) is _Push:  # a push may come at any time, and is not a reply
+        while reply is False or type(reply) is Push:  # a push may come at any time, and is not a reply
             reply = self.read_more() if reply is False else reader.gets()
         return reply
 
@@ -191,7 +191,7 @@ class Wire:
     def is_done(self) -> bool:
         """Whether everything that was read was asked for; pushes do not count."""
         while self.has_more():
-            if type(self._reader.gets()) is not _Push:
+            if type(self._reader.gets()) is not Push:
                 return False
         return True
 
@@ -474,7 +474,7 @@ class Node:
                 wire.patience(request_timeout_s)
             wire.sendall(packed)
             reply = wire.read_first()
-            if reply is False or type(reply) is _Push:
+            if reply is False or type(reply) is Push:
                 reply = wire.read()
         except BaseException as error:
             failure = self._failed(wire, error, request_timeout_s)
