@@ -49,12 +49,12 @@ test-all: $(READY) ## both
 	@$(PYTEST) $(PYTEST_ARGS) || { status=$$?; \
 	    echo 'again, only what has failed, one at a time: make test-all JOBS=0 PYTEST_ARGS=--last-failed' >&2; exit $$status; }
 
-check: $(READY) ## style, types, imports between the modules, words, subjects of commits
+check: $(READY) ## style, types, imports between the modules, lengths, words, subjects of commits
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/python tools/async_to_sync.py --check
-	$(BIN)/python -m pytest -q tests/unit/test_architecture.py tests/package/test_commits.py tests/docs/test_words.py
+	$(BIN)/python -m pytest -q tests/unit/test_architecture.py tests/package/test_commits.py tests/package/test_budget.py tests/docs/test_words.py
 
 generate: $(READY) ## write the threads API from the asyncio API
 	$(BIN)/python tools/async_to_sync.py

@@ -1,0 +1,90 @@
+"""How long each room of the package may be, in lines of Python and Lua.
+
+The reasons are in docs/design/0034. Raise a number in the commit that needs it, by what it needs; lower it when
+something leaves. `make check` runs this.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+PACKAGE = Path(holdfast.__file__).parent
+#: What stands at the top of the package is one room.
+TOP = "top"
+MOST_LINES = {
+    "_core": 6_400,
+    "_drivers": 5_650,
+    "lab": 5_450,
+    "_transport": 3_800,
+    "_async": 3_800,
+    "cli": 3_100,
+    "_lua": 2_450,
+    "_api": 2_050,
+    TOP: 1_750,
+    "compat": 900,
+    "web": 600,
+}
+#: The threads API is generated from `_async`: a smaller share of it than this is by hand, or comments are left out.
+GENERATED = "_sync"
+#: A budget that is this much too large allows anything.
+SLACK = 500
+#: A file that is longer has to be cut, or has its reason here.
+FILE_MOST_LINES = 600
+FILES = {
+    "_core/redlock.py": (700, "votes, rounds and what is owed after them read the same state"),
+    "_core/record.py": (650, "a lease's record, and the schedule that has its moments"),
+    "_drivers/threads.py": (1_000, "the effects of the threads driver, which share its pools and locks"),
+    "_transport/aio.py": (900, "a wire, its node and its inbox name each other"),
+    "_transport/threads.py": (750, "a wire and its node name each other"),
+    "lab/faults.py": (650, "one fault after the other, each read by itself"),
+}
+
+
+def lines_by_room(package: Path) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for path in sorted(package.rglob("*")):
+        if path.suffix in (".py", ".lua"):
+            parts = path.relative_to(package).parts
+            found[parts[0] if len(parts) > 1 else TOP] += len(path.read_bytes().splitlines())
+    return found
+
+
+FOUND = lines_by_room(PACKAGE)
+
+
+def test_every_room_has_a_budget() -> None:
+    assert set(FOUND) == {*MOST_LINES, GENERATED}
+
+
+@pytest.mark.parametrize("room", MOST_LINES)
+def test_a_room_is_not_longer_than_it_may_be(room: str) -> None:
+    assert FOUND[room] <= MOST_LINES[room], "what does the change make superfluous? Else raise the budget, and say why"
+    assert FOUND[room] > MOST_LINES[room] - SLACK, "it has got shorter: lower its budget"
+
+
+def test_the_generated_api_is_not_longer_than_its_source() -> None:
+    assert FOUND[GENERATED] <= FOUND["_async"]
+
+
+def test_files_can_be_held_in_the_head() -> None:
+    lengths = {
+        str(path.relative_to(PACKAGE)): len(path.read_bytes().splitlines())
+        for path in PACKAGE.rglob("*.py")
+        if GENERATED not in path.parts
+    }
+    assert {name for name, lines in lengths.items() if lines > FILES.get(name, (FILE_MOST_LINES, ""))[0]} == set()
+    assert [name for name in FILES if lengths.get(name, 0) <= FILE_MOST_LINES] == [], "these need no reason any more"
+
+
+def test_lines_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "room" / "deep").mkdir(parents=True)
+    (tmp_path / "room" / "deep" / "a.py").write_text("one\ntwo\n")
+    (tmp_path / "room" / "b.lua").write_text("three\n")
+    (tmp_path / "room" / "c.toml").write_text("no code\n")
+    (tmp_path / "d.py").write_text("four\n")
+    assert lines_by_room(tmp_path) == {"room": 3, TOP: 1}
