@@ -107,6 +107,8 @@ PACKAGE: dict[str, Room] = {
     "": Room(_FACTS | {"_api", "_sync", "_drivers.cancel", "_drivers.observing", "asyncio"}),
     "asyncio": Room(_FACTS | {"_api", "_async", "_drivers.observing"}),
     "embedded": Room(_FACTS),
+    "prometheus": Room(_PUBLIC | {"_api.labels"}, frozenset({"prometheus_client"})),
+    "opentelemetry": Room(_PUBLIC | {"_api.labels"}, frozenset({"opentelemetry"})),
     "fencing": Room(_FACTS | {"_api.options"}),
     "testing": Room(_PUBLIC | {"_core", "_api"}, frozenset({"pytest"})),
     "lab": Room(_PUBLIC | {"_core.effects", "_core.failure"}, _CLIENTS | {"redis_lock"}),

@@ -32,16 +32,17 @@ class LeaseInfo:
     """What an event is about: one acquisition, and the lease that came of it. The same object for all its events.
 
     `kind`: "lock", "read lock", "semaphore", …; `name`; `fencing_token`: 0 until it is acquired; `asked_at`: when the
-    acquire began (Unix time, s); `captured`: what `Observer.capture` has returned then.
+    acquire began (Unix time, s); `waited_s`: how long it took; `captured`: what `Observer.capture` has returned then.
     """
 
-    __slots__ = ("asked_at", "captured", "fencing_token", "kind", "name", "task", "thread")
+    __slots__ = ("asked_at", "captured", "fencing_token", "kind", "name", "task", "thread", "waited_s")
 
     def __init__(self, kind: str, name: str, fencing_token: int = 0) -> None:
         self.kind = kind
         self.name = name
         self.fencing_token = fencing_token
         self.asked_at = time.time()
+        self.waited_s = 0.0
         self.captured: Any = None
         #: Its id and name, and the name of the asyncio task, for the log; None where it is not known.
         self.thread: tuple[int, str] | None = None
@@ -231,8 +232,9 @@ class _Detailed(Report):
     def acquired(self, record: LeaseRecord) -> None:
         now = clock()
         self._held_at = now
-        self.info.fencing_token = record.fence
-        self._reports.tell(self._logs, "acquired", self.info, now - self._asked_at)
+        info = self.info
+        info.fencing_token, info.waited_s = record.fence, now - self._asked_at
+        self._reports.tell(self._logs, "acquired", info, info.waited_s)
 
     def busy(self) -> None:
         self._reports.tell(self._logs, "busy", self.info, clock() - self._asked_at)

@@ -1,0 +1,128 @@
+"""Metrics for Prometheus: `pip install holdfast[prometheus]`.
+
+from holdfast.prometheus import PrometheusObserver
+
+locks = holdfast.connect(observer=PrometheusObserver(label=lambda name: name.partition(":")[0]))
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+from holdfast import LeaseInfo, Observer
+from holdfast._api.labels import BUCKETS_S, Families, reason_of
+
+__all__ = ["PrometheusObserver"]
+
+_OF = ("kind", "family")
+
+
+class PrometheusObserver(Observer):
+    """Counts what happens to locks, in `registry`.
+
+    `label`: makes a family of a lock's name, as "orders" of "orders:42". Prometheus keeps each value of a label for
+    good, so it must not return names with ids; None: one family, "all". Beyond 200 families the rest are "other".
+
+    One observer may serve any number of clients, in both APIs; two need registries of their own. A forked child counts
+    on from the parent's figures, but for the leases that it holds: those are its own, from its first event on. Where
+    several processes are scraped as one, `PROMETHEUS_MULTIPROC_DIR` works as usual.
+    """
+
+    def __init__(self, *, label: Callable[[str], str] | None = None, registry: CollectorRegistry = REGISTRY) -> None:
+        self._families = Families(label)
+        self._process = os.getpid()
+        self._acquires = Histogram(
+            "holdfast_acquire_seconds",
+            "Time from asking for a lock to having it, or giving up",
+            (*_OF, "outcome"),
+            registry=registry,
+            buckets=BUCKETS_S,
+        )
+        self._holds = Histogram(
+            "holdfast_hold_seconds", "Time for which locks were held", _OF, registry=registry, buckets=BUCKETS_S
+        )
+        self._lags = Histogram(
+            "holdfast_renewal_lag_seconds",
+            "Time from the moment a renewal was due to its answer",
+            _OF,
+            registry=registry,
+            buckets=BUCKETS_S,
+        )
+        self._held = Gauge(
+            "holdfast_leases_held", "Leases that are held now", _OF, registry=registry, multiprocess_mode="livesum"
+        )
+        self._queued = Counter("holdfast_queued", "Acquires that had to queue", _OF, registry=registry)
+        self._lost = Counter("holdfast_leases_lost", "Leases that were lost", (*_OF, "reason"), registry=registry)
+        self._suspects = Counter(
+            "holdfast_renewals_failed", "Times a renewal failed while the lease was still valid", _OF, registry=registry
+        )
+        self._troubles = Counter(
+            "holdfast_server_troubles", "Times a server failed for a while", ("server", "error"), registry=registry
+        )
+        self._in_trouble = Gauge(
+            "holdfast_server_in_trouble",
+            "Whether requests to a server are failing now",
+            ("server",),
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+
+    def _labels(self, lease: LeaseInfo) -> tuple[str, str]:
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._held.clear()
+        return lease.kind, self._families.of(lease.name)
+
+    def queued(self, lease: LeaseInfo) -> None:
+        """See `Observer`."""
+        self._queued.labels(*self._labels(lease)).inc()
+
+    def acquired(self, lease: LeaseInfo, waited_s: float) -> None:
+        """See `Observer`."""
+        labels = self._labels(lease)
+        self._acquires.labels(*labels, "acquired").observe(waited_s)
+        self._held.labels(*labels).inc()
+
+    def busy(self, lease: LeaseInfo, waited_s: float) -> None:
+        """See `Observer`."""
+        self._acquires.labels(*self._labels(lease), "busy").observe(waited_s)
+
+    def failed(self, lease: LeaseInfo, waited_s: float, error: str) -> None:
+        """See `Observer`."""
+        self._acquires.labels(*self._labels(lease), "failed").observe(waited_s)
+
+    def released(self, lease: LeaseInfo, held_s: float) -> None:
+        """See `Observer`."""
+        self._end(self._labels(lease), held_s)
+
+    def lost(self, lease: LeaseInfo, held_s: float | None, reason: str) -> None:
+        """See `Observer`."""
+        labels = self._labels(lease)
+        self._lost.labels(*labels, reason_of(reason)).inc()
+        self._end(labels, held_s)
+
+    def _end(self, labels: Any, held_s: float | None) -> None:
+        if held_s is not None:
+            self._held.labels(*labels).dec()
+            self._holds.labels(*labels).observe(held_s)
+
+    def renewed(self, lease: LeaseInfo, lag_s: float) -> None:
+        """See `Observer`."""
+        self._lags.labels(*self._labels(lease)).observe(lag_s)
+
+    def suspect(self, lease: LeaseInfo) -> None:
+        """See `Observer`."""
+        self._suspects.labels(*self._labels(lease)).inc()
+
+    def trouble(self, server: str, error: str, lasts_s: float) -> None:
+        """See `Observer`."""
+        self._troubles.labels(server, error).inc()
+        self._in_trouble.labels(server).set(1)
+
+    def trouble_over(self, server: str, lasted_s: float) -> None:
+        """See `Observer`."""
+        self._in_trouble.labels(server).set(0)
