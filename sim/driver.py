@@ -547,7 +547,7 @@ class Process:
 
     async def release(self, hold: LeaseRecord, first: Call | None) -> bool:
         """As the drivers for users. `first` as in `acquire`."""
-        if hold.turn is not None and hold.turn.hand_on(self.local()):
+        if hold.turn is not None and hold.hand_on(self.local()):
             return True
         if first is None or first.sync is not None or self._many_masters:
             return await hold.release()

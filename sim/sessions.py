@@ -312,7 +312,7 @@ class Sessions(Primitive, Generic[T]):
                 usual = first is not None and first.sync is None and not hold.stray and not world.options.cluster
                 # Of its own, so that it moves no other draw of a seed.
                 if first is not None and usual and random.Random(hold.token).random() < 0.2:
-                    if hold.turn is not None and hold.turn.hand_on(process.local()):
+                    if hold.turn is not None and hold.hand_on(process.local()):
                         return
                     await Spawn(process.release_later(hold, first))
                     for thing, belief in parts:

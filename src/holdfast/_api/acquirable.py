@@ -9,6 +9,7 @@ from holdfast._api.options import Options
 from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
 from holdfast._core.tenure import Turn, as_owner, wait_in_line
+from holdfast._core.tokens import is_kept
 from holdfast._core.waiting import Busy, Grant
 from holdfast._transport.pack import PreparedRequest
 
@@ -36,6 +37,8 @@ class AcquirableBase:
         #: The first requests of acquire and release, ready but for the token; () where there are none.
         self._asks: tuple[PreparedRequest, PreparedRequest] | tuple[()] | None = None
 
+        #: By which the client keeps it after its release; None: it does not.
+        self._kept_as: str | None = None
         #: Whose acquires wait for each other inside of the client; None: all ask the server.
         self._line_key: object = None
 
@@ -63,7 +66,10 @@ class AcquirableBase:
 
     def _record(self, token: str, grant: Grant) -> LeaseRecord:
         """The same, under the options that it is acquired with: all that act on the record do so here."""
-        record, options = self._make_record(token, grant), self._options
+        options = self._options
+        if options.kept_ms and grant.kept is None and is_kept(token):
+            grant.kept = self._session.driver.keeper, options.kept_ms / 1000
+        record = self._make_record(token, grant)
         if not options.renew:
             record.stop_renewing()
         if options.max_hold_ms is not None:

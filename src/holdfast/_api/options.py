@@ -27,6 +27,7 @@ __all__ = [
     "WAIT_MAX_S",
     "Duration",
     "LeaseOptions",
+    "LockOptions",
     "Options",
     "check_bool",
     "check_count",
@@ -36,6 +37,7 @@ __all__ = [
     "check_sync_replicas",
     "check_value",
     "explains_options",
+    "lock_options_of",
     "options_of",
     "refuse_keywords",
     "tenure_ms_of",
@@ -218,6 +220,12 @@ class LeaseOptions(TypedDict, total=False):
     confirm_release: bool | None
 
 
+class LockOptions(LeaseOptions, total=False):
+    """What a lock takes beside them."""
+
+    keep: Duration | None
+
+
 class Options(NamedTuple):
     """The same, resolved. Not a dataclass: importing those takes longer than all of this."""
 
@@ -227,6 +235,7 @@ class Options(NamedTuple):
     sync_replicas: int | Literal["all"] | None = None
     confirm_release: bool = True
     at_least_ms: int = 0
+    kept_ms: int = 0
 
 
 #: What other libraries call it, and what it is here.
@@ -252,12 +261,16 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-def options_of(given: LeaseOptions, defaults: Options = Options()) -> Options:  # noqa: B008 - it is immutable
+def options_of(given: LeaseOptions | LockOptions, defaults: Options = Options()) -> Options:  # noqa: B008 - it is immutable
     """What was given, over the defaults. TypeError for what is no option, as for any call."""
     if not given:
         return defaults
     changed: dict[str, Any] = {}
     for name, value in given.items():
+        if name == "keep":
+            if value is not None:
+                raise ConfigurationError("keep", value, "left out: only what lock() makes is kept")
+            continue
         if name not in _FIELDS:
             out = f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
             raise TypeError(f"unexpected keyword argument {name!r}{out}; options are {', '.join(_FIELDS)}")
@@ -265,6 +278,21 @@ def options_of(given: LeaseOptions, defaults: Options = Options()) -> Options:  
             field, check = _FIELDS[name]
             changed[field] = check(value)
     return defaults._replace(**changed)
+
+
+def lock_options_of(given: LockOptions, defaults: Options) -> Options:
+    """The same for a lock."""
+    if not given.get("keep"):
+        return options_of({**given, "keep": None} if "keep" in given else given, defaults)
+    kept_ms = ttl_ms_of(given["keep"], "keep")
+    options = options_of({**given, "keep": None}, defaults)._replace(kept_ms=kept_ms)
+    if 2 * kept_ms > options.ttl_ms:
+        allowed = f"half of the ttl at most: {options.ttl_ms / 2000:g} s"
+    elif options.sync_replicas is not None:
+        allowed = "None with sync_replicas: the two do not go together"
+    else:
+        return options
+    raise ConfigurationError("keep", given["keep"], allowed)
 
 
 def refuse_keywords(call: str, given: dict[str, Any]) -> None:

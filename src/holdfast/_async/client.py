@@ -16,12 +16,14 @@ from holdfast._api.options import (
     PERMITS_MAX,
     Duration,
     LeaseOptions,
+    LockOptions,
     check_bool,
     check_count,
     check_name,
     check_names,
     check_namespace,
     explains_options,
+    lock_options_of,
     options_of,
     tenure_ms_of,
     timeout_of,
@@ -153,19 +155,23 @@ class Client:
         return self._session.namespace
 
     @explains_options
-    def lock(self, name: str, *, reentrant: bool = False, **options: Unpack[LeaseOptions]) -> Lock:
+    def lock(self, name: str, *, reentrant: bool = False, **options: Unpack[LockOptions]) -> Lock:
         """An exclusive lock called `name`.
 
         `reentrant`: the task that holds it may acquire it again, and gets the same lease, which ends when it has
         been released as often. Without it a second acquire by the holder raises `AlreadyHeld`.
+        `keep`: seconds, half of the ttl at most, for which this client keeps the lock after its release: acquiring it
+        again here sends nothing. As soon as another client asks for it, it is let go, or with the next release if it
+        is held. If this client dies meanwhile, others wait until its ttl is over, which is cut to `keep` and a second when
+        it has not been used for a third of `keep`. Not over a quorum, nor with `sync_replicas`. None: not kept.
 
         Sends nothing. Raises `ConfigurationError` for what is not allowed.
         """
         checked = check_name(name)
-        return Lock(self._session, checked, options_of(options, self._options), check_bool("reentrant", reentrant))
+        return Lock(self._session, checked, lock_options_of(options, self._options), check_bool("reentrant", reentrant))
 
     @explains_options
-    def lock_for(self, subject: object, *, reentrant: bool = False, **options: Unpack[LeaseOptions]) -> Lock:
+    def lock_for(self, subject: object, *, reentrant: bool = False, **options: Unpack[LockOptions]) -> Lock:
         """The lock of an object that says what identifies it, by an attribute or method `__lock_name__`.
 
         Otherwise as `lock`.
@@ -173,7 +179,7 @@ class Client:
         return self.lock(name_of(subject), reentrant=reentrant, **options)
 
     @explains_options
-    async def adopt(self, handle: str, *, reentrant: bool = False, **options: Unpack[LeaseOptions]) -> Lease:
+    async def adopt(self, handle: str, *, reentrant: bool = False, **options: Unpack[LockOptions]) -> Lease:
         """The lease that another process, or another client here, has handed over by `Lease.handle`.
 
             lease = await locks.adopt(job["lease"])

@@ -20,10 +20,12 @@ from holdfast._api.acquirable import AcquirableBase
 from holdfast._async.lifecycle import Session
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
+from holdfast._core.keeping import Keeping
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
 from holdfast._core.tenure import MARK, Turn, left
+from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._drivers.aio import AioDriver
 from holdfast._transport.clock import clock
@@ -65,6 +67,17 @@ class Acquirable(AcquirableBase, Generic[L]):
                     lease._entries = []  # it was acquired through an object that is not reentrant
                 lease._entries += (None,)  # not a call, after which a signal handler could raise
                 return lease  # type: ignore[no-any-return]
+        kept_as = self._kept_as
+        kept = None if kept_as is None else driver.keeper.get(kept_as)
+        if kept is not None:
+            token = f"{driver.client_id}:{me}:{next(session.sequence)}"
+            try:
+                if kept.take(token, clock()):
+                    return self._begin_again(driver, kept, owners, task, code, offset)
+            except BaseException:
+                if kept.was_taken(token):
+                    driver.spawn(kept.give_up())
+                raise
         got: Grant | Busy | None = None
         hold: LeaseRecord | None = None
         report = session.reports.begin(self._label, self._name, self._report_level)
@@ -72,6 +85,8 @@ class Acquirable(AcquirableBase, Generic[L]):
         if asks is None:
             asks = self._prepare()
         token = f"{driver.client_id}:{self._mark if mark is None else mark}{me}:{next(session.sequence)}"
+        if kept_as is not None and driver.keeper.hears(kept_as, driver.listening(kept_as)):
+            token += KEPT
         turn = None if self._line_key is None or timeout_s == 0 else Turn(token, clock())
         release_ask = asks[1] if asks else None
         asking = driver.asking
@@ -134,6 +149,29 @@ class Acquirable(AcquirableBase, Generic[L]):
         report.busy()
         raise AcquireTimeout(self._name, got.waited_s, got.holder, kind=self._label)
 
+    def _begin_again(
+        self,
+        driver: AioDriver,
+        kept: Keeping,
+        owners: tuple[tuple[str, int], ...],
+        task: asyncio.Task[Any] | None,
+        code: CodeType,
+        offset: int,
+    ) -> L:
+        """The lease, of what this client has kept."""
+        hold: LeaseRecord | None = None
+        try:
+            again = Grant(0, clock())
+            again.kept = kept
+            hold = self._record("", again)
+            return self._granted(driver, hold, owners, task, code, offset, None)
+        except BaseException:
+            if hold is not None and driver.finish(hold):
+                for owner in owners:
+                    self._session.owners.pop(owner, None)
+                driver.spawn_release(hold)
+            raise
+
     def _granted(
         self,
         driver: AioDriver,
@@ -163,7 +201,7 @@ def release(
     session: Session, driver: AioDriver, hold: LeaseRecord, ask: PreparedRequest | None
 ) -> Coroutine[Any, Any, bool]:
     """Release it in the running event loop, which may be another one than that in which it was acquired."""
-    if hold.turn is not None and hold.turn.hand_on(clock()):
+    if hold.turn is not None and hold.hand_on(clock()):
         return _handed_on()
     if ask is None or driver is not session.here or driver.closed or driver.loop is not get_running_loop():
         return session.driver.run(hold.release())
@@ -176,7 +214,7 @@ async def _handed_on() -> bool:
 
 def release_later(session: Session, driver: AioDriver, hold: LeaseRecord, ask: PreparedRequest) -> bool:
     """Release it without waiting for the answer; False when it has to be waited for."""
-    if hold.turn is not None and hold.turn.hand_on(clock()):
+    if hold.turn is not None and hold.hand_on(clock()):
         return True
     if driver is not session.here or driver.closed or driver.loop is not get_running_loop():
         return False

@@ -32,7 +32,7 @@ __all__ = ["Lease", "LeaseState"]
 _RELEASED = LeaseState.RELEASED
 #: Functions that do nothing but hand a lease on, and where they are.
 _RETURNING = frozenset(
-    {"_acquire", "_granted", "_obtain", "_resume", "acquire", "adopt", "try_acquire", "__aenter__"}
+    {"_acquire", "_begin_again", "_granted", "_obtain", "_resume", "acquire", "adopt", "try_acquire", "__aenter__"}
     | {"upgrade", "downgrade", "campaign"}
 )
 _HERE = os.path.dirname(__file__)

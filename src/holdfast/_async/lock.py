@@ -29,7 +29,7 @@ from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for
 # sync-add: from holdfast._drivers.cancel import Cancel
 from holdfast._transport.clock import clock
 from holdfast._transport.pack import PreparedRequest
-from holdfast.errors import AcquireTimeout, AlreadyHeld, LeaseLost
+from holdfast.errors import AcquireTimeout, AlreadyHeld, ConfigurationError, LeaseLost
 
 if TYPE_CHECKING:
     from holdfast._api.holder import Holder, LockStatus
@@ -168,6 +168,12 @@ class Lock(Leasable[Lease]):
         self._asks = shared.asks
         self._reentrant = reentrant
         self._line_key = None if reentrant else shared.line_key
+        if options.kept_ms and self._kind == "lock":
+            if session.quorum is not None:
+                raise ConfigurationError(
+                    "keep", options.kept_ms / 1000, "0 over a quorum, which can tell no one to let go"
+                )
+            self._kept_as = shared.keys.lock
 
     @staticmethod
     def _keys_of(namespace: str | None, name: str) -> LockKeys:

@@ -132,10 +132,11 @@ class CallMany(Effect[list[Answer]]):
 
 
 class Wake:
-    """What reached a waiter: `kind` is GRANT, or ASK: look for yourself. Never a proof. Or a holder: BREAK, or WANT.
+    """What reached a waiter: `kind` is GRANT, or ASK: look for yourself. Never a proof. Or a holder: BREAK, WANT,
+    or YIELD: others ask for what the client keeps.
 
     Of a GRANT: its `fence`, and for how long the token was written, `claim_ms`; 0 where the message does not say.
-    Of the last two: `text`, who says so and why.
+    Of BREAK and WANT: `text`, who says so and why.
     """
 
     __slots__ = ("claim_ms", "fence", "kind", "text")
@@ -144,6 +145,7 @@ class Wake:
     ASK = "ask"
     BREAK = "break"
     WANT = "want"
+    YIELD = "yield"
 
     def __init__(self, kind: str, fence: int = 0, claim_ms: int = 0, *, text: str = "") -> None:
         self.kind = kind
@@ -154,7 +156,7 @@ class Wake:
     @property
     def is_for_holder(self) -> bool:
         """Whether it is for who holds, and not for who waits."""
-        return self.kind is Wake.BREAK or self.kind is Wake.WANT
+        return self.kind in (Wake.BREAK, Wake.WANT, Wake.YIELD)
 
     def __repr__(self) -> str:
         return f"Wake({self.kind!r}, {self.fence}, {self.claim_ms})"

@@ -11,6 +11,7 @@ from typing import Any
 from holdfast._core import mutex, plain, redlock
 from holdfast._core.effects import Call, Protocol
 from holdfast._core.failure import RequestFailed
+from holdfast._core.keeping import Keeping, KeptLease
 from holdfast._core.keys import LockKeys
 from holdfast._core.mutex import Each, LockTurn
 from holdfast._core.plain import Scripts
@@ -120,9 +121,14 @@ class OneServer(Exclusive):
     def hold(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
         keys = self.keys
         if grant.more is not plain.PLAIN:
+            if type(grant.kept) is Keeping:
+                return KeptLease.again(grant.kept, ttl_ms, grant.sent_at)
             if not grant.stray:
                 if grant.turn is not None:
                     return self._hold_in_line(grant.turn, token, grant, ttl_ms)
+                if grant.kept is not None:
+                    kept = self._begin_to_keep(token, grant, ttl_ms)
+                    return KeptLease(kept, None, grant.fence, ttl_ms, grant.sent_at, grant.until)
                 if grant.until is None:
                     return _LockRecord(self, token, grant, ttl_ms)
             turn = LockTurn(keys, token, ttl_ms, self.settings, self.sync)
@@ -136,13 +142,31 @@ class OneServer(Exclusive):
         hold = LeaseRecord(keys.name, token, grant.fence, ttl_ms, grant.sent_at, extend, release)
         return hold
 
+    def _begin_to_keep(self, token: str, grant: Grant, ttl_ms: int) -> Keeping:
+        """What a lease stands on that the client may keep."""
+        keeper, keep_s = grant.kept
+        asks = partial(LockTurn, self.keys, token, ttl_ms, self.settings, None, None)
+        kept = Keeping(keeper, asks, token, grant.fence, grant.sent_at, keep_s)
+        kept.wanted = grant.waited  # others may stand behind it
+        keeper.begin(kept)
+        return kept
+
     def _hold_in_line(self, turn: Turn, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
         """What a lease stands on that the client may hand on."""
         keys, line = self.keys, turn.line
         assert line is not None
+        if grant.kept is not None and line.tenure is None:
+            line.tenure = self._begin_to_keep(token, grant, ttl_ms)
+            line.tenure.ends_at = turn.got_at + self.settings.tenure_ms / 1000
         tenure = turn.begin(token, grant.fence)
         # Where it was handed on, the lease before it has the deadline.
         before = line.hold if tenure is not None and tenure.token != token else None
+        until = grant.until if before is None else before.deadline
+        if type(tenure) is Keeping:
+            line.hold = kept = KeptLease(tenure, turn, grant.fence, ttl_ms, grant.sent_at, until)
+            if before is not None:
+                kept.go_on_from(before)
+            return kept
         holder = LockTurn(keys, token if tenure is None else tenure.token, ttl_ms, self.settings, tenure=tenure)
         hold = TenureLease(
             keys.name,
@@ -152,7 +176,7 @@ class OneServer(Exclusive):
             grant.sent_at,
             holder.renew,
             partial(release_in_line, turn, holder),
-            grant.until if before is None else before.deadline,
+            until,
         )
         hold.turn = turn
         hold.places = self.places

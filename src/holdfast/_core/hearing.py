@@ -15,6 +15,7 @@ from collections.abc import Hashable, Iterable
 
 from holdfast._core.effects import Listen, Now, Protocol, Sleep, Unlisten, Wake
 from holdfast._core.failure import RequestFailed
+from holdfast._core.keeping import Keeper
 from holdfast._core.record import LeaseRecord, Schedule, broken_by, note_for
 from holdfast._core.settings import Settings
 
@@ -36,6 +37,7 @@ class Driver(typing.Protocol):
     schedule: Schedule
     settings: Settings
     closed: bool
+    keeper: Keeper
 
     def hears_at(self, key: str) -> Hashable | None: ...
     def spawn(self, protocol: Protocol[None]) -> None: ...
@@ -94,10 +96,14 @@ class Ears:
         """An inbox has ended: leases that were held for a while need another one."""
         driver = self._driver
         driver.schedule.look_s = LOOK_S
+        driver.keeper.deaf()
         self._listen([hold for hold in driver.schedule if now - hold.held_since > LOOK_S], now)
 
     def told(self, token: str, wake: Wake) -> None:
         """What a message says to a holder."""
+        self._driver.keeper.told(token)
+        if wake.kind == Wake.YIELD:
+            return
         for hold in self._driver.schedule:
             if hold.token == token and hold.alive:
                 if wake.kind == Wake.WANT:

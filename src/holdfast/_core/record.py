@@ -184,7 +184,11 @@ class LeaseRecord:
         self.wanted_by: str | None = None
         self.on_wanted: Callable[[str], None] | None = None
 
-    def go_on_from(self, before: LeaseRecord) -> None:
+    def hand_on(self, now: float) -> bool:
+        """Its client has it go on under another lease, where `turn` says that it may. False: it has to be released."""
+        return False
+
+    def go_on_from(self, before: Any) -> None:
         """It stands on what that lease of the same client stood on: its renewal is due when that one's was."""
         self.renew_from = before.renew_from
         self.short_s = before.short_s

@@ -427,8 +427,8 @@ def _is_decimal(text: str) -> bool:
 def wake_of(reply: Reply, channel: str) -> tuple[str, Wake] | None:
     """Whom a message of the inbox is for, and what it says: None where it is not a message.
 
-    `grant TOKEN FENCE CLAIM_MS` or `ask TOKEN`; for holders `break TOKEN TEXT` or `want TOKEN TEXT`. Any client may
-    publish there: what cannot be read asks to look.
+    `grant TOKEN FENCE CLAIM_MS` or `ask TOKEN`; for holders `break TOKEN TEXT`, `want TOKEN TEXT` or `yield TOKEN`.
+    Any client may publish there: what cannot be read asks to look.
     """
     if not (isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message" and reply[1] == channel.encode()):
         return None
@@ -436,8 +436,8 @@ def wake_of(reply: Reply, channel: str) -> tuple[str, Wake] | None:
         return None
     kind, _, rest = reply[2].decode("utf-8", "replace").partition(" ")
     token, _, numbers = rest.partition(" ")
-    if kind in (Wake.BREAK, Wake.WANT):
-        return token, Wake(Wake.BREAK if kind == Wake.BREAK else Wake.WANT, text=numbers)
+    if kind in (Wake.BREAK, Wake.WANT, Wake.YIELD):
+        return token, Wake(kind, text=numbers)
     fence, _, claim_ms = numbers.partition(" ")
     if kind == "grant" and _is_decimal(fence):
         return token, Wake(Wake.GRANT, int(fence), int(claim_ms) if _is_decimal(claim_ms) else 0)

@@ -44,6 +44,8 @@ class Settings(NamedTuple):
     #: After an acquire that found a lock taken, this many acquires of it start with the protocol, not by the fast path:
     #: rare enough to cost nothing when contention is over.
     contended_acquires: int = 1_000
+    #: What does not wait waits for this long all the same where a client keeps the lease: if it is idle, that lets go.
+    kept_try_s: float = 0.05
     #: Renew when this part of the ttl has passed, earlier by up to the jitter's part of it.
     renew_fraction: float = 1 / 3
     renew_jitter: float = 0.1

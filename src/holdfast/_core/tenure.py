@@ -290,6 +290,9 @@ class TenureLease(LeaseRecord):
 
     turn: Turn
 
+    def hand_on(self, now: float) -> bool:
+        return self.turn.hand_on(now)
+
     def lose(self, reason: str) -> None:
         super().lose(reason)
         self.turn.lost()

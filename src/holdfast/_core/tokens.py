@@ -1,13 +1,17 @@
-"""Tokens: the random identity of one acquisition, `<client id>:<owner>:<sequence>`; with "+" behind it for a tenure."""
+"""Tokens: the random identity of one acquisition, `<client id>:<owner>:<sequence>`; with "+" behind it for a tenure,
+"*+" for a lease that its client may keep.
+"""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["TOKEN_MAX", "client_of", "is_ours", "make_token"]
+__all__ = ["KEPT", "TOKEN_MAX", "client_of", "is_kept", "is_ours", "make_token"]
 
 #: A client id is 24 hexadecimal digits: 96 random bits.
-_OURS = re.compile(r"[0-9a-f]{24}:[^:]*:[0-9]+\+?")
+_OURS = re.compile(r"[0-9a-f]{24}:[^:]*:[0-9]+(?:\*?\+)?")
+#: What tokens end with whose client may keep the lease, and listens: see `_lua/wanted.lua`.
+KEPT = "*+"
 
 
 #: No token has more characters; of longer values no more is read, since they are not ours.
@@ -22,6 +26,11 @@ def make_token(client_id: str, owner: str | int, sequence: int) -> str:
 def is_ours(token: str) -> bool:
     """Whether a holdfast client made it, so that a wake-up will follow its release."""
     return _OURS.fullmatch(token) is not None
+
+
+def is_kept(token: str) -> bool:
+    """Whether its client lets go of it when it is told that others want it, though it may be idle until then."""
+    return token.endswith(KEPT) and is_ours(token)
 
 
 def client_of(token: str) -> str:

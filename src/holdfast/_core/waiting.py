@@ -44,7 +44,7 @@ from holdfast._core.replicas import NotAcked, Replicas, Sync, SyncTail, judge, t
 from holdfast._core.replies import Refusal, Taken, refusal_of, taken_of
 from holdfast._core.retry import Backoff, Retry
 from holdfast._core.settings import Settings
-from holdfast._core.tokens import is_ours
+from holdfast._core.tokens import is_kept, is_ours
 from holdfast._core.validity import deadline
 
 __all__ = [
@@ -76,7 +76,7 @@ class Grant:
     therefore has to bury the token. `until`: it was pushed, taken at `sent_at`, and lasts until then; else None.
     """
 
-    __slots__ = ("fence", "more", "sent_at", "stray", "turn", "until")
+    __slots__ = ("fence", "kept", "more", "sent_at", "stray", "turn", "until", "waited")
 
     def __init__(
         self,
@@ -93,6 +93,10 @@ class Grant:
         self.until = until
         #: By which it was waited for inside of the client: see `tenure.py`.
         self.turn: Any = None
+        #: Where the client may keep it: see `keeping.py`.
+        self.kept: Any = None
+        #: Others may have come to wait behind it meanwhile.
+        self.waited = until is not None
 
 
 def granted(reply: Reply, asked_at: float, now: float, ttl_ms: int) -> Grant | None:
@@ -403,10 +407,12 @@ class _Waiting:
         self.now = await Now()
         self.retry.passed()
         if reply[0] == 1:
-            grant = granted(reply, self.asked_at, self.now, self.acquisition.ttl_ms)
+            acquisition = self.acquisition
+            grant = granted(reply, self.asked_at, self.now, acquisition.ttl_ms)
             if grant is None:
                 return self._late()
             grant.stray = self.stray
+            grant.waited = self.holder is not None or acquisition.queues
             self.doubtful = self.queued = self.stray = False
             return grant
         if reply[0] < 0:
@@ -439,6 +445,11 @@ class _Waiting:
                 return None
         self.holder, self.arrival = taken.holder, taken.arrival
         self.queued = taken.place >= 0
+        if not self.waits and is_kept(taken.holder):
+            # It may be idle; its client was told, and lets go then.
+            settings = self.acquisition.settings
+            self.waits, self.give_up_at = True, self.now + settings.kept_try_s
+            self.retry = Retry(settings, until=self.give_up_at)
         if self._is_over():
             return self._over()
         if not self.queued:

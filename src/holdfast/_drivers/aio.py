@@ -40,6 +40,7 @@ from holdfast._core.effects import (
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, begin, replay
 from holdfast._core.hearing import Ears
+from holdfast._core.keeping import Keeper
 from holdfast._core.record import LeaseRecord, Order, Schedule
 from holdfast._core.report import Report
 from holdfast._core.settings import DEFAULT, Settings
@@ -122,6 +123,7 @@ class AioDriver:
         #: Run it in the background, up to its first wait at once.
         self.spawn = self.background.spawn
         self.settle = self.background.settle
+        self.keeper = Keeper(settings, self.watch, self.background.spawn, self._is_here)
         self.ending = Ending(self)
         self.waits = waits = Waits(self, topology, inboxes + client_id, settings)
         self.listening, self.hears_at = waits.listening, waits.hears_at
@@ -275,6 +277,9 @@ class AioDriver:
             task.add_done_callback(self.callbacks.discard)
 
     # ------------------------------------------------------------------ holds
+
+    def _is_here(self) -> bool:
+        return not self.closed and asyncio._get_running_loop() is self.loop
 
     def watch(self, hold: LeaseRecord) -> None:
         """Renew it and look after its deadline, until `unwatch`."""

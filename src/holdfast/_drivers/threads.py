@@ -41,6 +41,7 @@ from holdfast._core.effects import (
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, replay
 from holdfast._core.hearing import Ears
+from holdfast._core.keeping import Keeper
 from holdfast._core.record import LeaseRecord, LeaseState, Order, Schedule
 from holdfast._core.replies import wake_of
 from holdfast._core.report import Report
@@ -152,6 +153,8 @@ class ThreadDriver:
         #: Acquires that wait for each other here; and the threads that do, or are about to.
         self.lines = Lines(self.settings, threading.RLock())
         self.turning: set[int] = set()
+        #: Leases that stay here after their release.
+        self.keeper = Keeper(self.settings, self.watch, self.spawn, lambda: not self.closed)
         self.teller = Teller()
         #: What the calling thread has of its own.
         self.here = here()
@@ -318,7 +321,7 @@ class ThreadDriver:
 
     def release(self, hold: LeaseRecord, first: PreparedRequest | None) -> bool:
         """Release what is held; False when it was not held any more. `first` as in `acquire`."""
-        if hold.turn is not None and hold.turn.hand_on(clock()):
+        if hold.turn is not None and hold.hand_on(clock()):
             return True
         if first is None:
             return self.run(hold.release())
@@ -332,7 +335,7 @@ class ThreadDriver:
 
     def release_later(self, hold: LeaseRecord, first: PreparedRequest) -> bool:
         """Release it without waiting for the answer; False when that cannot be, and nothing was sent."""
-        if hold.turn is not None and hold.turn.hand_on(clock()):
+        if hold.turn is not None and hold.hand_on(clock()):
             return True
         return self.releasing.send(hold, first)
 

@@ -23,7 +23,8 @@ __all__ = ["PARTS", "SCRIPTS", "Script", "load"]
 
 #: Files that are only ever included.
 PARTS = frozenset(
-    {"tombstone", "fence", "holder", "limits", "order", "permits", "queue", "readers", "server_time", "waiters"}
+    {"tombstone", "fence", "holder", "limits", "order", "permits", "queue", "readers", "server_time"}
+    | {"waiters", "wanted"}
 )
 
 _VARYING = re.compile(r"^-- VARYING (\d)", re.MULTILINE)

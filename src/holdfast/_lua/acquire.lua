@@ -43,6 +43,7 @@ end
 
 -- #include waiters
 -- #include queue
+-- #include wanted
 
 local waits = ARGV[3] == 'wait'
 local arrival, new = tonumber(ARGV[4]), false
@@ -74,6 +75,7 @@ if not holder then
     hand_over(lock, fence_key, holder, ARGV[6], fence_ms, ARGV[7])
   end
 end
+tell_keeper(holder, ARGV[7])
 local remaining_ms = holder and redis.call('PTTL', lock) or 0
 local place = -1
 if waits then

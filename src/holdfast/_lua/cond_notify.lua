@@ -16,6 +16,7 @@ end
 -- #include waiters
 -- #include server_time
 -- #include limits
+-- #include wanted
 local wanted, moved = tonumber(ARGV[2]), 0
 local more = false
 while moved < wanted do
@@ -38,6 +39,7 @@ while moved < wanted do
 end
 if moved > 0 then
   redis.call('PEXPIRE', queue, math.max(redis.call('PTTL', lock), 0) + SLACK_MS)
+  tell_keeper(ARGV[1], ARGV[3])
 end
 redis.pcall('SET', last, this .. moved .. (more and '+' or ''), 'PX', SLACK_MS)
 return more and {moved} or moved

@@ -16,6 +16,7 @@
 -- #include waiters
 -- #include queue
 -- #include tombstone
+-- #include wanted
 local lock, fence_key, queue, gone, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, ttl_ms, arrival, fence_ms = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5]
 
@@ -75,6 +76,7 @@ if not holder then
     hand_over(lock, fence_key, holder, ARGV[6], fence_ms, ARGV[7])
   end
 end
+tell_keeper(holder, ARGV[7])
 local remaining_ms = holder and redis.call('PTTL', lock) or 0
 redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + SLACK_MS)
 since = redis.call('ZSCORE', queue, token) or since

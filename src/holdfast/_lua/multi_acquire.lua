@@ -56,6 +56,7 @@ end
 -- #include waiters
 looks_left = LOOKS_MAX / 2 -- the names take their time as well
 -- #include queue
+-- #include wanted
 local token, ttl_ms, fence_ms = ARGV[1], tonumber(ARGV[2]), ARGV[5]
 local waits = ARGV[3] == 'wait'
 local arrival = tonumber(ARGV[4])
@@ -105,6 +106,7 @@ if holder == '' and redis.call('EXISTS', KEYS[blocked_at]) == 0 then
   return {0, 0, '', -1, 0}
 end
 if blocked_at and not waits then
+  tell_keeper(holder, ARGV[7])
   return {0, redis.call('PTTL', KEYS[blocked_at]), holder, -1, 0}
 end
 if ARGV[4] == '0' then
@@ -134,6 +136,7 @@ while true do
     end
   end
   if holder ~= nil and holder ~= token then
+    tell_keeper(holder, ARGV[7])
     local remaining_ms = holder and redis.call('PTTL', lock) or 0
     redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + SLACK_MS)
     local place = trim(queue, ARGV[7], redis.call('ZRANK', queue, token), new and TRIM_FIRST or TRIM_AGAIN)

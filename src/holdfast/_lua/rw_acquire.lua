@@ -47,6 +47,7 @@ end
 -- #include holder
 -- #include waiters
 -- #include readers
+-- #include wanted
 local token, ttl_ms, waits = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'wait'
 local arrival, fence_ms, claim_ms, inboxes = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6]), ARGV[7]
 local reader, beneath = is_reader(token), reader_of(token)
@@ -144,6 +145,7 @@ elseif no_fence then
 end
 
 holder = current()
+tell_keeper(holder, inboxes)
 local remaining_ms
 if more then
   holder, remaining_ms = '', 0

@@ -18,10 +18,12 @@ from holdfast._api import hook
 from holdfast._api.acquirable import AcquirableBase
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
+from holdfast._core.keeping import Keeping
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
 from holdfast._core.tenure import MARK, left
+from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.threads import Cancelled, ThreadDriver
@@ -74,10 +76,23 @@ class Acquirable(AcquirableBase, Generic[L]):
                 return lease  # type: ignore[no-any-return]
         if driver.closed:
             raise driver.closed_error()
+        kept_as = self._kept_as
+        kept = None if kept_as is None else driver.keeper.get(kept_as)
+        if kept is not None:
+            token = f"{driver.client_id}:{thread}:{next(session.sequence)}"
+            try:
+                if kept.take(token, clock()):
+                    return self._begin_again(driver, kept, owners, code, offset)
+            except BaseException:
+                if kept.was_taken(token):
+                    driver.spawn(kept.give_up())
+                raise
         asks = self._asks
         if asks is None:
             asks = self._prepare()
         token = f"{driver.client_id}:{self._mark if mark is None else mark}{thread}:{next(session.sequence)}"
+        if kept_as is not None and driver.keeper.hears(kept_as, driver.listening(kept_as)):
+            token += KEPT
         turn = None if self._line_key is None or timeout_s == 0 else driver.turn(token, thread)
         got: Grant | Busy
         hold: LeaseRecord | None = None
@@ -142,6 +157,28 @@ class Acquirable(AcquirableBase, Generic[L]):
         assert isinstance(got, Busy)
         report.busy()
         raise AcquireTimeout(self._name, got.waited_s, got.holder, kind=self._label)
+
+    def _begin_again(
+        self,
+        driver: ThreadDriver,
+        kept: Keeping,
+        owners: tuple[tuple[str, int], ...],
+        code: CodeType,
+        offset: int,
+    ) -> L:
+        """The lease, of what this client has kept."""
+        hold: LeaseRecord | None = None
+        try:
+            again = Grant(0, clock())
+            again.kept = kept
+            hold = self._record("", again)
+            return self._granted(driver, hold, owners, code, offset, None)
+        except BaseException:
+            if hold is not None and driver.finish(hold):
+                for owner in owners:
+                    self._session.owners.pop(owner, None)
+                driver.spawn_release(hold)
+            raise
 
     def _granted(
         self,

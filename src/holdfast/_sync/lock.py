@@ -27,7 +27,7 @@ from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session, has_ended
 from holdfast._transport.clock import clock
 from holdfast._transport.pack import PreparedRequest
-from holdfast.errors import AcquireTimeout, AlreadyHeld, LeaseLost
+from holdfast.errors import AcquireTimeout, AlreadyHeld, ConfigurationError, LeaseLost
 
 if TYPE_CHECKING:
     from holdfast._api.holder import Holder, LockStatus
@@ -156,6 +156,12 @@ class Lock(Leasable[Lease]):
         self._asks = shared.asks
         self._reentrant = reentrant
         self._line_key = None if reentrant else shared.line_key
+        if options.kept_ms and self._kind == "lock":
+            if session.quorum is not None:
+                raise ConfigurationError(
+                    "keep", options.kept_ms / 1000, "0 over a quorum, which can tell no one to let go"
+                )
+            self._kept_as = shared.keys.lock
 
     @staticmethod
     def _keys_of(namespace: str | None, name: str) -> LockKeys:

@@ -1,0 +1,384 @@
+"""A lease that stays with its client for a while after its release, so that taking it again costs no request.
+
+Laws: one of the local holder, the one that takes it next, and the client itself has the lease, and each hands it on by
+one store. After a release was sent, nothing is handed on. What was told that others want it is not kept. It is kept
+until half of its ttl after its grant at most, whatever else happens: with every message lost, others wait no longer.
+
+Theory: a token that ends with `KEPT` says that its client keeps its lease, and listens; scripts tell it that another
+one asks. Its grant begins a `Keeping`, a tenure with a block of fencing tokens. Its `holder` is the record of a lease,
+or, while it is idle, a list for those that want to have it: the first to append itself has it. When it was idle for a
+part of its time, its ttl on the server is cut to the rest of that, so that others wait no longer than this should the
+client die. A lease that begins with so little is stretched by its first renewal, like one that was pushed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
+
+from holdfast._core.effects import Listen, Now, Protocol, Unlisten
+from holdfast._core.failure import RequestFailed
+from holdfast._core.record import RENEWAL, LeaseRecord, Order
+from holdfast._core.settings import Settings
+from holdfast._core.snapshot import snapshot
+from holdfast._core.tenure import Tenure, TenureLease, Turn, release_in_line
+from holdfast._core.validity import deadline as deadline_of
+from holdfast._core.waiting import Acquisition, request_timeout_for
+
+__all__ = ["Keeper", "Keeping", "KeptLease"]
+
+#: A lease that is idle for this part of its time gets a shorter ttl,
+_CUT_AT = 1 / 3
+#: if that is less than this part of what it has.
+_CUT_BELOW = 0.75
+#: What was told of tokens that are not known (yet); beyond, all is forgotten.
+_EARLY_MAX = 1_000
+#: Those that have taken an idle lease for the client itself.
+_TO_RELEASE, _TO_CUT = "release", "cut"
+
+Idle: TypeAlias = "list[str]"
+
+
+class Keeping(Tenure):
+    """What the server has granted to a client that keeps it.
+
+    `asks` makes what it is asked for as. `idle_until`: after that, it is not taken any more.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_asks",
+        "claim_ms",
+        "deadline",
+        "ended",
+        "holder",
+        "idle_since",
+        "idle_until",
+        "keep_s",
+        "keeper",
+        "key",
+        "kept_at_most_until",
+        "name",
+        "places",
+        "renew_from",
+        "short_s",
+        "ttl_ms",
+        "wanted",
+        "watch",
+    )
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        asks: Callable[[Tenure], Acquisition],
+        token: str,
+        fence: int,
+        granted_at: float,
+        keep_s: float,
+    ) -> None:
+        super().__init__(token, fence, granted_at)
+        self.keeper = keeper
+        self._asks = asks
+        acquisition = asks(self)
+        self.key = acquisition.key
+        self.name = acquisition.name
+        self.ttl_ms = acquisition.ttl_ms
+        self.claim_ms = acquisition.claim_ms
+        self.places = acquisition.places()
+        self.keep_s = keep_s
+        self.kept_at_most_until = granted_at + self.ttl_ms / 2000
+        self.deadline = self.renew_from = self.idle_since = self.idle_until = granted_at
+        self.short_s = 0.0  # what was stretched is not short
+        #: It is released, or lost: nothing is kept any more.
+        self.ended = False
+        #: Another client, or another part of this one, asks for it.
+        self.wanted = False
+        self.holder: LeaseRecord | Idle | None = None
+        self.watch: _Watch | None = None
+
+    def asks(self) -> Acquisition:
+        """As which it is renewed and released."""
+        return self._asks(self)
+
+    # For the one that has it.
+
+    def keep(self, hold: LeaseRecord, now: float) -> bool:
+        """Its holder releases it: it is kept. False: it has to be released at the server. Idempotent."""
+        if self.holder is not hold:
+            return True
+        self.deadline = max(self.deadline, hold.deadline)
+        self.renew_from = hold.renew_from
+        until = min(now + self.keep_s, self.kept_at_most_until, self.deadline - self._least_s())
+        if (
+            self.ended
+            or self.wanted
+            or self.over
+            or until <= now
+            or self.fence >= self.last_fence
+            or hold.extensions  # a late one may shorten
+            or hold.overlong
+            or not self.keeper.is_here()
+        ):
+            self.end()
+            return False
+        self.idle_since, self.idle_until = now, until
+        if self.watch is None:
+            self.watch = _Watch(self, now)
+            try:
+                self.keeper.watch(self.watch)
+            except Exception:  # nothing can look after it
+                self.end()
+                return False
+        self._idle()
+        return True
+
+    def take(self, token: str, now: float) -> bool:
+        """It was idle, and the acquire with that token has it now."""
+        idle = self.holder
+        if type(idle) is not list or now >= self.idle_until or self.ended:
+            return False
+        idle.append(token)
+        return idle[0] is token
+
+    def was_taken(self, token: str) -> bool:
+        """For code that an exception has interrupted: whether that has it, and has not begun."""
+        idle = self.holder
+        return type(idle) is list and idle[:1] == [token]
+
+    # For the client itself.
+
+    def let_go(self) -> None:
+        """If it is idle, release it."""
+        idle = self.holder
+        if type(idle) is list:
+            idle.append(_TO_RELEASE)
+            if idle[0] is _TO_RELEASE:
+                self.keeper.spawn(self.give_up())
+
+    def told(self) -> None:
+        """Others want it."""
+        self.wanted = True
+        self.let_go()
+
+    def end(self) -> None:
+        """Nothing is kept of it any more. Idempotent."""
+        self.ended = True
+        if self.keeper.get(self.key) is self:
+            self.keeper.pop(self.key, None)
+
+    #: For its holder, as of a turn: its lease has ended without a release.
+    lost = end
+
+    async def give_up(self) -> None:
+        """Release what was idle, or what was taken and did not begin."""
+        self.end()
+        try:
+            await self.asks().release()
+        except RequestFailed:
+            pass  # it goes on in the background, until the ttl ends it
+
+    def look(self, now: float) -> float | None:
+        """What there is to do by its time. Returns when to look again; None: not at all."""
+        idle = self.holder
+        if self.ended:
+            self.let_go()
+            return None
+        cut_at = self.idle_since + self.keep_s * _CUT_AT
+        if type(idle) is not list or idle:
+            # In use; or about to be.
+            if now < self.kept_at_most_until:
+                return max(cut_at, now + self.keep_s * _CUT_AT)
+            return None if type(idle) is not list else now + self._least_s()
+        if now >= self.idle_until:
+            self.let_go()
+            return now + self._least_s()
+        if now < cut_at:
+            return min(cut_at, self.idle_until)
+        if (self.idle_until - now + self._least_s()) < _CUT_BELOW * (self.deadline - now):
+            idle.append(_TO_CUT)
+            if idle[0] is _TO_CUT:
+                self.keeper.spawn(self._cut())
+        return self.idle_until
+
+    async def _cut(self) -> None:
+        """Leave it no more ttl than it needs while it is idle."""
+        asks = self.asks()
+        sent_at = await Now()
+        ttl_ms = int((self.idle_until - sent_at + self._least_s()) * 1000)
+        held = 0
+        if ttl_ms > 0 and not (self.wanted or self.ended):
+            order = Order(1, True, False, ttl_ms)
+            try:
+                held = await asks.extend(ttl_ms, request_timeout_for(asks.ttl_ms, asks.settings), order)
+            except RequestFailed:
+                self.end()
+                await asks.give_back()  # it may be carried out still
+                return
+            except BaseException:
+                self.end()
+                raise
+            if not held:
+                self.end()
+                return
+            self.deadline = deadline_of(sent_at, ttl_ms)
+        if not held or self.ended or self.wanted:
+            await self.give_up()
+            return
+        self._idle()
+
+    def _idle(self) -> None:
+        self.holder = []
+        if self.wanted or self.ended or (self.watch is not None and not self.watch.alive):
+            self.let_go()  # told in between
+
+    def _least_s(self) -> float:
+        """With less than this, nothing begins."""
+        return self.claim_ms / 2000
+
+
+class KeptLease(TenureLease):
+    """A lease that stands on what its client keeps; `turn`: by which it waited inside of the client, if it did."""
+
+    __slots__ = ("kept",)
+
+    def __init__(
+        self, kept: Keeping, turn: Turn | None, fence: int, ttl_ms: int, since: float, until: float | None
+    ) -> None:
+        super().__init__(kept.name, kept.token, fence, ttl_ms, since, None, None, until)
+        self.kept = kept
+        self.turn: Any = kept if turn is None else turn
+        self.places = kept.places
+        kept.holder = self
+
+    @classmethod
+    def again(cls, kept: Keeping, ttl_ms: int, now: float) -> KeptLease:
+        """Of what was taken."""
+        kept.fence += 1
+        hold = cls(kept, None, kept.fence, ttl_ms, now, kept.deadline)
+        if hold.short_s > ttl_ms / 2000:
+            hold.go_on_from(kept)
+        return hold
+
+    def extension(self, ttl_ms: int, order: Order = RENEWAL) -> Protocol[int]:
+        asks = self.kept.asks()
+        asks.short_ms = int(self.short_s * 1000)
+        return asks.renew(ttl_ms, order)
+
+    def release(self) -> Protocol[bool]:
+        return self._release()
+
+    async def _release(self) -> bool:
+        kept, turn = self.kept, self.turn
+        if kept.holder is not self:
+            return True  # it was handed on
+        kept.end()
+        asks = kept.asks()
+        return await (asks.release() if turn is kept else release_in_line(turn, asks))
+
+    def hand_on(self, now: float) -> bool:
+        return (self.turn is not self.kept and self.turn.hand_on(now)) or self.kept.keep(self, now)
+
+    def lose(self, reason: str) -> None:
+        self.kept.end()
+        super().lose(reason)
+
+    def lose_again(self, reason: str) -> None:
+        self.kept.end()
+        super().lose_again(reason)
+
+
+class Keeper(dict[str, Keeping]):
+    """What a client keeps, by the lock's key. `here`: whether this may be used where it is called."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        watch: Callable[[LeaseRecord], None],
+        spawn: Callable[[Protocol[None]], None],
+        is_here: Callable[[], bool] = lambda: True,
+    ) -> None:
+        super().__init__()
+        self.settings = settings
+        self.watch = watch
+        self.spawn = spawn
+        self.is_here = is_here
+        self._tokens: WeakValueDictionary[str, Keeping] = WeakValueDictionary()
+        self._early: dict[str, None] = {}
+        self._opening = False
+
+    def begin(self, kept: Keeping) -> None:
+        """It was granted."""
+        self[kept.key] = self._tokens[kept.token] = kept
+        if kept.token in self._early:
+            self._early.pop(kept.token, None)
+            kept.wanted = True
+
+    def told(self, token: str) -> None:
+        """A message of the inbox: others want what that token holds."""
+        kept = self._tokens.get(token)
+        if kept is None:
+            if len(self._early) >= _EARLY_MAX:
+                self._early.clear()
+            self._early[token] = None
+            kept = self._tokens.get(token)
+        if kept is not None:
+            kept.told()
+
+    def deaf(self) -> None:
+        """Messages may have been lost: nothing is kept on."""
+        for kept in snapshot(self.values()):
+            kept.told()
+
+    def hears(self, key: str, listening: bool) -> bool:
+        """Whether what is granted now can be kept: the inbox is open there. Else it is opened for the next ones."""
+        if not listening and not self._opening:
+            self._opening = True
+            self.spawn(self._listen(key))
+        return listening
+
+    async def _listen(self, key: str) -> None:
+        token = "keeper"
+        try:
+            await Listen(token, key, self.settings.request_timeout_s)
+        except RequestFailed:
+            pass  # the next acquire tries again
+        finally:
+            self._opening = False
+            await Unlisten(token)
+
+
+class _Watch(LeaseRecord):
+    """Stands in the schedule for what is kept, so that it is looked at in time, and released at the end."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self, kept: Keeping, now: float) -> None:
+        self._kept = kept
+        at = now + kept.keep_s * _CUT_AT
+        super().__init__(kept.name, f"{kept.token} kept", kept.fence, kept.ttl_ms, now, None, None, at)
+        self.renews = False
+        self.short_s = 0.0
+
+    def check_expired(self, now: float) -> bool:
+        if not self.alive:
+            return True
+        at = self._kept.look(now)
+        if at is None:
+            self.mark_released()
+            return True
+        self.deadline = at
+        return False
+
+    def lose(self, reason: str) -> None:
+        self._kept.end()
+        super().lose(reason)
+
+    async def release(self) -> bool:
+        """Of a client that is closed: it is released, if it is idle."""
+        idle: Any = self._kept.holder
+        if type(idle) is list:
+            idle.append(_TO_RELEASE)
+            if idle[0] is _TO_RELEASE:
+                await self._kept.give_up()
+        return True
