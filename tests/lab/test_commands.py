@@ -80,11 +80,21 @@ def test_a_fault_of_another_kind_of_scheme_is_not_played(capsys: pytest.CaptureF
 def test_a_small_report(tmp_path: Path) -> None:
     err = io.StringIO()
     target = tmp_path / "r.html"
-    assert commands.report(str(target), schemes=["redlock"], faults=["none", "late-release"], err=err) == 0
+    assert (
+        commands.report(
+            str(target), schemes=["redlock"], faults=["none", "late-release"], clients=["processes"], err=err
+        )
+        == 0
+    )
     assert "redlock late-release" in target.read_text()
     assert "2/2" in err.getvalue()
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
-    assert commands.report(str(target), schemes=["redlock"], faults=["none", "late-release"], err=err) == 0
+    assert (
+        commands.report(
+            str(target), schemes=["redlock"], faults=["none", "late-release"], clients=["processes"], err=err
+        )
+        == 0
+    )
     assert "2 of 2 cells have not changed" in err.getvalue(), "only what has changed is played again"
     assert "0 cells in" in err.getvalue() and "redlock late-release" in target.read_text()
     assert commands.report(str(tmp_path / "no" / "r.html"), err=err) == commands.USAGE

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.lab import runs
+from holdfast.lab.bodies import Forks
 from holdfast.lab.handles import ENTRIES
 from holdfast.lab.proxy import Link, Request
-from holdfast.lab.stage import Forks, Stage
+from holdfast.lab.servers import LabServer
+from holdfast.lab.stage import Stage
 
 
 async def said(port: int, *commands: str) -> list[str]:
@@ -68,3 +71,29 @@ def test_a_password_is_in_no_history(scheme: str) -> None:
     text = json.dumps(cell.as_json(), default=str)
     assert "AUTH" not in text
     assert "HELLO" not in text
+
+
+def test_a_key_that_ran_out_and_was_written_again_with_the_same_value() -> None:
+    """Between two looks; `php-loop` writes the same word for everyone."""
+    assert asyncio.run(_written_again("SET", "NX")) == [("key", "expiry", None), ("key", "B", "room")]
+
+
+def test_a_key_that_was_prolonged() -> None:
+    assert asyncio.run(_written_again("PEXPIRE")) == [("prolonged", "B", None)]
+
+
+async def _written_again(verb: str, *how: str) -> list[tuple[str, str, str | None]]:
+    reported: list[tuple[str, dict[str, Any]]] = []
+    server = LabServer("server", lambda kind, **data: reported.append((kind, data)), "secret")
+    await server.start()
+    try:
+        await server.ask("SET", "k", "room", "PX", 60_000 if verb == "PEXPIRE" else 100)
+        await server.look(by="A")
+        reported.clear()
+        while verb == "SET" and await server.ask("EXISTS", "k"):
+            await asyncio.sleep(0.01)
+        await server.ask(verb, "k", *(("room", "PX") if verb == "SET" else ()), 90_000, *how)
+        await server.look(by="B", verb=verb)
+    finally:
+        await server.close()
+    return [(kind, data["by"], data.get("now")) for kind, data in reported]

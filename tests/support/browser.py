@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -102,6 +103,15 @@ class Browser:
     def prefer(self, scheme: str) -> None:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self._send("Emulation.setEmulatedMedia", features=features)
+
+    def print(self) -> bytes:
+        """The page as PDF, as a printer would get it."""
+        sent = self._send("Page.printToPDF", preferCSSPageSize=True, printBackground=True)
+        return base64.b64decode(sent["data"])
+
+    def picture(self) -> bytes:
+        """What is to be seen, as PNG."""
+        return base64.b64decode(self._send("Page.captureScreenshot")["data"])
 
     def _send(self, method: str, **params: Any) -> Any:
         self._number += 1

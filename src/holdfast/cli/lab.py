@@ -9,6 +9,7 @@ from collections.abc import Callable
 from holdfast.cli import exits
 from holdfast.cli.options import Parser
 from holdfast.lab import commands
+from holdfast.lab.handles import PROCESSES, THREADS
 from holdfast.lab.runs import UnknownName
 
 __all__ = ["main"]
@@ -22,6 +23,7 @@ The lab starts private servers and removes them again.
 commands:
   list                    every scheme with its idea and its flaw, and every fault
   run SCHEME FAULT        one scheme under one fault, as a timeline with its verdict
+  run all FAULT           every scheme under one fault, a line for each
   run all, report         the matrix of all schemes and faults, as one page
   torture MODULE:FACTORY  your own lock, under every fault that applies
 
@@ -37,6 +39,7 @@ something with acquire and release, or lock and unlock, or a context manager:
 
 Then: holdfast lab torture mylocks:redis_py"""
 _WIDTH_MIN = 60
+_PAGE = "report.html"
 
 
 def main(words: list[str]) -> int:
@@ -69,15 +72,31 @@ def _run(words: list[str]) -> int:
     parser.add_argument("fault", metavar="FAULT", nargs="?", help="required, except for `run all`")
     parser.add_argument("--json", action="store_true", help="verdict and whole history, for programs")
     parser.add_argument("--all", action="store_true", help="every variant of the fault, not only the worst")
+    parser.add_argument(
+        "-o", "--output", help=f"with `run all`: the page to write (default: {_PAGE}; of one fault: none)"
+    )
     _add_width(parser)
     _add_times(parser)
+    _add_clients(parser)
     given = parser.parse_args(words)
     if given.scheme == "all":
-        return commands.report("report.html", faults=[given.fault] if given.fault else [], times=given.times)
+        clients = _clients(given.clients)
+        if given.fault is None or given.output is not None:
+            faults = [given.fault] if given.fault else []
+            return commands.report(given.output or _PAGE, faults=faults, clients=clients, times=given.times)
+        return commands.run_fault(given.fault, clients=clients, times=given.times)
     if given.fault is None:
         parser.error("the following arguments are required: FAULT")
+    if given.output is not None:
+        parser.error("-o goes with `run all`")
     return commands.run(
-        given.scheme, given.fault, as_json=given.json, all_runs=given.all, times=given.times, width=given.width
+        given.scheme,
+        given.fault,
+        as_json=given.json,
+        all_runs=given.all,
+        times=given.times,
+        clients=given.clients or PROCESSES,
+        width=given.width,
     )
 
 
@@ -87,17 +106,19 @@ def _report(words: list[str]) -> int:
         description="The matrix of all schemes and faults, as one page that needs no network. Takes a few minutes. "
         "A page that is there already is brought up to date: only what has changed is played again.",
     )
-    parser.add_argument("-o", "--output", default="report.html", help="the page to write (default: report.html)")
+    parser.add_argument("-o", "--output", default=_PAGE, help=f"the page to write (default: {_PAGE})")
     parser.add_argument("--scheme", action="append", default=[], help="only this one; may be repeated")
     parser.add_argument("--fault", action="append", default=[], help="only this one; may be repeated")
     parser.add_argument("--force", action="store_true", help="also what has not changed since the page was written")
     _add_jobs(parser)
     _add_times(parser)
+    _add_clients(parser)
     given = parser.parse_args(words)
     return commands.report(
         given.output,
         schemes=given.scheme,
         faults=given.fault,
+        clients=_clients(given.clients),
         jobs=given.jobs,
         times=given.times,
         force=given.force,
@@ -114,6 +135,7 @@ def _torture(words: list[str]) -> int:
     _add_width(parser)
     _add_jobs(parser)
     _add_times(parser)
+    _add_clients(parser)
     given = parser.parse_args(words)
     return commands.torture(
         given.factory,
@@ -123,6 +145,7 @@ def _torture(words: list[str]) -> int:
         width=given.width,
         jobs=given.jobs,
         times=given.times,
+        clients=_clients(given.clients),
         servers=given.servers,
     )
 
@@ -139,6 +162,17 @@ def _add_times(parser: Parser) -> None:
     parser.add_argument(
         "--times", type=_at_least(1), default=1, help="play each cell that often; a verdict that changes is said"
     )
+
+
+def _add_clients(parser: Parser) -> None:
+    text = (
+        "what the clients are: processes, or threads of one process (default: both; for `run SCHEME FAULT` processes)"
+    )
+    parser.add_argument("--clients", choices=(PROCESSES, THREADS), help=text)
+
+
+def _clients(given: str | None) -> list[str]:
+    return [PROCESSES, THREADS] if given is None else [given]
 
 
 def _at_least(least: int) -> Callable[[str], int]:

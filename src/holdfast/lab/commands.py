@@ -16,14 +16,14 @@ from typing import TextIO
 from holdfast.lab import runs
 from holdfast.lab.faults import FAULTS
 from holdfast.lab.fingerprints import fingerprint
-from holdfast.lab.handles import ENTRIES, Entry, entry_for_factory, load_factory
+from holdfast.lab.handles import ENTRIES, PROCESSES, THREADS, entry_for_factory, load_factory
 from holdfast.lab.report import cell_data, page, read_cells
-from holdfast.lab.runs import NOT_RUN, Cell
+from holdfast.lab.runs import NOT_RUN, Cell, cell_name
 from holdfast.lab.timeline import cell_text
 from holdfast.lab.verdicts import MARKS
 from holdfast.lab.verdicts import SAFE as SAFE_KIND
 
-__all__ = ["NOT_PLAYED", "NOT_SAFE", "SAFE", "USAGE", "list_all", "report", "run", "torture"]
+__all__ = ["NOT_PLAYED", "NOT_SAFE", "SAFE", "USAGE", "list_all", "report", "run", "run_fault", "torture"]
 
 SAFE, NOT_SAFE, USAGE, NOT_PLAYED = 0, 1, 64, 69
 
@@ -73,13 +73,14 @@ def run(
     as_json: bool = False,
     all_runs: bool = False,
     times: int = 1,
+    clients: str = PROCESSES,
     width: int | None = None,
     out: TextIO | None = None,
     err: TextIO | None = None,
 ) -> int:
     """One scheme under one fault, with its timeline. Raises UnknownName."""
     out, err = out or sys.stdout, err or sys.stderr
-    entry, what = runs.find_entry(scheme), runs.find_fault(fault)
+    entry, what = runs.find_entry(scheme).of(clients), runs.find_fault(fault)
     if entry.servers > 1 and what.applies_to(entry) and not as_json:
         err.write(f"{entry.name} needs {entry.servers} servers: starting them\n")
     cell = runs.play(entry, what, times=times)
@@ -101,7 +102,7 @@ class _Progress:
         passed = time.monotonic() - self._began
         left = passed / done * (count - done)
         mark = MARKS[cell.verdict]
-        text = f"{done:>3}/{count}  {passed:4.0f} s, {left:4.0f} s left  {mark:<2} {cell.scheme} under {cell.fault}"
+        text = f"{done:>3}/{count}  {passed:4.0f} s, {left:4.0f} s left  {mark:<2} {cell.title}"
         if self._err.isatty():
             self._err.write(f"\r\x1b[K{text[:100]}" + ("\n" if done == count else ""))
         else:
@@ -114,6 +115,7 @@ def report(
     *,
     schemes: Sequence[str] = (),
     faults: Sequence[str] = (),
+    clients: Sequence[str] = (PROCESSES, THREADS),
     jobs: int | None = None,
     times: int = 1,
     force: bool = False,
@@ -126,29 +128,52 @@ def report(
     err = err or sys.stderr
     entries = [runs.find_entry(name) for name in schemes] or list(ENTRIES.values())
     wanted = [runs.find_fault(name) for name in faults] or list(FAULTS.values())
-    target = Path(output)
+    target = Path(output).absolute()
     if not target.parent.is_dir():
         err.write(f"cannot write {output}: there is no directory {target.parent}\n")
         return USAGE
-    chosen = [(entry, fault) for entry, fault in runs.pairs(entries) if fault in wanted]
-    marks = {f"{e.name} {f.name}": f"{fingerprint(e, f)} {times}" for e, f in chosen}
-    before = {} if force else read_cells(target)
-    cells = {name: before[name] for name, mark in marks.items() if name in before and before[name].get("of") == mark}
-    due = [(e, f) for e, f in chosen if f"{e.name} {f.name}" not in cells]
+    before = read_cells(target)
+    if target.exists() and before is None:
+        err.write(f"{target} is no page of the lab, and is left as it is: name another one (-o)\n")
+        return USAGE
+    err.write(f"the page will be {target}\n")
+    chosen = [(entry, fault) for entry, fault in runs.pairs(entries, clients) if fault in wanted]
+    marks = {cell_name(e.name, f.name, e.clients): f"{fingerprint(e, f)} {times}" for e, f in chosen}
+    known = {} if force else before or {}
+    cells = {name: known[name] for name, mark in marks.items() if name in known and known[name].get("of") == mark}
+    # The slow ones first: they hold up nothing then.
+    due = [(e, f) for e, f in reversed(chosen) if cell_name(e.name, f.name, e.clients) not in cells]
     if cells:
-        err.write(f"{len(cells)} of {len(chosen)} cells have not changed since {output} was written\n")
+        err.write(f"{len(cells)} of {len(chosen)} cells have not changed since it was written\n")
     began = time.monotonic()
     for cell in runs.play_many(due, _Progress(err), jobs, times=times):
-        name = f"{cell.scheme} {cell.fault}"
-        cells[name] = cell_data(cell, marks[name] if cell.verdict != NOT_RUN else "")
+        cells[cell.name] = cell_data(cell, marks[cell.name] if cell.verdict != NOT_RUN else "")
     took_s = time.monotonic() - began
     _write(target, page(cells, [e.name for e in entries], [f.name for f in wanted], len(due), took_s))
     unsafe = sum(cell["verdict"] not in (SAFE_KIND, NOT_RUN) for cell in cells.values())
-    unlike = [name for name, cell in cells.items() if cell["theory"] and cell["theory"][0] != cell["verdict"]]
-    err.write(f"{len(due)} cells in {took_s:.0f} s; {unsafe} of {len(cells)} not safe: {output}\n")
-    for name in unlike:
-        err.write(f"not what theory says ({cells[name]['theory'][0]}): {name}: {cells[name]['verdict']}\n")
+    err.write(f"{len(due)} cells in {took_s:.0f} s; {unsafe} of {len(cells)} not safe: {target}\n")
+    for name, cell in cells.items():
+        if cell["agrees"] is False:
+            err.write(f"not what theory says ({cell['theory'][0]}): {name}: {cell['verdict']} {dict(cell['shares'])}\n")
     return SAFE
+
+
+def run_fault(
+    fault: str,
+    *,
+    clients: Sequence[str] = (PROCESSES, THREADS),
+    times: int = 1,
+    out: TextIO | None = None,
+    err: TextIO | None = None,
+) -> int:
+    """Every scheme under one fault, a line for each. Raises UnknownName."""
+    out, err = out or sys.stdout, err or sys.stderr
+    what = runs.find_fault(fault)
+    chosen = [(entry, found) for entry, found in runs.pairs(clients=clients) if found is what]
+    order = [cell_name(entry.name, found.name, entry.clients) for entry, found in chosen]
+    cells = sorted(runs.play_many(chosen, _Progress(err), times=times), key=lambda cell: order.index(cell.name))
+    out.write(row_text(fault, [(cell.scheme, cell) for cell in cells]))
+    return max(map(_status, cells))
 
 
 def _write(target: Path, text: str) -> None:
@@ -167,6 +192,7 @@ def torture(
     width: int | None = None,
     jobs: int | None = None,
     times: int = 1,
+    clients: Sequence[str] = (PROCESSES, THREADS),
     servers: int = 1,
     out: TextIO | None = None,
     err: TextIO | None = None,
@@ -178,18 +204,20 @@ def torture(
         sys.path.insert(0, here)
     load_factory(spec)
     entry = entry_for_factory(spec, servers)
-    cells = runs.play_many(runs.pairs([entry]), _Progress(err), jobs, path=[p for p in sys.path if p], times=times)
+    chosen, path = runs.pairs([entry], clients), [folder for folder in sys.path if folder]
+    cells = runs.play_many(chosen, _Progress(err), jobs, path=path, times=times)
     order = list(FAULTS)
-    cells.sort(key=lambda cell: order.index(cell.fault))
+    cells.sort(key=lambda cell: (order.index(cell.fault), cell.clients))
     if output is not None:
-        data = {f"{cell.scheme} {cell.fault}": cell_data(cell) for cell in cells}
-        took_s = sum(cell.seconds for cell in cells)
-        _write(Path(output), page(data, [entry.name], [cell.fault for cell in cells], len(cells), took_s))
+        data = {cell.name: cell_data(cell) for cell in cells}
+        took_s, faults = sum(cell.seconds for cell in cells), list(dict.fromkeys(cell.fault for cell in cells))
+        _write(Path(output), page(data, [entry.name], faults, len(cells), took_s))
+        err.write(f"the page is {Path(output).absolute()}\n")
     if as_json:
         found = [cell.as_json(events=show) for cell in cells]
         out.write(json.dumps({"lock": spec, "cells": found}, ensure_ascii=False, default=str) + "\n")
     else:
-        out.write(row_text(entry, cells))
+        out.write(row_text(entry.name, [(cell.fault, cell) for cell in cells]))
         for cell in cells if show else ():
             if not cell.is_safe:
                 out.write("\n" + cell_text(cell, width, _is_colorful(out)) + "\n")
@@ -198,17 +226,21 @@ def torture(
     return SAFE if all(cell.is_safe or cell.verdict == NOT_RUN for cell in cells) else NOT_SAFE
 
 
-def row_text(entry: Entry, cells: Sequence[Cell]) -> str:
-    """The row of the matrix, a line for each fault."""
-    lines = [entry.name]
-    for cell in cells:
+def row_text(title: str, cells: Sequence[tuple[str, Cell]]) -> str:
+    """Cells, a line for each; with threads as clients only where that makes a difference."""
+    lines = [title]
+    of_processes = {name: (cell.verdict, cell.kinds) for name, cell in cells if cell.clients == PROCESSES}
+    for name, cell in cells:
         also = [kind for kind in cell.kinds if kind != cell.verdict]
+        if cell.clients == THREADS and of_processes.get(name) == (cell.verdict, cell.kinds):
+            continue
         verdict = f"{MARKS[cell.verdict]:<2} {cell.verdict}" + (f" (also {', '.join(also)})" if also else "")
         run = cell.worst_run
         why = cell.not_run if run is None else run.verdicts[0].sentence
-        lines.append(f"  {cell.fault:<22} {verdict}")
+        shown = "  as threads" if cell.clients == THREADS and name in of_processes else name
+        lines.append(f"  {shown:<24} {verdict}")
         if len(cell.shares) > 1:
-            lines.append(f"  {'':<22}    {cell.share_text}")
+            lines.append(f"  {'':<24}    {cell.share_text}")
         if not cell.is_safe:
-            lines.append(f"  {'':<22}    {why}")
+            lines.append(f"  {'':<24}    {why}")
     return "\n".join(lines) + "\n"

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.lab.handles import Entry
+from holdfast.lab.handles import THREADS, Entry
 from holdfast.lab.parts import (
     HANG_S,
     all_through,
@@ -28,7 +28,7 @@ from holdfast.lab.parts import (
     stopped_in_acquire,
     take_turns,
 )
-from holdfast.lab.proxy import Fate, Link, Request
+from holdfast.lab.proxy import Link, Request
 from holdfast.lab.servers import no_compiler
 from holdfast.lab.stage import Actor, Stage, TooSlow
 from holdfast.lab.texts import Text, text_of
@@ -70,8 +70,8 @@ class Fault:
     replica: bool = False
     #: The server keeps its data over a restart.
     durable: bool = False
-    #: Clients must be processes: they are killed or stopped.
-    by_process: bool = False
+    #: Whether it can happen to threads of one process (texts.toml: why, or why not).
+    threads: bool = True
     #: Only for locks that exclude.
     exclusive: bool = False
     #: It takes that many servers at least.
@@ -88,7 +88,7 @@ class Fault:
         return self.text["doc"]
 
     def applies_to(self, entry: Entry) -> bool:
-        if entry.replicated and not self.replica:
+        if (entry.replicated and not self.replica) or (entry.clients == THREADS and not self.threads):
             return False
         if (self.exclusive and not entry.exclusive) or entry.servers < self.servers:
             return False
@@ -132,9 +132,9 @@ async def _crash_in_acquire(stage: Stage, variant: str) -> bool:
         if a.phase == "acquire":
             seen += 1
             if seen == wanted:
-                stage.fault(f"A is killed after its command {wanted} took effect")
-                await a.kill()
-                raise Fate("A was killed")
+                killed = f"A is killed after its command {wanted} took effect"
+                stage.fault(stage.either(killed, f"A ends in an exception after its command {wanted} took effect"))
+                await a.kill_at_answer()
 
     a.links_hook(after=after)
     a.start_acquire()
@@ -234,7 +234,7 @@ async def _pause_before_write(stage: Stage, variant: str) -> bool:
     await enter(a)
     await a.do("read")
     await a.do("look")
-    stage.fault("A has looked at its lease, and is stopped (SIGSTOP) before it writes")
+    stage.fault("A has looked at its lease, and is stopped before it writes")
     return await _stopped_for_its_ttl(stage, a, b, c)
 
 
@@ -242,7 +242,7 @@ async def _crash_holding(stage: Stage, variant: str) -> bool:
     a, b, c = await cast(stage, stage.short_ms)
     await enter(a)
     await a.do("read")
-    stage.fault("A is killed inside the section")
+    stage.fault(stage.either("A is killed inside the section", "A ends in an exception inside the section"))
     await a.kill()
     await take_turns(stage, a, b, c)
     return True
@@ -288,7 +288,7 @@ async def _pause_in_release(stage: Stage, variant: str) -> bool:
                 stage.no_early_expiry()
             except TooSlow as error:
                 stage.failure = error
-            stage.fault("A is stopped (SIGSTOP) before it reads the answer to the first command of its release")
+            stage.fault("A is stopped before it reads the answer to the first command of its release")
             await a.stop()
 
     a.links_hook(after=after)
@@ -312,7 +312,7 @@ async def _pause_holding(stage: Stage, variant: str) -> bool:
     a, b, c = await cast(stage, stage.short_ms)
     await enter(a)
     await a.do("read")
-    stage.fault("A is stopped (SIGSTOP) inside the section")
+    stage.fault("A is stopped inside the section")
     return await _stopped_for_its_ttl(stage, a, b, c)
 
 
@@ -337,8 +337,8 @@ async def _server_clock(stage: Stage, variant: str) -> bool:
     await enter(a)
     await a.do("read")
     count = len(stage.servers) // 2 + 1
-    which = "the server's clock jumps" if count == 1 else f"the clocks of {count} servers jump"
-    stage.fault(f"{which} {_JUMP_S} s ahead")
+    one = f"the server's clock jumps {_JUMP_S} s ahead"
+    stage.fault(one if count == 1 else f"the clocks of {count} servers jump {_JUMP_S} s ahead")
     for server in stage.servers[:count]:
         server.jump(_JUMP_S)
     b.start_acquire()
@@ -610,19 +610,18 @@ FAULTS: dict[str, Fault] = {
         Fault("long-section", _long_section),
         Fault("release-unheld", _release_unheld, exclusive=True),
         Fault("late-release", _late_release),
-        Fault("interleaved", _interleaved, plays=(), by_process=True),
-        Fault("pause-in-acquire", _pause_in_acquire, plays=(), by_process=True),
-        Fault("pause-in-release", _pause_in_release, by_process=True),
-        Fault("pause-holding", _pause_holding, by_process=True),
+        Fault("interleaved", _interleaved, plays=()),
+        Fault("pause-in-acquire", _pause_in_acquire, plays=()),
+        Fault("pause-in-release", _pause_in_release),
+        Fault("pause-holding", _pause_holding),
         Fault(
             "pause-before-write",
             _pause_before_write,
             plays=("the resource checks fencing tokens", UNCHECKED),
-            by_process=True,
         ),
-        Fault("crash-in-acquire", _crash_in_acquire, plays=(), by_process=True),
-        Fault("crash-holding", _crash_holding, by_process=True),
-        Fault("client-clocks", _client_clocks, by_process=True),
+        Fault("crash-in-acquire", _crash_in_acquire, plays=()),
+        Fault("crash-holding", _crash_holding),
+        Fault("client-clocks", _client_clocks, threads=False),
         Fault("server-clock", _server_clock, own_clock=True, missing=no_compiler),
         Fault("reply-lost", _reply_lost, plays=("acquire", "release")),
         Fault("reset", _reset, plays=("acquire", "release")),

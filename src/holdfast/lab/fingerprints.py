@@ -71,5 +71,5 @@ def fingerprint(entry: Entry, fault: Fault) -> str:
     """Of one cell: the scheme's own text or the library, the play, and what both stand on."""
     assert isinstance(fault.play, FunctionType)
     how = repr((fault.plays, fault.own_clock, fault.replica, fault.durable, fault.restart_delay_s))
-    parts = [entry.name, fault.name, how, *_play(fault.play, set()), _stage(), *_scheme(entry)]
+    parts = [entry.name, fault.name, entry.clients, how, *_play(fault.play, set()), _stage(), *_scheme(entry)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

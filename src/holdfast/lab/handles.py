@@ -11,7 +11,7 @@ import importlib.util
 import inspect
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import holdfast
@@ -19,7 +19,10 @@ from holdfast.lab import schemes
 from holdfast.lab.driver import Address, BlockingDriver
 from holdfast.lab.texts import Text, text_of
 
-__all__ = ["ENTRIES", "Entry", "Handle", "Setup", "entry_for_factory", "load_factory"]
+__all__ = ["ENTRIES", "PROCESSES", "THREADS", "Entry", "Handle", "Setup", "entry_for_factory", "load_factory"]
+
+#: What the clients of a play are: processes, or threads of one process.
+PROCESSES, THREADS = "processes", "threads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class Handle:
 
     #: Between two attempts, s.
     pause_s = 0.05
+    #: What other threads of the process use as well, so that it outlives the client's thread.
+    shared: object = None
 
     def try_acquire(self) -> bool:
         raise NotImplementedError
@@ -149,7 +154,7 @@ class _HoldfastHandle(Handle):
     """The public API for threads, its waiting queue included."""
 
     def __init__(self, client: holdfast.Client, setup: Setup) -> None:
-        self._client = client
+        self.shared = self._client = client
         self._lock = self._client.lock(setup.name, ttl=setup.ttl_ms / 1000)
         self._lease: holdfast.Lease | None = None
 
@@ -291,6 +296,11 @@ class Entry:
     replicated: bool = False
     fenced: bool | None = False
     needs: str | None = None
+    clients: str = PROCESSES
+
+    def of(self, clients: str) -> Entry:
+        """The same lock with other clients."""
+        return replace(self, clients=clients)
 
     @property
     def text(self) -> Text:

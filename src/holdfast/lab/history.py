@@ -1,6 +1,6 @@
 """What happened in one run, in real-time order, from one monotonic clock.
 
-All processes of a run are on one machine and stamp their events with CLOCK_MONOTONIC, which they share; so an
+All clients of a run are on one machine and stamp their events with CLOCK_MONOTONIC, which they share; so an
 event with a smaller stamp did happen earlier. A history knows nothing of what a scheme ought to do.
 
 Kinds of events, by lane:
@@ -18,7 +18,7 @@ a client's lane
     ``conflict``  an optimistic commit was refused by the server
     ``failed``    its code got an error (``doing``, ``error``)
     ``gave up``   stopped trying
-    ``killed``, ``stopped``, ``continued``, ``clock``   what the lab did to its process
+    ``killed``, ``stopped``, ``continued``, ``clock``   what the lab did to its process or thread
 a server's lane
     ``command``   reached it (``client``, ``phase``, ``text``, ``reply``, ``answered_ns``, ``fate``)
     ``key``       a key changed (``key``, ``was``, ``now``, ``ttl_ms``, ``by``: client, ``expiry``, ``lab``, ``unseen``;
@@ -72,6 +72,8 @@ class History:
     variant: str = ""
     exclusive: bool = True
     lock_keys: tuple[str, ...] = ()
+    #: Whether the clients were threads of one process.
+    threads: bool = False
     clients: list[str] = field(default_factory=list)
     servers: list[str] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
@@ -103,6 +105,7 @@ class History:
             "variant": self.variant,
             "exclusive": self.exclusive,
             "lock_keys": list(self.lock_keys),
+            "threads": self.threads,
             "clients": self.clients,
             "servers": self.servers,
             "events": [event.as_json() for event in self.events],

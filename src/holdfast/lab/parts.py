@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from holdfast.lab.bodies import CannotRun
 from holdfast.lab.proxy import Listener, Request
 from holdfast.lab.servers import LabServer
-from holdfast.lab.stage import Actor, CannotRun, Stage
+from holdfast.lab.stage import Actor, Stage
 
 __all__ = [
     "HANG_S",
@@ -103,7 +104,7 @@ async def stopped_in_acquire(stage: Stage, a: Actor, wanted: int) -> bool:
             seen += 1
             if seen == wanted:
                 a.links_hook()
-                stage.fault(f"A is stopped (SIGSTOP) before it reads the answer to command {wanted} of its acquire")
+                stage.fault(f"A is stopped before it reads the answer to command {wanted} of its acquire")
                 await a.stop()
 
     a.links_hook(after=stop)

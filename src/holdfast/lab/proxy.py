@@ -226,7 +226,7 @@ class _Wire:
                         request.at_ns = time.monotonic_ns()
                         up.write(raw)
                         await self._reply_of(request, forward=False)
-                        request.changed = await link.server.look(by=request.client)
+                        request.changed = await link.server.look(by=request.client, verb=request.verb)
                 if link.after is not None:
                     await link.after(request)
                 if link.delay_s:

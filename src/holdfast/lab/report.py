@@ -19,7 +19,7 @@ from holdfast.lab.faults import FAULTS
 from holdfast.lab.handles import ENTRIES
 from holdfast.lab.runs import NOT_RUN, Cell, Run
 from holdfast.lab.story import tell
-from holdfast.lab.texts import expected, text_of
+from holdfast.lab.texts import expected, phrases, text_of
 from holdfast.lab.verdicts import MARKS
 
 __all__ = ["cell_data", "page", "read_cells"]
@@ -35,7 +35,7 @@ def page(cells: Mapping[str, Any], schemes: Sequence[str], faults: Sequence[str]
     """The whole page.
 
     Args:
-        cells: `cell_data` by "scheme fault".
+        cells: `cell_data` by the name of the cell.
         schemes, faults: rows and columns, in this order; what there is no cell for stays empty.
         played: how many of them were played now; the others were taken over.
     """
@@ -51,6 +51,7 @@ def page(cells: Mapping[str, Any], schemes: Sequence[str], faults: Sequence[str]
         "meanings": {kind: text_of("kind", kind) for kind in MARKS},
         "schemes": [{"name": name, **_scheme_text(name)} for name in schemes],
         "faults": [{"name": name, **FAULTS[name].text} for name in faults],
+        "phrases": phrases(),
         "cells": cells,
     }
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str)
@@ -59,14 +60,14 @@ def page(cells: Mapping[str, Any], schemes: Sequence[str], faults: Sequence[str]
     return _FRAME.read_text(encoding="utf-8").replace(_PLACE, text)
 
 
-def read_cells(target: Path) -> dict[str, Any]:
-    """The cells of a page that was written before; none if it is not there or is something else."""
+def read_cells(target: Path) -> dict[str, Any] | None:
+    """The cells of a page that was written before; None if it is not there or is something else."""
     try:
         found = _DATA.search(target.read_text(encoding="utf-8"))
-        cells = json.loads(found[1])["cells"] if found is not None else {}
+        cells = json.loads(found[1])["cells"] if found is not None else None
     except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    return cells if isinstance(cells, dict) else {}
+        return None
+    return cells if isinstance(cells, dict) else None
 
 
 def _scheme_text(name: str) -> dict[str, str]:
@@ -78,14 +79,15 @@ def _scheme_text(name: str) -> dict[str, str]:
 def cell_data(cell: Cell, fingerprint: str = "") -> dict[str, Any]:
     """What the page needs of a cell."""
     worst_run = cell.worst_run
-    theory = expected(cell.scheme, cell.fault)
+    said = expected(cell.scheme, cell.fault, cell.clients) if cell.verdict != NOT_RUN else None
     return {
         "of": fingerprint,
         "verdict": cell.verdict,
-        "share": cell.share_text if len(cell.shares) > 1 else "",
+        "shares": list(cell.shares.items()),
         "kinds": cell.kinds,
         "notRun": cell.not_run,
-        "theory": [theory.verdict, theory.why, theory.zh] if theory is not None and cell.verdict != NOT_RUN else None,
+        "agrees": cell.agrees,
+        "theory": [said.verdict, said.why, said.zh, said.others] if said is not None else None,
         "worst": cell.runs.index(worst_run) if worst_run is not None else 0,
         "runs": [_run(run) for run in cell.runs],
     }

@@ -13,10 +13,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
+from holdfast.lab.bodies import CannotRun, Forks
 from holdfast.lab.faults import FAULTS, Fault
-from holdfast.lab.handles import ENTRIES, Entry
+from holdfast.lab.handles import ENTRIES, PROCESSES, THREADS, Entry
 from holdfast.lab.history import History
-from holdfast.lab.stage import CannotRun, Forks, Stage, TooSlow
+from holdfast.lab.stage import Stage, TooSlow
 from holdfast.lab.texts import expected
 from holdfast.lab.verdicts import KINDS, SAFE, Verdict, judge, worst
 
@@ -27,6 +28,7 @@ __all__ = [
     "Lab",
     "Run",
     "UnknownName",
+    "cell_name",
     "find_entry",
     "find_fault",
     "pairs",
@@ -66,9 +68,12 @@ def find_fault(name: str) -> Fault:
     return FAULTS[name]
 
 
-def pairs(entries: Iterable[Entry] | None = None) -> list[tuple[Entry, Fault]]:
-    """All cells that make sense, scheme by scheme."""
-    chosen = list(ENTRIES.values()) if entries is None else list(entries)
+def pairs(
+    entries: Iterable[Entry] | None = None, clients: Iterable[str] = (PROCESSES, THREADS)
+) -> list[tuple[Entry, Fault]]:
+    """All cells that make sense, scheme by scheme, with clients of each kind."""
+    clients = list(clients)
+    chosen = [entry.of(kind) for entry in (ENTRIES.values() if entries is None else entries) for kind in clients]
     return [(entry, fault) for entry in chosen for fault in FAULTS.values() if fault.applies_to(entry)]
 
 
@@ -98,6 +103,11 @@ class Run:
         return made
 
 
+def cell_name(scheme: str, fault: str, clients: str = PROCESSES) -> str:
+    """What a cell is called; clients are processes unless something is said."""
+    return f"{scheme} {fault}" + (f" {clients}" if clients != PROCESSES else "")
+
+
 @dataclass(slots=True)
 class Cell:
     """One scheme under one fault: the worst of its runs decides."""
@@ -106,7 +116,25 @@ class Cell:
     fault: str
     runs: list[Run] = field(default_factory=list)
     not_run: str = ""
+    clients: str = PROCESSES
     seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return cell_name(self.scheme, self.fault, self.clients)
+
+    @property
+    def title(self) -> str:
+        """As in "setnx under reset (threads)"."""
+        return f"{self.scheme} under {self.fault}" + ("" if self.clients == PROCESSES else f" ({self.clients})")
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether it is what theory says; None: theory says nothing, or it was not played."""
+        theory = expected(self.scheme, self.fault, self.clients)
+        if theory is None or self.verdict == NOT_RUN:
+            return None
+        return self.shares.keys() <= {theory.verdict, *theory.others}
 
     @property
     def worst_run(self) -> Run | None:
@@ -145,10 +173,11 @@ class Cell:
         return ", ".join(f"{count} of {takes}: {kind}" for kind, count in self.shares.items())
 
     def as_json(self, events: bool = True) -> dict[str, Any]:
-        theory = expected(self.scheme, self.fault)
+        theory = expected(self.scheme, self.fault, self.clients)
         return {
             "scheme": self.scheme,
             "fault": self.fault,
+            "clients": self.clients,
             "verdict": self.verdict,
             "shares": self.shares,
             "findings": self.kinds,
@@ -176,12 +205,14 @@ class Lab:
 
     async def cell(self, entry: Entry, fault: Fault, times: int = 1) -> Cell:
         """One scheme under one fault, in all variants, as often as told."""
-        cell = Cell(entry.name, fault.name)
+        cell = Cell(entry.name, fault.name, clients=entry.clients)
         began = time.monotonic()
         cell.not_run = entry.missing or fault.missing() or ""
         if not cell.not_run and not fault.applies_to(entry):
             needs = {"quorum": "several servers", "single": "one server"}.get(fault.on, "locks that exclude")
-            if entry.replicated:
+            if entry.clients == THREADS and not fault.threads:
+                needs = "processes"
+            elif entry.replicated:
                 needs = "servers without replicas"
             cell.not_run = f"{fault.name} is a fault of {needs}; {entry.name} runs on {entry.servers}"
         if not cell.not_run:
@@ -204,13 +235,16 @@ class Lab:
         if self._forks is None:
             self._forks = Forks()
         stretch = 1.0
-        for _ in range(_TRIES):
+        for tries_left in reversed(range(_TRIES)):
             stage = Stage(entry, fault.name, variant, self._forks, stretch, self._path, fault.restart_delay_s)
             try:
                 await stage.open(own_clock=fault.own_clock, replica=fault.replica, durable=fault.durable)
                 if not await fault.play(stage, variant):
                     return None
-                return await stage.wind_up()
+                history = await stage.wind_up()
+                if stage.stalled and tries_left:
+                    raise TooSlow
+                return history
             except TooSlow:
                 stretch *= 2
             finally:

@@ -26,6 +26,8 @@ _Found: TypeAlias = tuple[str, str, int]
 _ROUNDING_MS = 2.0
 #: A ttl that is longer than it would be by itself, by that much, was set again.
 _PROLONGED_MS = 50.0
+#: Commands that set a ttl and nothing else.
+_PROLONGING = frozenset({"EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "GETEX", "EXEC"})
 
 _LOOK = """
 local found = {}
@@ -179,6 +181,8 @@ class LabServer:
         self._frames = Frames()
         self._asking = asyncio.Lock()
         self.paused = False
+        #: It was stopped or killed once.
+        self.was_disturbed = False
         self._closed = False
         #: Its clock did: keys may be over before their time.
         self._jumped = False
@@ -256,8 +260,8 @@ class LabServer:
             found[_text(key)] = (_text(kind), _text(value), int(ttl_ms))
         return found
 
-    async def look(self, by: str | None) -> list[str]:
-        """Report what changed since the last look: by a client, or else by expiry. Returns the keys."""
+    async def look(self, by: str | None, verb: str = "") -> list[str]:
+        """Report what changed since the last look: by that command of a client, or by expiry. Returns the keys."""
         if self.paused:
             return []  # it would not answer
         asked_ns = time.monotonic_ns()
@@ -273,7 +277,14 @@ class LabServer:
         changed = []
         for key in [*was, *(key for key in now if key not in was)]:
             before, after = was.get(key), now.get(key)
-            if before is not None and after is not None and before[:2] == after[:2]:
+            may_be_over = before is not None and 0 <= before[2] <= most_ms
+            # The same value is no proof of the same key: many listings write one word for everyone. Where a ttl may
+            # have been over, only a command that cannot write has prolonged it.
+            same = before is not None and after is not None and before[:2] == after[:2]
+            if same and may_be_over and by is not None and verb not in _PROLONGING:
+                assert before is not None and after is not None
+                same = 0 <= after[2] <= before[2]
+            if same and before is not None and after is not None:
                 if 0 <= before[2] < after[2] + least_ms - _PROLONGED_MS:
                     changed.append(key)
                     self._report("prolonged", key=key, by=by, ttl_ms=after[2], type=after[0])
@@ -281,7 +292,7 @@ class LabServer:
                 if (before[2] < 0) == (after[2] < 0):
                     continue
             changed.append(key)
-            if before is not None and 0 <= before[2] <= most_ms:
+            if before is not None and may_be_over:
                 # It ran out by itself since; whatever a client did, it did to a key that was free.
                 self._say_key(key, "expiry", before, None, over_ns=last_ns + int(before[2] * 1e6))
                 before = None
@@ -313,7 +324,7 @@ class LabServer:
     # ---- what is done to it ----
 
     def pause(self) -> None:
-        self.paused = True
+        self.paused = self.was_disturbed = True
         self.process.pause()
         self._report("stopped")
 
@@ -323,6 +334,7 @@ class LabServer:
         self._report("continued")
 
     async def kill(self) -> None:
+        self.was_disturbed = True
         self._report("killed")
         self._disconnect()
         await asyncio.to_thread(self.process.kill)

@@ -10,24 +10,19 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
 import secrets
-import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from holdfast.lab.handles import Entry
+from holdfast.lab.bodies import Body, CannotRun, Forks, Host, ProcessBody
+from holdfast.lab.handles import THREADS, Entry
 from holdfast.lab.history import LAB, Event, History
-from holdfast.lab.proxy import Link, Request
+from holdfast.lab.proxy import Fate, Link, Request
 from holdfast.lab.resp import show
 from holdfast.lab.servers import Clock, ClockShop, LabServer
 
-__all__ = ["LOCK_NAME", "Actor", "CannotRun", "Forks", "Stage", "TooSlow"]
+__all__ = ["LOCK_NAME", "Actor", "Stage", "TooSlow"]
 
 LOCK_NAME = "orders:42"
 _WARM_NAME = "warm-up"
@@ -39,57 +34,12 @@ LONG_MS = 30_000
 SHORT_MS = 1_000
 #: A condition that does not come true in this time never will, s.
 _CEILING_S = 60.0
-
-
-class CannotRun(Exception):
-    """This cell cannot be played here; the text says why."""
+#: What looks after all clients and servers looks that often; a stall of that length costs a renewal, s.
+_BEAT_S, _STALL_S = 0.05, 0.4
 
 
 class TooSlow(Exception):
     """The machine was too slow for the choreography: again, with more time."""
-
-
-class Forks:
-    """The process that forks clients. One for many runs; ends with this process, however that ends."""
-
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        self._channel = ours
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", "from holdfast.lab.worker import main; main()", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for us: we end it
-            )
-
-    def fork(self) -> tuple[int, socket.socket]:
-        """A new client process: its pid and our end of its channel."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self._channel, [b"fork"], [theirs.fileno()])
-        return self._answer(), ours
-
-    def reap(self, pid: int) -> None:
-        """End the process if it runs, and forget it: the pid may be another's from now on."""
-        self._channel.sendall(pid.to_bytes(8, "big"))
-        self._answer()
-
-    def _answer(self) -> int:
-        data = b""
-        while len(data) < 8:
-            more = self._channel.recv(8 - len(data))
-            if not more:
-                raise CannotRun("the process that forks clients has ended")
-            data += more
-        return int.from_bytes(data, "big")
-
-    def close(self) -> None:
-        self._channel.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(10)
-        self._process.kill()
-        self._process.wait()
 
 
 class Actor:
@@ -101,9 +51,10 @@ class Actor:
         self.ttl_ms = ttl_ms
         self.phase = "idle"
         self.links: list[Link] = []
-        self.pid = 0
+        self._body: Body | None = None
         self.alive = True
         self.stopped = False
+        self._ends = False
         self.broken: str | None = None
         self._done: set[int] = set()
         self._channel: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
@@ -114,8 +65,8 @@ class Actor:
             link = Link(self.name, server, self.stage.note)
             await link.open()
             self.links.append(link)
-        self.pid, channel = self.stage.forks.fork()
-        self._channel = await asyncio.open_connection(sock=channel)
+        self._body = self.stage.body(self.name)
+        self._channel = await asyncio.open_connection(sock=self._body.channel)
         self._listening = asyncio.ensure_future(self._listen())
         self._order(
             "set up",
@@ -139,13 +90,14 @@ class Actor:
         if self.broken:
             raise CannotRun(f"the lock does not work even without a fault: {self.broken}")
         if not self.alive:
-            raise CannotRun("the client's process ended while its lock was made")
+            raise CannotRun("the client ended while its lock was made")
 
     async def close(self) -> None:
+        self._ends = True
         if self._channel is not None:
             self._channel[1].close()
-        if self.pid:
-            self.stage.forks.reap(self.pid)
+        if self._body is not None:
+            self._body.close()
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
@@ -205,30 +157,55 @@ class Actor:
             await self.kill(quietly=True)
 
     async def kill(self, quietly: bool = False) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """End it, and wait until it is gone; `quietly`: one that hangs in its call."""
+        assert self._body is not None
         if not self.alive:
             return
+        self._ends = True
         if not quietly:
-            # Stamped before: until now it was certainly alive.
-            self.stage.history.add(time.monotonic_ns(), self.name, "killed")
-        os.kill(self.pid, signal.SIGKILL)
+            self._dies()
+        self._body.end()
+        if not self._body.ends_at_once and quietly:
+            for link in self.links:  # it may wait there for good
+                await link.end_connections()
         await self.stage.until(lambda: not self.alive, f"{self.name} to be gone")
 
+    async def kill_at_answer(self) -> None:
+        """In a hook: a process is killed before it can read this answer, a thread ends as it reads it."""
+        assert self._body is not None
+        if self._body.ends_at_once:
+            await self.kill()
+            raise Fate(f"{self.name} was killed")
+        self._dies()
+        self._body.end()
+
+    def _dies(self) -> None:
+        self._ends = True
+        # Stamped before: until now it was certainly alive.
+        self.stage.history.add(time.monotonic_ns(), self.name, "killed")
+
     async def stop(self) -> None:
-        """SIGSTOP, and wait until it stands still."""
-        os.kill(self.pid, signal.SIGSTOP)
-        await self.stage.until(lambda: _is_stopped(self.pid), f"{self.name} to stand still", poll_s=0.005)
+        """Stop it, and wait until it stands still."""
+        assert self._body is not None
+        await self._body.stop()
         self.stopped = True
         self.stage.history.add(time.monotonic_ns(), self.name, "stopped")
         self.stage.changed()
 
     def resume(self) -> None:
-        """SIGCONT."""
+        assert self._body is not None
         self.stopped = False
         self.stage.history.add(time.monotonic_ns(), self.name, "continued")
-        os.kill(self.pid, signal.SIGCONT)
+        self._body.resume()
 
     # ---- what is known of it ----
+
+    def is_unhindered(self, server: str) -> bool:
+        """Whether nothing that the play does keeps an answer of that server from it."""
+        link = next((link for link in self.links if link.server.name == server), None)
+        if link is None or self._ends or self.stopped:
+            return False
+        return not (link.refusing or link.delay_s or link.before or link.after or link.server.was_disturbed)
 
     def events(self, *kinds: str) -> list[Event]:
         return list(self.stage.history.of(*kinds, lane=self.name))
@@ -316,7 +293,8 @@ class Stage:
         restart_delay_s: float = 0.0,
     ) -> None:
         self.entry = entry
-        self.forks = forks
+        self._forks = forks
+        self._host: Host | None = None
         self.path = list(path)
         self.stretch = stretch
         self.short_ms = int(SHORT_MS * stretch)
@@ -336,10 +314,18 @@ class Stage:
         self.playing = False
         self.highest_fence = 0
         self.history = History(
-            entry.name, fault, variant, exclusive=entry.exclusive, lock_keys=entry.lock_keys(LOCK_NAME)
+            entry.name,
+            fault,
+            variant,
+            exclusive=entry.exclusive,
+            lock_keys=entry.lock_keys(LOCK_NAME),
+            threads=entry.clients == THREADS,
         )
         #: Set by a hook on a wire that found the play impossible.
         self.failure: Exception | None = None
+        #: This machine stood still, or kept an answer from a client for longer than that waits.
+        self.stalled = False
+        self._heart: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._others: list[Any] = []
 
@@ -350,6 +336,7 @@ class Stage:
         if own_clock:
             self.clocks = await asyncio.to_thread(ClockShop)  # a compiler's time is not the other plays'
         self._durable = durable
+        self._heart = asyncio.ensure_future(self._beat())
         count = self.entry.servers
         names = ["master"] if replica else ["server"] if count == 1 else [f"server {n + 1}" for n in range(count)]
         for name in names:
@@ -392,14 +379,37 @@ class Stage:
             self.history.add(time.monotonic_ns(), name, "clock", offset_s=clock_offset_s)
         return actor
 
+    def body(self, name: str) -> Body:
+        """What the next client is: a process, or a thread of the one process of this play."""
+        if self.entry.clients != THREADS:
+            return ProcessBody(self._forks)
+        if self._host is None:
+            self._host = Host(self._forks)
+        return self._host.thread(name)
+
+    def either(self, of_processes: str, of_threads: str) -> str:
+        return of_threads if self.entry.clients == THREADS else of_processes
+
     def also_close(self, thing: Any) -> None:
         """Something with an async close()."""
         self._others.append(thing)
 
+    async def _beat(self) -> None:
+        """Notice when this process, through which everything passes, could not run."""
+        while not self.stalled:
+            began = time.monotonic()
+            await asyncio.sleep(_BEAT_S)
+            if time.monotonic() - began > _BEAT_S + _STALL_S:
+                self.stalled = True
+
     async def close(self) -> None:
+        if self._heart is not None:
+            self._heart.cancel()
         for closing in [*self.actors.values(), *self._others, *self.servers]:
             with contextlib.suppress(OSError):
                 await closing.close()
+        if self._host is not None:
+            self._host.close()
         if self.clocks is not None:
             self.clocks.remove_files()
 
@@ -437,6 +447,7 @@ class Stage:
         actor = self.actors[request.client]
         if actor.phase == "warm-up":
             return
+        self.stalled = self.stalled or (request.fate == "unanswered" and actor.is_unhindered(request.server))
         self.history.add(
             request.at_ns,
             request.server,
@@ -549,15 +560,6 @@ class Stage:
         for event in self.history.of("key"):
             if event.get("by") == "expiry" and event.get("key") in self.history.lock_keys:
                 raise TooSlow
-
-
-def _is_stopped(pid: int) -> bool:
-    """Whether all threads of the process stand still; where there is no /proc, the signal has to do."""
-    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with contextlib.suppress(OSError):
-            if stat.read_text(errors="replace").rpartition(")")[2].split()[0] not in "Tt":
-                return False
-    return True
 
 
 def _short(words: list[str]) -> str:

@@ -128,7 +128,7 @@ class _Teller:
             return "knows: LOST"
         if kind == "killed":
             self._out(lane, "dead")
-            return "KILLED"
+            return "ENDS" if self._history.threads else "KILLED"
         if kind == "gave up":
             self._out(lane)
             return "gives up"
@@ -141,14 +141,15 @@ class _Teller:
         if kind == "read":
             return f"reads {event.get('value')}"
         if kind == "wrote":
-            fence = f" (fence {_tail(event.get('fence'))})" if event.get("fence") is not None else ""
+            value, fence = event.get("value"), _tail(event.get("fence"))
             if not event.get("accepted", True):
-                return f"write {event.get('value')} REFUSED{fence}"
-            return f"writes {event.get('value')}{fence}"
+                return f"write {value} REFUSED (fence {fence})"
+            return f"writes {value} (fence {fence})" if event.get("fence") is not None else f"writes {value}"
         if kind == "failed":
             if event.get("doing") == "acquire":
                 self._out(lane)
-            return f"{event.get('doing')} fails: {event.get('error')}"
+                return f"acquire fails: {event.get('error')}"
+            return f"release fails: {event.get('error')}"
         if kind == "clock":
             return f"clock {event.get('offset_s'):+g} s"
         if kind == "looked":

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-__all__ = ["Expected", "Text", "expected", "text_of", "theory"]
+__all__ = ["Expected", "Text", "expected", "phrases", "text_of", "theory"]
 
 #: Field → sentence; a field with `_zh` behind its name is the same in Chinese.
 Text: TypeAlias = dict[str, str]
@@ -25,6 +25,11 @@ def text_of(group: str, name: str) -> Text:
     return found
 
 
+def phrases() -> list[tuple[str, str]]:
+    """What timelines say, with {} where something particular stands, and the same in Chinese."""
+    return [(phrase["en"], phrase["zh"]) for phrase in _read("texts.toml")["phrase"]]
+
+
 @dataclass(frozen=True, slots=True)
 class Expected:
     """What theory says of a cell: a verdict and its reason."""
@@ -32,18 +37,31 @@ class Expected:
     verdict: str
     why: str
     zh: str
+    #: Verdicts that it may come to as well, where it depends on timing.
+    others: tuple[str, ...] = ()
+    #: Whether it is said of one kind of clients only.
+    particular: bool = False
 
 
-def theory() -> dict[tuple[str, str], list[Expected]]:
-    """All of `oracle.toml`, by scheme and fault. A list, so that a cell named twice can be found."""
-    cells: dict[tuple[str, str], list[Expected]] = {}
-    for fault, groups in _read("oracle.toml").items():
-        for group in groups:
+@cache
+def theory() -> dict[tuple[str, str, str], list[Expected]]:
+    """All of `oracle.toml`, by scheme, fault and clients. A list, so that a cell named twice can be found.
+
+    What is said of no particular kind of clients is said of both, unless something else is said of threads.
+    """
+    cells: dict[tuple[str, str, str], list[Expected]] = {}
+    both = ("processes", "threads")
+    for fault, groups in sorted(_read("oracle.toml").items()):
+        for group in sorted(groups, key=lambda group: "clients" not in group):
+            found = Expected(group["verdict"], group["why"], group["zh"], tuple(group.get("or", ())))
             for scheme in group["schemes"].split():
-                cells.setdefault((scheme, fault), []).append(Expected(group["verdict"], group["why"], group["zh"]))
+                for clients in [group["clients"]] if "clients" in group else both:
+                    said = cells.setdefault((scheme, fault, clients), [])
+                    if "clients" in group or not (said and said[0].particular):
+                        said.append(replace(found, particular="clients" in group))
     return cells
 
 
-def expected(scheme: str, fault: str) -> Expected | None:
+def expected(scheme: str, fault: str, clients: str = "processes") -> Expected | None:
     """What theory says of that cell; None for a lock that is not in it."""
-    return next(iter(theory().get((scheme, fault), ())), None)
+    return next(iter(theory().get((scheme, fault, clients), ())), None)

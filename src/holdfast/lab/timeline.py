@@ -73,8 +73,8 @@ def run_text(run: Run, width: int | None = None, color: bool = False) -> str:
 
 def cell_text(cell: Cell, width: int | None = None, color: bool = False, all_runs: bool = False) -> str:
     """The worst run of a cell (or all of them) as a timeline, with a headline."""
-    title = f"{cell.scheme} under {cell.fault}"
-    theory = expected(cell.scheme, cell.fault)
+    title = cell.title
+    theory = expected(cell.scheme, cell.fault, cell.clients)
     if cell.verdict == NOT_RUN:
         return f"{title}: not run: {cell.not_run}"
     parts = [title, LEGEND]

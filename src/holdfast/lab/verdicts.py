@@ -451,8 +451,9 @@ def _why_safe(history: History) -> Verdict:
         got = next((e for e in history.of("acquired") if e.at_ns > killed.at_ns), None)
         if killed.lane in history.clients and got is not None:
             passed = f"{(got.at_ns - killed.at_ns) / 1e9:.1f} s"
-            en += f"; {got.lane} got in {passed} after {killed.lane} was killed"
-            zh += f"；{killed.lane} 被杀死 {passed} 后 {got.lane} 进入"
+            died = ("ended", "结束") if history.threads else ("was killed", "被杀死")
+            en += f"; {got.lane} got in {passed} after {killed.lane} {died[0]}"
+            zh += f"；{killed.lane} {died[1]} {passed} 后 {got.lane} 进入"
     for event in history.of("lost"):
         en += f"; {event.lane} noticed by itself that its lease was over ({_ms(history, event.at_ns)})"
         zh += f"；{event.lane} 自己发现租约已失（{_ms(history, event.at_ns)}）"

@@ -1,4 +1,4 @@
-"""The processes that play the clients, and the one that forks them.
+"""The processes and threads that play the clients, and the process that forks them.
 
 A client obeys lines of JSON on a socket pair and reports what happens to it, stamped in its own process. The
 forking process (`main`) has everything imported, so that a new client costs
@@ -16,8 +16,11 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, NoReturn
 
 from holdfast.lab.handles import ENTRIES, Handle, Setup, WatchHandle, entry_for_factory
@@ -34,11 +37,53 @@ class _Stop(BaseException):
     """The director wants no more attempts."""
 
 
-class Client:
-    """One client: its lock, its commands, its reports."""
+class _Gone(BaseException):
+    """The director has closed the channel."""
 
-    def __init__(self, channel: socket.socket) -> None:
+
+class _End(BaseException):
+    """What a thread ends through; nothing catches it."""
+
+
+class _Gate:
+    """Stops one thread, or ends it, at its next call or return: its profile function (`sys.setprofile`).
+
+    A thread that waits in a system call stands still from the moment the gate is closed: it does nothing before the
+    call returns, and nothing after that.
+    """
+
+    def __init__(self) -> None:
+        self._goes = threading.Event()
+        self._goes.set()
+        self._ends = False
+
+    def stop(self) -> None:
+        self._goes.clear()
+
+    def go(self) -> None:
+        self._goes.set()
+
+    def end(self) -> None:
+        self._ends = True
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        if not self._goes.is_set():
+            self._goes.wait()
+        if self._ends:
+            raise _End
+
+
+class Client:
+    """One client: its lock, its commands, its reports.
+
+    Args:
+        channel: to the director.
+        kept: takes what a thread leaves to the others of its process.
+    """
+
+    def __init__(self, channel: socket.socket, kept: list[object]) -> None:
         self._channel = channel
+        self._kept = kept
         self._buffer = b""
         self._lines: list[dict[str, Any]] = []
         self._handle: Handle | None = None
@@ -77,7 +122,7 @@ class Client:
                 return None
             data = self._channel.recv(65536)
             if not data:
-                os._exit(0)
+                raise _Gone
             *whole, self._buffer = (self._buffer + data).split(b"\n")
             self._lines.extend(json.loads(line) for line in whole)
         return self._lines.pop(0)
@@ -125,6 +170,7 @@ class Client:
         self._password: str = order["password"]
         try:
             self._handle = self._make(self._of(order["name"], order["ttl_ms"]))
+            self._kept.append(self._handle.shared)
         except Exception as error:
             self._send({"broken": f"{type(error).__name__}: {error}"})
 
@@ -298,7 +344,7 @@ def serve_forks(control: socket.socket) -> NoReturn:
                 pid = os.fork()
                 if pid == 0:
                     control.close()
-                    _become_client(fds[0])
+                    (_become_host if message == b"host" else _become_client)(fds[0])
                 os.close(fds[0])
                 children.add(pid)
                 control.sendall(pid.to_bytes(8, "big"))
@@ -318,15 +364,51 @@ def serve_forks(control: socket.socket) -> NoReturn:
     os._exit(0)
 
 
+#: What a client ends through without a word.
+_QUIET = (_Gone, _End, BrokenPipeError, ConnectionResetError, KeyboardInterrupt)
+
+
 def _become_client(fd: int) -> NoReturn:
     try:
-        Client(socket.socket(fileno=fd)).run()
-    except BaseException as error:
-        if not isinstance(error, (BrokenPipeError, ConnectionResetError, KeyboardInterrupt)):
-            import traceback
-
-            traceback.print_exc()
+        Client(socket.socket(fileno=fd), []).run()
+    except _QUIET:
+        pass
+    except BaseException:
+        traceback.print_exc()
     os._exit(1)
+
+
+def _become_host(fd: int) -> NoReturn:
+    """Run clients as threads, and obey what the director says of each."""
+    control = socket.socket(fileno=fd)
+    gates: dict[str, _Gate] = {}
+    kept: list[object] = []
+    while True:
+        message, fds, _, _ = socket.recv_fds(control, 64, 1)
+        if not message:
+            os._exit(0)
+        what, name = message.decode().split(" ", 1)
+        if what == "start":
+            gates[name] = _Gate()
+            channel = socket.socket(fileno=fds[0])
+            threading.Thread(target=_run_thread, args=(channel, gates[name], kept), name=name, daemon=True).start()
+        else:
+            getattr(gates[name], what)()
+        control.sendall(b".")
+
+
+def _run_thread(channel: socket.socket, gate: _Gate, kept: list[object]) -> None:
+    with channel:
+        sys.setprofile(gate)
+        try:
+            Client(channel, kept).run()
+        except _QUIET:
+            pass
+        except BaseException:
+            sys.setprofile(None)
+            traceback.print_exc()
+        finally:
+            sys.setprofile(None)
 
 
 def _preload() -> None:
