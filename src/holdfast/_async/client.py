@@ -160,10 +160,8 @@ class Client:
 
         `reentrant`: the task that holds it may acquire it again, and gets the same lease, which ends when it has
         been released as often. Without it a second acquire by the holder raises `AlreadyHeld`.
-        `keep`: seconds, half of the ttl at most, for which this client keeps the lock after its release: acquiring it
-        again here sends nothing. As soon as another client asks for it, it is let go, or with the next release if it
-        is held. If this client dies meanwhile, others wait until its ttl is over, which is cut to `keep` and a second when
-        it has not been used for a third of `keep`. Not over a quorum, nor with `sync_replicas`. None: not kept.
+        `keep`: seconds, half of the ttl at most, for which the client keeps it after its release: to acquire it again
+        sends nothing, and it is let go when another client asks for it. Not over a quorum. None: not kept.
 
         Sends nothing. Raises `ConfigurationError` for what is not allowed.
         """
