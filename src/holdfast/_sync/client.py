@@ -146,11 +146,10 @@ class Client:
         been released as often. Without it a second acquire by the holder raises `AlreadyHeld`.
         `keep`: seconds, half of the ttl at most, for which the client keeps it after its release: to acquire it again
         sends nothing, and it is let go when another client asks for it. Not over a quorum. None: not kept.
-
         Sends nothing. Raises `ConfigurationError` for what is not allowed.
         """
-        checked = check_name(name)
-        return Lock(self._session, checked, lock_options_of(options, self._options), check_bool("reentrant", reentrant))
+        resolved = lock_options_of(options, self._options)
+        return Lock(self._session, check_name(name), resolved, check_bool("reentrant", reentrant))
 
     @explains_options
     def lock_for(self, subject: object, *, reentrant: bool = False, **options: Unpack[LockOptions]) -> Lock:
