@@ -16,7 +16,7 @@ READY := $(VENV)/.ready
 SOURCES := $(wildcard src sim tests testbed bench rig examples tools) $(if $(wildcard models/*.py),models)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-thorough test-all check generate format demo bench sim model mutants matrix lock clean torture
+.PHONY: help setup test test-thorough test-all check generate format demo bench sim model mutants matrix release-check lock clean torture
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ torture: $(READY) ## real servers and processes, broken all the time (SECONDS=60
 
 matrix: $(READY) ## part of the tests on each Python and each version of the clients that is supported (ONLY=oldest)
 	$(BIN)/python tools/matrix.py --only "$(ONLY)"
+
+release-check: $(READY) ## all of a release but the upload: sdist and wheel in dist/, looked at, installed, used
+	$(BIN)/python tools/release.py
 
 lock: $(READY) ## resolve requirements-dev.in anew
 	rm -rf .venv-lock && "$(PYTHON)" -m venv .venv-lock

@@ -61,7 +61,7 @@ def main(words: list[str]) -> int:
         import starlette
         import uvicorn  # noqa: F401
     except ImportError:
-        say("the page needs Starlette and uvicorn: pip install 'holdfast[web]'")
+        say("the page needs Starlette and uvicorn: pip install 'holdfast-locks[web]'")
         return exits.UNAVAILABLE
     del starlette
     try:

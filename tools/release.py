@@ -1,0 +1,162 @@
+"""Everything before a release that needs no rights: `make release-check`. Uploading is left to a person.
+
+    python tools/release.py            # build, and check what was built; the files stay in dist/
+
+Builds the sdist and the wheel from the last commit; has twine and check-wheel-contents look at them; installs the wheel
+in a fresh environment and uses it; and has mypy and pyright check a program against the installed package, as users see
+its types. Exit status 1, with the tool's own words, at the first thing that is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["main"]
+
+ROOT = Path(__file__).resolve().parents[1]
+#: What looks at the files, in an environment of its own.
+CHECKERS = ("twine==7.0.0", "check-wheel-contents==0.6.3", "mypy", "pyright", "build")
+STEP_S = 600.0
+
+#: What users write, with what their type checkers have to say of it.
+PROGRAM = '''\
+import asyncio
+
+import holdfast
+import holdfast.asyncio
+
+
+def threads() -> int:
+    with holdfast.connect("redis://localhost", ttl=30) as locks:
+        with locks.lock("orders:42").acquire(timeout=5) as lease:
+            token: int = lease.fencing_token
+        permit: holdfast.Lease | None = locks.semaphore("api", permits=3).try_acquire()
+        assert permit is None
+        page: bytes = locks.get_or_set("page", lambda: "text", expire=60)
+
+        @locks.locked("order:{order_id}", skip_if_held=True)
+        def ship(order_id: int) -> str:
+            return str(order_id)
+
+        shipped: str | None = ship(7)
+    return token + len(page) + len(shipped or "")
+
+
+async def tasks() -> int:
+    async with holdfast.asyncio.connect() as locks:
+        async with locks.rwlock("catalogue").read() as lease:
+            return lease.fencing_token
+
+
+if __name__ == "__main__":
+    print(threads(), asyncio.run(tasks()))
+'''
+#: What they must not let through.
+MISTAKE = 'import holdfast\n\nholdfast.connect().lock("name", ttl="soon")\nholdfast.connect().lock("name", nonsense=1)\n'
+
+
+class _Wrong(Exception):
+    """What is wrong, in the words of who found it."""
+
+
+def _run(*command: object, cwd: Path = ROOT, fails: bool = False) -> str:
+    """What it printed. `fails`: it has to."""
+    words = [str(word) for word in command]
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "MYPYPATH")}
+    done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=STEP_S, env=environment)
+    if (done.returncode != 0) is not fails:
+        raise _Wrong(f"{' '.join(words)}: status {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def _version() -> str:
+    version: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    for path in (ROOT / "src/holdfast/__init__.py", ROOT / "CHANGELOG.md"):
+        if not re.search(rf'^(__version__ = "|## ){re.escape(version)}', path.read_text(), re.MULTILINE):
+            raise _Wrong(f"{path.relative_to(ROOT)} does not name the version of pyproject.toml, {version}")
+    return version
+
+
+def _build(tools: Path, folder: Path) -> tuple[Path, Path]:
+    """The wheel and the sdist, of what is committed."""
+    source = folder / "source"
+    source.mkdir()
+    archive = folder / "source.tar"
+    _run("git", "archive", "--output", archive, "HEAD")
+    _run("tar", "-xf", archive, "-C", source)
+    _run(tools / "python", "-m", "build", "--outdir", folder / "dist", source)
+    (wheel,), (sdist,) = (folder / "dist").glob("*.whl"), (folder / "dist").glob("*.tar.gz")
+    return wheel, sdist
+
+
+def _environment(folder: Path, name: str, *packages: object) -> Path:
+    own = folder / name
+    _run(sys.executable, "-m", "venv", own)
+    _run(own / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages)
+    return own / "bin"
+
+
+def _check_types(tools: Path, folder: Path, python: Path) -> None:
+    outside = folder / "outside"
+    outside.mkdir()
+    (outside / "program.py").write_text(PROGRAM)
+    (outside / "mistake.py").write_text(MISTAKE)
+    checkers = (
+        (tools / "mypy", "--strict", "--python-executable", python),
+        (tools / "pyright", "--pythonpath", python),
+    )
+    for checker in checkers:
+        _run(*checker, "program.py", cwd=outside)
+        told = _run(*checker, "mistake.py", cwd=outside, fails=True)
+        for argument in ("ttl", "nonsense"):
+            if argument not in told:
+                raise _Wrong(f"{checker[0]} does not see what is wrong with {argument}:\n{told}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build and check; the exit status."""
+    if (sys.argv[1:] if arguments is None else arguments) != []:
+        print(__doc__)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="holdfast-release-") as name:
+        folder = Path(name)
+        try:
+            version = _version()
+            if _run("git", "status", "--porcelain").strip():
+                print("note: what is not committed is not in it", flush=True)
+            print("tools …", flush=True)
+            tools = _environment(folder, "tools", *CHECKERS)
+            print("sdist and wheel …", flush=True)
+            wheel, sdist = _build(tools, folder)
+            _run(tools / "twine", "check", "--strict", wheel, sdist)
+            _run(tools / "check-wheel-contents", wheel)
+            print("a fresh environment for each …", flush=True)
+            for archive in (sdist, wheel):
+                used = _environment(folder, f"from-{archive.suffix[1:]}", archive)
+                told = _run(used / "python", "-c", "import holdfast; print(holdfast.__version__)", cwd=folder)
+                if told.strip() != version:
+                    raise _Wrong(f"installed from {archive.name}, it says that it is {told}")
+                _run(used / "holdfast", "--help", cwd=folder)
+            print("types, from outside …", flush=True)
+            _check_types(tools, folder, used / "python")
+        except _Wrong as wrong:
+            print(f"wrong: {wrong}", file=sys.stderr)
+            return 1
+        dist = ROOT / "dist"
+        dist.mkdir(exist_ok=True)
+        for archive in (wheel, sdist):
+            shutil.copy(archive, dist)
+        print(f"{version} can be released: {wheel.name}, {sdist.name} in dist/. Left to do: tag it, and `twine upload`.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
