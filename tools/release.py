@@ -60,7 +60,12 @@ if __name__ == "__main__":
     print(threads(), asyncio.run(tasks()))
 '''
 #: What they must not let through.
-MISTAKE = 'import holdfast\n\nholdfast.connect().lock("name", ttl="soon")\nholdfast.connect().lock("name", nonsense=1)\n'
+MISTAKE = '''\
+import holdfast
+
+holdfast.connect().lock("name", ttl="soon")
+holdfast.connect().lock("name", nonsense=1)
+'''
 
 
 class _Wrong(Exception):
@@ -154,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         dist.mkdir(exist_ok=True)
         for archive in (wheel, sdist):
             shutil.copy(archive, dist)
-        print(f"{version} can be released: {wheel.name}, {sdist.name} in dist/. Left to do: tag it, and `twine upload`.")
+        print(f"{version} can be released: dist/{wheel.name}, dist/{sdist.name}. Left to do: tag it, `twine upload`.")
     return 0
 
 
