@@ -27,7 +27,7 @@ CHECKERS = ("twine==7.0.0", "check-wheel-contents==0.6.3", "mypy", "pyright", "b
 STEP_S = 600.0
 
 #: What users write, with what their type checkers have to say of it.
-PROGRAM = '''\
+PROGRAM = """\
 import asyncio
 
 import holdfast
@@ -58,14 +58,14 @@ async def tasks() -> int:
 
 if __name__ == "__main__":
     print(threads(), asyncio.run(tasks()))
-'''
+"""
 #: What they must not let through.
-MISTAKE = '''\
+MISTAKE = """\
 import holdfast
 
 holdfast.connect().lock("name", ttl="soon")
 holdfast.connect().lock("name", nonsense=1)
-'''
+"""
 
 
 class _Wrong(Exception):
@@ -109,6 +109,16 @@ def _environment(folder: Path, name: str, *packages: object) -> Path:
     return own / "bin"
 
 
+def _use(folder: Path, archive: Path, version: str) -> Path:
+    """Where it is installed, by itself, and works."""
+    used = _environment(folder, f"from-{archive.suffix[1:]}", archive)
+    told = _run(used / "python", "-c", "import holdfast; print(holdfast.__version__)", cwd=folder)
+    if told.strip() != version:
+        raise _Wrong(f"installed from {archive.name}, it says that it is {told}")
+    _run(used / "holdfast", "--help", cwd=folder)
+    return used
+
+
 def _check_types(tools: Path, folder: Path, python: Path) -> None:
     outside = folder / "outside"
     outside.mkdir()
@@ -144,12 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _run(tools / "twine", "check", "--strict", wheel, sdist)
             _run(tools / "check-wheel-contents", wheel)
             print("a fresh environment for each …", flush=True)
-            for archive in (sdist, wheel):
-                used = _environment(folder, f"from-{archive.suffix[1:]}", archive)
-                told = _run(used / "python", "-c", "import holdfast; print(holdfast.__version__)", cwd=folder)
-                if told.strip() != version:
-                    raise _Wrong(f"installed from {archive.name}, it says that it is {told}")
-                _run(used / "holdfast", "--help", cwd=folder)
+            _use(folder, sdist, version)
+            used = _use(folder, wheel, version)
             print("types, from outside …", flush=True)
             _check_types(tools, folder, used / "python")
         except _Wrong as wrong:
