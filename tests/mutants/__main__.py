@@ -28,6 +28,7 @@ UNIT_TESTS = (
     "tests/unit/test_hold.py",
     "tests/unit/test_schedule.py",
     "tests/unit/test_tenure.py",
+    "tests/unit/test_together.py",
     "tests/unit/test_waiting.py",
     "tests/simulation/test_scripts.py",
     "tests/simulation/test_late_requests.py",

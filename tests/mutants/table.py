@@ -33,6 +33,7 @@ TENURE = "_core/tenure.py"
 IN_LINES = "mutex in lines"
 FAST_PATH, RETRY = "_core/fast_path.py", "_core/retry.py"
 RENEW_MANY, BATCH = "_lua/renew_many.lua", "_core/batch.py"
+ACQUIRE_EACH, RELEASE_EACH, TOGETHER = "_lua/acquire_each.lua", "_lua/release_each.lua", "_transport/together.py"
 WAITING, HOLD, VALIDITY = "_core/waiting.py", "_core/record.py", "_core/validity.py"
 
 _EXCLUSIVE: tuple[Mutant, ...] = (
@@ -406,6 +407,69 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "retry = retry",
     ),
     Mutant("leases are renewed early without any that is due", HOLD, "not (to_renew and at <= now", "not (at <= now"),
+    Mutant(
+        "with others, a lock is taken from its holder",
+        ACQUIRE_EACH,
+        "token, 'NX', 'PX', ttl_ms)",
+        "token, 'PX', ttl_ms)",
+    ),
+    Mutant(
+        "with others, a lock is taken ahead of its queue",
+        ACQUIRE_EACH,
+        "redis.call('EXISTS', KEYS[at], KEYS[at + 2], KEYS[at + 3]) > 0",
+        "redis.call('EXISTS', KEYS[at]) > 0",
+    ),
+    Mutant(
+        "with others, a token with a tombstone is granted",
+        ACQUIRE_EACH,
+        "redis.call('EXISTS', KEYS[at], KEYS[at + 2], KEYS[at + 3]) > 0",
+        "redis.call('EXISTS', KEYS[at], KEYS[at + 2]) > 0",
+    ),
+    Mutant(
+        "one lock of several that is taken leaves all alone",
+        ACQUIRE_EACH,
+        "not all_free and redis.call('EXISTS', KEYS[at]",
+        "not all_free or redis.call('EXISTS', KEYS[at]",
+    ),
+    Mutant("with others, a lock is granted without a ttl", ACQUIRE_EACH, "token, 'NX', 'PX', ttl_ms)", "token, 'NX')"),
+    Mutant(
+        "each of several locks has the first one's fencing token",
+        ACQUIRE_EACH,
+        "next_fence(KEYS[at + 1],",
+        "next_fence(KEYS[2],",
+    ),
+    Mutant(
+        "one of several locks that fails spoils the others",
+        ACQUIRE_EACH,
+        "local done, fence = pcall(take, at, ARGV[2 + number])",
+        "local done, fence = true, take(at, ARGV[2 + number])",
+    ),
+    Mutant(
+        "a release with others does not compare the token",
+        RELEASE_EACH,
+        "redis.call('GET', lock) == token and",
+        "true and",
+    ),
+    Mutant(
+        "a release with others does not look at the queue",
+        RELEASE_EACH,
+        "redis.call('EXISTS', queues[number]) == 0",
+        "true",
+    ),
+    Mutant("a release with others frees nothing", RELEASE_EACH, "redis.call('DEL', unpack(free))", "local _ = 0"),
+    Mutant(
+        "what was not done with others is not asked alone",
+        TOGETHER,
+        "            if not number:\n",
+        "            if False:\n",
+    ),
+    Mutant(
+        "what the server refuses as a whole is not asked alone",
+        TOGETHER,
+        "        for member in self._members:\n            self._alone(member)\n",
+        "",
+    ),
+    Mutant("an answer for too few is taken", TOGETHER, "len(reply) != len(self._members)", "False"),
 )
 
 RW_ACQUIRE, RW_RELEASE, READERS = "_lua/rw_acquire.lua", "_lua/rw_release.lua", "_lua/readers.lua"

@@ -161,3 +161,76 @@ def test_an_arrival_that_comes_after_its_party_left_does_not_count() -> None:
     assert arrive(A) == [-1]
     assert arrive(B)[0] == 0, "it is the first"
     assert arrive(C)[:2] == [1, 1]
+
+
+# ---- several locks in one request ----
+
+
+class Several(Clocked):
+    """Locks named like the tokens, and requests for all three at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys = {token: lock_keys("holdfast", token) for token in (A, B, C)}
+
+    def ask(self, *tokens: str) -> Any:
+        """`acquire_each`, of each token's lock."""
+        keys = [key for token in tokens for key in self.keys[token].all]
+        return self.server.script("acquire_each", keys, (30_000, 86_400_000, *tokens))
+
+    def give(self, *pairs: tuple[str, str]) -> Any:
+        """`release_each`: (whose lock, with which token)."""
+        keys = [key for whose, _ in pairs for key in (self.keys[whose].lock, self.keys[whose].queue)]
+        return self.server.script("release_each", keys, [token for _, token in pairs])
+
+    def holder(self, token: str) -> Any:
+        return self.server.command("GET", self.keys[token].lock)
+
+
+def test_each_of_several_free_locks_is_granted() -> None:
+    world = Several()
+    fences = world.ask(A, B, C)
+    for token, fence in zip((A, B, C), fences, strict=True):
+        keys = world.keys[token]
+        assert world.holder(token) == token.encode()
+        assert 29_000 < world.server.command("PTTL", keys.lock) <= 30_000
+        assert int(world.server.command("GET", keys.all[1])) == fence, "stored under its own key"
+    assert world.give((A, A), (B, B), (C, C)) == [1, 1, 1]
+    assert [world.holder(token) for token in (A, B, C)] == [None] * 3
+
+
+@pytest.mark.parametrize("left", ["lock", "queue", "gone"])
+def test_one_of_several_locks_that_is_not_free_is_left_alone(left: str) -> None:
+    """It has a holder, or a waiter, or a token with a tombstone; the others are granted all the same."""
+    world = Several()
+    lock, _, queue, gone = world.keys[B].all
+    if left == "lock":
+        world.server.command("SET", lock, "another", "PX", 1_000)
+    else:
+        world.server.command("ZADD", {"queue": queue, "gone": gone}[left], 1, B)
+    first, second, third = world.ask(A, B, C)
+    assert first > 0 and second == 0 and third > 0
+    assert world.holder(B) == (b"another" if left == "lock" else None)
+
+
+def test_a_lock_that_is_asked_for_twice_in_one_request_has_one_holder() -> None:
+    world = Several()
+    keys = world.keys[A].all
+    first, second = world.server.script("acquire_each", (*keys, *keys), (30_000, 86_400_000, A, B))
+    assert first > 0 and second == 0
+    assert world.holder(A) == A.encode()
+
+
+def test_one_of_several_locks_that_fails_spoils_no_other() -> None:
+    world = Several()
+    world.server.command("HSET", world.keys[B].all[1], "of another", "kind")
+    first, second, third = world.ask(A, B, C)
+    assert first > 0 and second == 0 and third > 0
+
+
+def test_several_releases_compare_each_token_and_pass_by_waiters() -> None:
+    world = Several()
+    world.ask(A, B, C)
+    world.server.command("ZADD", world.keys[C].queue, 1, B)
+    assert world.give((A, A), (B, A), (C, C)) == [1, 0, 0]
+    assert [world.holder(token) for token in (A, B, C)] == [None, B.encode(), C.encode()]
