@@ -1,7 +1,7 @@
 """Parties that contend for one lock, as threads, tasks or processes, and what they saw.
 
-Everybody begins together and ends at a set time; stamps are of the monotonic clock, which all processes of a
-machine share. The order of grants is that of their stamps, which holds because nobody holds it beside another.
+Everyone begins together and ends at a set time; stamps are of the monotonic clock, which all processes of a
+machine share. The order of grants is that of their stamps, which holds because no one holds it beside another.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 #: `holdfast` itself imports its APIs when they are first used.
 _PRELOADED = ["bench.crowd", "holdfast._sync.client", "holdfast._transport.refusals", "redis", "redis_lock"]
-#: Nobody needs longer than this to come to an end; then something hangs, and is killed.
+#: No one needs longer than this to come to an end; then something hangs, and is killed.
 _END_S = 60.0
 
 
@@ -213,7 +213,7 @@ def of_processes(
                 raise RuntimeError(said)
             all_seen += [Seen(turns) for turns in said]
         for pipe in pipes:
-            pipe.send(None)  # nobody leaves while others measure
+            pipe.send(None)  # no one leaves while others measure
         for process in processes:
             process.join(_END_S)
         return all_seen

@@ -1,7 +1,7 @@
 """Ways for threads to lock and unlock, all with the same two functions: the libraries, and the floors.
 
 A floor is the least that the wire allows: packed bytes on a bare socket, fixed replies, no checks. It is no lock that
-anybody should use.
+anyone should use.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _numbers = itertools.count(1)
 
 
 def unique(prefix: str = "bench") -> str:
-    """A name that nobody else uses."""
+    """A name that no one else uses."""
     return f"{prefix}-{os.getpid()}-{next(_numbers)}"
 
 
@@ -222,7 +222,7 @@ class Floor:
 
 
 class HandoffFloor:
-    """BLPOP and LPUSH on bare sockets: the least that passes a turn on to somebody who sleeps."""
+    """BLPOP and LPUSH on bare sockets: the least that passes a turn on to someone who sleeps."""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -69,7 +69,7 @@ class RedisPy:
 
 
 class _Wire(asyncio.Protocol):
-    """One connection for everybody: futures in the order of the requests, writes of one turn of the loop together."""
+    """One connection for everyone: futures in the order of the requests, writes of one turn of the loop together."""
 
     def __init__(self) -> None:
         self._reader = hiredis.Reader()

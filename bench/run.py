@@ -41,7 +41,7 @@ class Run:
 
 
 def rounds(run: Run, label: str, count: int, parties: Mapping[str, Callable[[], T]]) -> dict[str, list[T]]:
-    """Let the parties take turns, `count` times; every other round in reverse, so that nobody is always the first."""
+    """Let the parties take turns, `count` times; every other round in reverse, so that no one is always the first."""
     found: dict[str, list[T]] = {who: [] for who in parties}
     for turn in range(count):
         order = list(parties)

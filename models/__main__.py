@@ -65,7 +65,7 @@ def _handoff() -> list[Row]:
         ("LATE_ACCEPTED", "a late answer is accepted"),
         ("CARELESS", "the holder does not look at its deadline"),
         ("NO_COMPARE", "a release does not compare the token"),
-        ("RECREATE", "a renewal writes a lost lease anew"),
+        ("RECREATE", "a renewal writes a lost lease again"),
         ("SHORTER", "an extension asks for less than is believed"),
         ("STALE_FENCE", "the fencing token is taken from the message"),
     ):
@@ -110,9 +110,9 @@ def _tenure() -> list[Row]:
         ("giving up, interrupted", "W=3 LEAVES=2 CUTS=1"),
         ("kept leases", "W=3 TICKS=1 LOSSES=1 KEEPS=1"),
         ("kept leases, again and again", "W=3 ROUNDS=2 KEEPS=1"),
-        ("nobody is overtaken by two tenures, two and two", "ORDER"),
-        ("nobody is overtaken by two tenures, again and again", "W=3 ROUNDS=2 HANDS=2 ITS_BLOCK=3 ORDER"),
-        ("nobody is overtaken by two tenures, strict", "FIRST=3 HANDS=0 ROUNDS=2 FIRST_ROUNDS=1 ORDER"),
+        ("no one is overtaken by two tenures, two and two", "ORDER"),
+        ("no one is overtaken by two tenures, again and again", "W=3 ROUNDS=2 HANDS=2 ITS_BLOCK=3 ORDER"),
+        ("no one is overtaken by two tenures, strict", "FIRST=3 HANDS=0 ROUNDS=2 FIRST_ROUNDS=1 ORDER"),
     ]
     broken = [
         ("a pushed grant may be older than the answer", "W=3 TICKS=3 LOOKS=1 OLD_GRANT"),

@@ -20,7 +20,7 @@
  * LATE_ACCEPTED      an answer that comes after its lease's end is accepted
  * CARELESS           a holder does not look at its deadline
  * NO_COMPARE         a release deletes any holder's lock
- * RECREATE           a renewal writes the key anew when it is gone
+ * RECREATE           a renewal writes the key again when it is gone
  * SHORTER            an extension may ask for less time than is still believed
  * STALE_FENCE        the fencing token is taken from the wake-up
  * NO_RECHECK         a waiter trusts in being woken
@@ -46,7 +46,7 @@
 #define ENDS 1
 #endif
 
-#define NOBODY 7
+#define NO_ONE 7
 #define NONE 0
 #define OVER 1
 #define VALID 2 /* of pend and val: not over yet */
@@ -57,7 +57,7 @@
 #define BY_VAL 2
 
 /* server */
-byte owner = NOBODY;
+byte owner = NO_ONE;
 byte until = BY_CLAIM;
 chan queue = [CLIENTS] of { byte };
 byte fence = 0;
@@ -86,7 +86,7 @@ byte last_fence = 0;
 #define SAY skip
 #endif
 
-/* Exclusion: whenever somebody begins to believe, nobody else does. */
+/* Exclusion: whenever someone begins to believe, no one else does. */
 inline start_believing() {
   if
   :: !believes[me] -> believes[me] = true; held++
@@ -104,7 +104,7 @@ inline stop_believing(who) {
 
 /* Take the head of the queue whose process is there, and hand it the lock; else leave it free. */
 inline hand_over() {
-  next_holder = NOBODY;
+  next_holder = NO_ONE;
   do
   :: nempty(queue) ->
      queue?next_holder;
@@ -113,7 +113,7 @@ inline hand_over() {
 #else
      if
      :: there[next_holder] -> break
-     :: else -> next_holder = NOBODY
+     :: else -> next_holder = NO_ONE
      fi
 #endif
   :: empty(queue) -> break
@@ -121,7 +121,7 @@ inline hand_over() {
   owner = next_holder;
   until = BY_CLAIM;
   if
-  :: next_holder != NOBODY ->
+  :: next_holder != NO_ONE ->
      NEXT_FENCE;
      if
      :: losses > 0 -> losses--
@@ -133,7 +133,7 @@ inline hand_over() {
      fi
   :: else -> skip
   fi;
-  next_holder = NOBODY
+  next_holder = NO_ONE
 }
 
 inline leave_queue() {
@@ -151,7 +151,7 @@ inline enter_queue() {
 }
 
 proctype Client(byte me) {
-  byte next_holder = NOBODY;
+  byte next_holder = NO_ONE;
   byte rounds = ROUNDS;
   byte told = 0;
   bool granted = false;
@@ -166,7 +166,7 @@ ask:
     :: true ->
        if
        :: owner == me -> until = BY_PEND; granted = true
-       :: owner == NOBODY ->
+       :: owner == NO_ONE ->
 #ifdef BARGE
           leave_queue();
           owner = me; NEXT_FENCE;
@@ -249,7 +249,7 @@ holding:
        if
        :: owner == me -> until = BY_PEND; granted = true
 #ifdef RECREATE
-       :: owner == NOBODY -> owner = me; until = BY_PEND; granted = true
+       :: owner == NO_ONE -> owner = me; until = BY_PEND; granted = true
 #endif
        :: else -> skip
        fi
@@ -322,7 +322,7 @@ end:
 proctype Expiry() {
 end:
   do
-  :: atomic { owner != NOBODY && expired -> owner = NOBODY; until = BY_CLAIM }
+  :: atomic { owner != NO_ONE && expired -> owner = NO_ONE; until = BY_CLAIM }
   od
 }
 
@@ -331,8 +331,8 @@ proctype Claims() {
 end:
   do
 #if !defined(CLAIM_FOR_EVER) && !defined(KEEP_THE_DEAD) && !defined(LEAVE_SILENTLY)
-  :: atomic { owner != NOBODY && until == BY_CLAIM && wants[owner] && ends > 0 -> ends--; owner = NOBODY }
-  :: atomic { owner != NOBODY && until == BY_CLAIM && !wants[owner] -> owner = NOBODY }
+  :: atomic { owner != NO_ONE && until == BY_CLAIM && wants[owner] && ends > 0 -> ends--; owner = NO_ONE }
+  :: atomic { owner != NO_ONE && until == BY_CLAIM && !wants[owner] -> owner = NO_ONE }
 #else
   :: false
 #endif

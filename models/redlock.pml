@@ -21,7 +21,7 @@
 #define VOTES NEED
 #endif
 
-#define TOKENS 3 /* one for each client; 0 is nobody */
+#define TOKENS 3 /* one for each client; 0 is no one */
 
 byte owner[N];
 byte fence[N] = { 3, 0, 1 }; /* the members' clocks differ */

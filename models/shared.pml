@@ -108,7 +108,7 @@ proctype Client(byte me) {
 }
 
 #ifdef CRASHES
-/* Somebody dies; later its time is over, and a waiter that looks for itself lets the queue go on. */
+/* Someone dies; later its time is over, and a waiter that looks for itself lets the queue go on. */
 proctype Death(byte who) {
     end_alive:
     if
@@ -135,5 +135,5 @@ init {
     }
 }
 
-/* The first process is a writer that nobody kills. */
+/* The first process is a writer that no one kills. */
 ltl turn { [] (queued[0] -> <> in[0]) }

@@ -21,11 +21,11 @@
  * CUTS     waiters of which that is interrupted before they tell the next one
  * CRASHES  clients that crash
  * KEEPS    times that a lease is kept after its last release
- * ORDER    count who overtakes whom (only where nobody leaves and nothing is lost)
+ * ORDER    count who overtakes whom (only where no one leaves and nothing is lost)
  * ONE_WIRE messages and answers come over one connection, in the order in which the server made them
  *
- * Always demanded: leases do not overlap; fencing tokens grow with every lease; everybody who stays has its turns;
- * in the end nobody holds, and nobody is queued.
+ * Always demanded: leases do not overlap; fencing tokens grow with every lease; everyone who stays has its turns;
+ * in the end no one holds, and no one is queued.
  *
  * Without one of its assumptions (each row of the runner defines one) the model must fail:
  * OLD_GRANT         a pushed grant counts although it may be older than the answer
@@ -41,7 +41,7 @@
  * HAND_AFTER_SEND   handed on after a release whose answer was lost
  * FORGET_STRAY      that a request may still come is not passed on with the token
  * PASS_UNBURIED     a pass does not bury the token that it releases
- * NO_TENURE_END     hand-ons go on while anybody waits here
+ * NO_TENURE_END     hand-ons go on while anyone waits here
  * LATE_STAMP        who is passed the lock queues by the server's time, not by its own arrival
  * LEAVE_HANDED      who was handed the lock and gives up does not hand it on
  * LEAVE_DUTY        who is to pass the lock and gives up does not release it
@@ -104,13 +104,13 @@
 #else
 #define BLOCK ITS_BLOCK
 #endif
-#define NOBODY 9
+#define NO_ONE 9
 #define client(w) ((w) % W < FIRST -> 0 : 1)
 
 /* server; a token is a worker's round: worker + W * round */
 #define TOKENS (W * ROUNDS)
 #define worker(token) ((token) % W)
-byte owner = NOBODY;
+byte owner = NO_ONE;
 byte key_left = 0;
 byte fence = 0;          /* the stored one: the end of the holder's block */
 chan queue = [TOKENS] of { byte, byte }; /* arrival, token: in this order */
@@ -193,7 +193,7 @@ inline push(to, what) {
 /* Give a free lock to the first of the queue whose client is there; `me_too`: the one that asks need not be looked for. */
 inline hand_over(me_too) {
   do
-  :: len(queue) > 0 && owner == NOBODY ->
+  :: len(queue) > 0 && owner == NO_ONE ->
      queue?at, next_one;
      if
      :: next_one == me_too -> owner = next_one; key_left = TTL; fence = fence + BLOCK
@@ -217,10 +217,10 @@ inline let_go(token, last, by) {
 #ifdef OTHER_BLOCK
      if :: last > 0 -> fence = last :: else -> skip fi;
 #else
-     /* A late ask may have granted this token anew, after others: then it is of another block. */
+     /* A late ask may have granted this token again, after others: then it is of another block. */
      if :: last > 0 && fence >= last && last + BLOCK > fence -> fence = last :: else -> skip fi;
 #endif
-     owner = NOBODY; key_left = 0;
+     owner = NO_ONE; key_left = 0;
      hand_over(by)
   :: else -> skip
   fi
@@ -250,7 +250,7 @@ inline ask_script(me_, old_, last_) {
 #endif
         fi;
         if
-        :: old_ != NOBODY ->
+        :: old_ != NO_ONE ->
            let_go(old_, last_, me_);
 #ifndef PASS_UNBURIED
            if :: stray[old_] -> buried[old_] = true; unqueue(old_) :: else -> skip fi
@@ -258,11 +258,11 @@ inline ask_script(me_, old_, last_) {
         :: else -> skip
         fi;
         if
-        :: owner == NOBODY -> hand_over(me_)
+        :: owner == NO_ONE -> hand_over(me_)
         :: else -> skip
         fi;
         if
-        :: owner != NOBODY && owner != me_ && kept[client(owner)] == owner ->
+        :: owner != NO_ONE && owner != me_ && kept[client(owner)] == owner ->
            if :: losses > 0 -> losses-- :: wanted[client(owner)] = true fi
         :: else -> skip
         fi
@@ -346,19 +346,19 @@ inline start() {
 #endif
   k = 0;
   in[me] = true; wants[me] = false; known[me] = false; came[mine[me]] = 0;
-  holder[c] = me; if :: asker[c] == me -> asker[c] = NOBODY :: else -> skip fi;
+  holder[c] = me; if :: asker[c] == me -> asker[c] = NO_ONE :: else -> skip fi;
   pend[me] = 0; fresh[me] = 0; named[me] = 0; told = 0
 }
 
 inline end_of_lease() {
-  in[me] = false; left[me] = 0; number[me] = 0; last_number[me] = 0; hands[me] = 0; tok[me] = NOBODY
+  in[me] = false; left[me] = 0; number[me] = 0; last_number[me] = 0; hands[me] = 0; tok[me] = NO_ONE
 }
 
 proctype Worker(byte me) {
   byte c = client(me);
   byte rounds = (me < FIRST -> FIRST_ROUNDS : ROUNDS);
   byte at = 0, next_one = 0, k = 0, n = 0, told = 0;
-  byte old = NOBODY, old_last = 0;
+  byte old = NO_ONE, old_last = 0;
   bool answered = false;
   {
   skip;
@@ -369,9 +369,9 @@ again:
     wants[me] = true; stray[mine[me]] = false;
     forget_messages();
     /* Its client is queued, or holds and has not yet decided to release: then it is known to be behind that. */
-    known[me] = (holder[c] != NOBODY) || (asker[c] != NOBODY && known[asker[c]]);
+    known[me] = (holder[c] != NO_ONE) || (asker[c] != NO_ONE && known[asker[c]]);
     local_len(n);
-    told_first[me] = (n == 0 && asker[c] == NOBODY && holder[c] == NOBODY);
+    told_first[me] = (n == 0 && asker[c] == NO_ONE && holder[c] == NO_ONE);
     n = 0;
     if :: c == 0 -> local0!me :: else -> local1!me fi
   };
@@ -381,8 +381,8 @@ waits_here:
        handed[me] = false;
        if
 #ifndef TAKE_LATE
-       :: left[me] == 0 -> /* its claim ran out: released, and asked for anew */
-          old = tok[me]; old_last = number[me]; holder[c] = NOBODY; asker[c] = me;
+       :: left[me] == 0 -> /* its claim ran out: released, and asked for again */
+          old = tok[me]; old_last = number[me]; holder[c] = NO_ONE; asker[c] = me;
           goto asks
 #endif
        :: else ->
@@ -395,11 +395,11 @@ waits_here:
   :: atomic { duty[me] -> duty[me] = false; old = tok[me]; old_last = number[me] };
      goto asks
 #if KEEPS > 0
-  :: atomic { first_here && kept[c] != NOBODY && asker[c] == NOBODY && holder[c] == NOBODY ->
+  :: atomic { first_here && kept[c] != NO_ONE && asker[c] == NO_ONE && holder[c] == NO_ONE ->
        local_take(n);
        n = 0;
        tok[me] = kept[c]; number[me] = kept_fence[c]; last_number[me] = kept_end[c]; left[me] = kept_left[c];
-       kept[c] = NOBODY; kept_fence[c] = 0; kept_end[c] = 0; kept_left[c] = 0;
+       kept[c] = NO_ONE; kept_fence[c] = 0; kept_end[c] = 0; kept_left[c] = 0;
        if
 #ifdef KEEP_LATE
        :: number[me] < last_number[me] -> if :: left[me] == 0 -> left[me] = 1 :: else -> skip fi;
@@ -411,11 +411,11 @@ waits_here:
        fi };
      goto holds
 #endif
-  :: atomic { first_here && is_told && asker[c] == NOBODY && kept[c] == NOBODY &&
-              (holder[c] == NOBODY || left[holder[c]] == 0) ->
+  :: atomic { first_here && is_told && asker[c] == NO_ONE && kept[c] == NO_ONE &&
+              (holder[c] == NO_ONE || left[holder[c]] == 0) ->
        local_take(n);
        n = 0;
-       if :: holder[c] != NOBODY -> holder[c] = NOBODY :: else -> skip fi;
+       if :: holder[c] != NO_ONE -> holder[c] = NO_ONE :: else -> skip fi;
        asker[c] = me };
      goto asks
 #if LEAVES > 0
@@ -431,10 +431,10 @@ waits_here:
        :: handed[me] ->
           handed[me] = false;
 #ifdef LEAVE_HANDED
-          holder[c] = NOBODY; end_of_lease(); goto next
+          holder[c] = NO_ONE; end_of_lease(); goto next
 #endif
        :: else ->
-          duty[me] = false; asker[c] = NOBODY;
+          duty[me] = false; asker[c] = NO_ONE;
 #ifdef LEAVE_DUTY
           end_of_lease(); goto next
 #else
@@ -484,14 +484,14 @@ asks:
        told = 0; n = 0; pend[me] = 0; goto trouble
     :: answered && told == 1 && pend[me] > 0 ->
        tok[me] = mine[me]; number[me] = n; last_number[me] = n + ITS_BLOCK - 1; hands[me] = 0; left[me] = pend[me];
-       old = NOBODY; old_last = 0; n = 0; answered = false;
+       old = NO_ONE; old_last = 0; n = 0; answered = false;
        start();
        goto holds
     :: answered && told == 1 && pend[me] == 0 -> /* too late to be worth anything */
-       stray[mine[me]] = true; told = 0; n = 0; old = NOBODY; old_last = 0; goto asks
+       stray[mine[me]] = true; told = 0; n = 0; old = NO_ONE; old_last = 0; goto asks
     :: else ->
        fresh[me] = (pend[me] > TTL - CLAIM -> pend[me] - (TTL - CLAIM) : 0);
-       named[me] = n; n = 0; told = 0; pend[me] = 0; old = NOBODY; old_last = 0; tok[me] = NOBODY; number[me] = 0
+       named[me] = n; n = 0; told = 0; pend[me] = 0; old = NO_ONE; old_last = 0; tok[me] = NO_ONE; number[me] = 0
     fi;
     answered = false
   };
@@ -520,7 +520,7 @@ queued:
        fi };
      goto asks
   /* its own timer, which it needs when the lock is free, and when a claim of its own has run out */
-  :: atomic { owner == NOBODY || (owner != mine[me] && !queue??[_, eval(mine[me])]) -> skip };
+  :: atomic { owner == NO_ONE || (owner != mine[me] && !queue??[_, eval(mine[me])]) -> skip };
      goto asks
   :: atomic { looks > 0 -> looks-- };
      goto asks
@@ -534,7 +534,7 @@ trouble:
 #ifdef FROM_SENT
   /* a message may come before the request is repeated */
   if
-  :: atomic { hears && tok[me] == NOBODY && named[me] > 0 ->
+  :: atomic { hears && tok[me] == NO_ONE && named[me] > 0 ->
        hear(told);
        if
        :: told > named[me] && fresh[me] > 0 ->
@@ -569,7 +569,7 @@ releases:
     local_len(n);
     old = tok[me]; old_last = number[me];
     if
-    :: holder[c] == me && n > 0 && asker[c] == NOBODY && may_hand_on ->
+    :: holder[c] == me && n > 0 && asker[c] == NO_ONE && may_hand_on ->
        local_take(n);
        handed[n] = true; tok[n] = tok[me]; last_number[n] = last_number[me]; hands[n] = hands[me] + 1;
 #ifdef SAME_FENCE
@@ -582,20 +582,20 @@ releases:
 #else
        left[n] = left[me];
 #endif
-       holder[c] = n; n = 0; old = NOBODY; old_last = 0;
+       holder[c] = n; n = 0; old = NO_ONE; old_last = 0;
        end_of_lease();
        goto next
-    :: holder[c] == me && n > 0 && asker[c] == NOBODY && !may_hand_on ->
+    :: holder[c] == me && n > 0 && asker[c] == NO_ONE && !may_hand_on ->
        local_take(n);
        duty[n] = true; tok[n] = tok[me]; number[n] = number[me];
-       asker[c] = n; holder[c] = NOBODY; n = 0; old = NOBODY; old_last = 0;
+       asker[c] = n; holder[c] = NO_ONE; n = 0; old = NO_ONE; old_last = 0;
        end_of_lease();
        goto next
 #if KEEPS > 0
-    :: holder[c] == me && n == 0 && asker[c] == NOBODY && keeps > 0 && left[me] > 0 && kept[c] == NOBODY && !wanted[c] ->
+    :: holder[c] == me && n == 0 && asker[c] == NO_ONE && keeps > 0 && left[me] > 0 && kept[c] == NO_ONE && !wanted[c] ->
        keeps--;
        kept[c] = tok[me]; kept_fence[c] = number[me]; kept_end[c] = last_number[me]; kept_left[c] = left[me];
-       holder[c] = NOBODY; n = 0; old = NOBODY; old_last = 0;
+       holder[c] = NO_ONE; n = 0; old = NO_ONE; old_last = 0;
        end_of_lease();
        goto next
 #endif
@@ -604,7 +604,7 @@ releases:
 #ifdef HAND_AFTER_SEND
        skip
 #else
-       if :: holder[c] == me -> holder[c] = NOBODY :: else -> skip fi;
+       if :: holder[c] == me -> holder[c] = NO_ONE :: else -> skip fi;
        end_of_lease()
 #endif
     fi
@@ -614,14 +614,14 @@ sends_release:
     if
     :: losses > 0 -> losses--; goto sends_release
     :: true ->
-       let_go(old, old_last, NOBODY);
-       if :: old != NOBODY && strays -> buried[old] = true; unqueue(old) :: else -> skip fi;
+       let_go(old, old_last, NO_ONE);
+       if :: old != NO_ONE && strays -> buried[old] = true; unqueue(old) :: else -> skip fi;
        if
        :: losses > 0 -> losses--; /* the answer is lost */
 #ifdef HAND_AFTER_SEND
           local_len(n);
           if
-          :: n > 0 && holder[c] == me && asker[c] == NOBODY && may_hand_on -> goto releases
+          :: n > 0 && holder[c] == me && asker[c] == NO_ONE && may_hand_on -> goto releases
           :: else -> n = 0
           fi;
 #endif
@@ -630,11 +630,11 @@ sends_release:
        fi
     fi;
 #ifdef HAND_AFTER_SEND
-    if :: holder[c] == me -> holder[c] = NOBODY :: else -> skip fi;
+    if :: holder[c] == me -> holder[c] = NO_ONE :: else -> skip fi;
     end_of_lease();
 #endif
     wanted[c] = false;
-    n = 0; old = NOBODY; old_last = 0
+    n = 0; old = NO_ONE; old_last = 0
   };
   goto next;
 
@@ -645,14 +645,14 @@ gives_back:
     :: losses > 0 -> losses--; goto gives_back
     :: true ->
        unqueue(mine[me]);
-       let_go(mine[me], 0, NOBODY);
+       let_go(mine[me], 0, NO_ONE);
        buried[mine[me]] = true;
-       if :: old != NOBODY -> let_go(old, old_last, NOBODY) :: else -> skip fi
+       if :: old != NO_ONE -> let_go(old, old_last, NO_ONE) :: else -> skip fi
     fi;
-    old = NOBODY; old_last = 0
+    old = NO_ONE; old_last = 0
   };
   atomic {
-    asker[c] = NOBODY;
+    asker[c] = NO_ONE;
     /* tell the next one that it is first, unless that is interrupted */
     if
     :: cuts > 0 -> cuts--
@@ -691,16 +691,16 @@ next:
 }
 
 #if KEEPS > 0
-/* A client's watchdog: gives up what is kept when it is wanted, or when a renewal's answer says that somebody is queued,
+/* A client's watchdog: gives up what is kept when it is wanted, or when a renewal's answer says that someone is queued,
  * or when `keep` is over (only then does the key's time run: until then it is renewed). */
 proctype Keeper(byte c) {
   byte at = 0, next_one = 0, old, old_last;
 end:
   do
-  :: atomic { !dead[c] && kept[c] != NOBODY && (wanted[c] || sees_queue || ended == W) ->
-       old = kept[c]; old_last = kept_fence[c]; kept[c] = NOBODY; kept_fence[c] = 0; kept_end[c] = 0; kept_left[c] = 0;
+  :: atomic { !dead[c] && kept[c] != NO_ONE && (wanted[c] || sees_queue || ended == W) ->
+       old = kept[c]; old_last = kept_fence[c]; kept[c] = NO_ONE; kept_fence[c] = 0; kept_end[c] = 0; kept_left[c] = 0;
        wanted[c] = false };
-     atomic { let_go(old, old_last, NOBODY); old = 0; old_last = 0 }
+     atomic { let_go(old, old_last, NO_ONE); old = 0; old_last = 0 }
   od
 }
 #endif
@@ -729,18 +729,18 @@ inline tick() {
   i = 0;
   minus(kept_left[0]); minus(kept_left[1]);
   if
-  :: key_left > 0 -> key_left--; if :: key_left == 0 -> owner = NOBODY :: else -> skip fi
+  :: key_left > 0 -> key_left--; if :: key_left == 0 -> owner = NO_ONE :: else -> skip fi
   :: else -> skip
   fi
 }
 
-#define kept_alive (owner != NOBODY && !dead[client(owner)] && kept[client(owner)] == owner)
+#define kept_alive (owner != NO_ONE && !dead[client(owner)] && kept[client(owner)] == owner)
 proctype Time() {
   byte i = 0;
 end:
   do
   :: atomic { ticks > 0 -> ticks--; tick() }
-  :: atomic { timeout && owner != NOBODY && !kept_alive && ended < W -> tick() }
+  :: atomic { timeout && owner != NO_ONE && !kept_alive && ended < W -> tick() }
   od
 }
 
@@ -758,10 +758,10 @@ init {
   byte i = 0;
   atomic {
     there[0] = true; there[1] = true;
-    asker[0] = NOBODY; asker[1] = NOBODY; holder[0] = NOBODY; holder[1] = NOBODY;
-    kept[0] = NOBODY; kept[1] = NOBODY;
+    asker[0] = NO_ONE; asker[1] = NO_ONE; holder[0] = NO_ONE; holder[1] = NO_ONE;
+    kept[0] = NO_ONE; kept[1] = NO_ONE;
     do
-    :: i < W -> tok[i] = NOBODY; i++
+    :: i < W -> tok[i] = NO_ONE; i++
     :: else -> break
     od;
     i = 0;
@@ -783,9 +783,9 @@ init {
   };
   /* Nothing is left behind, beside what the dead leave until its time is over. */
   atomic {
-    ended == W && pending == 0 && kept[0] == NOBODY && kept[1] == NOBODY &&
-      !(KEEPS > 0 && owner != NOBODY && !dead[client(owner)]) ->
-    assert(owner == NOBODY || dead[client(owner)]);
+    ended == W && pending == 0 && kept[0] == NO_ONE && kept[1] == NO_ONE &&
+      !(KEEPS > 0 && owner != NO_ONE && !dead[client(owner)]) ->
+    assert(owner == NO_ONE || dead[client(owner)]);
     assert(dead[0] || len(queue) == 0)
   }
 }

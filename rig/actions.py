@@ -108,7 +108,7 @@ class Actions:
                 at_ns = now_ns()
                 state = lease.state.name
                 if state == "RELEASED":
-                    log.write("broken", f"a lease of {lock} is RELEASED under its body, which nobody has told")
+                    log.write("broken", f"a lease of {lock} is RELEASED under its body, which no one has told")
                 closed_ns = life.closed_ns.get(lease._session)
                 if closed_ns is not None and closed_ns < at_ns and lease.lost.reason == "closed":
                     # Who closes a client under its users takes their leases away there and then.
@@ -241,7 +241,7 @@ class Actions:
         await self._inside(lease, name, asked_ns)
 
     async def in_vain(self) -> None:
-        """Waits that end by their timeouts, again and again, at a lock that somebody has."""
+        """Waits that end by their timeouts, again and again, at a lock that someone has."""
         life = self._life
         name = f"own-{life.name}-taken-{self._number}"
         lease = await self._done(self._client().lock(name, ttl=OWN_TTL_S).acquire(timeout=TIMEOUT_S))

@@ -1,7 +1,7 @@
 """Judges a history.
 
 Laws checked: no two stays at one lock overlap while both rely on their leases (readers may, and as many as a
-semaphore has permits for); fencing tokens of exclusive locks grow in the order of grants; after every healing somebody
+semaphore has permits for); fencing tokens of exclusive locks grow in the order of grants; after every healing someone
 gets in, at every lock, within a bound. Who waits is overtaken by one tenure of each other client at most: where nothing
 is lost on the way, which the caller knows.
 
@@ -172,7 +172,7 @@ def _overtaking(grants: Sequence[Grant], verdict: Verdict) -> None:
 
 
 def _waits(history: History, by_lock: dict[str, list[Grant]], verdict: Verdict) -> None:
-    """From a healing to the next grant at each lock, as far as it was free and somebody asked for it.
+    """From a healing to the next grant at each lock, as far as it was free and someone asked for it.
 
     Not at locks of a life's own: a client that is closed while its server hangs leaves them for their long ttl, and the
     life's watch has a bound for those who wait there.

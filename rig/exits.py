@@ -1,6 +1,6 @@
 """Ways to end a process while it holds locks and others of its threads wait for them.
 
-Where Python runs anything at its end, nobody has to wait for a ttl afterwards: the locks of a *graceful* end are free
+Where Python runs anything at its end, no one has to wait for a ttl afterwards: the locks of a *graceful* end are free
 at once, which `rig.crew` looks at from outside.
 """
 
@@ -75,7 +75,7 @@ def register_early() -> None:
 
 
 def leave(life: LifeState) -> int:
-    """Hold something, have somebody wait for it, and go."""
+    """Hold something, have someone wait for it, and go."""
     way: str = life.config["exit"]
     life.played[f"exit: {way}"] += 1
     life.settled()

@@ -41,7 +41,7 @@ class Stage:
 
     name = ""
     #: Options of holdfast's clients.
-    options: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
+    options: dict[str, Any] = {}  # noqa: RUF012 - no one changes it
     clock: Clock | None = None
 
     def __init__(self) -> None:

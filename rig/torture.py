@@ -26,7 +26,7 @@ from rig.stages import STAGES, Stage
 
 __all__ = ["Report", "torture"]
 
-#: After a healing somebody must get in at every lock within the ttl and this, s: a failover, and a slow machine.
+#: After a healing someone must get in at every lock within the ttl and this, s: a failover, and a slow machine.
 _GRACE_S = 20.0
 #: With both kinds of faults, servers and wires are left in peace for this part of the run.
 _CALM_PART = 0.4
@@ -291,10 +291,10 @@ def _fill(report: Report, history: History, verdict: Verdict, resource: Resource
     if report.stale_accepted:
         wrong.append(f"{report.stale_accepted} stale writes were accepted")
     if not report.grants:
-        wrong.append("nobody got in at all")
+        wrong.append("no one got in at all")
     if report.longest_wait_at_a_lock_s > ttl_s + _GRACE_S:
         wrong.append(
-            f"nobody got in at a lock for {report.longest_wait_at_a_lock_s:.1f} s after {report.longest_after}"
+            f"no one got in at a lock for {report.longest_wait_at_a_lock_s:.1f} s after {report.longest_after}"
         )
     if report.left_over:
         wrong.append(f"left behind: {', '.join(report.left_over)}")

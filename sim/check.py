@@ -76,13 +76,13 @@ class Ledger:
         #: Ended acquisitions of processes that live: token → when.
         self.ended: dict[bytes, float] = {}
         self.last_fence = 0
-        #: Since when nobody has believed to hold it.
+        #: Since when no one has believed to hold it.
         self.idle_since = 0.0
         #: After this long a waiter looks for itself that does not know that it waits for this.
         self.looks_after_s = 0.0
         #: Until when what was lost may still lie on the server, and waiters may not know better.
         self.lost_until = 0.0
-        #: The last place in the queue that anybody was told; None where waiters look by the ttl alone.
+        #: The last place in the queue that anyone was told; None where waiters look by the ttl alone.
         self.deepest: int | None = None
 
     # -- what workers tell ------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Ledger:
         return new
 
     def held_until(self) -> float:
-        """Since when nobody acts on a belief to hold it, as the waiters may see it. Forgets those of the dead."""
+        """Since when no one acts on a belief to hold it, as the waiters may see it. Forgets those of the dead."""
         last = 0.0
         for token, other in list(self.beliefs.items()):
             if not other.lives():
@@ -181,7 +181,7 @@ class Ledger:
             return  # the word of it is under way
         if world.options.mode == "calm":
             world.fail("idle", f"{self.name} was handed to {token.decode()}, who does not wait, and nothing was wrong")
-        world.counted["claim of nobody"] += 1
+        world.counted["claim of no one"] += 1
         settings = world.settings
         wait_s = min(world.options.ttl_s[1] * (1 + 2 * DRIFT), self._looks_s())
         wait_s = max(settings.claim_ms / 1000, wait_s)
@@ -200,7 +200,7 @@ class Ledger:
     # -- checks -----------------------------------------------------------------------------------
 
     def _look_at_idleness(self, since: float, held_until: float, others: list[Belief]) -> None:
-        """In calm times nobody waits for long at a lock that nobody holds."""
+        """In calm times no one waits for long at a lock that no one holds."""
         world = self.world
         if world.phase == "chaos" or others:
             return

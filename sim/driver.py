@@ -58,7 +58,7 @@ class Cancelled(BaseException):
 
 
 class _Abandoned(BaseException):
-    """Thrown into what nobody will drive on, so that it ends without a word."""
+    """Thrown into what no one will drive on, so that it ends without a word."""
 
 
 def abandon(coroutine: Protocol[Any]) -> None:

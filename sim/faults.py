@@ -150,7 +150,7 @@ class Nemesis:
         process = self._someone() if world.rng.random() < 0.7 else None
         pair = (process.number if process is not None else None, node.number)
         seconds = self._length()
-        self._note(f"{process.name if process else 'everybody'} is cut off from {node.name} for {seconds:.3f} s")
+        self._note(f"{process.name if process else 'everyone'} is cut off from {node.name} for {seconds:.3f} s")
         world.network.cuts[pair] = None
         world.after(seconds, world.network.cuts.pop, pair, None)
 

@@ -377,7 +377,7 @@ class Network:
                 if kind == "drop reply":
                     request.lose_reply = True
                 elif kind == "duplicate" and type(call) is Command:
-                    pass  # nobody sends a plain command twice
+                    pass  # no one sends a plain command twice
                 elif kind == "duplicate":
                     twin = Request(process, call, _nobody, world.now)
                     twin.twin = True
@@ -492,7 +492,7 @@ class Network:
 
 
 def _nobody(value: Any, error: RequestFailed | None) -> None:
-    """Nobody waits for this answer."""
+    """No one waits for this answer."""
 
 
 class Site(Surroundings):
@@ -512,7 +512,7 @@ class Site(Surroundings):
                 replica.follow(self.master)
 
     def new_generation(self) -> int:
-        """The number of data that nobody had before."""
+        """The number of data that no one had before."""
         self._generations += 1
         return self._generations
 

@@ -28,7 +28,7 @@ class Mode:
     not_even: frozenset[str] = frozenset()
 
 
-#: What nobody promises once data are lost or a server's clock jumps.
+#: What no one promises once data are lost or a server's clock jumps.
 _LOOSE = frozenset({"overlap", "shorter on the server", "stolen", "order", "orphan", "told fence"})
 
 MODES: dict[str, Mode] = {
@@ -51,7 +51,7 @@ MODES: dict[str, Mode] = {
         ),
         Mode(
             "failover-no-wait",
-            "a replica is promoted, nobody waited for replicas",
+            "a replica is promoted, no one waited for replicas",
             "overlap",
             _LOOSE - {"overlap"},
             "both replicas have acknowledged",
@@ -268,7 +268,7 @@ class Options:
         elif mode.startswith("quorum"):
             low = rng.choice((0.5, 1.0, 2.0))
             options = replace(options, nodes=rng.choice((3, 3, 5)), ttl_s=(low, low * rng.choice((1, 3))))
-            rates.pop("inbox broken", None)  # nobody listens
+            rates.pop("inbox broken", None)  # no one listens
             rates.pop("inbox deaf", None)
             # One at a time is little for this number of members: strike harder.
             for kind in ("cut", "server pause"):
@@ -334,14 +334,14 @@ class Options:
         return slow_s + self.late_s + self.ttl_s[1] + claims + patience + 3.0
 
     def short_retry_s(self, *, redirected: bool = True) -> float:
-        """How long a few messages take, when nothing is wrong; `redirected`: and somebody may ask a former master."""
+        """How long a few messages take, when nothing is wrong; `redirected`: and someone may ask a former master."""
         # With replicas: a WAIT or two; and who asks a former master is told so, and pauses before it asks the new one.
         replicated_s = 6 * self.lag_s + 0.15 * redirected if self.replicas else 0.0
         polling_s = 2.0 if self.mode.startswith("quorum") else 0.0  # waiters ask from time to time
         return 0.05 + 60 * self.latency_s + replicated_s + polling_s
 
     def drain_s(self) -> float:
-        """How long everybody may take to come to an end."""
+        """How long everyone may take to come to an end."""
         return 2 * self.waiting_s() + self.processes * self.tasks * (self.work_s * 12 + 1.0) + 15 * self.think_s + 60.0
 
     def settle_s(self) -> float:

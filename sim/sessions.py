@@ -99,7 +99,7 @@ class Sessions(Primitive, Generic[T]):
         super().__init__(world)
         self.things = list(things)
         self.by_key = {thing.keys.lock: thing for thing in self.things}
-        #: Acquisitions that wait, without a limit, for what somebody else has to do.
+        #: Acquisitions that wait, without a limit, for what someone else has to do.
         self.inside: dict[str, Process] = {}
         #: By token: the one request that releases what the fast path may have acquired.
         self.releases: dict[str, Call] = {}
@@ -130,7 +130,7 @@ class Sessions(Primitive, Generic[T]):
         return self.session(process, self.things[0])
 
     async def help_out(self, process: Process) -> None:
-        """Help again and again: until nobody waits any more who cannot end by himself."""
+        """Help again and again: until no one waits any more who cannot end by himself."""
         world, rng = self.world, self.world.rng
         while world.phase != "drain" or any(whose.alive for whose in self.inside.values()):
             try:

@@ -16,7 +16,7 @@ choices lead on:
   so; the task is cancelled where it is; a process is paused, until a later choice; its inbox breaks; the server
   restarts with its data.
 
-What a process does between two such events is one step: nobody sees its inside.
+What a process does between two such events is one step: no one sees its inside.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class SmallWorld(World):
         #: The messages that the last choice sent.
         self.sent: list[_Message] = []
         self.clock_moved = True
-        #: Time has overtaken no message: a request that comes late may do what nobody waits for any more.
+        #: Time has overtaken no message: a request that comes late may do what no one waits for any more.
         self.prompt = True
         self._acquisitions = acquisitions
         self._seats: dict[Process, _Seat] = {}
@@ -333,7 +333,7 @@ class SmallWorld(World):
                 # Of a lease that was lost, the server's time is over a moment later.
                 since = thing.ledger.ended.get(token, self.now)
                 if self.now - since > _MOMENT_S and token.decode().partition(":")[0] in idle:
-                    self.fail("orphan", f"{token.decode()} has ended, is on the server, and nobody gives it back")
+                    self.fail("orphan", f"{token.decode()} has ended, is on the server, and no one gives it back")
 
     # -- the choices ------------------------------------------------------------------------------
 
@@ -432,7 +432,7 @@ class SmallWorld(World):
         return seat.next
 
     def _end_of_key(self) -> None:
-        """Nobody notices."""
+        """No one notices."""
 
     def _pass(self, who: Process | None, timer: _Timer, hurry: bool) -> None:
         if hurry:
@@ -573,7 +573,7 @@ class SmallWorld(World):
     # -- the end ----------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Nothing can happen any more: everybody must have come to an end, and leave nothing behind."""
+        """Nothing can happen any more: everyone must have come to an end, and leave nothing behind."""
         if self.violation is None:
             self.stuck()
         if self.violation is None:
@@ -583,14 +583,14 @@ class SmallWorld(World):
                 primitive.settled()
 
     def late(self) -> bool:
-        """Whether everybody should have come to an end long ago."""
+        """Whether everyone should have come to an end long ago."""
         if self.now > _HORIZON_S:
             self.stuck()
             return True
         return False
 
     def close(self) -> None:
-        """Nobody will go on with it."""
+        """No one will go on with it."""
         for process in self.processes:
             process.end()
 

@@ -48,7 +48,7 @@ class Primitive:
         """A server has lost its data, or other data than before are the master's."""
 
     def settled(self) -> None:
-        """Everybody has come to an end and all that was under way has arrived: nothing may be left."""
+        """Everyone has come to an end and all that was under way has arrived: nothing may be left."""
 
 
 def parts_of(request: Request, value: Any, error: RequestFailed | None) -> list[tuple[Request, Any]]:

@@ -187,7 +187,7 @@ class _Pair:
             way.dead = True
 
     def freeze(self) -> None:
-        """From now on nothing passes any more, and nobody is told."""
+        """From now on nothing passes any more, and no one is told."""
         self.up.dead = self.down.dead = True
 
 

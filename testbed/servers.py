@@ -35,7 +35,7 @@ _numbers = itertools.count(1)
 
 
 def unique(prefix: str = "t") -> str:
-    """A lock name nobody else uses: servers are shared between tests and never flushed."""
+    """A lock name no one else uses: servers are shared between tests and never flushed."""
     return f"{prefix}-{os.getpid()}-{next(_numbers)}-{os.urandom(4).hex()}"
 
 

@@ -220,7 +220,7 @@ class WithSentinel(Replicated):
             )
 
         for sentinel in self.discovery.sentinels:
-            eventually(functools.partial(known, sentinel), "the Sentinels know everybody", 60)
+            eventually(functools.partial(known, sentinel), "the Sentinels know everyone", 60)
 
     def master_now(self) -> embedded.Server:
         """Which server the Sentinels call the master."""
@@ -330,7 +330,7 @@ class Cluster(Topology):
             for first, last, primary, *_ in shares:
                 if first <= slot <= last:
                     return next(at for at, server in enumerate(self.servers) if server.port == primary[1])
-        raise AssertionError(f"nobody owns {key}")
+        raise AssertionError(f"no one owns {key}")
 
 
 def _works(client: Any) -> bool:

@@ -1,10 +1,10 @@
 """Write the threads API from the asyncio API.
 
-    python tools/async_to_sync.py            # write the generated files anew
+    python tools/async_to_sync.py            # write the generated files again
     python tools/async_to_sync.py --check    # exit 1 when one of them is not what would be written
 
 The asyncio package is the source. A generated file is checked in, so that it can be read, stepped through and diffed;
-nobody edits it. The idea is psycopg's (its `tools/async_to_sync.py`); this one works on tokens, so that comments and
+no one edits it. The idea is psycopg's (its `tools/async_to_sync.py`); this one works on tokens, so that comments and
 layout survive, and lets `ruff format` finish.
 
 What is changed:
@@ -208,7 +208,7 @@ def _token_edits(source: str, sayings: Sequence[Saying]) -> Iterator[Edit]:
 
 
 def _reworded(token: tokenize.TokenInfo, sayings: Sequence[Saying]) -> str:
-    """A string or comment in the words of threads; its paragraphs are filled anew where that makes them uneven."""
+    """A string or comment in the words of threads; its paragraphs are filled again where that makes them uneven."""
     text = token.string
     before = set(re.split(r"\n *\n", text))
     for old, new, said in sayings:

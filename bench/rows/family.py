@@ -42,7 +42,7 @@ def _missing() -> str:
 
 
 def family(run: Run) -> Table:
-    """Acquire and release of each, nobody else."""
+    """Acquire and release of each, no one else."""
     cycles = run.some(200, 50)
     table = Table(
         "family",

@@ -21,7 +21,7 @@ _SAYS = (
 
 
 def pairs(run: Run) -> Table:
-    """Acquire and release, nobody else."""
+    """Acquire and release, no one else."""
     cycles = run.some(100, 30)
     names = [FLOOR, OURS, UNCONFIRMED, "redis-py Lock", "python-redis-lock"]
     with wire.slow(run.server.url, _EACH_WAY_S) as url, peers.opened(names, url) as pair_of:

@@ -1,4 +1,4 @@
-"""Acquire and release with nobody else around."""
+"""Acquire and release with no one else around."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class Barriers(Sessions[_Barrier]):
             self.look_at_lateness(max(thing.went_on_at.get(released[1], began), began), f"{token} went on")
 
     async def help(self, process: Process, thing: _Barrier) -> None:
-        # In the end nobody waits for parties that do not come any more.
+        # In the end no one waits for parties that do not come any more.
         for each in self.things:
             if self.world.phase == "drain":
                 await self.move(process, each, "abort")
@@ -149,7 +149,7 @@ class Barriers(Sessions[_Barrier]):
             self.look_at_lateness(broken_at[0] if broken_at else world.now, f"{token} was told that it is broken")
 
     def look_at_lateness(self, since: float, what: str) -> None:
-        """In calm times everybody hears at once."""
+        """In calm times everyone hears at once."""
         world, options = self.world, self.world.options
         settled = world.calm_since + (0.0 if options.mode == "calm" else options.waiting_s())
         late = world.now - max(since, world.calm_since)

@@ -1,4 +1,4 @@
-"""The condition of a lock: waiters, those who notify, those who leave; nobody is forgotten, nothing is told twice."""
+"""The condition of a lock: waiters, those who notify, those who leave; no one is forgotten, nothing is told twice."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ class Condition(Locks):
         standing = self.waiters[lock].standing
         for token, score in list(queue.scores.items()) if queue is not None else ():
             if token in self.twinned and int(score) > lock.arrivals.get(token, int(score)):
-                # A copy of an earlier request had given it an earlier place, of which nobody was told.
+                # A copy of an earlier request had given it an earlier place, of which no one was told.
                 lock.leave_queue(token)
                 lock.arrivals[token] = int(score)
             if token in standing:

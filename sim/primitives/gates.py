@@ -95,7 +95,7 @@ class Gates(Sessions[_Gate]):
         return self.latches[max(0, shut - (self.world.rng.random() < 0.2))]
 
     async def help(self, process: Process, thing: _Gate) -> None:
-        # In the end everything is opened in which somebody waits.
+        # In the end everything is opened in which someone waits.
         chosen = self.world.rng.choice(self.events) if self.world.rng.random() < 0.5 else self.latch()
         if self.world.phase == "drain":
             inside = {name for name, *_ in (token.split(" ") for token in self.inside)}
@@ -146,7 +146,7 @@ class Gates(Sessions[_Gate]):
         return got
 
     def let_through(self, thing: _Gate, token: str, began: float) -> None:
-        """It was open while it was waited for; and nobody stands before an open gate for long."""
+        """It was open while it was waited for; and no one stands before an open gate for long."""
         world, options = self.world, self.world.options
         if thing.opened_at is None and thing.open_until < began and not options.replicas:  # nor a former master
             world.fail("let through", f"{token} went through {thing.keys.lock}, which was shut all the time")

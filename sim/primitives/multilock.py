@@ -1,4 +1,4 @@
-"""Several locks at once, beside workers that take one of them: all or none, and nobody waits in a circle."""
+"""Several locks at once, beside workers that take one of them: all or none, and no one waits in a circle."""
 
 from __future__ import annotations
 

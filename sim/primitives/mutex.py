@@ -72,7 +72,7 @@ class Lock(Thing):
                 tenures = self.overtaken.setdefault(token, {}).setdefault(line, set())
                 tenures.add(tenure)
                 world.counted["overtaken"] += 1
-                # Where the one before it in its process has left, it asks anew, and may just have missed its turn.
+                # Where the one before it in its process has left, it asks again, and may just have missed its turn.
                 missed = sum(at > waits_since for at in self.left_at.get(whose.id, ()))
                 if len(tenures) > 1 + missed:
                     world.fail("overtaken", f"{token.decode()} was overtaken by {sorted(tenures)} of {process.name}")
@@ -290,7 +290,7 @@ class Locks(Sessions[Lock]):
     def queued(self, node: Node, lock: Lock, token: bytes, known: int, told: int) -> None:
         """It has a place now. `known`: the arrival that it was told before, or 0; with it, it keeps its place."""
         if token not in lock.ledger.waiting or node is not lock.node:
-            return  # nobody waits for that any more
+            return  # no one waits for that any more
         if known > 0 and told != known:
             self.world.fail("order", f"{token.decode()} asked with arrival {known} and was told {told}")
         arrival = lock.arrivals.get(token, 0)
@@ -345,7 +345,7 @@ class Locks(Sessions[Lock]):
             if not node.server.numsub(inbox + other.split(b":")[0]):
                 lock.leave_queue(other)  # skipped; it asks again
             elif other in lock.ledger.waiting and (token is None or token in lock.ledger.waiting):
-                first = f"{token.decode()} (arrived {mine})" if token is not None else "nobody"
+                first = f"{token.decode()} (arrived {mine})" if token is not None else "no one"
                 since = lock.ledger.waiting[other][0]
                 world.fail("order", f"{first} before {other.decode()} (arrived {arrival}, waiting since {since:.6f} s)")
                 break

@@ -16,7 +16,7 @@ def test_what_is_held_and_waited_for(valkey_server: embedded.Server, unique_name
     one, other = f"{unique_name}-one", f"{unique_name}-other"
     with library.connect(url, ttl=60) as client, client.lock(one) as lease, client.semaphore(other, 2):
         with started("run", one, "--", "true", url=url):
-            wait_for(lambda: client.lock(one).waiters() == 1, "somebody waits")
+            wait_for(lambda: client.lock(one).waiters() == 1, "someone waits")
             said = holdfast("list", f"{unique_name}-*", url=url).stdout.decode()
             waiting = holdfast("list", f"{unique_name}-*", "--waiting", url=url).stdout.decode()
             done = holdfast("list", f"{unique_name}-*", "--json", url=url)

@@ -1,4 +1,4 @@
-"""Whatever stdout is: ASCII, Latin-1, closed, a pipe that nobody reads, no terminal, without colours."""
+"""Whatever stdout is: ASCII, Latin-1, closed, a pipe that no one reads, no terminal, without colours."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_other_open_files_are_passed_on(url: str, unique_name: str) -> None:
             holdfast("run", unique_name, "--", PYTHON, "-c", script, url=url, pass_fds=[writes])
         finally:
             os.close(writes)
-        assert there.read() == b"hi"  # and nobody of ours keeps it open
+        assert there.read() == b"hi"  # and no one of ours keeps it open
 
 
 def test_without_input_and_output(url: str, unique_name: str) -> None:
@@ -491,7 +491,7 @@ def test_with_a_frozen_server_the_command_is_gone_before_the_deadline(
         paused_at = clock()
         wait_for(lambda: not any(map(alive, pids)), "the whole group has gone")
         took_s = clock() - paused_at
-        _, said = process.communicate(timeout=PATIENCE_S)  # the server is frozen still: nobody else can have it
+        _, said = process.communicate(timeout=PATIENCE_S)  # the server is frozen still: no one else can have it
         assert process.returncode == 76
         assert b"could not be renewed" in said and b"told to end" in said
         if not deaf:

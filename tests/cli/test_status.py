@@ -42,7 +42,7 @@ def test_a_held_lock_with_a_waiter(valkey_server: embedded.Server, unique_name: 
     with library.connect(url, ttl=60) as client, client.lock(unique_name) as lease:
         lock = client.lock(unique_name)
         with started("run", unique_name, "--", "true", url=url):
-            wait_for(lambda: lock.waiters() == 1, "somebody waits")
+            wait_for(lambda: lock.waiters() == 1, "someone waits")
             report = status(url, unique_name)
             said = holdfast("status", unique_name, url=url).stdout.decode()
     holder = report["holder"]

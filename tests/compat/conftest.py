@@ -14,7 +14,7 @@ from tests.support.apis import Api, AsyncioApi, close_brought
 
 @pytest.fixture
 def raw(server: embedded.Server) -> Iterator[Any]:
-    """To look at the server, and to be somebody else."""
+    """To look at the server, and to be someone else."""
     with redis.Redis.from_url(server.url, decode_responses=True) as client:
         yield client
 

@@ -277,7 +277,7 @@ def test_errors_are_theirs_and_ours(lock_of: Callable[..., Any], raw: Any, uniqu
             raise AssertionError
     assert issubclass(LockTimeoutError, theirs.LockError) and issubclass(LockTimeoutError, holdfast.AcquireTimeout)
     assert late.value.waited_s >= 0.05 and late.value.lock_name == unique_name
-    raw.set(unique_name, "somebody")
+    raw.set(unique_name, "someone")
     with pytest.raises(LockNotOwnedError) as lost:
         lock.release()
     assert issubclass(LockNotOwnedError, theirs.LockNotOwnedError) and issubclass(LockNotOwnedError, holdfast.LeaseLost)

@@ -26,7 +26,7 @@ def others(api: Api, url: str) -> Any:
 
 @pytest.fixture
 def raw(server: embedded.Server) -> Iterator[Any]:
-    """A plain redis-py client, to look at the server and to play the stranger."""
+    """A plain redis-py client, to look at the server and to play the outsider."""
     client = redis.Redis.from_url(server.url, decode_responses=True)
     yield client
     client.close()

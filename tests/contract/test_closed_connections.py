@@ -19,7 +19,7 @@ from tests.support.operations import OPERATIONS, Scene
 
 @pytest.fixture
 def valkey(valkey_server: embedded.Server) -> Iterator[Any]:
-    """A plain client, to look at the server and to play the stranger."""
+    """A plain client, to look at the server and to play the outsider."""
     with redis.Redis.from_url(valkey_server.url, decode_responses=True) as client:
         yield client
 
@@ -57,7 +57,7 @@ def test_a_server_that_was_restarted(api: Api, private_server: Callable[..., emb
     """It has forgotten everything, which is said as such; that connections ended is not."""
     port = free_port()
     server = private_server(port=port)
-    # (Nobody sets the event again.)
+    # (No one sets the event again.)
     operations = [operation for operation in OPERATIONS if operation.what != "Event.wait"]
     scenes = [(operation, Scene(api, api.connect(server.url), api.actor())) for operation in operations]
     prepared = [(operation, scene, operation.prepare(scene)) for operation, scene in scenes]

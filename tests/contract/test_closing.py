@@ -255,7 +255,7 @@ def _until_queued(raw: Any, name: str, count: int) -> None:
 
 
 def test_many_rounds_leave_nothing(api: Api, valkey_server: Any, raw: Any, unique_name: str) -> None:
-    """The holder and those who wait are of one client, and nobody waits until they are queued."""
+    """The holder and those who wait are of one client, and no one waits until they are queued."""
     for turn in range(20):
         locks = api.connect(valkey_server.url, ttl=600)
         name = f"{unique_name}-{turn}"

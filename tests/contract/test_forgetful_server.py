@@ -16,7 +16,7 @@ from tests.support.standin import LikeRedis84
 
 
 class Forgetful(LikeRedis84):
-    """Between any two commands somebody has made the server forget."""
+    """Between any two commands someone has made the server forget."""
 
     def __init__(self, host: str, port: int) -> None:
         self._other = redis.Redis(host, port)

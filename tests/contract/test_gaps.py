@@ -69,10 +69,10 @@ def test_permits_and_several_locks_stay_held(locks: Any, others: Any, unique_nam
 
 def test_what_was_lost_is_not_kept(locks: Any, raw: Any, unique_name: str) -> None:
     lease = locks.lock(unique_name, at_least=20).acquire()
-    raw.set(f"holdfast:{{{unique_name}}}", "somebody", px=60_000)
+    raw.set(f"holdfast:{{{unique_name}}}", "someone", px=60_000)
     with pytest.raises(holdfast.LeaseLost):
         lease.release()
-    assert raw.get(f"holdfast:{{{unique_name}}}") == "somebody"
+    assert raw.get(f"holdfast:{{{unique_name}}}") == "someone"
 
 
 def test_the_end_of_the_process_leaves_it(api: Api, locks: Any, url: str, unique_name: str) -> None:

@@ -28,9 +28,9 @@ def test_a_latch_opens_after_so_many(locks: Any, others: Any, api: Api, unique_n
 
 def test_a_latch_is_declared_alike(locks: Any, others: Any, unique_name: str) -> None:
     locks.latch(unique_name, 3).count_down()
-    for deed in (others.latch(unique_name, 2).count_down, others.latch(unique_name, 4).wait):
+    for action in (others.latch(unique_name, 2).count_down, others.latch(unique_name, 4).wait):
         with pytest.raises(holdfast.DeclarationMismatch, match="latch"):
-            deed()
+            action()
     with pytest.raises(holdfast.ConfigurationError):
         locks.latch(unique_name, 0)
 
@@ -66,7 +66,7 @@ def test_waiting_for_an_event_survives_the_loss_of_the_message(
     waiting = api.start(impatient.event(unique_name).wait)
     queue = f"holdfast:{{{unique_name}}}:event:queue"
     eventually(lambda: raw.zcard(queue) == 1)
-    raw.delete(queue)  # now nobody tells it
+    raw.delete(queue)  # now no one tells it
     others.event(unique_name).set()
     assert waiting.result() is True, "it looks for itself"
 
@@ -110,11 +110,11 @@ def test_out_of_time_the_barrier_breaks_for_all(locks: Any, others: Any, api: Ap
 
 def test_abort_and_reset_end_the_wait(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     mine, theirs = locks.barrier(unique_name, 2), others.barrier(unique_name, 2)
-    for deed in (theirs.abort, theirs.reset):
+    for action in (theirs.abort, theirs.reset):
         mine.reset()
         waiting = api.start(mine.wait)
         eventually(lambda: theirs.n_waiting() == 1)
-        deed()
+        action()
         with pytest.raises(holdfast.BrokenBarrierError):
             waiting.result()
     assert not mine.broken()
@@ -134,9 +134,9 @@ def test_a_dead_party_does_not_count(locks: Any, others: Any, api: Api, raw: Any
 def test_a_barrier_is_declared_alike(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     with pytest.raises(holdfast.BrokenBarrierError):
         locks.barrier(unique_name, 2).wait(timeout=0)
-    for deed in (others.barrier(unique_name, 3).wait, others.barrier(unique_name, 3).reset):
+    for action in (others.barrier(unique_name, 3).wait, others.barrier(unique_name, 3).reset):
         with pytest.raises(holdfast.DeclarationMismatch, match="parties"):
-            deed()
+            action()
 
 
 # ---------------------------------------------------------------- election
@@ -181,7 +181,7 @@ def test_changes_of_the_lead_are_observed(locks: Any, others: Any, api: Api, uni
     def following() -> Any:
         return api.start(next, seen) if api.name == "threads" else api.start(api.call, seen.__anext__)  # type: ignore[attr-defined]
 
-    assert following().result(60) is None, "nobody leads"
+    assert following().result(60) is None, "no one leads"
     change = following()
     first = mine.campaign()
     leader = change.result(60)

@@ -91,13 +91,13 @@ def test_names_and_patterns(locks: Any, api: Api, unique_name: str, name: str) -
 
 
 def test_a_foreign_holder_and_foreign_keys(locks: Any, api: Api, raw: Any, unique_name: str) -> None:
-    raw.set(f"holdfast:{{{unique_name}-f}}", "somebody", px=30_000)
+    raw.set(f"holdfast:{{{unique_name}-f}}", "someone", px=30_000)
     raw.rpush(f"holdfast:{{{unique_name}-l}}", "a list")
     raw.set(f"holdfast:{{{unique_name}-q}}:queue", "no queue", px=30_000)
     found = listed(api, locks, f"{unique_name}-*")
     assert set(found) == {("lock", f"{unique_name}-f")}
     (holder,) = found["lock", f"{unique_name}-f"].holders
-    assert (holder.token, holder.ours, holder.since, holder.host) == ("somebody", False, None, None)
+    assert (holder.token, holder.ours, holder.since, holder.host) == ("someone", False, None, None)
     raw.delete(f"holdfast:{{{unique_name}-l}}")
 
 

@@ -129,7 +129,7 @@ def test_timeout(locks: Any, others: Any, raw: Any, unique_name: str) -> None:
     assert isinstance(caught.value, TimeoutError)
     eventually(lambda: raw.zcard(f"{key(unique_name)}:queue") == 0, "the place in the queue is left")
     lease.release()
-    assert not raw.exists(key(unique_name)), "nobody waits any more, so the lock is free"
+    assert not raw.exists(key(unique_name)), "no one waits any more, so the lock is free"
 
 
 def test_first_come_first_served(locks: Any, api: Api, url: str, unique_name: str) -> None:
@@ -168,8 +168,8 @@ def test_nobody_overtakes_the_queue(locks: Any, others: Any, raw: Any, api: Api,
     waiting = api.start(others.lock(unique_name).acquire)
     eventually(lambda: locks.lock(unique_name).waiters() == 1)
     raw.delete(key(unique_name))  # as if it had expired
-    stranger = api.start(locks.lock(unique_name).try_acquire)
-    assert stranger.result() is None, "the waiter goes first"
+    outsider = api.start(locks.lock(unique_name).try_acquire)
+    assert outsider.result() is None, "the waiter goes first"
     second = waiting.result()
     assert raw.get(key(unique_name)) == second.token
     second.release()
@@ -191,7 +191,7 @@ def test_a_dead_waiter_costs_nothing(locks: Any, others: Any, raw: Any, api: Api
 
 
 def test_an_expired_holder_is_followed_by_the_queue(locks: Any, raw: Any, unique_name: str) -> None:
-    dead = "0" * 24 + ":1:1"  # of ours, so that nobody polls for it
+    dead = "0" * 24 + ":1:1"  # of ours, so that no one polls for it
     raw.set(key(unique_name), dead, px=700)
     lease = locks.lock(unique_name).acquire(timeout=30)
     assert raw.get(key(unique_name)) == lease.token
@@ -199,7 +199,7 @@ def test_an_expired_holder_is_followed_by_the_queue(locks: Any, raw: Any, unique
 
 
 def test_a_foreign_holder_is_polled_for(locks: Any, raw: Any, api: Api, unique_name: str) -> None:
-    raw.set(key(unique_name), "a stranger's")
+    raw.set(key(unique_name), "an outsider's")
     waiting = api.start(locks.lock(unique_name).acquire, timeout=60)
     eventually(lambda: raw.zcard(f"{key(unique_name)}:queue") == 1)
     raw.delete(key(unique_name))  # no wake-up comes with that
@@ -213,7 +213,7 @@ def test_waiting_survives_the_loss_of_its_inbox(locks: Any, others: Any, raw: An
     place = raw.zrange(f"{key(unique_name)}:queue", 0, -1, withscores=True)
     raw.client_kill_filter(_type="pubsub")
     channel = f"holdfast:inbox:{place[0][0].partition(':')[0]}"
-    eventually(lambda: raw.pubsub_numsub(channel)[0][1] == 1, "it has subscribed anew")
+    eventually(lambda: raw.pubsub_numsub(channel)[0][1] == 1, "it has subscribed again")
     assert raw.zrange(f"{key(unique_name)}:queue", 0, -1, withscores=True) == place, "and kept its place"
     lease.release()
     assert waiting.result().token == place[0][0]
@@ -369,7 +369,7 @@ def test_who_holds_it(locks: Any, others: Any, raw: Any, unique_name: str) -> No
     assert str(os.getpid()) in str(holder)
     assert others.lock(unique_name).locked()
     lease.release()
-    raw.set(key(unique_name), "a stranger's")
+    raw.set(key(unique_name), "an outsider's")
     holder = others.lock(unique_name).holder()
     assert (holder.ours, holder.host, holder.remaining_s, holder.fencing_token) == (False, None, None, None)
     raw.delete(key(unique_name))
@@ -409,7 +409,7 @@ def test_nobody_there(api: Api, unique_name: str) -> None:
 
 
 def test_a_wrong_password(api: Api, server: embedded.Server, unique_name: str) -> None:
-    locks = api.connect(server.url.replace("redis://", "redis://nobody:wrong@"))
+    locks = api.connect(server.url.replace("redis://", "redis://unknown:wrong@"))
     with pytest.raises(holdfast.ServerError) as caught:
         locks.lock(unique_name).acquire()
     assert caught.value.kind == "WRONGPASS"

@@ -29,7 +29,7 @@ def test_many_leases_are_renewed_by_few_requests(near: Any, wire: Proxy, look: A
     assert taken.lost.wait(30)
     assert taken.lost.reason == "taken"
     assert odd.lost.wait(30)
-    assert odd.lost.reason == "expired", "nobody knows whose it is, until its time is over"
+    assert odd.lost.reason == "expired", "no one knows whose it is, until its time is over"
     fine = [lease for lease in leases if lease not in (taken, odd)]
     eventually(lambda: all(lease.remaining() > 1.2 and lease.state.name == "HELD" for lease in fine))
     assert together.times >= 2

@@ -106,9 +106,9 @@ def test_release_hands_each_over(locks: Any, others: Any, api: Api, raw: Any, na
     lease = locks.multilock(*names).acquire()
     waiting = [api.start(others.lock(name).acquire) for name in names]
     eventually(lambda: all(raw.zcard(key(name, ":queue")) == 1 for name in names))
-    heirs = [raw.zrange(key(name, ":queue"), 0, 0)[0] for name in names]
+    next_holders = [raw.zrange(key(name, ":queue"), 0, 0)[0] for name in names]
     lease.release()
-    assert [raw.get(key(name)) for name in names] == heirs, "none was free in between"
+    assert [raw.get(key(name)) for name in names] == next_holders, "none was free in between"
     for each in waiting:
         each.result().release()
 

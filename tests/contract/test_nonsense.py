@@ -1,4 +1,4 @@
-"""Answers that no server gives: every operation ends with an error that says so, and nobody gets another's reply."""
+"""Answers that no server gives: every operation ends with an error that says so, and no one gets another's reply."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_surplus_that_comes_later_is_nobodys_reply(api: Api, liar: Liar) -> No
 
 
 def test_nonsense_in_the_inbox(api: Api, url: str, raw: Any) -> None:
-    """Anybody may publish there: those who wait go on waiting, and are woken."""
+    """Anyone may publish there: those who wait go on waiting, and are woken."""
     locks, others = api.connect(url), api.connect(url)
     scene, other = Scene(api, locks, api.actor()), api.actor()
     lock = locks.lock(scene.name, ttl=20)
@@ -145,7 +145,7 @@ def test_nonsense_in_the_inbox(api: Api, url: str, raw: Any) -> None:
 
 
 def test_a_reply_without_an_end_is_an_unknown_outcome(api: Api, liar: Liar) -> None:
-    """Lengths that nobody could send: the connection is given up in time, and memory is not asked for."""
+    """Lengths that no one could send: the connection is given up in time, and memory is not asked for."""
     scene = Scene(api, api.connect(liar.url), api.actor())
     for reply in (b"*2147483647\r\n", b"$99999999999999\r\n", b"*1000000\r\n" * 3):
         lock = scene.locks.lock(unique("endless"), ttl=0.6, renew=False)

@@ -1,4 +1,4 @@
-"""asyncio: the connection of all commands is where wake-ups come in, too; what ends it costs nobody the lock."""
+"""asyncio: the connection of all commands is where wake-ups come in, too; what ends it costs no one the lock."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What piles up on a server: dead waiters, buried tokens, holders, and values that nobody of ours has written.
+"""What piles up on a server: dead waiters, buried tokens, holders, and values that no one of ours has written.
 
-Whatever lies there, somebody who waits is served, and no script works for long: the rest is left to the next call.
+Whatever lies there, someone who waits is served, and no script works for long: the rest is left to the next call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.keys import fence_of, key_of, queue_of
 
 #: More than any single call looks at.
 PILE = 3_000
-#: Nobody waits for a ttl: that is what the lock would lie idle for.
+#: No one waits for a ttl: that is what the lock would lie idle for.
 TTL_S = 60.0
 SOON_S = 20.0
 
@@ -86,9 +86,9 @@ def test_a_release_that_nobody_repeats_wakes_somebody(
     api: Api, others: Any, raw: Any, server: Any, unique_name: str
 ) -> None:
     """The process that released died right after it: one that waits is asked to look for itself, and goes on."""
-    stranger = f"{'e' * 24}:1:1"
+    outsider = f"{'e' * 24}:1:1"
     lease = others.lock(unique_name, ttl=TTL_S).acquire()
-    raw.set(key_of(unique_name), stranger, px=600_000)  # the lease of somebody else's process
+    raw.set(key_of(unique_name), outsider, px=600_000)  # the lease of someone else's process
     waiting = api.start(others.lock(unique_name, ttl=TTL_S).acquire)
     eventually(lambda: raw.zcard(queue_of(unique_name)) == 1)
     pile_up(raw, queue_of(unique_name), count=2_000)
@@ -96,7 +96,7 @@ def test_a_release_that_nobody_repeats_wakes_somebody(
 
     keys = [key_of(unique_name), fence_of(unique_name), queue_of(unique_name), f"{key_of(unique_name)}:gone"]
     began = time.monotonic()
-    assert raw.eval(SCRIPTS["release"].text, 4, *keys, stranger, 86_400_000, 2_000, "holdfast:inbox:", 0) == 3
+    assert raw.eval(SCRIPTS["release"].text, 4, *keys, outsider, 86_400_000, 2_000, "holdfast:inbox:", 0) == 3
     waiting.result(60).release()
     assert time.monotonic() - began < SOON_S
     with pytest.raises(holdfast.LeaseLost):
@@ -154,7 +154,7 @@ def test_permits_of_any_size_are_counted(locks: Any, raw: Any, unique_name: str)
     leases = [semaphore.acquire(permits=number) for number in (4, 1, 3)]
     assert semaphore.available() == 2
     assert semaphore.try_acquire(permits=3) is None
-    raw.zadd(holders, {leases[0].token: 1})  # its time is over, and nobody has noticed
+    raw.zadd(holders, {leases[0].token: 1})  # its time is over, and no one has noticed
     assert semaphore.available() == 6
     more = semaphore.acquire(permits=6)
     assert semaphore.try_acquire() is None
@@ -171,7 +171,7 @@ def test_permits_of_any_size_are_counted(locks: Any, raw: Any, unique_name: str)
 
 
 def test_what_was_given_back_is_forgotten_in_time(locks: Any, others: Any, raw: Any, unique_name: str) -> None:
-    """Also while somebody gives up again and again; and only what is old enough."""
+    """Also while someone gives up again and again; and only what is old enough."""
     gone = f"{key_of(unique_name)}:gone"
     held = locks.lock(unique_name, ttl=TTL_S).acquire()
     now_ms = raw.time()[0] * 1000
@@ -270,7 +270,7 @@ def test_a_guarded_key_whose_token_is_nonsense(api: Api, locks: Any, raw: Any, u
 
 @pytest.mark.parametrize("kind", ["lock", "writer", "reader", "multilock"])
 def test_a_holder_of_many_bytes(locks: Any, raw: Any, unique_name: str, kind: str) -> None:
-    """Somebody else's value may be of any size and hold anything."""
+    """Someone else's value may be of any size and hold anything."""
     size = 4_000_000
     value = b"\x1b[2J\x00\r\n\xff" + b"x" * size
     raw.set(key_of(unique_name), value, px=600_000)

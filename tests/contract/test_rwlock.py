@@ -40,7 +40,7 @@ def test_readers_together_and_writers_alone(locks: Any, others: Any, raw: Any, u
 def test_the_lock_of_that_name_is_kept_out_and_keeps_out(locks: Any, others: Any, raw: Any, unique_name: str) -> None:
     with locks.rwlock(unique_name).read():
         assert others.lock(unique_name).try_acquire() is None
-        assert raw.set(key(unique_name), "a stranger's", nx=True) is None
+        assert raw.set(key(unique_name), "an outsider's", nx=True) is None
     with locks.rwlock(unique_name).write() as lease:
         assert others.lock(unique_name).try_acquire() is None
         assert raw.get(key(unique_name)) == lease.token
@@ -79,12 +79,12 @@ def test_arrival_order_with_neighbouring_readers_together(
     for number, who in enumerate(("w1", "r2", "r3", "w4", "r5", "r6")):
         waiting.append(api.start(take, who, number))
         eventually(lambda: rw.waiters() == len(waiting))
-    assert rw.read().try_acquire() is None, "nobody overtakes"
+    assert rw.read().try_acquire() is None, "no one overtakes"
     generations = [["w1"], ["r2", "r3"], ["w4"], ["r5", "r6"]]
     first.release()
     for index, generation in enumerate(generations):
         eventually(lambda generation=generation: set(generation) <= set(leases))  # type: ignore[misc]
-        assert sorted(leases) == sorted(generation), "and nobody else"
+        assert sorted(leases) == sorted(generation), "and no one else"
         assert rw.waiters() == sum(len(later) for later in generations[index + 1 :])
         for who in generation:
             leases.pop(who).release()
@@ -258,7 +258,7 @@ def test_waiting_survives_the_loss_of_its_inbox(locks: Any, others: Any, raw: An
     place = raw.zrange(key(unique_name, ":queue"), 0, -1, withscores=True)
     raw.client_kill_filter(_type="pubsub")
     channel = f"holdfast:inbox:{place[0][0].partition(':')[0]}"
-    eventually(lambda: raw.pubsub_numsub(channel)[0][1] == 1, "it has subscribed anew")
+    eventually(lambda: raw.pubsub_numsub(channel)[0][1] == 1, "it has subscribed again")
     assert raw.zrange(key(unique_name, ":queue"), 0, -1, withscores=True) == place, "and kept its place"
     reader.release()
     waiting.result().release()

@@ -26,7 +26,7 @@ import holdfast.asyncio
 from holdfast.cli import main
 
 SECRET = "s3cretPW"
-#: Nobody listens there, and it is known at once.
+#: No one listens there, and it is known at once.
 PORT = 9
 HERE = f"127.0.0.1:{PORT}"
 
@@ -172,7 +172,7 @@ async def try_asyncio(make: Any, asking: bool) -> str:
 
 
 def asked(at: int) -> Any:
-    """Some are asked for a lock in the thorough tier, a few of them always: that nobody answers takes its time."""
+    """Some are asked for a lock in the thorough tier, a few of them always: that no one answers takes its time."""
     return at if at % 24 == 0 else pytest.param(at, marks=pytest.mark.thorough)
 
 

@@ -54,9 +54,9 @@ def test_a_lock_that_is_waited_for(locks: Any, others: Any, api: Api, unique_nam
 
 
 def test_a_foreign_holder(locks: Any, raw: Any, unique_name: str) -> None:
-    raw.set(f"holdfast:{{{unique_name}}}", "somebody", px=30_000)
+    raw.set(f"holdfast:{{{unique_name}}}", "someone", px=30_000)
     status = locks.lock(unique_name).status()
-    assert (status.holder.token, status.holder.ours, status.since) == ("somebody", False, None)
+    assert (status.holder.token, status.holder.ours, status.since) == ("someone", False, None)
     assert 0 < status.remaining_s <= 30
 
 

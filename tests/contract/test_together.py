@@ -105,12 +105,12 @@ def test_some_are_taken(server: embedded.Server, look: Any, unique_name: str) ->
     async def test(locks: Client) -> None:
         taken = set(names_of(unique_name)[::7])
         for name in taken:
-            look.set(key(name), "somebody else", px=60_000)
+            look.set(key(name), "someone else", px=60_000)
         found = await acquire_all(locks, names_of(unique_name), timeout=0)
         assert {
             name for name, got in zip(names_of(unique_name), found, strict=True) if isinstance(got, Exception)
         } == taken
-        assert all(got.holder == "somebody else" for got in found if isinstance(got, AcquireTimeout))
+        assert all(got.holder == "someone else" for got in found if isinstance(got, AcquireTimeout))
         await asyncio.gather(*(got.release() for got in found if not isinstance(got, Exception)))
         assert set(held(look, unique_name)) == taken
 
@@ -118,7 +118,7 @@ def test_some_are_taken(server: embedded.Server, look: Any, unique_name: str) ->
 
 
 def test_releases_hand_over(server: embedded.Server, look: Any, unique_name: str) -> None:
-    """Where somebody waits, the release of that lock goes by itself."""
+    """Where someone waits, the release of that lock goes by itself."""
 
     async def test(locks: Client) -> None:
         leases = await acquire_all(locks, names_of(unique_name))
@@ -158,7 +158,7 @@ def test_what_is_wrong_with_one_lock_is_told_of_that_one(server: embedded.Server
 
 
 def test_a_server_without_memory(private_server: Callable[..., embedded.Server], unique_name: str) -> None:
-    """Nothing that was written stays with nobody."""
+    """Nothing that was written stays with no one."""
     server = private_server(config={"maxmemory-policy": "noeviction"})
     with redis.Redis.from_url(server.url, decode_responses=True) as look:
 
@@ -239,7 +239,7 @@ def test_tasks_that_are_cancelled_leave_nothing(valkey_server: embedded.Server, 
 def test_a_connection_that_breaks_with_requests_under_way(
     valkey_server: embedded.Server, wire: Proxy, unique_name: str
 ) -> None:
-    """Nobody knows what was done: each asks again with its token, and gets its lock."""
+    """No one knows what was done: each asks again with its token, and gets its lock."""
     with redis.Redis.from_url(valkey_server.url, decode_responses=True) as look:
 
         async def test(locks: Client) -> None:

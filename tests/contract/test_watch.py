@@ -84,7 +84,7 @@ def test_who_and_what_else(watcher: Watcher, locks: Any, unique_name: str) -> No
 
 
 def test_one_whose_time_is_up(watcher: Watcher, raw: Any, unique_name: str) -> None:
-    raw.set(f"holdfast:{{{unique_name}}}", "somebody", px=300)
+    raw.set(f"holdfast:{{{unique_name}}}", "someone", px=300)
     assert watcher.next().what == "held"
     assert watcher.next().what == "expired"
 

@@ -62,7 +62,7 @@ def cutting(reply: bytes) -> Talk:
 
 
 def dripping(client: socket.socket) -> None:
-    """Something of TLS, slower than anybody waits for it."""
+    """Something of TLS, slower than anyone waits for it."""
     client.recv(1)
     for byte in b"\x16\x03\x03\x40\x00" + bytes(600):
         client.sendall(bytes([byte]))
@@ -72,7 +72,7 @@ def dripping(client: socket.socket) -> None:
 SHUT = "the server closed the connection before it was set up; if this port speaks TLS, use rediss://"
 HTTP = b"HTTP/1.1 400 Bad Request\r\n\r\n"
 TLS_ALERT = b"\x15\x03\x01\x00\x02\x02\x46"
-STRANGERS: dict[str, tuple[Talk, str, str]] = {
+OTHER_SERVERS: dict[str, tuple[Talk, str, str]] = {
     "http": (answering(HTTP), "redis://{}", "what answers there is not Redis"),
     "http with a database": (answering(HTTP), "redis://{}/1", "what answers there is not Redis"),
     "http in a cluster": (answering(HTTP), "redis+cluster://{}", "what answers there is not Redis"),
@@ -96,13 +96,13 @@ STRANGERS: dict[str, tuple[Talk, str, str]] = {
 
 
 @pytest.mark.usefixtures("torn_handshakes")
-@pytest.mark.parametrize("what", STRANGERS)
+@pytest.mark.parametrize("what", OTHER_SERVERS)
 def test_strangers(api: Api, what: str) -> None:
-    talk, url, says = STRANGERS[what]
-    with Scripted(talk) as stranger:
-        kind, text = refused(api, url.format(stranger.address))
+    talk, url, says = OTHER_SERVERS[what]
+    with Scripted(talk) as outsider:
+        kind, text = refused(api, url.format(outsider.address))
         assert kind in ("ServerUnreachable", "ServerError")
-        assert says in text and stranger.address in text.replace("m (through Sentinel)", stranger.address)
+        assert says in text and outsider.address in text.replace("m (through Sentinel)", outsider.address)
 
 
 def test_the_wait_for_the_table_of_slots_is_within_the_timeout(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +111,8 @@ def test_the_wait_for_the_table_of_slots_is_within_the_timeout(api: Api, monkeyp
     monkeypatch.setattr(cluster_aio, "REFRESH_WAIT_S", 1.0)
 
     def took_s() -> float:
-        with Scripted(silent) as stranger:
-            client = api.connect(f"redis+cluster://{stranger.address}")
+        with Scripted(silent) as outsider:
+            client = api.connect(f"redis+cluster://{outsider.address}")
             began_at = time.monotonic()
             with pytest.raises(holdfast.ServerUnreachable):
                 client.lock("a").acquire(timeout=1.1)
@@ -137,10 +137,10 @@ def test_a_server_for_a_node_of_a_cluster(api: Api, valkey_server: embedded.Serv
 
 @pytest.mark.parametrize("database", ["", "/1"])
 def test_a_sentinel_for_a_server(api: Api, database: str) -> None:
-    with Scripted(answering(b"-ERR unknown command 'SET'\r\n")) as stranger:
-        kind, text = refused(api, f"{stranger.url.removesuffix('/0')}{database}")
+    with Scripted(answering(b"-ERR unknown command 'SET'\r\n")) as outsider:
+        kind, text = refused(api, f"{outsider.url.removesuffix('/0')}{database}")
     assert kind == "ServerError"
-    assert stranger.address in text and "redis+sentinel://" in text
+    assert outsider.address in text and "redis+sentinel://" in text
 
 
 def test_tls_to_a_port_without(api: Api, valkey_server: embedded.Server) -> None:
@@ -168,12 +168,12 @@ def test_a_certificate_that_is_not_trusted(api: Api, certificate: Path) -> None:
         with contextlib.suppress(ssl.SSLError), context.wrap_socket(client, server_side=True) as secured:
             silent(secured)
 
-    with Scripted(talk) as stranger:
-        _, text = refused(api, f"rediss://{stranger.address}")
+    with Scripted(talk) as outsider:
+        _, text = refused(api, f"rediss://{outsider.address}")
         assert "its certificate is not trusted" in text and "ssl_ca_certs" in text
         # Trusted, it hangs; the handshake was no problem.
-        _, text = refused(api, f"rediss://{stranger.address}?ssl_cert_reqs=none&ssl_check_hostname=false")
-        assert stranger.address in text and "certificate" not in text
+        _, text = refused(api, f"rediss://{outsider.address}?ssl_cert_reqs=none&ssl_check_hostname=false")
+        assert outsider.address in text and "certificate" not in text
 
 
 # ---------------------------------------------------------------- a full server

@@ -50,7 +50,7 @@ class Machine(RuleBasedStateMachine):
         return f"{client}:1:{self.number}"
 
     def tell(self, kind: str, token: str) -> None:
-        """What is published for the dead is heard by nobody."""
+        """What is published for the dead is heard by no one."""
         if not is_dead(token):
             self.heard.append((kind, token))
 
@@ -379,11 +379,11 @@ class Waits(Machine):
 
     @rule(client=clients)
     def only_the_holder_may_wait(self, client: str) -> None:
-        stranger = self.token(client)
-        args = self.wait_args(self.token(client), "wait", 0, stranger)
+        outsider = self.token(client)
+        args = self.wait_args(self.token(client), "wait", 0, outsider)
         assert self.scripts.call("cond_wait", (*self.keys.all, self.cond), *args) == [-2]
         keys = (self.keys.lock, self.keys.queue, self.cond, f"{self.cond}:last")
-        assert self.scripts.call("cond_notify", keys, stranger, 1, INBOXES, 1) == -1
+        assert self.scripts.call("cond_notify", keys, outsider, 1, INBOXES, 1) == -1
 
     @precondition(lambda self: self.lock.holder)
     @rule(count=st.integers(1, 2))
@@ -408,7 +408,7 @@ class Waits(Machine):
     def ask_again(self, data: st.DataObject, mode: str) -> None:
         """A waiter looks where it is, or its time is over; wherever that is, it is the next step towards the lock."""
         token = data.draw(st.sampled_from(self.tokens()))
-        args = self.wait_args(token, mode, 1, "nobody")
+        args = self.wait_args(token, mode, 1, "no one")
         reply = self.scripts.call("cond_wait", (*self.keys.all, self.cond), *args)
         lock = self.lock
         if lock.holder == token:
@@ -528,7 +528,7 @@ class Gate(Machine):
         assert self.ask(token, "wait") == [-1], "a request that is late does not queue it again"
 
     @rule(client=clients, what=st.sampled_from(["1", "2", "1", "1", "open", "shut"]))
-    def deed(self, client: str, what: str) -> None:
+    def action(self, client: str, what: str) -> None:
         token = self.token(client)
         before = self.missing
         self.missing = {"open": 0, "shut": self.declared}.get(what, max(before - int(what), 0) if what.isdigit() else 0)

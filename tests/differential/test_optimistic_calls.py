@@ -74,21 +74,21 @@ class Owned(RuleBasedStateMachine):
     plain: list[Any]
 
     @precondition(lambda self: self.leases)
-    @rule(anybody=st.integers(0, 3))
-    def release(self, anybody: int) -> None:
+    @rule(anyone=st.integers(0, 3))
+    def release(self, anyone: int) -> None:
         lease = self.leases.pop()
         if self.leases:
-            self.actors[anybody].ask(lease, "release")
+            self.actors[anyone].ask(lease, "release")
             return
         self.owner = None
         if self.stolen:
             with pytest.raises(holdfast.LeaseLost):
-                self.actors[anybody].ask(lease, "release")
+                self.actors[anyone].ask(lease, "release")
             assert self.raw.get(self.key()) == "a thief's"
         else:
-            self.actors[anybody].ask(lease, "release")
+            self.actors[anyone].ask(lease, "release")
         with pytest.raises((holdfast.LeaseReleased, holdfast.LeaseLost)):
-            self.actors[anybody].ask(lease, "release")
+            self.actors[anyone].ask(lease, "release")
 
     @precondition(lambda self: not self.stolen)
     @rule()
@@ -201,7 +201,7 @@ class Told(Exception):
 
 
 class Together(RuleBasedStateMachine):
-    """Optimistic changes of two numbers, with somebody who writes in between now and then."""
+    """Optimistic changes of two numbers, with someone who writes in between now and then."""
 
     client: Any
     api: Api
@@ -221,7 +221,7 @@ class Together(RuleBasedStateMachine):
         end=st.sampled_from(["write", "write", "write", "nothing", "raise"]),
     )
     def transfer(self, amount: int, meddled: int, which: int, end: str) -> None:
-        """From the first to the second; meanwhile `meddled` times somebody adds one to either."""
+        """From the first to the second; meanwhile `meddled` times someone adds one to either."""
         runs: list[tuple[int, int]] = []
 
         def move(tx: Any) -> Any:
@@ -270,7 +270,7 @@ class Together(RuleBasedStateMachine):
 
 
 def test_optimistic_writes(api: Api, private_server: Any) -> None:
-    server = private_server()  # nobody else watches anything there
+    server = private_server()  # no one else watches anything there
     import redis
 
     connect: Any = redis.Redis.from_url

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 class SharedLock(RuleBasedStateMachine):
-    """Tokens: one reader `r`, one writer `w` and upgrades of it for each client at a time, numbered anew each time."""
+    """Tokens: one reader `r`, one writer `w` and upgrades of it for each client at a time, numbered again each time."""
 
     scripts: Scripts
 
@@ -99,7 +99,7 @@ class SharedLock(RuleBasedStateMachine):
         elif before and upgrading:
             expected = -3
         elif mode == "try":
-            # An upgrade goes before everybody; all others wait for nobody or not at all.
+            # An upgrade goes before everyone; all others wait for no one or not at all.
             if not ((before or not self.queue) and self.fits(token)):
                 self.advance()
             expected = int((before is not None or not self.queue) and self.fits(token))
@@ -110,7 +110,7 @@ class SharedLock(RuleBasedStateMachine):
             expected = 1
         else:
             if token not in self.queue:
-                # Upgrades go before everybody, in the order of their tokens (only a dead one can be there already).
+                # Upgrades go before everyone, in the order of their tokens (only a dead one can be there already).
                 ahead = sum(each < token for each in self.queue if beneath(each))
                 self.queue.insert(ahead if before else len(self.queue), token)
             self.advance(token)

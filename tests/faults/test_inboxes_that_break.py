@@ -13,7 +13,7 @@ from tests.support.apis import APIS
 
 #: Subscriptions are cut for this long, s.
 CUT_S = 2.0
-#: So many are made meanwhile at most: the pauses grow from 0.05 s to 1 s.
+#: This many are made meanwhile at most: the pauses grow from 0.05 s to 1 s.
 MADE_MAX = 20
 
 

@@ -218,7 +218,7 @@ def test_a_late_first_request_of_a_writer_finds_nothing_after_a_downgrade(
     reader = acquiring.result(30).downgrade()
     reader.release()
     carried_out(look, late)
-    assert look.get(key_of(unique_name)) is None, "nobody asks for it any more"
+    assert look.get(key_of(unique_name)) is None, "no one asks for it any more"
 
 
 def test_a_late_first_request_finds_nothing_after_a_wait_on_a_condition(
@@ -236,4 +236,4 @@ def test_a_late_first_request_finds_nothing_after_a_wait_on_a_condition(
     assert holder.ask(condition, "wait", timeout=0.05) is False
     holder.ask(lease, "release")
     carried_out(look, late)
-    assert look.get(key_of(unique_name)) is None, "nobody asks for it any more, by the token of before"
+    assert look.get(key_of(unique_name)) is None, "no one asks for it any more, by the token of before"

@@ -82,7 +82,7 @@ def test_16_the_end_of_the_watchdog_is_a_loss(
 
         monkeypatch.setattr(agent, "_round", dies)
         agent.poke()
-        assert lease.lost.wait(30), "nobody renews it any more, and nobody would tell of its end"
+        assert lease.lost.wait(30), "no one renews it any more, and no one would tell of its end"
         assert lease.lost.reason == "watchdog ended"
         with pytest.raises(holdfast.LeaseLost):
             lease.ensure_held()

@@ -189,7 +189,7 @@ def test_06_a_repeated_acquire_gives_the_same_answer(near: Any, far: Any, look: 
     assert [look.eval(*repeat) for _ in range(3)] == [[1, lease.fencing_token]] * 3
     lease.release()
     with far.lock(unique_name) as other:
-        assert look.eval(*repeat)[0] == 0, "somebody else holds it now"
+        assert look.eval(*repeat)[0] == 0, "someone else holds it now"
         assert held_by(look, unique_name) == other.token
 
 
@@ -365,7 +365,7 @@ def test_12_a_partitioned_holder_is_told_at_its_deadline(
     eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
     wire.partition()
     after = waiting.result(60)
-    assert lease.remaining() == 0, "its time was over before anybody else could hold it"
+    assert lease.remaining() == 0, "its time was over before anyone else could hold it"
     with pytest.raises(holdfast.LeaseLost, match="expired"):
         lease.ensure_held()
     eventually(lambda: told)
@@ -468,7 +468,7 @@ def test_50_a_lost_wake_up_is_made_up_for(
 
 def test_51_expiry_needs_no_event(far: Any, api: Api, look: Any, unique_name: str) -> None:
     assert look.config_get("notify-keyspace-events") == {"notify-keyspace-events": ""}
-    look.set(key_of(unique_name), "a stranger's token", px=1000)
+    look.set(key_of(unique_name), "an outsider's token", px=1000)
     lease = far.lock(unique_name).acquire(timeout=60)
     assert held_by(look, unique_name) == lease.token
     lease.release()

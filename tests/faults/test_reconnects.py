@@ -78,9 +78,9 @@ def test_a_reply_that_ends_half_way_is_no_grant(api: Api, end: str) -> None:
             client.lock("cut", ttl=5).acquire(timeout=0)
         return True
 
-    with contextlib.ExitStack() as strangers:
+    with contextlib.ExitStack() as outsiders:
         asked = []
         for cut in CUTS:
-            stranger = strangers.enter_context(Scripted(partial(talk, cut=cut)))
-            asked.append(api.start(refused, api.connect(stranger.url)))
+            outsider = outsiders.enter_context(Scripted(partial(talk, cut=cut)))
+            asked.append(api.start(refused, api.connect(outsider.url)))
         assert all(each.result(60) for each in asked)

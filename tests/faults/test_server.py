@@ -54,7 +54,7 @@ def test_26_readonly_is_waited_out(
     look = looking_at(server)
     locks = api.connect(server.url)
     lease = locks.lock(unique_name, ttl=3).acquire()
-    look.execute_command("REPLICAOF", "127.0.0.1", "1")  # nobody there: it keeps its data, and refuses writes
+    look.execute_command("REPLICAOF", "127.0.0.1", "1")  # no one there: it keeps its data, and refuses writes
     with pytest.raises(holdfast.ServerError) as caught:
         locks.lock(f"{unique_name}-2").acquire(timeout=0.5)
     assert caught.value.kind == "READONLY"
@@ -204,7 +204,7 @@ def test_33_a_script_that_cannot_be_killed(api: Api, private_server: Any, lookin
         with pytest.raises(holdfast.HoldfastError) as caught:
             locks.lock(f"{unique_name}-2").acquire(timeout=1)
         assert isinstance(caught.value, holdfast.ServerError | holdfast.OutcomeUnknown)
-        assert lease.lost.wait(60), "its time passed while nobody could renew it"
+        assert lease.lost.wait(60), "its time passed while no one could renew it"
         server.kill()
     server.start()
     look = looking_at(server)
@@ -263,7 +263,7 @@ def test_30_a_full_server_refuses_clearly_and_takes_back(
         locks.lock(f"{unique_name}-3", ttl=LONG_S).acquire(timeout=60)
     assert caught.value.kind == "OOM"
     assert "maxmemory" in str(caught.value)
-    assert time.monotonic() - began < 30, "it does not pass by itself, so nobody waits for that"
+    assert time.monotonic() - began < 30, "it does not pass by itself, so no one waits for that"
     assert not look.exists(key_of(f"{unique_name}-3"))
     eventually(renewed(look, lease))
     other.extend(LONG_S)
@@ -409,9 +409,9 @@ def test_47_an_aof_that_lost_its_tail_is_a_loss_and_fencing_tokens_grow(
         assert lease.lost.wait(60)
 
 
-@pytest.mark.parametrize("deed", ["FLUSHALL", "DEL"])
+@pytest.mark.parametrize("action", ["FLUSHALL", "DEL"])
 def test_55_a_key_that_was_removed_by_hand_is_a_loss(
-    api: Api, private_server: Any, looking_at: Any, unique_name: str, deed: str
+    api: Api, private_server: Any, looking_at: Any, unique_name: str, action: str
 ) -> None:
     server = private_server()
     look = looking_at(server)
@@ -419,7 +419,7 @@ def test_55_a_key_that_was_removed_by_hand_is_a_loss(
     lease = locks.lock(unique_name, ttl=3).acquire()
     told: list[holdfast.LeaseLost] = []
     lease.on_lost(told.append)
-    look.execute_command(deed, *([key_of(unique_name)] if deed == "DEL" else []))
+    look.execute_command(action, *([key_of(unique_name)] if action == "DEL" else []))
     with others.lock(unique_name, ttl=LONG_S) as after:
         assert after.fencing_token > lease.fencing_token
         eventually(lambda: told)
@@ -448,7 +448,7 @@ def test_passwords(api: Api, private_server: Any, unique_name: str, kind: Kind) 
     for url, kind_of_error in (
         (f"redis://{server.host}:{server.port}/0", "NOAUTH"),
         (f"redis://:wrong@{server.host}:{server.port}/0", "WRONGPASS"),
-        (f"redis://nobody:wrong@{server.host}:{server.port}/0", "WRONGPASS"),
+        (f"redis://unknown:wrong@{server.host}:{server.port}/0", "WRONGPASS"),
     ):
         began = time.monotonic()
         with pytest.raises(holdfast.ServerError) as caught:
@@ -561,9 +561,9 @@ def test_tls(api: Api, private_server: Any, unique_name: str, certificates: Any)
     after = waiting.result(60)
     after.ensure_held()
     after.release()
-    stranger = api.connect(f"rediss://localhost:{port}/0")
+    outsider = api.connect(f"rediss://localhost:{port}/0")
     with pytest.raises(holdfast.ServerUnreachable, match=r"(?i)certificate"):
-        stranger.lock(unique_name).acquire()  # at once: waiting makes it no better
-    for client in (first, second, stranger):
+        outsider.lock(unique_name).acquire()  # at once: waiting makes it no better
+    for client in (first, second, outsider):
         client.close()  # before the server is gone
     gc.collect()

@@ -61,7 +61,7 @@ class _Careless:
 
 
 def careless(url: str) -> _Careless:
-    """Lets everybody in."""
+    """Lets everyone in."""
     return _Careless(url)
 
 

@@ -121,18 +121,18 @@ def test_a_misspelt_name(holdfast_client, holdfast_trouble):
     assert holdfast_trouble.lose("orders:42") == 0
 
 
-@pytest.mark.parametrize("deed", ["lose_next", "acquire_times_out"])
-def test_in_vain(holdfast_client, holdfast_trouble, deed):
-    getattr(holdfast_trouble, deed)("order:42")
+@pytest.mark.parametrize("action", ["lose_next", "acquire_times_out"])
+def test_in_vain(holdfast_client, holdfast_trouble, action):
+    getattr(holdfast_trouble, action)("order:42")
     with holdfast_client.lock("orders:42"):
         pass
     with pytest.raises(holdfast.ConfigurationError, match="'order:42' .* acquired: 'orders:42'"):
         holdfast_trouble.end()
 
 
-@pytest.mark.parametrize("deed", ["lose_next", "acquire_times_out"])
-def test_in_vain_at_the_end(holdfast_client, holdfast_trouble, deed):
-    getattr(holdfast_trouble, deed)("order:42")
+@pytest.mark.parametrize("action", ["lose_next", "acquire_times_out"])
+def test_in_vain_at_the_end(holdfast_client, holdfast_trouble, action):
+    getattr(holdfast_trouble, action)("order:42")
 """
 
 

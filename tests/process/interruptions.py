@@ -19,7 +19,7 @@ from tests.support.bytecodes import Place
 
 __all__ = ["OPERATIONS", "Bench", "Interrupted", "Operation", "Place", "block_ends", "excused", "name_for"]
 
-#: What is ours must be gone from the server this long after an interruption, s: nobody has to wait for a ttl.
+#: What is ours must be gone from the server this long after an interruption, s: no one has to wait for a ttl.
 PATIENCE_S = 8.0
 #: Long beside that, so that no ttl does the work.
 TTL_S = 60.0
@@ -82,7 +82,7 @@ class Bench:
 
     @contextlib.contextmanager
     def held_by_other(self, lock: Any, release_after: float | None = None) -> Iterator[None]:
-        """Somebody else holds it, and lets go in the end or after a while."""
+        """Someone else holds it, and lets go in the end or after a while."""
         lease = lock.acquire(timeout=5)
         timer = None
         if release_after is not None:
@@ -328,7 +328,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def name_for(operation: str) -> str:
-    """A name that is nobody else's."""
+    """A name that is no one else's."""
     return unique("intr")
 
 

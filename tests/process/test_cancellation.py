@@ -154,7 +154,7 @@ def test_a_loss_cancels_the_body_and_comes_out(valkey_server: embedded.Server, u
             reached = False
             with pytest.raises(LeaseLost) as caught:
                 async with locks.lock(unique_name, ttl=0.5) as lease:
-                    await raw.set(f"holdfast:{{{unique_name}}}", "somebody else", px=60_000)
+                    await raw.set(f"holdfast:{{{unique_name}}}", "someone else", px=60_000)
                     await asyncio.sleep(PATIENCE_S)
                     reached = True
             assert not reached
@@ -164,7 +164,7 @@ def test_a_loss_cancels_the_body_and_comes_out(valkey_server: embedded.Server, u
             task = asyncio.current_task()
             assert task is not None and task.cancelling() == 0
             await asyncio.sleep(0)  # no cancellation is left over
-            assert await raw.get(f"holdfast:{{{unique_name}}}") == "somebody else"
+            assert await raw.get(f"holdfast:{{{unique_name}}}") == "someone else"
 
     run(main)
 

@@ -83,7 +83,7 @@ async def main():
         locks._session.driver.schedule.remove(lease._hold)
         locks._session.driver.spawn(lease._hold.release())
 """
-#: Nobody awaits the task that connects.
+#: No one awaits the task that connects.
 A_CONNECTION_IS_MADE = """
 connect = transport._connect
 

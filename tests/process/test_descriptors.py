@@ -149,7 +149,7 @@ lease = lock.acquire()
 short = other.acquire()
 short.on_lost(told.append)
 time.sleep(2)
-assert told, "nobody was told"
+assert told, "no one was told"
 lease.ensure_held()
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
 time.sleep(1)

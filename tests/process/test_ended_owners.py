@@ -156,7 +156,7 @@ def test_tasks_that_get_the_address_of_an_ended_one(
 
 
 def test_coroutines_run_by_hand_own_nothing(valkey_server: embedded.Server, unique_name: str) -> None:
-    """Without a task nobody can be told from anybody else: nobody is taken for the holder."""
+    """Without a task no one can be told from anyone else: no one is taken for the holder."""
 
     async def main() -> None:
         async with holdfast.asyncio.connect(valkey_server.url) as locks:

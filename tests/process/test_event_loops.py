@@ -141,7 +141,7 @@ def test_a_dropped_lease_says_where_it_came_from(valkey_server: embedded.Server,
             line = sys._getframe().f_lineno - 1
             with pytest.warns(ResourceWarning, match=f"{unique_name}.*{Path(__file__).name}:{line}"):
                 del lease
-            # Nobody renews it: somebody else gets it.
+            # No one renews it: someone else gets it.
             async with await locks.lock(unique_name).acquire(timeout=PATIENCE_S):
                 pass
 
@@ -231,7 +231,7 @@ async def main():
 asyncio.run(main())
 """
     with redis.Redis.from_url(valkey_server.url, decode_responses=True) as raw:
-        raw.set(f"holdfast:{{{unique_name}-b}}", "somebody", px=60_000)
+        raw.set(f"holdfast:{{{unique_name}-b}}", "someone", px=60_000)
         with subprocess.Popen(
             [sys.executable, "-c", code, valkey_server.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as program:
@@ -245,7 +245,7 @@ asyncio.run(main())
         assert "KeyboardInterrupt" in stderr
         assert raw.exists(f"holdfast:{{{unique_name}-a}}") == 0
         assert raw.zcard(f"holdfast:{{{unique_name}-b}}:queue") == 0
-        assert raw.get(f"holdfast:{{{unique_name}-b}}") == "somebody"
+        assert raw.get(f"holdfast:{{{unique_name}-b}}") == "someone"
 
 
 @pytest.mark.parametrize(

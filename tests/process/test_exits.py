@@ -177,7 +177,7 @@ def _leave(api: str, end: str, url: str, name: str, ttl_s: float) -> tuple[int, 
 
 
 def _left(raw: Any, name: str) -> list[str]:
-    """Keys that keep somebody out, or in a queue."""
+    """Keys that keep someone out, or in a queue."""
     return [key for key in raw.scan_iter(f"*{{{name}*", count=1000) if not key.endswith((":fence", ":gone", ":sem"))]
 
 

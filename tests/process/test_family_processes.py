@@ -151,12 +151,12 @@ def test_what_is_held_of_several_is_kept_while_waiting_for_the_rest(
     keys = {name: f"holdfast:{{{name}}}" for name in names}
     with holdfast.connect(valkey_server.url) as one, holdfast.connect(valkey_server.url) as two:
         pool = ThreadPoolExecutor(1)
-        # Whichever comes last in the order of taking: that one is held by somebody else.
+        # Whichever comes last in the order of taking: that one is held by someone else.
         both = two.multilock(*names).acquire()
         waiting = pool.submit(one.multilock(*names, ttl=3).acquire)
         (first,) = eventually(lambda: [name for name in names if raw.zcard(keys[name] + ":queue")])
         (last,) = set(names) - {first}
-        raw.set(keys[last], "a stranger's", px=60_000)
+        raw.set(keys[last], "an outsider's", px=60_000)
         with pytest.raises(holdfast.LeaseLost):
             both.release()
         token = eventually(lambda: raw.get(keys[first]))

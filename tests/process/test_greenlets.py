@@ -78,7 +78,7 @@ def test_what_threads_can_greenlets_can(private_server: Callable[..., embedded.S
     assert life == {
         "renewed": "HELD",
         "same": True,
-        "strangers": ["AcquireTimeout", "AcquireTimeout"],
+        "outsiders": ["AcquireTimeout", "AcquireTimeout"],
         "handed": ["handed over", "released"],
         "permits": 2,
     }

@@ -49,7 +49,7 @@ class Busy:
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._wait)
         self.thread.start()
-        eventually(lambda: self.other.lock(self.name + "-blocked").waiters() == 1, "nobody waits")
+        eventually(lambda: self.other.lock(self.name + "-blocked").waiters() == 1, "no one waits")
 
     def _wait(self) -> None:
         with contextlib.suppress(holdfast.ClientClosed):

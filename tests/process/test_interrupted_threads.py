@@ -154,7 +154,7 @@ def test_a_kept_traceback_keeps_no_lock(operation: str, bench: Bench) -> None:
 
 
 def test_a_lease_that_was_received_and_dropped_is_still_held(bench: Bench) -> None:
-    """It might be relied on: that nobody keeps it does not mean that nobody works under it."""
+    """It might be relied on: that no one keeps it does not mean that no one works under it."""
     name = name_for("drop")
     with pytest.warns(ResourceWarning, match="was dropped without release"):
         bench.locks.lock(name).acquire()

@@ -56,7 +56,7 @@ def ends_at_ms(look: Any, kind: str, name: str, token: str) -> float | None:
 
 
 def next_one(locks: Any, kind: str, name: str) -> Callable[..., Any]:
-    """How somebody else gets it, who has to wait for the dead."""
+    """How someone else gets it, who has to wait for the dead."""
     made: dict[str, Callable[[], Any]] = {
         "reader": lambda: locks.rwlock(name).write().acquire,
         "writer": lambda: locks.rwlock(name).read().acquire,

@@ -153,7 +153,7 @@ class AsyncioStorm:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_cancelled_tasks_leave_nothing(private_server: Any, looking_at: Any, unique_name: str, seed: int) -> None:
-    server: embedded.Server = private_server()  # nobody else watches anything there
+    server: embedded.Server = private_server()  # no one else watches anything there
     look = looking_at(server)
     storm = AsyncioStorm(unique_name, seed)
     asyncio.run(storm.main(server.url, look))

@@ -1,4 +1,4 @@
-"""The rig's judge can find somebody guilty."""
+"""The rig's judge can find someone guilty."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ def test_the_wait_after_a_healing_is_found() -> None:
     stays[1].asked_ns = 250 * MS
     healing = [Fault("partition", 300 * MS, 500 * MS, None)]
     verdict = judge(History(stays, healing))
-    assert verdict.longest_wait_s == 0.005, "at the other lock nobody asked before"
+    assert verdict.longest_wait_s == 0.005, "at the other lock no one asked before"
     assert verdict.longest_wait_at_a_lock_s == 8.5
     assert verdict.longest_after == "partition"
     stays[1].asked_ns = 8995 * MS
     assert judge(History(stays, healing)).longest_wait_at_a_lock_s == 0.005
     tried = [("a", 2000 * MS, 7000 * MS)]
-    assert judge(History(stays, healing, tried)).longest_wait_at_a_lock_s == 7.0, "somebody else asked in vain"
+    assert judge(History(stays, healing, tried)).longest_wait_at_a_lock_s == 7.0, "someone else asked in vain"
     stays[0].end_ns = 8000 * MS
     assert judge(History(stays, healing, tried)).longest_wait_at_a_lock_s <= 1.0, "it was held for most of the time"
     assert judge(History(stays[:1], healing, [("a", 8000 * MS, 9500 * MS)])).longest_wait_at_a_lock_s == 0

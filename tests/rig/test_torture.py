@@ -1,4 +1,4 @@
-"""A short run of the rig, as anybody can start one."""
+"""A short run of the rig, as anyone can start one."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ A story is what a lease lives through: acquired at once or after waiting, renewe
 upgraded, downgraded, waited with, released. It is run once for each pair of its requests, the first of them being
 carried out after the second, with the real scripts on the model of a server. Whatever the pair:
 
-- the server keeps it for as long as the client trusts it, and would let in nobody else;
+- the server keeps it for as long as the client trusts it, and would let in no one else;
 - the client does not lose it, since a single request without an answer is no reason;
 - after its release, and what that leaves to the background, it holds nothing and waits for nothing.
 """
@@ -45,7 +45,7 @@ class Held:
 
     hold: LeaseRecord
     until_ms: Callable[[Server], list[int]]
-    #: What somebody else would ask for, on a copy: the scripts' replies must not be grants.
+    #: What someone else would ask for, on a copy: the scripts' replies must not be grants.
     rival: tuple[str, tuple[str, ...], tuple[Any, ...]]
     need: int = 1
 
@@ -104,7 +104,7 @@ class Story:
             votes = 0
             for twin in world.copies():
                 votes += twin.script(script, keys, args)[0] == 1
-            assert votes < held.need, self.told(f"somebody else is let in beside {held.hold.token}")
+            assert votes < held.need, self.told(f"someone else is let in beside {held.hold.token}")
 
     def over(self) -> None:
         """All has ended: nothing of it is left."""
@@ -145,7 +145,7 @@ LOCK_RIVAL = rival("acquire", KEYS.all, f"{OTHER_ID}:1:99")
 
 
 def busy_then_free(story: Story, script: str, keys: tuple[str, ...], token: str, *more: Any) -> None:
-    """Somebody else holds it first, and releases it while we wait."""
+    """Someone else holds it first, and releases it while we wait."""
     world = story.world
     release = {"acquire": "release", "rw_acquire": "rw_release", "sem_acquire": "sem_release"}.get(script)
     args = rival(script, keys, token, *more)[2]
@@ -392,7 +392,7 @@ async def a_condition(story: Story, notified: bool = False) -> None:
         def notify() -> None:
             other = f"{OTHER_ID}:1:97"
             if server.script("acquire", KEYS.all, (other, *LOCK_RIVAL[2][1:]))[0] != 1:
-                assert world.late is not None and world.late.twice, "a copy of what nobody knows of was late"
+                assert world.late is not None and world.late.twice, "a copy of what no one knows of was late"
                 world.meanwhile.append(notify)
                 return
             server.script("cond_notify", (KEYS.lock, KEYS.queue, cond, f"{cond}:last"), (other, 1, KEYS.inboxes, 1))
@@ -546,7 +546,7 @@ def test_every_request_that_a_lease_can_make_is_in_a_story() -> None:
             seen.add(line.split()[4])
     others = {
         "acquire_each": "as `acquire` where no token was given back; tests/contract/test_together.py",
-        "release_each": "as `release` where nobody waits; tests/contract/test_together.py",
+        "release_each": "as `release` where no one waits; tests/contract/test_together.py",
         "renew_many": "runs each lease's own script, which is in one",
         "barrier_move": "a barrier grants no lease",
         "barrier_wait": "a barrier grants no lease",

@@ -177,7 +177,7 @@ def losses(world: World) -> None:
         world.sleep(world.random.choice((0, 0.1, 0.11, 0.3, 5)))
         world.server.command("DEL", KEY)
 
-    tasks = [world.spawn(deed) for deed in (release, extend, steal, release)]
+    tasks = [world.spawn(action) for action in (release, extend, steal, release)]
     for task in tasks:
         world.join(task)
     assert sorted(outcomes) in (["LeaseReleased", "done"], ["LeaseLost", "LeaseLost"], ["LeaseLost", "LeaseReleased"])
@@ -249,7 +249,7 @@ def cancelling(world: World) -> None:
         cancel.set()
 
     with holder.lock("a"):
-        tasks = [world.spawn(deed) for deed in (wait, wait, stop)]
+        tasks = [world.spawn(action) for action in (wait, wait, stop)]
         world.join(tasks[2])
         world.sleep(3)
     for task in tasks:
@@ -333,7 +333,7 @@ def forking(world: World) -> None:
 
 @pytest.fixture(autouse=True)
 def _short_of_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The background ends soon when it has nothing to do: below the second after which waits are begun anew."""
+    """The background ends soon when it has nothing to do: below the second after which waits are begun again."""
     monkeypatch.setattr(background, "_IDLE_S", 0.5)
     monkeypatch.setattr(watchdog, "_LINGER_S", 0.3)
 

@@ -36,7 +36,7 @@ def test_nothing_breaks_in_any_order(bound: Bound, states: int) -> None:
 
 
 def test_orders_that_only_differ_in_what_commutes_are_one() -> None:
-    """Two clients of a semaphore with room for both: whatever the order, they meet nobody."""
+    """Two clients of a semaphore with room for both: whatever the order, they meet no one."""
     explored = explore(Bound("semaphore", faults=()))
     assert explored.whole
     assert explored.states < explored.steps / 10

@@ -1,6 +1,6 @@
-"""A program under gevent or eventlet: `python -m tests.support.greenlets LIBRARY WHEN URL PID DEED…`.
+"""A program under gevent or eventlet: `python -m tests.support.greenlets LIBRARY WHEN URL PID ACTION…`.
 
-WHEN says what happens before the process is patched. Prints one JSON object for each deed.
+WHEN says what happens before the process is patched. Prints one JSON object for each action.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 LIBRARY, WHEN, URL, PID = sys.argv[1:5]
-DEEDS = sys.argv[5:]
+ACTIONS = sys.argv[5:]
 
 #: Bounds every wait of this program, s.
 PATIENCE_S = 30.0
@@ -155,18 +155,18 @@ def life(client: Any, library: Greenlets) -> dict[str, Any]:
     with lock as again:
         same = again is lease
 
-    def stranger() -> str:
+    def outsider() -> str:
         try:
             lock.acquire(timeout=0.1)
         except Exception as error:
             return type(error).__name__
         return "inside"
 
-    def heir() -> str:
+    def next_holder() -> str:
         with lock.acquire(timeout=20) as theirs:
             return "handed over" if theirs is not lease else "inside"
 
-    strangers = library.all([stranger, stranger])
+    outsiders = library.all([outsider, outsider])
 
     def let_go() -> str:
         while not lock.waiters():
@@ -174,10 +174,10 @@ def life(client: Any, library: Greenlets) -> dict[str, Any]:
         lease.release()
         return "released"
 
-    handed = library.all([heir, let_go])
+    handed = library.all([next_holder, let_go])
     semaphore = client.semaphore("life", permits=2)
     permits = crowd(client, library, lambda: semaphore)
-    return {"renewed": renewed, "same": same, "strangers": strangers, "handed": handed, "permits": permits["most"]}
+    return {"renewed": renewed, "same": same, "outsiders": outsiders, "handed": handed, "permits": permits["most"]}
 
 
 def quorum(client: Any, library: Greenlets) -> dict[str, Any]:
@@ -196,14 +196,14 @@ def main() -> None:
         print(json.dumps({"refused": f"{type(error).__name__}: {error}"}), flush=True)
         return
     library = Greenlets()
-    deeds: dict[str, Callable[[], dict[str, Any]]] = {
+    actions: dict[str, Callable[[], dict[str, Any]]] = {
         "crowd": lambda: crowd(client, library, lambda: client.lock("crowd", reentrant=True, ttl=20)),
         "hanging": lambda: hanging(client, library),
         "life": lambda: life(client, library),
         "quorum": lambda: quorum(client, library),
     }
-    for deed in DEEDS:
-        print(json.dumps(deeds[deed]()), flush=True)
+    for action in ACTIONS:
+        print(json.dumps(actions[action]()), flush=True)
     begun = time.monotonic()
     client.close()
     print(json.dumps({"closed_s": time.monotonic() - begun}), flush=True)

@@ -83,7 +83,7 @@ class Liar(StandIn):
             self._always = reply
 
     def later(self, surplus: bytes) -> None:
-        """Send this on every connection that is not subscribed, now, though nobody has asked for it."""
+        """Send this on every connection that is not subscribed, now, though no one has asked for it."""
         with self._lock:
             for sock in self._unsubscribed:
                 with contextlib.suppress(OSError):

@@ -20,7 +20,7 @@ __all__ = ["OPERATIONS", "Operation", "Scene"]
 
 
 class Scene:
-    """A client, somebody who uses it, and a name of its own."""
+    """A client, someone who uses it, and a name of its own."""
 
     def __init__(self, api: Api, locks: Any, actor: Actor, timeout_s: float = 20.0) -> None:
         self.api = api
@@ -29,7 +29,7 @@ class Scene:
         #: No operation is given more than this.
         self.timeout_s = timeout_s
         self.name = unique("op")
-        #: Leases that nobody else keeps.
+        #: Leases that no one else keeps.
         self._kept: list[Any] = []
 
     def ask(self, target: Any, method: str, *args: Any, **options: Any) -> Any:

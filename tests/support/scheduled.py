@@ -7,7 +7,7 @@
 Theory: all threads are real, and one runs at a time. Who runs may hand over at every *line* of the traced modules, and
 where it waits: for a lock, an event, a thread's end, a selector, a server. A driver that avoids locks, so that signal
 handlers may use it, races between its lines; a scheduler that switches at locks alone would see nothing of that. What
-blocks is replaced by what asks the scheduler; time is virtual, and moves when nobody can run. The server is the
+blocks is replaced by what asks the scheduler; time is virtual, and moves when no one can run. The server is the
 simulator's, which runs the scripts that ship. No thread that can run, and none that waits for a time: a deadlock.
 """
 
@@ -50,7 +50,7 @@ _FOREVER = float("inf")
 
 
 class Deadlock(AssertionError):
-    """Nobody can ever run again; or they run forever."""
+    """No one can ever run again; or they run forever."""
 
 
 class _Over(BaseException):
@@ -157,7 +157,7 @@ class World:
         )
 
     def switch(self, always: bool = False) -> None:
-        """Perhaps somebody else goes on here."""
+        """Perhaps someone else goes on here."""
         task = self._current
         if task is None or self._pausing or task.done or self.afterwards():
             return
@@ -189,7 +189,7 @@ class World:
         self.wait(lambda: False, self.now_s + seconds, "time to pass")
 
     def _next(self, task: _Task) -> None:
-        """Somebody who can run gets the baton; returns when `task` has it again."""
+        """Someone who can run gets the baton; returns when `task` has it again."""
         other = self._choose()
         if other is None:
             self._fail("deadlock: " + "; ".join(f"{each.name} waits for {each.waits_for}" for each in self._living()))

@@ -20,7 +20,7 @@ MAKERS: dict[str, Callable[[], Topology]] = {
 
 @pytest.fixture(scope="session")
 def shared_topologies() -> Iterator[Callable[[str], Topology]]:
-    """``shared_topologies(kind)``: this process's topology of that kind. Nobody hurts it."""
+    """``shared_topologies(kind)``: this process's topology of that kind. No one hurts it."""
     made: dict[str, Topology] = {}
 
     def get(kind: str) -> Topology:

@@ -59,7 +59,7 @@ def test_who_gives_up_at_a_healthy_node_leaves_its_queue(api: Api, cluster: Clus
     for future in (*waiting, last):
         with pytest.raises(holdfast.HoldfastError):
             future.result(30)
-    eventually(lambda: others.lock(good).waiters() == 0, "nobody is queued", SOON_S)
+    eventually(lambda: others.lock(good).waiters() == 0, "no one is queued", SOON_S)
     leases[-1].release()
     others.lock(good).acquire(timeout=SOON_S).release()
 

@@ -181,7 +181,7 @@ def test_a_cluster_client_that_was_brought(cluster: Cluster, api: Api, unique_na
 
 @pytest.mark.parametrize("api, how", [("asyncio", "kill"), ("threads", "pause")], indirect=["api"])
 def test_a_replica_takes_over_the_slot(api: Api, unique_name: str, how: str) -> None:
-    """The owner of the slot is killed, or hangs, while the lock is held and waited for; nobody could serve it then."""
+    """The owner of the slot is killed, or hangs, while the lock is held and waited for; no one could serve it then."""
     with Cluster() as own:
         locks, others = api.connect(own.url), api.connect(own.url)
         lease = locks.lock(unique_name, ttl=60).acquire()

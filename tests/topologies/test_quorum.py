@@ -170,17 +170,17 @@ def test_a_member_that_was_restarted_does_not_vote(api: Api, unique_name: str) -
 
 
 def test_what_is_left_of_a_lost_majority_keeps_others_out(quorum: Quorum, api: Api, unique_name: str) -> None:
-    """A member forgets, and only so many had voted: the holder is told, and others wait until it trusts it no more."""
+    """A member forgets, and only as many as needed had voted: the holder is told; others wait until it gives up."""
     locks, others = api.connect(quorum.url), api.connect(quorum.url)
     locks.lock(unique_name).acquire().release()
     for client in quorum.clients[3:]:
-        client.set(key(unique_name), "somebody:else:1", px=60_000)  # they vote for another one in vain
+        client.set(key(unique_name), "someone:else:1", px=60_000)  # they vote for another one in vain
     lease = locks.lock(unique_name, ttl=3).acquire(timeout=30)
     lease.extend(6)
     for client in quorum.clients[3:]:
         client.delete(key(unique_name))
     # As after a restart without data: it has forgotten the lease, and does not vote.
-    quorum.clients[0].set(key(unique_name), "nobody:at:all", px=60_000)
+    quorum.clients[0].set(key(unique_name), "unknown:at:all", px=60_000)
     trusted_until = time.monotonic() + lease.remaining()
     waiting = api.actor().tell(others.lock(unique_name), "acquire", 60)
     assert lease.lost.wait(30)

@@ -72,7 +72,7 @@ def test_a_quorums_acquire_without_a_reply(five: Quorum, wire: Proxy, locks: Any
         eventually(lambda: not held_at(five, unique_name, gone), "what it had granted was given back, too")
 
     def taken() -> Any:
-        """A member that owes an answer still is connected to anew, and the others' votes may be enough by then."""
+        """A member that owes an answer still is connected to again, and the others' votes may be enough by then."""
         lease = lock.acquire(timeout=60)
         if lost.has_acted(1.0):
             return lease
@@ -99,7 +99,7 @@ def test_a_quorums_renewal_without_a_reply(five: Quorum, wire: Proxy, locks: Any
         assert lease.remaining() <= 30, "what no majority has said does not count"
     # It is asked on another connection: the old one owes the answer for as long as late answers are looked at, 30 s.
     eventually(lambda: extended(lease), "the next one goes through", 15)
-    # A member that still owes an answer is connected to anew, and may have been left out this time: then once more.
+    # A member that still owes an answer is connected to again, and may have been left out this time: then once more.
     eventually(lambda: lost.has_acted(1.0) or (extended(lease) and lost.has_acted()), "its reply was lost")
     assert 30 < lease.remaining() <= 60
     eventually(lambda: 30_000 < five.clients[4].pttl(f"holdfast:{{{unique_name}}}") <= 60_000, "absolute: not added up")

@@ -15,7 +15,7 @@ from tests.support.apis import Api
 
 
 class Rude:
-    """Hangs up on everybody, and counts them."""
+    """Hangs up on everyone, and counts them."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))

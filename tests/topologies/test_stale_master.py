@@ -51,7 +51,7 @@ def test_a_replica_that_was_cut_off_takes_over(api: Api, unique_name: str) -> No
         assert second.fencing_token > trap.fencing_token, "a resource that checks the token is safe"
         eventually(lambda: found_lost(trap), "it learns that from the new master", FAILOVER_S)
         assert trap.lost.is_set(), "and with its next renewal it does"
-        # Nobody holds what too few had acknowledged: one holder, the first.
+        # No one holds what too few had acknowledged: one holder, the first.
         only = others.lock(f"{unique_name}-all").acquire(timeout=FAILOVER_S)
         with plain(lagging) as client:
             assert client.get(key(f"{unique_name}-one")) == second.token

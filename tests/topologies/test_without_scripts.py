@@ -144,7 +144,7 @@ def test_a_user_who_may_not_run_scripts_has_plain_locks(poor: Any, api: Api, uni
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert locks.lock(f"{unique_name}-other").holder() is None
-        # Those who may run them are excluded, queue, and get their turn, though nobody wakes them.
+        # Those who may run them are excluded, queue, and get their turn, though no one wakes them.
         assert rich.lock(unique_name).try_acquire() is None
         waiting = api.start(rich.lock(unique_name).acquire, timeout=60)
         eventually(lambda: rich.lock(unique_name).waiters() == 1)

@@ -226,7 +226,7 @@ def test_a_former_master_gets_no_more_requests(play: Callable[[Test], None]) -> 
         assert caught.value.transient
         fake.answer = lambda words, wire: b":1\r\n"
         assert await driver.run(protocol(call())) == 1
-        assert len(fake.wires) == 2, "the next request must ask anew who the master is"
+        assert len(fake.wires) == 2, "the next request must ask again who the master is"
 
     play(test)
 
@@ -486,14 +486,14 @@ def test_wake_ups_are_kept_and_a_grant_beats_a_hint(play: Callable[[Test], None]
         await driver.run(protocol(Listen("b", "k", PATIENCE_S)))
         assert len(fake.wires) == (1 if speaking.resp == 3 else 2), "RESP3: one connection for all"
         wire = fake.wires[-1]
-        wire.write(message(b"grant a 17") + message(b"ask a") + message(b"grant nobody 3") + message(b"rubbish"))
+        wire.write(message(b"grant a 17") + message(b"ask a") + message(b"grant unknown 3") + message(b"rubbish"))
         wire.write(message(b"ask b"))
         got = await driver.run(protocol(AwaitWake("b", PATIENCE_S)))
         assert got is not None and got.kind == Wake.ASK
         got = await driver.run(protocol(AwaitWake("a", 0.0)))
         assert got is not None and (got.kind, got.fence) == (Wake.GRANT, 17)
         assert await driver.run(protocol(AwaitWake("a", 0.01))) is None
-        # A broken inbox wakes everybody, and the next Listen opens it anew.
+        # A broken inbox wakes everyone, and the next Listen opens it again.
         waiting = asyncio.create_task(driver.run(protocol(AwaitWake("a", PATIENCE_S))))
         await asyncio.sleep(0)
         wire.transport.abort()

@@ -109,10 +109,10 @@ BAD: dict[str, tuple[str, list[Callable[[Any], Any]]]] = {
 
 @pytest.mark.parametrize("what", BAD)
 def test_what_is_not_allowed_is_refused(nowhere: Any, what: str) -> None:
-    names, deeds = BAD[what]
-    for number, deed in enumerate(deeds):
+    names, actions = BAD[what]
+    for number, action in enumerate(actions):
         with pytest.raises(holdfast.ConfigurationError) as caught:
-            deed(nowhere)
+            action(nowhere)
         assert caught.value.argument in names.split("|") or caught.value.argument == "names", (number, caught.value)
         assert caught.value.allowed, "it says what is allowed"
 

@@ -11,7 +11,7 @@ KEYS = lock_keys("holdfast", "a")
 
 
 def test_who_waits_for_a_notification_looks_within_a_ttl() -> None:
-    """A holder that notifies and dies hands over to nobody."""
+    """A holder that notifies and dies hands over to no one."""
 
     def looks_after_ms(ttl_ms: int) -> str | int | bytes:
         return ConditionTurn(KEYS, condition_key(KEYS, "changed"), "holder", "waiter", ttl_ms).ask(True, 0, 1.0).args[8]

@@ -43,7 +43,7 @@ def test_a_grant_counts_from_its_question_and_only_within_its_validity() -> None
     assert grant is not None
     assert (grant.fence, grant.sent_at, grant.stray) == (7, 100.0, False)
     assert granted([1, 7], 100.0, 110.0, 10_000) is None
-    assert granted([0, 500, b"somebody", -1, 0], 100.0, 100.1, 10_000) is None
+    assert granted([0, 500, b"someone", -1, 0], 100.0, 100.1, 10_000) is None
     assert granted([-1], 100.0, 100.1, 10_000) is None
 
 
@@ -53,9 +53,9 @@ def test_a_release_that_stopped_early_has_to_go_on() -> None:
 
 def test_the_protocol_goes_on_from_the_answer_as_if_it_had_asked() -> None:
     effects = Effects()
-    got = drive(replay(wait_for(TURN, 0.0), 100.0, [0, 500, b"somebody", -1, 0], None), effects)
+    got = drive(replay(wait_for(TURN, 0.0), 100.0, [0, 500, b"someone", -1, 0], None), effects)
     assert isinstance(got, Busy)
-    assert (got.holder, got.waited_s) == ("somebody", 5.0), "waited since the request was sent"
+    assert (got.holder, got.waited_s) == ("someone", 5.0), "waited since the request was sent"
     assert effects.count(Call) == 0
 
 

@@ -18,7 +18,7 @@ def test_what_is_checked_in_is_what_the_source_gives(capsys: pytest.CaptureFixtu
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy with few files, none of which is laid out anew: that takes its time, and is not what is tested."""
+    """A copy with few files, none of which is laid out again: that takes its time, and is not what is tested."""
     for folder in ("_async", "_sync"):
         (tmp_path / folder).mkdir()
         for name in (*BY_HAND, "semaphore.py", "multilock.py"):

@@ -106,7 +106,7 @@ def test_an_extension_outdates_what_would_do_something_else_later() -> None:
 def test_an_extension_asks_for_no_more_than_max_hold_leaves() -> None:
     hold = hold_of(30_000, max_hold_ms=40_000)
     order = extending(hold, 60_000, 138.0)
-    assert order.asks_ms == 2_000, "what nobody may use keeps others waiting"
+    assert order.asks_ms == 2_000, "what no one may use keeps others waiting"
     assert hold.deadline < 140.0, "and the server may count faster"
     assert not hold.extended(60_000, 138.0, 140.0, order)
     assert hold.reason in ("max_hold", "expired")

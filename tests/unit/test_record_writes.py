@@ -1,4 +1,4 @@
-"""Only the lease record writes its state: everybody else asks it to."""
+"""Only the lease record writes its state: everyone else asks it to."""
 
 from __future__ import annotations
 

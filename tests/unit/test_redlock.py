@@ -2,8 +2,8 @@
 
 The members run the scripts that ship, in the simulator's Lua; what the test scripts is each member's fate:
 
-``grant``   it votes, in time                    ``refused``    nobody listens there: certainly not carried out
-``busy``    somebody else holds it there         ``lost``       carried out, and the answer never comes
+``grant``   it votes, in time                    ``refused``    no one listens there: certainly not carried out
+``busy``    someone else holds it there         ``lost``       carried out, and the answer never comes
 ``error``   the server refuses (out of memory)   ``swallowed``  never carried out, and no answer either
 ``young``   it does not vote yet                 ``late``       carried out when the asker has given up, and answered
 """
@@ -32,7 +32,7 @@ from tests.support.steps import drive
 
 KEYS = lock_keys("holdfast", "a")
 FIRST, SECOND = (f"{number:024x}:1:1" for number in (1, 2))
-FOREIGN = "somebody-else"
+FOREIGN = "someone-else"
 TTL_MS = 10_000
 DELAY_MS = 60_000
 
@@ -59,7 +59,7 @@ class Member:
         return int((self.driver.now + self.skew_s) * 1_000_000)
 
     def meets(self, fate: str) -> None:
-        """What comes to it from now on; somebody else's lock and a recent start are put there."""
+        """What comes to it from now on; someone else's lock and a recent start are put there."""
         self.fate = fate
         self.server.started_us = self.clock() - (1_000_000 if fate == "young" else 86_400_000_000)
         if fate == "busy" and self.holder() is None:
@@ -148,7 +148,7 @@ class Driver:
             self.asked.append((call.script, call.node))
             member = self.members[call.node]
             if member.fate == "refused":
-                answers[at] = RequestFailed("refused", "nobody listens", "n", maybe_executed=False, transient=True)
+                answers[at] = RequestFailed("refused", "no one listens", "n", maybe_executed=False, transient=True)
             elif member.fate == "lost":
                 member.carry_out(call)
             elif member.fate == "late" or (over and member.fate != "swallowed"):
@@ -449,7 +449,7 @@ def in_the_second_round(driver: Driver, quorum: redlock.Quorum) -> Grant:
 
 
 def test_an_interruption_between_the_grant_and_its_caller_leaves_nothing() -> None:
-    """The lease's record was made, and nobody has got it: the caller gives back by the token that he began with."""
+    """The lease's record was made, and no one has got it: the caller gives back by the token that he began with."""
     driver, quorum = Driver(3, eager=True), knowing(3)
     got = in_the_second_round(driver, quorum)
     exclusive = OverQuorum(KEYS, DEFAULT, quorum)
@@ -489,7 +489,7 @@ def test_a_second_interruption_at_the_give_back_leaves_nothing() -> None:
 
 
 def test_last_rounds_are_forgotten() -> None:
-    """By the release; where nobody releases, when the ttl has ended what there is to give back."""
+    """By the release; where no one releases, when the ttl has ended what there is to give back."""
     driver, quorum = Driver(3, eager=True), knowing(3)
     got = in_the_second_round(driver, quorum)
     hold = OverQuorum(KEYS, DEFAULT, quorum).hold(FIRST, got, TTL_MS)
@@ -545,7 +545,7 @@ def test_the_first_round_waits_for_all_and_looks_who_they_are() -> None:
 
 
 def pauses(fates_of: Callable[[int, str], str | None], rounds: int, seed: int, timeout_s: float = 5.0) -> list[float]:
-    """What somebody sleeps who asks three members; `fates_of(member, …)` puts somebody's token there."""
+    """What someone sleeps who asks three members; `fates_of(member, …)` puts someone's token there."""
     driver, quorum = Driver(3, seed=seed), knowing(3)
     for at, member in enumerate(driver.members):
         holder = fates_of(at, FOREIGN)

@@ -142,7 +142,7 @@ def test_a_loss_ends_the_line() -> None:
     assert second.is_called() and not of and not first.hand_on(0.0)
     assert second.line is not None
     second.join(of, second.line.key)
-    assert second.first and second.is_called(), "and the next one begins anew"
+    assert second.first and second.is_called(), "and the next one begins again"
 
 
 @pytest.mark.parametrize("followed", [False, True])

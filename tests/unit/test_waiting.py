@@ -276,7 +276,7 @@ def test_a_downgrade_that_is_answered_too_late_is_none() -> None:
 
 
 def test_a_foreign_holder_is_polled() -> None:
-    foreign = [0, -1, b"somebody", 0, 77]
+    foreign = [0, -1, b"someone", 0, 77]
     driver = Script(*[(0.0, foreign)] * 20, (0.0, [1, 5]))
     driver.run(acquire(None, listening=True))
     assert driver.now <= 1000 + 20 * DEFAULT.foreign_poll_max_s * 1.5
