@@ -36,7 +36,6 @@ SLACK = 500
 #: A file that is longer has to be cut, or has its reason here.
 FILE_MOST_LINES = 600
 FILES = {
-    "_async/client.py": (700, "everything that a client makes, with its docstring"),
     "_core/redlock.py": (700, "votes, rounds and what is owed after them read the same state"),
     "_core/record.py": (650, "a lease's record, and the schedule that has its moments"),
     "_drivers/threads.py": (1_000, "the effects of the threads driver, which share its pools and locks"),
