@@ -78,7 +78,8 @@ def test_files_can_be_held_in_the_head() -> None:
         if GENERATED not in path.parts
     }
     assert {name for name, lines in lengths.items() if lines > FILES.get(name, (FILE_MOST_LINES, ""))[0]} == set()
-    assert [name for name in FILES if lengths.get(name, 0) <= FILE_MOST_LINES] == [], "these need no reason any more"
+    shorter = [name for name in FILES if lengths.get(name, 0) <= FILE_MOST_LINES - SLACK // 10]
+    assert shorter == [], "these need no reason any more"
 
 
 def test_lines_are_counted(tmp_path: Path) -> None:
