@@ -98,7 +98,7 @@ _PUBLIC = frozenset({"", "asyncio", "embedded", "fencing", "testing", "lab", *_F
 PACKAGE: dict[str, Room] = {
     "errors": Room(),
     "_lua": Room(),
-    "_core": Room(_FACTS, stdlib_without=_IMPURE),
+    "_core": Room(_FACTS | {"_lua"}, stdlib_without=_IMPURE),
     "_transport": Room(_FACTS | {"_core", "_lua"}, _CLIENTS),
     "_drivers": Room(_FACTS | {"_core", "_lua", "_transport"}),
     "_api": Room(_FACTS | {"_core", "_transport"}, _CLIENTS),
@@ -114,7 +114,7 @@ PACKAGE: dict[str, Room] = {
     "lab": Room(_PUBLIC | {"_core.effects", "_core.failure"}, _CLIENTS | {"redis_lock"}),
     "compat": Room(_PUBLIC | {"_async", "_sync"}, frozenset({"redis", "django_redis", "django"})),
     "web": Room(_PUBLIC | {"_api.changes"}, frozenset({"starlette"})),
-    "cli": Room(_PUBLIC | {"web"}, _CLIENTS | {"starlette", "uvicorn"}),
+    "cli": Room(_PUBLIC | {"web", "_core.rights"}, _CLIENTS | {"starlette", "uvicorn"}),
     "__main__": Room(frozenset({"cli"})),
 }
 #: The other folders of the repository. Nothing of the package may import them, so that none of them is in the wheel.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from holdfast._core.rights import missing
 from holdfast.errors import (
     ConfigurationError,
     HoldfastError,
@@ -42,7 +43,7 @@ _WAY_OUT = {
     "MAXCLIENTS": "close connections, or raise the server's maxclients",
     "NOAUTH": "give a password or user in the URL or the client",
     "WRONGPASS": "check user name and password",
-    "NOPERM": "the user needs the commands and keys that `holdfast doctor` lists",
+    "NOPERM": "the user needs the commands and keys that `holdfast doctor --rights` lists",
     "OOM": "the server is at its maxmemory: give it memory or a smaller data set",
     "READONLY": "this is a replica: connect to the master, or through Sentinel",
     "MISCONF": "the server cannot persist and refuses writes: see its log",
@@ -60,7 +61,7 @@ _WAY_OUT = {
 _DENIED_INSIDE = re.compile(
     r"acl failure in script|the user executing the script can't|user_script.*(noperm|no permissions)", re.IGNORECASE
 )
-_RIGHTS = "the user may run scripts, but not a command or key that they use; it needs what `holdfast doctor` lists"
+_RIGHTS = "`holdfast doctor --rights` lists all"
 #: A key of ours: namespace, name, and what of that name it is.
 _KEY = re.compile(r"(?:[^{}]+:)?\{(.*)\}(?::([a-z]+))?", re.DOTALL)
 _KINDS = {"sem": "semaphore", "leader": "election"}
@@ -148,10 +149,12 @@ class RequestFailed(Exception):
             if not self.maybe_executed:
                 return ServerUnreachable(self.node, self.message, about, self.way_out)
             return OutcomeUnknown(self.node, self.message, about)
-        if self.kind == "NOPERM" and _DENIED_INSIDE.search(self.message):
-            return ServerError(self.node, self.kind, self.message, _RIGHTS, about)
-        if self.kind == "NOPERM" and ("eval" in self.message.lower() or "script" in self.message.lower()):
-            return ScriptRefused(self.node, self.kind, self.message, _WAY_OUT["NOPERM"], about)
+        if self.kind == "NOPERM":
+            right = missing(self.message, self.request)
+            out = _WAY_OUT["NOPERM"] if right is None else f"no permission: the user needs {right}; {_RIGHTS}"
+            of_scripts = "eval" in self.message.lower() or "script" in self.message.lower()
+            refused = ScriptRefused if of_scripts and not _DENIED_INSIDE.search(self.message) else ServerError
+            return refused(self.node, self.kind, self.message, out, about)
         return ServerError(self.node, self.kind, self.message, self.way_out or self._known_way_out(), about)
 
     def _known_way_out(self) -> str | None:

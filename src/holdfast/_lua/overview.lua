@@ -9,6 +9,9 @@ local most = tonumber(ARGV[1])
 
 local function ask(...)
   local answer = redis.pcall(...)
+  if type(answer) == 'table' and answer.err and not string.find(answer.err, 'WRONGTYPE', 1, true) then
+    error(answer.err, 2) -- denied to this user, usually: that is not to look like a lock that is free
+  end
   return (type(answer) ~= 'table' or not answer.err) and answer or nil
 end
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from holdfast._core.rights import rights, rule, table
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_server_options, client_options
 from holdfast.cli.report import clean, emit_json, json_error
@@ -29,10 +30,10 @@ _SLOW_MS = 100.0
 #: Part of maxmemory or maxclients from which it gets tight.
 _TIGHT = 0.9
 
-_PERMISSIONS = (
-    "~{0}:* &{0}:inbox:* +@read +@write +@pubsub +evalsha +eval +script|load +time +info +config|get "
-    "(as in: ACL SETUSER locks on >PASSWORD …)"
-)
+_RIGHTS_HOW = """\
+As in: ACL SETUSER NAME on >PASSWORD …
+The same on Redis 6.2, 7.x and Valkey. On Redis 6.2 channels are free unless `resetchannels` is given; later ones begin
+without any. %R~ (Redis 7, Valkey) gains nothing: a script counts as writing all keys that it is given."""
 
 _EPILOG = """\
 examples:
@@ -67,8 +68,11 @@ def main(words: list[str]) -> int:
     """The command."""
     parser = Parser("doctor", description="Can you keep locks on this server, and how safely?", epilog=_EPILOG)
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--rights", action="store_true", help="print what a user of the server (ACL) must be allowed")
     add_server_options(parser)
     options = parser.parse_args(words)
+    if options.rights:
+        return _print_rights(options)
     try:
         found = _survey(options)
     except Exception as error:
@@ -85,6 +89,15 @@ def main(words: list[str]) -> int:
         return exits.OK
     refused = found.trial_error is not None and exits.status_of(found.trial_error) == exits.REFUSED
     return exits.REFUSED if refused else exits.UNUSABLE
+
+
+def _print_rights(options: argparse.Namespace) -> int:
+    rows = table(options.namespace or None)
+    if options.json:
+        emit_json("doctor", {"rights": dict(rows)})
+    else:
+        sys.stdout.write("\n\n".join(f"{what}\n  {line}" for what, line in rows) + f"\n\n{_RIGHTS_HOW}\n")
+    return exits.OK
 
 
 def _survey(options: argparse.Namespace) -> Survey:
@@ -332,9 +345,9 @@ def _check_trial(found: Survey) -> Iterator[Finding]:
     do = None
     if exits.status_of(error) == exits.REFUSED:
         namespace = found.servers[0].namespace
-        do = f"give the user these rights: {_PERMISSIONS.format(namespace or 'holdfast')}"
-        if namespace is None:
-            do += ", and the locks' own names as keys"
+        do = (
+            f"ACL SETUSER NAME on >PASSWORD {rule(rights(), namespace)} (`holdfast doctor --rights`: for less than all)"
+        )
     elif "restarted lately" in str(error):
         do = "wait for them: members that were started recently do not vote, since they may have forgotten a lease"
     yield Finding("lock", "fatal", f"a lock could not be acquired and handed over: {exits.sentence(error)}", do)

@@ -1,0 +1,115 @@
+"""What a user of the server (ACL) must be allowed, for each primitive: the least, ready to paste.
+
+Theory: what happens inside of scripts is allowed or denied command by command, so the commands are read from the
+scripts themselves; what is sent beside them stands here. `tests/contract/test_rights.py` tries each primitive with
+just its rights, and with one right less. Connecting, AUTH and HELLO need no right; what a client library sends of its
+own accord then (CLIENT SETINFO) may be denied.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from holdfast._lua import SCRIPTS
+
+__all__ = ["NEEDS", "PRIMITIVES", "missing", "rights", "rule", "table"]
+
+_COMMAND = re.compile(r"(?:redis\.p?call|ask)\(\s*'([A-Z]+)'(?:\s*,\s*'([A-Z]+)')?")
+#: Sub-commands that can be allowed alone.
+_SUBCOMMANDS = frozenset({"pubsub|numsub"})
+#: How scripts are run; the description of who a client is; the inbox of waiters and holders.
+_SCRIPTS = ("evalsha", "eval", "script|load")
+_INBOX = ("subscribe",)
+_DESCRIPTION = ("set", "get")
+_OF_LOCKS = ("acquire", "acquire_each", "release", "release_each", "renew", "renew_many", "inspect")
+
+#: The scripts of each primitive, and what it sends beside them.
+PRIMITIVES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "lock": (_OF_LOCKS, _DESCRIPTION + _INBOX),
+    "rwlock": (("rw_acquire", "rw_release", "rw_renew", "rw_downgrade", "rw_inspect"), _DESCRIPTION + _INBOX),
+    "semaphore": (("sem_acquire", "sem_release", "sem_renew", "sem_resize", "sem_inspect"), _DESCRIPTION + _INBOX),
+    "multilock": (("multi_acquire", "multi_release", "multi_renew"), _DESCRIPTION + _INBOX),
+    "condition": ((*_OF_LOCKS, "cond_wait", "cond_notify", "cond_leave"), _DESCRIPTION + _INBOX),
+    "election": (_OF_LOCKS, _DESCRIPTION + _INBOX),
+    "latch, event": (("gate_wait", "gate_move"), _INBOX),
+    "barrier": (("barrier_wait", "barrier_move"), _INBOX),
+    "optimistic": ((), ("watch", "unwatch", "multi", "exec", "discard", "get", "set", "del")),
+    "compare_and_set": (("set_if",), ("set", "get")),
+    "fencing": (("fenced_set",), ()),
+    "quorum": (
+        ("quorum_acquire", "raise_fence", "release", "renew", "renew_many", "inspect"),
+        _DESCRIPTION,
+    ),
+    "list": (("overview",), ("scan", "get")),
+    "break, ask": (("overview", "tell", "release", "rw_release", "sem_release"), ("get",)),
+}
+#: What else is needed, and when.
+NEEDS = {
+    "sync_replicas": ("wait", "info"),
+    "Cluster": ("cluster|slots", "asking"),
+    "a database other than 0": ("select",),
+    "holdfast doctor": ("time", "info", "config|get"),
+}
+
+
+#: What servers say of a command that is denied: it is named (Valkey and, outside of scripts, Redis), or its line is.
+_NAMED = re.compile(r"run the '([^']+)' command")
+_LINE = re.compile(r"user_script:\s?(\d+)")
+
+
+def _commands(text: str) -> set[str]:
+    """The commands of a script, or of a line of it."""
+    found = set()
+    for command, argument in _COMMAND.findall(text):
+        both = f"{command}|{argument}".lower()
+        found.add(both if both in _SUBCOMMANDS else command.lower())
+    return found
+
+
+def rights(*primitives: str) -> list[str]:
+    """The commands of these primitives, or of all: in alphabetical order, those that run scripts first."""
+    names = primitives or tuple(PRIMITIVES)
+    needed: set[str] = set()
+    for name in names:
+        scripts, beside = PRIMITIVES[name]
+        needed.update(beside, *(_commands(SCRIPTS[script].text) for script in scripts))
+    runs = _SCRIPTS if any(PRIMITIVES[name][0] for name in names) else ()
+    return [*runs, *sorted(needed - set(runs))]
+
+
+def rule(commands: Iterable[str], namespace: str | None = "holdfast") -> str:
+    """The rights as ACL SETUSER takes them, on every version that is supported."""
+    given = " ".join(f"+{command}" for command in commands)
+    keys = f"~{namespace}:*" if namespace is not None else "~*"
+    return f"resetkeys {keys} resetchannels &{namespace or 'holdfast'}:inbox:* -@all {given}"
+
+
+def table(namespace: str | None = "holdfast") -> list[tuple[str, str]]:
+    """(What it is for, the rights) of each primitive, and of what else is needed sometimes."""
+    rows = [("all of it", rule(rights(), namespace))]
+    rows += [(name, rule(rights(name), namespace)) for name in PRIMITIVES]
+    return rows + [(f"also, for {what}", " ".join(f"+{command}" for command in more)) for what, more in NEEDS.items()]
+
+
+def missing(message: str, request: Any) -> str | None:
+    """The right without which a request was denied with this message, as ACL SETUSER takes it; None: not known."""
+    named = _NAMED.search(message)
+    if named is not None:
+        return f"+{named[1]}"
+    keys = getattr(request, "keys", None) or [getattr(request, "key", None) or ""]
+    namespace, has_tag, _ = keys[0].partition(":{")
+    if "channel" in message:
+        return f"&{namespace if has_tag else 'holdfast'}:inbox:*"
+    if "access" in message and "key" in message:
+        return f"~{namespace}:*" if has_tag else "~" + " ~".join(key for key in keys if key)
+    script = getattr(request, "script", None)
+    if script is None:
+        return None
+    lines = SCRIPTS[script].text.split("\n")
+    for line in _LINE.findall(message):  # of nested calls, the one that names a command
+        commands = _commands(lines[int(line) - 1]) if int(line) <= len(lines) else ()
+        if commands:
+            return " ".join(f"+{command}" for command in sorted(commands))
+    return None
