@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_server_options, client_options
 from holdfast.cli.report import clean, emit_json, json_error
+from holdfast.cli.table import held_by, named, span, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,8 +31,6 @@ busy server.
 exit status: 0 when the server answered; 64 usage  69 server not available  77 access refused"""
 
 _HEADS = ("KIND", "NAME", "HELD BY", "LEFT", "SINCE", "WAITERS", "OLDEST")
-#: A table wider than the terminal is cut here: in these columns, down to this many characters.
-_NAME_LEAST = 12
 
 
 def main(words: list[str]) -> int:
@@ -88,20 +87,13 @@ def _print(found: Sequence[Listed], waiting: bool) -> None:
     if not found:
         sys.stdout.write("no lock is waited for\n" if waiting else "no lock is held or waited for\n")
         return
-    rows = [_HEADS, *(_row(each) for each in found)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
-    over = sum(widths) + 2 * len(widths) - 2 - shutil.get_terminal_size((120, 24)).columns
-    for column in (2, 1):  # shorten holders first, then names
-        cut = min(max(over, 0), max(0, widths[column] - _NAME_LEAST))
-        if sys.stdout.isatty():
-            widths[column] -= cut
-            over -= cut
-    for row, each in zip(rows, (None, *found), strict=True):
-        cells = [_fitted(text, width) for text, width in zip(row, widths, strict=True)]
-        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+    width = shutil.get_terminal_size((120, 24)).columns if sys.stdout.isatty() else None
+    lines = table([_HEADS, *(_row(each) for each in found)], width, cut=(2, 1))
+    for line, each in zip(lines, (None, *found), strict=True):
+        sys.stdout.write(line + "\n")
         if waiting and each is not None:
             for place, waiter in enumerate(each.queue, 1):
-                sys.stdout.write(f"    {place:>3}. {_named(waiter)}, for {_span(waiter.age_s)}\n")
+                sys.stdout.write(f"    {place:>3}. {named(waiter)}, for {span(waiter.age_s)}\n")
             if each.waiters > len(each.queue):
                 sys.stdout.write(f"         and {each.waiters - len(each.queue)} more\n")
     held = sum(1 for each in found if each.held)
@@ -110,31 +102,17 @@ def _print(found: Sequence[Listed], waiting: bool) -> None:
 
 def _row(found: Listed) -> tuple[str, ...]:
     holder = found.holder
-    who = "-" if holder is None else _named(holder)
-    if found.held > 1:
-        who += f" and {found.held - 1} more"
-    if found.permits:
-        who = f"{found.permits} permits: {who}"
     left = since = "-"
     if holder is not None:
-        left = "no ttl" if holder.remaining_s is None else _span(holder.remaining_s)
+        left = "no ttl" if holder.remaining_s is None else span(holder.remaining_s)
         since = f"{holder.since:%m-%d %H:%M:%S}" if holder.since else "-"
-    oldest = _span(found.queue[0].age_s) if found.queue else "-"
-    return (found.kind, clean(found.name), who, left, since, str(found.waiters), oldest)
-
-
-def _named(one: Holder | Waiter) -> str:
-    if one.host is None:
-        return f"token {clean(one.token)}"
-    return f"{clean(one.program)} ({clean(one.host)}, pid {one.pid})"
-
-
-def _fitted(text: str, width: int) -> str:
-    return text.ljust(width) if len(text) <= width else text[: width - 1] + "…"
-
-
-def _span(seconds: float) -> str:
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.1f} s"
+    oldest = span(found.queue[0].age_s) if found.queue else "-"
+    return (
+        found.kind,
+        clean(found.name),
+        held_by(holder, found.held, found.permits),
+        left,
+        since,
+        str(found.waiters),
+        oldest,
+    )

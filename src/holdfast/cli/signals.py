@@ -72,6 +72,11 @@ class Signals:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 change(number, _nothing)
 
+    @property
+    def fd(self) -> int:
+        """Can be read when there is something for `wait`."""
+        return self._hears
+
     def poke(self, *_: object) -> None:
         """Let the reader look around; from any thread."""
         try:

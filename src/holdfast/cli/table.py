@@ -1,0 +1,66 @@
+"""Tables for people: what `list` and `top` have in common."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.cli.report import clean
+
+if TYPE_CHECKING:
+    from holdfast import Holder, Waiter
+
+__all__ = ["fitted", "held_by", "named", "span", "table"]
+
+#: No column is cut below this.
+_LEAST = 12
+
+
+def table(rows: Sequence[Sequence[str]], width: int | None, cut: Iterable[int] = ()) -> list[str]:
+    """Lines of these rows, the first of which are the heads; wider than `width`, the columns `cut` are shortened."""
+    widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))]
+    over = 0 if width is None else sum(widths) + 2 * len(widths) - 2 - width
+    for column in cut:
+        less = min(max(over, 0), max(0, widths[column] - _LEAST))
+        widths[column] -= less
+        over -= less
+    return ["  ".join(fitted(*cell) for cell in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def fitted(text: str, width: int) -> str:
+    """In exactly that many columns of a terminal."""
+    if _width(text) > width:
+        while text and _width(text) > width - 1:
+            text = text[:-1]
+        text += "…"
+    return text + " " * (width - _width(text))
+
+
+def _width(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
+
+
+def held_by(holder: Holder | None, held: int, permits: int) -> str:
+    """Who holds it, in one cell."""
+    who = "-" if holder is None else named(holder)
+    if held > 1:
+        who += f" and {held - 1} more"
+    return f"{permits} permits: {who}" if permits else who
+
+
+def named(one: Holder | Waiter) -> str:
+    """Who that is."""
+    if one.host is None:
+        return f"token {clean(one.token)}"
+    return f"{clean(one.program)} ({clean(one.host)}, pid {one.pid})"
+
+
+def span(seconds: float) -> str:
+    """How long, in the greatest unit of which there are two."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.1f} s"

@@ -1,0 +1,284 @@
+"""`holdfast top`: the locks that matter most now, live.
+
+Laws: the terminal is left as it was found, however we end (Ctrl-C, Ctrl-Z, SIGTERM, a mistake of ours); a server that
+is slow or gone holds up no key.
+
+Theory: a thread of its own looks at the locks and pokes the main one, which alone reads keys and draws. What is drawn
+is a whole screen from its upper left corner, each line to its end, so that nothing flickers and a resize needs
+no more than another drawing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections import Counter, deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.cli import exits
+from holdfast.cli.options import Parser, add_server_options, client_options, duration
+from holdfast.cli.report import clean, emit_json, json_error
+from holdfast.cli.signals import ENDING, JOBS, Signals
+from holdfast.cli.table import fitted, held_by, span, table
+
+if TYPE_CHECKING:
+    from holdfast import Client, Listed
+
+__all__ = ["main"]
+
+_EPILOG = """\
+examples:
+  holdfast top
+  holdfast top 'orders:*' --sort hold
+  holdfast top --once --json
+
+Keys: w h r sort by waiters, hold time, rate; q ends. Without a terminal it prints one table. The rate is of the last
+ten seconds; it counts at most one takeover a look, so that ">" means at least.
+
+exit status: 0 when the server answered; 64 usage  69 server not available  77 access refused"""
+
+_HEADS = ("KIND", "NAME", "HELD BY", "FOR", "LEFT", "WAITERS", "OLDEST", "RATE")
+_KEYS = {"w": "waiters", "h": "hold", "r": "rate"}
+_SORTS = tuple(_KEYS.values())
+#: Over which a rate is taken, s.
+_RATE_S = 10.0
+#: Between two looks, at least, s.
+_INTERVAL_LEAST_S = 0.1
+
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # another screen, no cursor, no wrapping
+_LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+
+
+class Top(NamedTuple):
+    """One line. `rate`: takeovers a second, `many`: at every look, so that there may have been more."""
+
+    found: Listed
+    hold_s: float | None
+    rate: float
+    many: bool
+
+
+def main(words: list[str]) -> int:
+    """The command."""
+    parser = Parser("top", description="The locks with most waiters, longest held or busiest, live.", epilog=_EPILOG)
+    parser.add_argument("pattern", metavar="PATTERN", nargs="?", default="*", help="which names (default: all)")
+    parser.add_argument("--sort", choices=_SORTS, default="waiters", help="what comes first (default: waiters)")
+    parser.add_argument("--interval", metavar="D", type=duration, default=1.0, help="between looks (default: 1s)")
+    parser.add_argument("--once", action="store_true", help="print one table, and end")
+    parser.add_argument("--json", action="store_true", help="print JSON: a line for each look")
+    add_server_options(parser, embedded=False)
+    options = parser.parse_args(words)
+    if options.interval < _INTERVAL_LEAST_S:
+        raise exits.UsageError(f"--interval is at least {_INTERVAL_LEAST_S:g}s", "top")
+    import holdfast
+
+    with holdfast.connect(**client_options(options)) as client:
+        looks = _Looks(client, options.pattern)
+        if options.json:
+            return _report(looks, options)
+        if options.once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            tops = _sorted(looks.look(), options.sort)
+            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+            sys.stdout.write("\n".join([*_table(tops, width), "", _sums(tops)]) + "\n")
+            return exits.OK
+        return _Screen(looks, options).run()
+
+
+class _Looks:
+    """Looks at all locks, and remembers from one to the next how often each was taken over."""
+
+    def __init__(self, client: Client, pattern: str) -> None:
+        self._client = client
+        self._pattern = pattern
+        self._before: dict[tuple[str, str], tuple[frozenset[str], int]] | None = None
+        self._taken: deque[tuple[float, Counter[tuple[str, str]]]] = deque()
+
+    def look(self) -> list[Top]:
+        """How it is now."""
+        found = {
+            ("lock" if each.kind == "rwlock" else each.kind, each.name): each
+            for each in self._client.list(self._pattern)
+        }
+        now = time.monotonic()
+        seen: dict[tuple[str, str], tuple[frozenset[str], int]] = {}
+        taken: Counter[tuple[str, str]] = Counter()
+        for which, each in found.items():
+            seen[which] = frozenset(holder.token for holder in each.holders), each.fencing_token
+            taken[which] += self._taken_over(which, *seen[which])
+        self._taken.append((now, taken))
+        while self._taken[0][0] < now - _RATE_S:
+            self._taken.popleft()
+        self._before = seen
+        over_s = max(now - self._taken[0][0], 0.001)
+        counts: Counter[tuple[str, str]] = sum((each for _, each in list(self._taken)[1:]), Counter())
+        looks = len(self._taken) - 1
+        return [
+            Top(each, _hold_s(each), counts[which] / over_s, looks > 1 and counts[which] == looks)
+            for which, each in found.items()
+        ]
+
+    def _taken_over(self, which: tuple[str, str], holders: frozenset[str], fence: int) -> bool:
+        if self._before is None:
+            return False
+        were, last = self._before.get(which, (frozenset(), 0))
+        return bool(holders - were) or (fence > last > 0 and holders != were)
+
+
+def _hold_s(found: Listed) -> float | None:
+    holder = found.holder
+    return None if holder is None or holder.since is None else (found.seen_at - holder.since).total_seconds()
+
+
+def _sorted(tops: list[Top], by: str) -> list[Top]:
+    def key(top: Top) -> tuple[Any, ...]:
+        first = {"waiters": top.found.waiters, "hold": top.hold_s or 0.0, "rate": top.rate}[by]
+        return (-first, -top.found.waiters, -(top.hold_s or 0.0), top.found.name, top.found.kind)
+
+    return sorted(tops, key=key)
+
+
+def _table(tops: list[Top], width: int | None) -> list[str]:
+    return table([_HEADS, *map(_row, tops)], width, cut=(2, 1))
+
+
+def _row(top: Top) -> tuple[str, ...]:
+    found, holder = top.found, top.found.holder
+    left = "-"
+    if holder is not None:
+        left = "no ttl" if holder.remaining_s is None else span(holder.remaining_s)
+    return (
+        found.kind,
+        clean(found.name),
+        held_by(holder, found.held, found.permits),
+        "-" if top.hold_s is None else span(max(0.0, top.hold_s)),
+        left,
+        str(found.waiters),
+        span(found.queue[0].age_s) if found.queue else "-",
+        f"{'>' if top.many else ''}{top.rate:.1f}/s" if top.rate else "-",
+    )
+
+
+def _sums(tops: list[Top]) -> str:
+    held, waiters = sum(1 for top in tops if top.found.held), sum(top.found.waiters for top in tops)
+    return f"{len(tops)} in all, {held} held, {waiters} waiters"
+
+
+def _report(looks: _Looks, options: argparse.Namespace) -> int:
+    while True:
+        try:
+            tops = _sorted(looks.look(), options.sort)
+        except Exception as error:
+            return json_error("top", error)
+        emit_json("top", {"pattern": options.pattern, "locks": [_fact(top) for top in tops]})
+        if options.once:
+            return exits.OK
+        time.sleep(options.interval)
+
+
+def _fact(top: Top) -> dict[str, Any]:
+    found, holder = top.found, top.found.holder
+    return {
+        "kind": found.kind,
+        "name": found.name,
+        "held": found.held,
+        "holder": holder and {"token": holder.token, "host": holder.host, "pid": holder.pid, "program": holder.program},
+        "hold_s": top.hold_s,
+        "remaining_s": holder and holder.remaining_s,
+        "waiters": found.waiters,
+        "oldest_s": found.queue[0].age_s if found.queue else None,
+        "takeovers_per_s": round(top.rate, 3),
+        "at_least": top.many,
+    }
+
+
+class _Screen:
+    """The terminal, while it is ours."""
+
+    def __init__(self, looks: _Looks, options: argparse.Namespace) -> None:
+        self._looks = looks
+        self._pattern = options.pattern
+        self._interval_s = options.interval
+        self._sort = options.sort
+        self._tops: list[Top] | None = None
+        self._error: BaseException | None = None
+        self._signals = Signals()
+        self._ended = threading.Event()
+
+    def run(self) -> int:
+        """Until a key or a signal ends it."""
+        import termios
+        import tty
+
+        self._signals.catch((*ENDING, *JOBS, signal.SIGWINCH))
+        before = termios.tcgetattr(0)
+        looker = threading.Thread(target=self._look, name="holdfast-top", daemon=True)
+        try:
+            tty.setcbreak(0)
+            _write(_ENTER)
+            looker.start()
+            while True:
+                self._draw()
+                numbers, key = self._next()
+                if signal.SIGTSTP in numbers:
+                    _write(_LEAVE)
+                    termios.tcsetattr(0, termios.TCSADRAIN, before)
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                    tty.setcbreak(0)
+                    _write(_ENTER)
+                ending = [number for number in numbers if number in ENDING]
+                if ending:
+                    return exits.SIGNALLED + ending[0]
+                if key == "q":
+                    return exits.OK
+                self._sort = _KEYS.get(key, self._sort)
+        finally:
+            self._ended.set()
+            _write(_LEAVE)
+            with suppress(termios.error):
+                termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+    def _look(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self._tops = self._looks.look()
+                self._error = None
+            except Exception as error:
+                self._error = error
+            self._signals.poke()
+            self._ended.wait(self._interval_s)
+
+    def _next(self) -> tuple[list[int], str]:
+        """The signals and the key that have come, when something has."""
+        ready = select.select([0, self._signals.fd], [], [])[0]
+        key = ""
+        if 0 in ready:
+            read = os.read(0, 64).decode("latin-1")
+            key = read[0].lower() if len(read) == 1 else ("" if read else "q")  # an arrow is several; the end ends us
+        return self._signals.wait(0), key
+
+    def _draw(self) -> None:
+        size = shutil.get_terminal_size()
+        lines = [f"holdfast top  {time.strftime('%H:%M:%S')}  by {self._sort}  {clean(self._pattern)}"]
+        tops = self._tops
+        if self._error is not None:
+            lines[0] += f"   ! {clean(exits.sentence(self._error))}"
+        if tops is None:
+            lines.append("" if self._error else "looking …")
+        else:
+            shown = _sorted(tops, self._sort)[: max(0, size.lines - 4)]
+            lines += ["", *_table(shown, size.columns)] if shown else ["", "no lock is held or waited for"]
+            lines += [""] * (size.lines - 1 - len(lines))
+            lines[size.lines - 1 :] = [f"{_sums(tops)}   w waiters  h hold  r rate  q quit"]
+        _write("\x1b[H" + "\n".join(fitted(line, size.columns) for line in lines[: size.lines]) + "\x1b[J")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

@@ -1,0 +1,98 @@
+"""`holdfast watch NAME`: what happens to a lock, line by line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from holdfast.cli import exits
+from holdfast.cli.options import Parser, add_server_options, client_options, duration
+from holdfast.cli.report import JSON_VERSION, say
+from holdfast.cli.table import named
+
+if TYPE_CHECKING:
+    from holdfast import Change
+
+__all__ = ["main"]
+
+_EPILOG = """\
+examples:
+  holdfast watch nightly-report
+  holdfast watch --json orders:42 | jq -r 'select(.what == "expired") | .who.host'
+
+Begins with what there is, and goes on until it is ended. It looks at the lock 20 times a second: what begins and ends
+between two looks is told as missed, if it shows at all. A server that goes away is waited for.
+
+exit status: that of the signal that ended it; 64 usage  77 access refused"""
+
+_WORDS = {
+    "held": "held by",
+    "handed_on": "handed on to",
+    "released": "released by",
+    "expired": "expired, of",
+    "waiting": "waits:",
+    "left": "left the queue:",
+    "missed": "held and released between two looks",
+}
+#: Pause before a server that did not answer is asked again, s.
+_AGAIN_S = 1.0
+
+
+def main(words: list[str]) -> int:
+    """The command."""
+    parser = Parser("watch", description="What happens to a lock, as it happens.", epilog=_EPILOG)
+    parser.add_argument("name", metavar="NAME", help="the lock, semaphore or election")
+    parser.add_argument("--poll", metavar="D", type=duration, default=0.05, help="how often to look (default: 50ms)")
+    parser.add_argument("--json", action="store_true", help="print JSON, a line for each change")
+    add_server_options(parser, embedded=False)
+    options = parser.parse_args(words)
+    import holdfast
+
+    gone = False
+    with holdfast.connect(**client_options(options)) as client:
+        while True:
+            try:
+                for change in client.watch(options.name, poll=options.poll):
+                    _print(change, options)
+                    gone = False
+            except (holdfast.ServerUnreachable, holdfast.ServerError) as error:
+                if exits.status_of(error) == exits.REFUSED:
+                    raise
+                if not gone:
+                    say(f"{exits.sentence(error)}; looking again until it answers")
+                gone = True
+                time.sleep(_AGAIN_S)
+
+
+def _print(change: Change, options: argparse.Namespace) -> None:
+    if options.json:
+        sys.stdout.write(json.dumps({"version": JSON_VERSION, "command": "watch", **_fact(change)}) + "\n")
+    else:
+        kind = "" if change.kind == "lock" else f" [{change.kind}]"
+        who = "" if change.who is None else f" {named(change.who)}"
+        rest = [f"fencing token {change.fencing_token}"] if change.what in ("held", "handed_on") else []
+        rest += [f"{change.waiters} waiting"] if change.waiters else []
+        at = change.at.astimezone()
+        sys.stdout.write(
+            f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}{kind}  {_WORDS[change.what]}{who}"
+            + (f"  ({', '.join(rest)})" if rest else "")
+            + "\n"
+        )
+    sys.stdout.flush()
+
+
+def _fact(change: Change) -> dict[str, Any]:
+    who = change.who
+    return {
+        "what": change.what,
+        "kind": change.kind,
+        "name": change.name,
+        "at": change.at.isoformat(),
+        "who": who and {"token": who.token, "host": who.host, "pid": who.pid, "program": who.program},
+        "held": change.held,
+        "waiters": change.waiters,
+        "fencing_token": change.fencing_token or None,
+    }
