@@ -78,7 +78,7 @@ def test_a_terminal(valkey_server: embedded.Server, unique_name: str) -> None:
         top.until("no lock is held")
         with client.lock(f"{unique_name}-a"), client.lock(f"{unique_name}-b"):
             with started("run", f"{unique_name}-b", "--", "true", url=url):
-                wait_for(lambda: client.lock(f"{unique_name}-b").waiters() == 1, "somebody waits")
+                wait_for(lambda: client.lock(f"{unique_name}-b").waiters() == 1, "there is a waiter")
                 lines = top.until("1 waiters")
                 assert [line.split()[1] for line in lines[3:5]] == [f"{unique_name}-b", f"{unique_name}-a"]
             os.write(top.master, b"h")
