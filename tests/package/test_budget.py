@@ -17,7 +17,7 @@ PACKAGE = Path(holdfast.__file__).parent
 #: What stands at the top of the package is one room.
 TOP = "top"
 MOST_LINES = {
-    "_core": 6_700,
+    "_core": 6_820,
     "_drivers": 5_650,
     "lab": 5_900,
     "_transport": 3_800,
