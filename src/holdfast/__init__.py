@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast._sync.gates import Barrier, CountDownLatch, Event
     from holdfast._sync.lease import Lease, LeaseState
     from holdfast._sync.lock import Lock
-    from holdfast._sync.loss import Loss
+    from holdfast._sync.loss import Loss, Wanted
     from holdfast._sync.multilock import MultiLock
     from holdfast._sync.optimistic import Optimistic, Transaction
     from holdfast._sync.rwlock import ReadLease, ReadLock, RWLock, WriteLease, WriteLock
@@ -111,6 +111,7 @@ __all__ = [
     "Transaction",
     "UpgradeRefused",
     "Waiter",
+    "Wanted",
     "WriteLease",
     "WriteLock",
     "connect",
@@ -135,7 +136,7 @@ _HOMES = {
     "_sync.gates": ("Barrier", "CountDownLatch", "Event"),
     "_sync.lease": ("Lease", "LeaseState"),
     "_sync.lock": ("Lock",),
-    "_sync.loss": ("Loss",),
+    "_sync.loss": ("Loss", "Wanted"),
     "_sync.multilock": ("MultiLock",),
     "_sync.optimistic": ("Optimistic", "Transaction"),
     "_sync.rwlock": ("RWLock", "ReadLease", "ReadLock", "WriteLease", "WriteLock"),

@@ -19,7 +19,7 @@ from holdfast._async.election import Election
 from holdfast._async.gates import Barrier, CountDownLatch, Event
 from holdfast._async.lease import Lease, LeaseState
 from holdfast._async.lock import Lock
-from holdfast._async.loss import Loss
+from holdfast._async.loss import Loss, Wanted
 from holdfast._async.multilock import MultiLock
 from holdfast._async.optimistic import Optimistic, Transaction
 from holdfast._async.rwlock import ReadLease, ReadLock, RWLock, WriteLease, WriteLock
@@ -103,6 +103,7 @@ __all__ = [
     "Transaction",
     "UpgradeRefused",
     "Waiter",
+    "Wanted",
     "WriteLease",
     "WriteLock",
     "connect",

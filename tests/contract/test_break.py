@@ -147,3 +147,36 @@ def test_what_is_refused(others: Any, unique_name: str, argument: str, value: ob
     with pytest.raises(ConfigurationError) as caught:
         others.break_(unique_name, **{argument: value})
     assert caught.value.argument == argument
+
+
+def test_who_is_asked_is_told_and_keeps_it(locks: Any, others: Any, api: Api, unique_name: str) -> None:
+    told: list[Any] = []
+    lease = locks.lock(unique_name, ttl=TTL_S, on_wanted=told.append).acquire()
+    assert not lease.wanted.is_set() and lease.wanted.reason is None
+    eventually(lambda: bool(others.ask(unique_name, reason="a deploy")))  # after a tenth of a second it listens
+    assert lease.wanted.wait(PATIENCE_S)
+    assert str(lease.wanted.reason).endswith(f", pid {os.getpid()}: a deploy")
+    eventually(lambda: len(told) == 1)
+    lease.on_wanted(told.append)
+    eventually(lambda: len(told) == 2)
+    assert [each.name for each in told] == [unique_name] * 2
+    assert others.ask(unique_name, holder=lease.token)
+    assert lease.held
+    lease.release()
+    assert not others.ask(unique_name)
+
+
+def test_what_is_asked_for_first_is_known_later(locks: Any, others: Any, unique_name: str) -> None:
+    lease = locks.lock(unique_name, ttl=TTL_S).acquire()
+    eventually(lambda: bool(others.ask(unique_name, reason="early")))
+    eventually(lambda: lease.wanted.is_set())
+    assert "early" in lease.wanted.reason
+    lease.release()
+
+
+def test_an_extension_finds_out_who_broke_it(locks: Any, others: Any, raw: Any, unique_name: str) -> None:
+    lease = locks.lock(unique_name, ttl=TTL_S).acquire()
+    raw.set(f"holdfast:{{{unique_name}}}:broken:{lease.token}", "them", px=60_000)
+    raw.delete(f"holdfast:{{{unique_name}}}")
+    with pytest.raises(LeaseLost, match="broken by them"):
+        lease.extend(5)

@@ -17,12 +17,12 @@ PACKAGE = Path(holdfast.__file__).parent
 #: What stands at the top of the package is one room.
 TOP = "top"
 MOST_LINES = {
-    "_core": 6_820,
+    "_core": 6_850,
     "_drivers": 5_650,
     "lab": 5_900,
     "_transport": 3_800,
     "_async": 3_800,
-    "cli": 3_450,
+    "cli": 3_600,
     "_lua": 2_450,
     "_api": 2_050,
     TOP: 2_010,

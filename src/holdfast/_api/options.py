@@ -210,6 +210,7 @@ class LeaseOptions(TypedDict, total=False):
     `InsufficientReplicas` raised. Costs a round trip between the servers. None: none.
     `confirm_release`: wait until the server has confirmed a release (True). False: a release is sent, and what comes of
     it is told later like any loss; where it takes more than one request to one server, it is waited for all the same.
+    `on_wanted`: called as by `lease.on_wanted` when another client asks for the lease. None: nothing is.
     """
 
     ttl: Duration | None
@@ -218,6 +219,7 @@ class LeaseOptions(TypedDict, total=False):
     at_least: Duration | None
     sync_replicas: int | Literal["all"] | None
     confirm_release: bool | None
+    on_wanted: Callable[[Any], object] | None
 
 
 class LockOptions(LeaseOptions, total=False):
@@ -234,6 +236,7 @@ class Options(NamedTuple):
     max_hold_ms: int | None = None
     sync_replicas: int | Literal["all"] | None = None
     confirm_release: bool = True
+    on_wanted: Callable[[Any], object] | None = None
     at_least_ms: int = 0
     kept_ms: int = 0
 
@@ -251,6 +254,14 @@ _ELSEWHERE = {
 }
 
 
+def _check_callback(value: object) -> object:
+    if not callable(value):
+        raise ConfigurationError(
+            "on_wanted", value, "something that can be called with what says who wants it, or None"
+        )
+    return value
+
+
 _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "ttl": ("ttl_ms", ttl_ms_of),
     "renew": ("renew", lambda value: check_bool("renew", value)),
@@ -258,6 +269,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "at_least": ("at_least_ms", lambda value: ttl_ms_of(value, "at_least")),
     "sync_replicas": ("sync_replicas", check_sync_replicas),
     "confirm_release": ("confirm_release", lambda value: check_bool("confirm_release", value)),
+    "on_wanted": ("on_wanted", _check_callback),
 }
 
 

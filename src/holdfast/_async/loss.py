@@ -19,7 +19,7 @@ from holdfast._drivers.aio import AioDriver
 from holdfast._drivers.ending_aio import closers
 from holdfast.errors import LeaseLost
 
-__all__ = ["Body", "Loss", "tell"]
+__all__ = ["Body", "Loss", "Wanted", "tell"]
 
 
 class Loss:
@@ -27,13 +27,15 @@ class Loss:
 
     __slots__ = ("_callbacks", "_driver", "_event", "_label", "_name", "reason")
 
+    _set = "lost"
+
     def __init__(self, name: str, driver: AioDriver, label: str = "lock") -> None:
         self._name = name
         self._label = label
         self._driver = driver
         self._event = asyncio.Event()
-        self._callbacks: list[Callable[[LeaseLost], object]] = []
-        #: Why it was lost, or None.
+        self._callbacks: list[Callable[[Any], object]] = []
+        #: Why, or None.
         self.reason: str | None = None
 
     def is_set(self) -> bool:
@@ -58,19 +60,39 @@ class Loss:
             for callback in callbacks:
                 self._call(callback, reason)
 
-    def _add(self, callback: Callable[[LeaseLost], object]) -> None:
+    def _add(self, callback: Callable[[Any], object]) -> None:
         if self.reason is None:
             self._callbacks.append(callback)
         else:
             self._call(callback, self.reason)
 
-    def _call(self, callback: Callable[[LeaseLost], object], reason: str) -> None:
+    def _news(self, reason: str) -> Any:
+        """What callbacks are told."""
+        return LeaseLost(self._name, reason, self._label)
+
+    def _call(self, callback: Callable[[Any], object], reason: str) -> None:
         # Not at once: what a callback raises must not reach the finder of the loss.
         with contextlib.suppress(RuntimeError):  # the loop is closed: nothing can be called any more
-            self._driver.loop.call_soon(self._driver.call_back, callback, LeaseLost(self._name, reason, self._label))
+            self._driver.loop.call_soon(self._driver.call_back, callback, self._news(reason))
 
     def __repr__(self) -> str:
-        return f"<Loss of {self._name!r}: {self.reason or 'not lost'}>"
+        return f"<{type(self).__name__} of {self._name!r}: {self.reason or f'not {self._set}'}>"
+
+
+class Wanted(Loss):
+    """Set when another client asks for a lease; `lease.wanted` is one. `reason`: who asks, and why."""
+
+    __slots__ = ()
+
+    _set = "wanted"
+
+    @property
+    def name(self) -> str:
+        """What is wanted."""
+        return self._name
+
+    def _news(self, reason: str) -> Any:
+        return self
 
 
 def tell(record: LeaseRecord, listener: Callable[[str], None]) -> None:

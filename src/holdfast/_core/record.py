@@ -113,7 +113,7 @@ class LeaseRecord:
         "next_at",
         "on_loss",
         "on_suspect",
-        "on_wanted",
+        "on_want",
         "overlong",
         "places",
         "reason",
@@ -182,7 +182,7 @@ class LeaseRecord:
         #: As `Acquisition.places`; who asks for it, and why; and what is called when it is asked for first.
         self.places: tuple[LockKeys, ...] = ()
         self.wanted_by: str | None = None
-        self.on_wanted: Callable[[str], None] | None = None
+        self.on_want: Callable[[str], None] | None = None
 
     def hand_on(self, now: float) -> bool:
         """Its client has it go on under another lease, where `turn` says that it may. False: it has to be released."""
@@ -383,8 +383,8 @@ class LeaseRecord:
         """Another client asks for it."""
         if self.wanted_by is None:
             self.wanted_by = by
-        if self.on_wanted is not None:
-            self.on_wanted(self.wanted_by)
+        if self.on_want is not None:
+            self.on_want(self.wanted_by)
 
     def suspect(self) -> None:
         """A renewal failed."""

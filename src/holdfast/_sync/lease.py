@@ -21,7 +21,7 @@ from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._drivers.threads import ThreadDriver
 from holdfast._sync.kernel import release, release_later
 from holdfast._sync.lifecycle import Session
-from holdfast._sync.loss import Loss, tell
+from holdfast._sync.loss import Loss, Wanted, tell
 from holdfast._transport.clock import clock
 from holdfast._transport.pack import PreparedRequest
 from holdfast.errors import ConfigurationError, LeaseLost, LeaseReleased
@@ -130,7 +130,7 @@ class Lease:
         if loss is None:
             hold = self._hold
             self._losses.append(Loss(hold.name, self._driver, hold.label))
-            loss = self._losses[0]
+            loss = next(each for each in self._losses if type(each) is Loss)
             tell(hold, loss._fire)
             if hold.state is LeaseState.LOST:
                 loss._fire(hold.reason or "expired")  # told twice is told once
@@ -146,6 +146,29 @@ class Lease:
             raise ConfigurationError("callback", callback, "something that can be called with a LeaseLost")
         refuse_coroutine_function("callback", callback)
         self.lost._add(callback)
+
+    @property
+    def wanted(self) -> Wanted:
+        """Set when another client asks for it (`Client.ask`): who, and why, says its `reason`. Waited for like `lost`.
+
+        What follows from that is yours to decide: finish, and release. It stays set.
+        """
+        wanted = next((each for each in self._losses if type(each) is Wanted), None)
+        if wanted is None:
+            hold = self._hold
+            self._losses.append(Wanted(hold.name, self._driver, hold.label))
+            wanted = next(each for each in self._losses if type(each) is Wanted)
+            hold.on_want = wanted._fire
+            if hold.wanted_by is not None:
+                wanted._fire(hold.wanted_by)  # told twice is told once
+        return wanted
+
+    def on_wanted(self, callback: Callable[[Wanted], object]) -> None:
+        """Call `callback(wanted)` once when another client asks for it; otherwise as `on_lost`."""
+        if not callable(callback):
+            raise ConfigurationError("callback", callback, "something that can be called with what says who wants it")
+        refuse_coroutine_function("callback", callback)
+        self.wanted._add(callback)
 
     def ensure_held(self) -> None:
         """Raise `LeaseLost` (or `LeaseReleased`) unless the lease may still be trusted. Sends nothing."""
@@ -169,7 +192,7 @@ class Lease:
         asked_at = clock()
         order = driver.extending(hold, ttl_ms, asked_at)
         try:
-            held = self._session.run(hold.extension(order.asks_ms, order))
+            held = self._session.run(hold.or_why(hold.extension(order.asks_ms, order)))
         except BaseException:
             driver.replan(hold)
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from holdfast._api.options import Duration, timeout_of
 from holdfast._core.record import LeaseRecord
@@ -11,7 +12,7 @@ from holdfast._drivers.threads import ThreadDriver
 from holdfast._transport.waits import Flag
 from holdfast.errors import LeaseLost
 
-__all__ = ["Loss", "tell"]
+__all__ = ["Loss", "Wanted", "tell"]
 
 
 class Loss:
@@ -19,13 +20,15 @@ class Loss:
 
     __slots__ = ("_callbacks", "_flag", "_label", "_name", "_teller", "reason")
 
+    _set = "lost"
+
     def __init__(self, name: str, driver: ThreadDriver, label: str = "lock") -> None:
         self._name = name
         self._teller = driver.teller
         self._label = label
         self._flag = Flag()
-        self._callbacks: deque[Callable[[LeaseLost], object]] = deque()  # those that were not called yet
-        #: Why it was lost, or None.
+        self._callbacks: deque[Callable[[Any], object]] = deque()  # those that were not called yet
+        #: Why, or None.
         self.reason: str | None = None
 
     def is_set(self) -> bool:
@@ -44,7 +47,7 @@ class Loss:
         self._flag.set()
         self._call_those_left(self.reason)
 
-    def _add(self, callback: Callable[[LeaseLost], object]) -> None:
+    def _add(self, callback: Callable[[Any], object]) -> None:
         self._callbacks.append(callback)
         if self._flag.is_set():
             self._call_those_left(self.reason or "expired")
@@ -59,12 +62,32 @@ class Loss:
                 return  # another thread calls the last one
             self._call(callback, reason)
 
-    def _call(self, callback: Callable[[LeaseLost], object], reason: str) -> None:
+    def _news(self, reason: str) -> Any:
+        """What callbacks are told."""
+        return LeaseLost(self._name, reason, self._label)
+
+    def _call(self, callback: Callable[[Any], object], reason: str) -> None:
         # In a thread of its own: the finder of the loss may hold locks, and must not block on user callbacks.
-        self._teller.tell(callback, LeaseLost(self._name, reason, self._label))
+        self._teller.tell(callback, self._news(reason))
 
     def __repr__(self) -> str:
-        return f"<Loss of {self._name!r}: {self.reason or 'not lost'}>"
+        return f"<{type(self).__name__} of {self._name!r}: {self.reason or f'not {self._set}'}>"
+
+
+class Wanted(Loss):
+    """Set when another client asks for a lease; `lease.wanted` is one. `reason`: who asks, and why."""
+
+    __slots__ = ()
+
+    _set = "wanted"
+
+    @property
+    def name(self) -> str:
+        """What is wanted."""
+        return self._name
+
+    def _news(self, reason: str) -> Any:
+        return self
 
 
 def tell(record: LeaseRecord, listener: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `holdfast run`, `status`, `list`, `doctor`, …
+"""The command line: `holdfast run`, `status`, `list`, `break`, `doctor`, …
 
 One file a command, each imported only when it is asked for: `holdfast run` stands in front of cron jobs and starts
 fast. Nothing here ends in a traceback unless HOLDFAST_TRACEBACK is set; what a status means is in `exits`.
@@ -41,6 +41,8 @@ commands:
   top [PATTERN]         the locks with most waiters, longest held or busiest, live
   watch NAME            what happens to a lock, line by line
   web                   a live page of the locks, for browsers on this machine
+  break NAME            take a lock away from its holder, who is told
+  ask NAME              ask its holder to let go soon
   doctor                can you keep locks on this server, and how safely
   lab                   the classic lock schemes and how they break
 
@@ -52,7 +54,7 @@ environment:
   HOLDFAST_URL          the server, when no --url is given (redis://localhost:6379)
 """
 
-_COMMANDS = ("run", "elect", "status", "list", "top", "watch", "web", "doctor", "lab")
+_COMMANDS = ("run", "elect", "status", "list", "top", "watch", "web", "break", "ask", "doctor", "lab")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,6 +12,7 @@ __all__ = [
     "LEASE_LOST",
     "NOT_ACQUIRED",
     "NOT_FOUND",
+    "NOT_HELD",
     "OK",
     "REFUSED",
     "SIGNALLED",
@@ -27,6 +28,8 @@ __all__ = [
 OK = 0
 #: The arguments are wrong (EX_USAGE).
 USAGE = 64
+#: `break`, `ask`: no one holds it (EX_NOINPUT).
+NOT_HELD = 66
 #: The server cannot be reached, does not answer, or is in trouble (EX_UNAVAILABLE).
 UNAVAILABLE = 69
 #: A mistake in holdfast itself (EX_SOFTWARE).

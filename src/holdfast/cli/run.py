@@ -102,6 +102,12 @@ def _parser() -> Parser:
     kind.add_argument(
         "--slots", metavar="N", type=_slots, help="run up to N at a time instead of one; use the same N on every host"
     )
+    parser.add_argument(
+        "--on-wanted",
+        metavar="SIGNAL",
+        type=_signal,
+        help="the signal, as USR1, that the command gets when another client asks for the lock (holdfast ask)",
+    )
     parser.add_argument("--max-hold", metavar="D", type=duration, help="stop a command that takes longer than this")
     add_server_options(parser)
     return parser
@@ -111,6 +117,16 @@ def _slots(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{shortened(text)!r} is not a valid number of slots: 1 or more")
     return int(text)
+
+
+def _signal(text: str) -> int:
+    import signal
+
+    name = text.upper().removeprefix("SIG")
+    for number in signal.valid_signals():
+        if name in (str(int(number)), getattr(number, "name", "").removeprefix("SIG")):
+            return int(number)
+    raise argparse.ArgumentTypeError(f"{shortened(text)!r} is not a valid signal: USR1, TERM, 12, …")
 
 
 def _check(options: argparse.Namespace, parser: Parser) -> None:
@@ -137,6 +153,8 @@ def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, st
     signals = Signals()
     supervisor = Supervisor(argv, signals)
     asked = Asked(lambda cancel: wanted.acquire(timeout=options.wait, cancel=cancel), signals)
+    if options.wait != 0.0:
+        asked.tell_meanwhile(lambda: _waits_for(client, options))
     interrupted = asked.wait()
     if asked.lease is None or interrupted is not None:
         supervisor.dismiss()
@@ -144,7 +162,10 @@ def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, st
             return _not_run(asked.error, interrupted, client, options)
         finally:
             client.close()
-    return _run_under(asked.lease, argv[0], supervisor, options, environment)
+    status = _run_under(asked.lease, argv[0], supervisor, options, environment)
+    if asked.lease.lost.is_set():
+        client.close()  # one that was broken is released in the background
+    return _leave(status, options)
 
 
 def _wanted(client: Client, options: argparse.Namespace) -> Lock | ReadLock | Semaphore:
@@ -171,6 +192,13 @@ def _not_run(error: BaseException | None, interrupted: int | None, client: Clien
     return exits.NOT_ACQUIRED
 
 
+def _waits_for(client: Client, options: argparse.Namespace) -> str:
+    """What is said on a terminal."""
+    if options.slots is not None:
+        return f"waiting for one of {options.slots} slots of {options.name!r}"
+    return f"waiting for lock {options.name!r}, {_held_by(client, options.name)}"
+
+
 def _held_by(client: Client, name: str) -> str:
     import holdfast
 
@@ -195,7 +223,7 @@ def _run_under(
         "HOLDFAST_FENCING_TOKEN": str(lease.fencing_token),
     }
     span_s = options.ttl if options.max_hold is None else min(options.ttl, options.max_hold)
-    status = supervisor.run(lease, environment, span_s, max_hold_s=options.max_hold)
+    status = supervisor.run(lease, environment, span_s, max_hold_s=options.max_hold, on_wanted=options.on_wanted)
     if supervisor.why_not_executed is not None:
         say(f"{argv0}: {supervisor.why_not_executed}")
         left_s = 0.0  # nothing was done, so that others may try
@@ -206,7 +234,7 @@ def _run_under(
     else:
         in_order = False
         _release(lease, quiet=True)
-    return _leave(status if in_order else exits.LEASE_LOST, options)
+    return status if in_order else exits.LEASE_LOST
 
 
 def _release(lease: Lease, *, quiet: bool = False) -> bool:

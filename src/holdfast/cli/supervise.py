@@ -42,6 +42,8 @@ _KILL_PART, _KILL_MOST_S = 1 / 20, 2.0
 #: How often the deadline is looked at, as a part of the lease and in s: often enough that the guard hears of a renewal
 #: (due after a third) long before it would act.
 _LOOK_PART, _LOOK_MOST_S = 1 / 8, 5.0
+#: How long a lease that was broken waits for the end of its command, s: more than the holder is given.
+_KILL_S = 1.0
 #: How long the renewal that brings a lease to its ttl is waited for before the command begins, looking this often, s.
 _STRETCH_MOST_S, _STRETCH_LOOK_S = 0.5, 0.005
 
@@ -64,6 +66,7 @@ class Supervisor:
         self._killed = False
         self._told_guard = 0.0
         self._unguarded = False
+        self._over = threading.Event()
 
     def dismiss(self) -> None:
         """There will be no run."""
@@ -71,14 +74,25 @@ class Supervisor:
         self._command.dismiss()
         self._guard.dismiss()
 
-    def run(self, lease: Lease, environment: dict[str, str], span_s: float, *, max_hold_s: float | None = None) -> int:
+    def run(
+        self,
+        lease: Lease,
+        environment: dict[str, str],
+        span_s: float,
+        *,
+        max_hold_s: float | None = None,
+        on_wanted: int | None = None,
+    ) -> int:
         """Run the command under the lease, to its end; returns its exit status as a shell would say it.
 
-        `span_s` is how long the lease lasts without renewal. `max_hold_s`: when it ends in any case. `ended_for`
-        says afterwards whether the command ended for our sake, `why_not_executed` whether it never began.
+        `span_s` is how long the lease lasts without renewal. `max_hold_s`: when it ends in any case. `on_wanted`: the
+        signal that the command gets when another client asks for the lease. `ended_for` says afterwards whether the
+        command ended for our sake, `why_not_executed` whether it never began.
         """
         self.prepare(lease, span_s, max_hold_s)
-        lease.on_lost(self.signals.poke)
+        lease.on_lost(self._lost)
+        if on_wanted is not None:
+            lease.on_wanted(self.signals.poke)
         command = self._command
         self._wait_for_the_ttl()
         self._tell_guard(clock(), lease.remaining())
@@ -93,11 +107,16 @@ class Supervisor:
                     break
                 self._stop_with_it()
                 wait_s = self._look_after_lease()
+                if on_wanted is not None and lease.wanted.is_set():
+                    say(f"lock {lease.name!r} is wanted by {lease.wanted.reason}; the command gets signal {on_wanted}")
+                    command.signal(on_wanted)
+                    on_wanted = None
                 for number in self.signals.wait(wait_s):
                     self._pass_on(number)
         finally:
             if self.ended_for is not None or command.status is None:
                 command.signal(signal.SIGKILL)  # what is left of its group
+            self._over.set()
             self._guard.dismiss()
             self._terminal.close()
         self.why_not_executed = command.why_not_executed()
@@ -121,6 +140,11 @@ class Supervisor:
         until = clock() + _STRETCH_MOST_S
         while self._term_lead_s >= self._lease.remaining() > 0.0 and clock() < until:
             time.sleep(_STRETCH_LOOK_S)
+
+    def _lost(self, error: object) -> None:
+        """In a thread of its own. A lease that was broken is not released before this returns."""
+        self.signals.poke()
+        self._over.wait(_KILL_S)
 
     def _pass_on(self, number: int) -> None:
         if number == signal.SIGCHLD:

@@ -1,0 +1,196 @@
+"""`holdfast break NAME` and `holdfast ask NAME`: take a lock away from its holder, or ask for it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from holdfast.cli import exits
+from holdfast.cli.options import Parser, add_server_options, client_options, duration
+from holdfast.cli.report import clean, emit_json, json_error, say
+
+if TYPE_CHECKING:
+    from holdfast import Asked, Broken, Client, Holder
+
+__all__ = ["main", "main_of_ask"]
+
+_KINDS = ("lock", "rwlock", "semaphore", "election")
+#: The fencing token of no holder.
+_NO_ONE = -1
+
+_EPILOG = """\
+examples:
+  holdfast break nightly-report --reason 'host is gone'
+  holdfast break --yes --holder 1763812345678901 nightly-report    only if it is still held by this fencing token
+  holdfast break --kind semaphore --holder TOKEN encode            one of those that hold a slot
+
+Its lease is lost at once: an asyncio body is cancelled, a command of `holdfast run` is killed. One that does not answer
+may go on until it looks at its lease; what it writes then has an old fencing token.
+
+exit status: 0 when it was broken; 66 no one holds it  75 another one holds it by now, or you said no
+  64 usage  69 server not available  77 access refused"""
+
+_EPILOG_OF_ASK = """\
+examples:
+  holdfast ask nightly-report --reason 'deploying'
+
+What follows is for the holder to decide: `lease.wanted`, `on_wanted=`, `holdfast run --on-wanted SIGNAL`.
+
+exit status: 0 when a holder was told; 66 no one holds it  75 its holder hears nothing, or another one holds it by now
+  64 usage  69 server not available  77 access refused"""
+
+
+def main(words: list[str]) -> int:
+    """`holdfast break`."""
+    parser = _parser("break", "Take a lock away from its holder, who is told, and hand it to the next one.", _EPILOG)
+    parser.add_argument("--yes", action="store_true", help="do not ask whether to do it")
+    parser.add_argument(
+        "--grace", metavar="D", type=duration, default=0.5, help="how long it has to let go by itself (default: 0.5s)"
+    )
+    options = parser.parse_args(words)
+    if not options.yes and not _can_be_asked():
+        parser.error("--yes is needed where no one can be asked (stdin and stderr are no terminal)")
+    return _reported(options, _break)
+
+
+def main_of_ask(words: list[str]) -> int:
+    """`holdfast ask`."""
+    options = _parser("ask", "Ask the holder of a lock to let go soon.", _EPILOG_OF_ASK).parse_args(words)
+    return _reported(options, _ask)
+
+
+def _parser(command: str, description: str, epilog: str) -> Parser:
+    parser = Parser(command, description=description, epilog=epilog)
+    parser.add_argument("name", metavar="NAME", help="the lock")
+    parser.add_argument("--reason", metavar="TEXT", default="", help="what the holder is told, beside who asks")
+    parser.add_argument("--holder", metavar="TOKEN", help="only this holder: its token, or its fencing token")
+    parser.add_argument("--kind", choices=_KINDS, help="if more than one is held under that name")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_server_options(parser, embedded=False)
+    return parser
+
+
+def _can_be_asked() -> bool:
+    try:
+        return os.isatty(0) and os.isatty(2)
+    except OSError:
+        return False
+
+
+def _reported(options: argparse.Namespace, act: Any) -> int:
+    import holdfast
+
+    command = "break" if act is _break else "ask"
+    sys.argv = [f"holdfast {command}"]  # as the holder is told
+    try:
+        with holdfast.connect(**client_options(options)) as client:
+            status, found = act(client, options)
+    except Exception as error:
+        if not options.json:
+            raise
+        return json_error(command, error)
+    if options.json:
+        emit_json(command, found, ok=status == exits.OK)
+    return int(status)
+
+
+def _holder(options: argparse.Namespace) -> Any:
+    given: str | None = options.holder
+    return int(given) if given is not None and given.isascii() and given.isdigit() and len(given) < 20 else given
+
+
+def _break(client: Client, options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+    holders = [_holder(options)]
+    if not options.yes:
+        shown = _shown(client, options)
+        if not shown.found:
+            return _none(options, shown)
+        options.kind = shown.kind
+        if not _confirmed(options, shown):
+            say(f"nothing was done to {options.name!r}")
+            return exits.NOT_ACQUIRED, _facts(options, shown.kind, [], shown.found)
+        if options.holder is None:
+            holders = [*shown.found]  # those that were shown, and no other one
+    broken = [
+        client.break_(options.name, kind=options.kind, holder=holder, reason=options.reason, grace=options.grace)
+        for holder in holders
+    ]
+    done = [each for each in broken if each]
+    if not done:
+        return _none(options, broken[-1])
+    for each in done:
+        for holder in each.holders:
+            late = ", which did not answer and may not know yet" if holder in each.forced else ""
+            _print(options, f"{each.kind} {clean(options.name)}: taken from {clean(holder)}{late}")
+    forced = [holder.token for each in done for holder in each.forced]
+    facts = _facts(options, done[0].kind, [holder for each in done for holder in each.holders], [])
+    return exits.OK, {**facts, "forced": forced}
+
+
+def _shown(client: Client, options: argparse.Namespace) -> Broken:
+    """What is held: by breaking what no one has."""
+    kinds: tuple[Any, ...] = ("lock", "semaphore", "election") if options.kind is None else (options.kind,)
+    seen = [client.break_(options.name, kind=kind, holder=_NO_ONE) for kind in kinds]  # which breaks nothing
+    held = [each for each in seen if each.found]
+    if len(held) > 1:
+        raise exits.UsageError(
+            f"{options.name!r} is held as {', '.join(str(each.kind) for each in held)}: say --kind", "break"
+        )
+    return held[0] if held else seen[0]
+
+
+def _confirmed(options: argparse.Namespace, shown: Broken) -> bool:
+    for holder in shown.found:
+        fence = f"fencing token {holder.fencing_token}, " if holder.fencing_token else ""
+        say(f"{shown.kind} {options.name!r} is held by {holder} ({fence}token {holder.token})")
+    os.write(2, b"holdfast: take it away? [y/N] ")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _ask(client: Client, options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+    asked = client.ask(options.name, kind=options.kind, holder=_holder(options), reason=options.reason)
+    if not asked.holders and not asked.deaf:
+        return _none(options, asked)
+    for holder in asked.holders:
+        _print(options, f"{asked.kind} {clean(options.name)}: asked {clean(holder)}")
+    for holder in asked.deaf:
+        _print(options, f"{asked.kind} {clean(options.name)}: {clean(holder)} hears nothing")
+    facts = _facts(options, asked.kind, asked.holders, [])
+    return exits.OK if asked else exits.NOT_ACQUIRED, {**facts, "deaf": [holder.token for holder in asked.deaf]}
+
+
+def _none(options: argparse.Namespace, came: Broken | Asked) -> tuple[int, dict[str, Any]]:
+    """The holder that was meant is there no more."""
+    facts = _facts(options, came.kind, [], came.found)
+    if not came.found:
+        _print(options, f"no one holds {clean(options.name)}")
+        return exits.NOT_HELD, facts
+    _print(options, f"{came.kind} {clean(options.name)} is held by another one now: {clean(came.found[0])}")
+    return exits.NOT_ACQUIRED, facts
+
+
+def _facts(options: argparse.Namespace, kind: str | None, holders: Any, found: Any) -> dict[str, Any]:
+    return {
+        "name": options.name,
+        "kind": kind,
+        "holders": [_person(holder) for holder in holders],
+        "found": [_person(holder) for holder in found],
+    }
+
+
+def _person(holder: Holder) -> dict[str, Any]:
+    return {
+        "token": holder.token,
+        "fencing_token": holder.fencing_token,
+        "host": holder.host,
+        "pid": holder.pid,
+        "program": holder.program,
+        "since": holder.since and holder.since.isoformat(timespec="milliseconds"),
+    }
+
+
+def _print(options: argparse.Namespace, line: str) -> None:
+    if not options.json:
+        sys.stdout.write(line + "\n")
