@@ -13,7 +13,7 @@ from holdfast.lab import runs
 from holdfast.lab.bodies import Forks
 from holdfast.lab.handles import ENTRIES
 from holdfast.lab.proxy import Link, Request
-from holdfast.lab.servers import LabServer
+from holdfast.lab.servers import Clock, LabServer, no_compiler
 from holdfast.lab.stage import Stage
 
 
@@ -97,3 +97,21 @@ async def _written_again(verb: str, *how: str) -> list[tuple[str, str, str | Non
     finally:
         await server.close()
     return [(kind, data["by"], data.get("now")) for kind, data in reported]
+
+
+@pytest.mark.skipif(no_compiler() is not None, reason=str(no_compiler()))
+def test_a_program_that_is_still_open_for_writing_is_tried_again() -> None:
+    """A process forked by another thread has it open until it runs its own program: ETXTBSY."""
+
+    async def started() -> None:
+        clock = Clock()
+        server = LabServer("server", lambda kind, **data: None, "secret", clock)
+        held = clock.program.open("ab")
+        asyncio.get_running_loop().call_later(0.3, held.close)
+        try:
+            await server.start()
+            assert await server.ask("PING") in ("PONG", b"PONG")
+        finally:
+            await server.close()
+
+    asyncio.run(started())

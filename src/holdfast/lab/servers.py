@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import mmap
 import shlex
 import shutil
@@ -26,6 +27,8 @@ _Found: TypeAlias = tuple[str, str, int]
 _ROUNDING_MS = 2.0
 #: A ttl that is longer than it would be by itself, by that much, was set again.
 _PROLONGED_MS = 50.0
+#: How often a program that is still open for writing is tried, and the pause between, s.
+_BUSY_TRIES, _BUSY_PAUSE_S = 100, 0.05
 #: Commands that set a ttl and nothing else.
 _PROLONGING = frozenset({"EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "GETEX", "EXEC"})
 
@@ -201,9 +204,17 @@ class LabServer:
         config = {"repl-diskless-sync": "yes", "repl-diskless-sync-delay": "0", "enable-debug-command": "yes"}
         if self._durable:
             config |= {"appendonly": "yes", "appendfsync": "always"}
-        self._process = await asyncio.to_thread(
-            embedded.server, password=self.password, executable=executable, config=config
-        )
+        for tries_left in reversed(range(_BUSY_TRIES)):
+            try:
+                self._process = await asyncio.to_thread(
+                    embedded.server, password=self.password, executable=executable, config=config
+                )
+                return
+            except embedded.ServerStartError as error:
+                # A process that was forked while the program was written has it open until it runs its own.
+                if not tries_left or getattr(error.__cause__, "errno", None) != errno.ETXTBSY:
+                    raise
+            await asyncio.sleep(_BUSY_PAUSE_S)
 
     async def close(self) -> None:
         self._closed = True
