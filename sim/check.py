@@ -207,7 +207,7 @@ class Ledger:
         options = world.options
         begins = max(since, held_until, world.calm_since)
         gap = world.now - begins
-        settled = world.calm_since + (0.0 if options.mode == "calm" else options.waiting_s())
+        settled = world.calm_since + (0.0 if options.mode in ("calm", "calm-keeps") else options.waiting_s())
         redirected = world.redirected_at >= begins
         allowed = options.short_retry_s(redirected=redirected) if begins > settled else options.waiting_s()
         if gap > allowed:

@@ -36,6 +36,7 @@ from holdfast._core.effects import (
 )
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, confirm, replay
+from holdfast._core.keeping import Keeper
 from holdfast._core.record import LeaseRecord, LeaseState, Schedule
 from holdfast._core.settings import Settings
 from holdfast._core.tenure import Lines
@@ -197,6 +198,8 @@ class Process:
         self.contention = Contention(settings)
         #: Workers that wait for each other here.
         self.lines = Lines(settings, nullcontext())
+        #: What stays here after its release.
+        self.keeper = Keeper(settings, self.watch, self._spawn_for_keeper)
         self.inboxes: dict[int, Inbox] = {}
         #: The master as this process knows it.
         self.master = world.master_number()
@@ -231,6 +234,9 @@ class Process:
     def token(self) -> str:
         self._sequence += 1
         return make_token(self.id, 1, self._sequence)
+
+    def _spawn_for_keeper(self, coroutine: Protocol[None]) -> None:
+        self.spawn(coroutine, "keeper", background=True)
 
     def spawn(self, coroutine: Protocol[Any], label: str, *, background: bool = False) -> Task:
         task = Task(self, coroutine, label, background)
@@ -478,6 +484,10 @@ class Process:
         words = message.decode().split(" ")
         if self.world.trace is not None:
             self.world.note(self.name, f"hears {message.decode()}")
+        if words[0] == Wake.YIELD:
+            self.world.counted["told to yield"] += 1
+            self.keeper.told(words[1])
+            return
         self._wake(words[1], Wake(words[0], *map(int, words[2:])))
 
     def inbox_broke(self, inbox: Inbox) -> None:
@@ -491,6 +501,7 @@ class Process:
         if self.inboxes.get(inbox.server) is inbox:
             for token in list(self._listening):
                 self._wake(token, Wake(Wake.ASK))
+            self.keeper.deaf()
 
     def _wake(self, token: str, wake: Wake) -> None:
         kept = self._listening.get(token)

@@ -41,6 +41,8 @@ MODES: dict[str, Mode] = {
         Mode(
             "calm-tenures", "the same without faults, and no waiter is overtaken by more than a tenure of each process"
         ),
+        Mode("keeps", "processes keep what they release, while no other one asks for it"),
+        Mode("calm-keeps", "the same without faults: what is kept and idle is let go at once"),
         Mode("cluster", "keys lie on several servers by their slots"),
         Mode(
             "restart-empty",
@@ -167,6 +169,8 @@ class Options:
     claim_ms: int = 2000
     #: How long a process hands a lock on among its workers.
     tenure_ms: float = 0.0
+    #: How long a process keeps a lock after its release.
+    keep_s: float = 0.0
     #: How long a client does without the fast path, once it was not granted a lock.
     contended_acquires: int = 1_000
     #: Leases that are due within this part of their ttl are renewed with others.
@@ -247,7 +251,13 @@ class Options:
             options = replace(options, tasks=draw((2, 3, 4)), locks=1, tenure_ms=draw((1.0, 300.0, 3_000.0)))
             options = replace(options, think_s=draw((0.05, 0.5, 3.0)), work_s=draw((0.02, 0.2, 1.0)))
             replicated = False
-        if mode in ("calm", "calm-tenures"):
+        if mode.endswith("keeps"):
+            draw = random.Random(f"keeps {mode} {seed}").choice
+            options = replace(options, tasks=draw((1, 2, 3)), locks=1, tenure_ms=draw((0.0, 0.0, 300.0)))
+            options = replace(options, think_s=draw((0.05, 0.5, 3.0)), work_s=draw((0.02, 0.2, 1.0)))
+            options = replace(options, keep_s=draw((0.1, 1.0, 5.0)))
+            replicated = False
+        if mode in ("calm", "calm-tenures", "calm-keeps"):
             rates = {"cancel": rates["cancel"], "close": rates["close"]}
             noise = {}
             lost_push = 0.0

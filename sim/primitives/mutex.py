@@ -9,10 +9,12 @@ from typing import Any
 from holdfast._core.effects import Call, Protocol
 from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
+from holdfast._core.keeping import Keeping
 from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.mutex import LockTurn
 from holdfast._core.record import LeaseRecord
 from holdfast._core.tenure import BLOCK, MARK, Turn, as_owner, left, wait_in_line
+from holdfast._core.tokens import KEPT
 from holdfast._core.validity import DRIFT
 from holdfast._core.waiting import Busy, Grant, request_timeout_for
 from sim.check import Belief
@@ -107,9 +109,16 @@ class Locks(Sessions[Lock]):
         keys, settings, token = lock.keys, process.settings, process.token()
         exclusive = OneServer(keys, settings, options.sync)
         exclusive.renews = self.world.rng.random() < 0.8
+        if self.in_lines and options.keep_s:
+            kept = process.keeper.get(keys.lock)
+            if kept is not None and kept.take(token, process.local()):
+                return self.take_kept(process, lock, kept, ttl_ms)
+            if process.keeper.hears(keys.lock, process.listening(None, keys.lock)):
+                token += KEPT
         if self.in_lines and settings.tenure_ms and timeout_s != 0:
             # Who waits for each other has the same options.
-            return await self.take_turn(process, lock, exclusive, options.line_ttl_ms(exclusive.renews), timeout_s)
+            line_ttl_ms = options.line_ttl_ms(exclusive.renews)
+            return await self.take_turn(process, lock, exclusive, token, line_ttl_ms, timeout_s)
 
         def start(timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
             return exclusive.acquire(token, ttl_ms, timeout_s, not sent and process.listening(None, keys.lock))
@@ -122,12 +131,23 @@ class Locks(Sessions[Lock]):
         hold = self.hold_of(process, lock, token, ttl_ms, got, exclusive.renews)
         return hold, self.believe(process, [lock], hold)
 
+    def take_kept(
+        self, process: Process, lock: Lock, kept: Keeping, ttl_ms: int
+    ) -> tuple[LeaseRecord, list[tuple[Lock, Belief]]]:
+        """The same of what the process has kept."""
+        self.world.counted["taken again"] += 1
+        got = Grant(0, process.local())
+        got.kept = kept
+        hold = self.hold_of(process, lock, "", ttl_ms, got, True)
+        lock.ledger.ended.pop(hold.token.encode(), None)
+        return hold, self.believe(process, [lock], hold)
+
     async def take_turn(
-        self, process: Process, lock: Lock, exclusive: OneServer, ttl_ms: int, timeout_s: float | None
+        self, process: Process, lock: Lock, exclusive: OneServer, token: str, ttl_ms: int, timeout_s: float | None
     ) -> tuple[LeaseRecord, list[tuple[Lock, Belief]]] | None:
         """The same where workers of a process wait for each other."""
         keys, settings = lock.keys, process.settings
-        turn = Turn(process.token(), process.local())
+        turn = Turn(token, process.local())
         turn.join(process.lines, (keys.lock, exclusive.renews))
         token, ledger = turn.token, lock.ledger
 
@@ -169,6 +189,10 @@ class Locks(Sessions[Lock]):
 
     def hold_of(self, process: Process, lock: Lock, token: str, ttl_ms: int, got: Grant, renew: bool) -> LeaseRecord:
         """What a lease on one lock stands on."""
+        keep_s = min(self.world.options.keep_s, ttl_ms / 2000)
+        if keep_s and got.kept is None and token.endswith(KEPT):
+            got.kept = process.keeper, keep_s
+            self.releases.pop(token, None)  # it is not the usual one
         exclusive = OneServer(lock.keys, process.settings, self.world.options.sync)
         hold = exclusive.hold(token, got, ttl_ms)
         if not renew:
