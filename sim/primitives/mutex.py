@@ -274,7 +274,8 @@ class Locks(Sessions[Lock]):
                 ended = lock.ledger.ended.get(token)
                 # (A renewal whose connection broke is repeated once, perhaps when the release has begun.)
                 repeated_s = request_timeout_for(int(call.args[1]), world.settings) if script in _RENEWING else 0.0
-                if script in _RENEWING and ended is not None and request.sent_at > ended + repeated_s:
+                kept = any(process.keeper.has_idle(token.decode()) for process in world.processes)
+                if script in _RENEWING and ended is not None and request.sent_at > ended + repeated_s and not kept:
                     world.fail("orphan", f"{token.decode()} was renewed after its end")
             lock.holders[node.number] = token, until
         if error is None:

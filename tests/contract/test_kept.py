@@ -116,6 +116,16 @@ def test_its_ttl_is_cut_while_it_is_idle(api: Api, url: str, raw: Any, unique_na
         assert raw.pttl(f"holdfast:{{{unique_name}}}") > 20_000
 
 
+def test_who_looks_sees_that_it_may_be_idle(api: Api, url: str, unique_name: str) -> None:
+    locks = api.connect(url)
+    lock = keep(locks, unique_name)
+    assert not lock.locked()
+    holder = api.connect(url).lock(unique_name).holder()
+    assert holder is not None and holder.kept
+    with lock:
+        assert lock.locked()
+
+
 def test_a_closed_client_keeps_nothing(api: Api, url: str, raw: Any, unique_name: str) -> None:
     locks = api.connect(url)
     keep(locks, unique_name)

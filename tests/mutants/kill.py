@@ -6,7 +6,7 @@ import sys
 import time
 
 from sim import run
-from tests.mutants.table import IN_LINES
+from tests.mutants.table import IN_LINES, KEPT
 
 __all__: list[str] = []
 
@@ -14,6 +14,8 @@ MODES = ("ordinary", "calm", "empty")
 #: The lock over a quorum has worlds of its own.
 #: Locks that workers of a process hand on.
 LINE_MODES = ("tenures", "calm-tenures")
+#: And those that processes keep.
+KEPT_MODES = ("keeps", "calm-keeps")
 QUORUM_MODES = ("quorum-empty", "quorum")
 
 
@@ -24,6 +26,8 @@ def main(seconds: float, primitive: str) -> int:
     modes, names = (QUORUM_MODES, None) if over_quorum else (MODES, [primitive])
     if primitive == IN_LINES:
         modes, names = LINE_MODES, ["mutex"]
+    elif primitive == KEPT:
+        modes, names = KEPT_MODES, ["mutex"]
     seed = 0
     while time.monotonic() < until:
         for mode in modes:

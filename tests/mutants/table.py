@@ -31,6 +31,8 @@ WAITERS = "_lua/waiters.lua"
 TENURE = "_core/tenure.py"
 #: The lock, where workers of a process hand it on.
 IN_LINES = "mutex in lines"
+#: The lock, where processes keep it after its release.
+KEPT, KEEPING = "mutex kept", "_core/keeping.py"
 FAST_PATH, RETRY = "_core/fast_path.py", "_core/retry.py"
 RENEW_MANY, BATCH = "_lua/renew_many.lua", "_core/batch.py"
 ACQUIRE_EACH, RELEASE_EACH, TOGETHER = "_lua/acquire_each.lua", "_lua/release_each.lua", "_transport/together.py"
@@ -905,4 +907,22 @@ LINES: tuple[Mutant, ...] = tuple(
     )
 )
 
-MUTANTS = _EXCLUSIVE + FAMILY + QUORUM + LINES
+#: What is wrong where a client keeps a lock.
+KEEPS: tuple[Mutant, ...] = tuple(
+    Mutant(what, file, old, new, KEPT)
+    for what, file, old, new in (
+        ("a kept lease is taken by two", KEEPING, "return idle[0] is token", "return True"),
+        ("an idle lease is not let go", KEEPING, "        self.wanted = True\n        self.let_go()", "        pass"),
+        ("a kept lease is taken after its time", KEEPING, "or now >= self.idle_until or", "or"),
+        ("a kept lease has the fencing token of before", KEEPING, "kept.fence += 1", "pass"),
+        ("a kept lease has a deadline of its own", KEEPING, "now, kept.deadline)", "now, None)"),
+        ("a lease that was cut is trusted as before", KEEPING, "self.deadline = deadline_of(sent_at, ttl_ms)", "pass"),
+        ("an extended lease is kept", KEEPING, "            or hold.is_chosen  # a late extension may shorten\n", ""),
+        ("a repeat of what cut a lease cuts the next one", KEEPING, "        if self.is_cut:\n", "        if False:\n"),
+        ("a lease that others wait behind is kept", "_core/exclusive.py", "kept.wanted = grant.waited", "pass"),
+        ("keepers are not told", "_lua/wanted.lua", "== '*+'", "== '*'"),
+        ("an early word is forgotten", KEEPING, "            kept.wanted = True\n", ""),
+    )
+)
+
+MUTANTS = _EXCLUSIVE + FAMILY + QUORUM + LINES + KEEPS

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from holdfast._core.tokens import is_ours
+from holdfast._core.tokens import is_kept, is_ours
 from holdfast.errors import shown
 
 __all__ = ["Holder", "LockStatus", "RWLockStatus", "SemaphoreStatus", "holder_of"]
@@ -30,6 +30,11 @@ class Holder:
     pid: int | None = None
     program: str | None = None
     client_since: datetime | None = None
+
+    @property
+    def kept(self) -> bool:
+        """Whether its client keeps it between its uses (`keep`): it may be idle, and is let go when others ask."""
+        return is_kept(self.token)
 
     def __str__(self) -> str:
         # Any client may have written this.

@@ -239,8 +239,12 @@ class Lock(Leasable[Lease]):
         return LockStatus(self._name, holder, waiters, fence)
 
     async def locked(self) -> bool:
-        """Whether it is held at this moment. Only good for reporting: the answer may be old when it comes."""
-        return (await self._inspect()).holder != ""
+        """Whether it is held at this moment. Only good for reporting: the answer may be old when it comes.
+
+        Not while it is idle in this client (`keep`).
+        """
+        token = (await self._inspect()).holder
+        return token != "" and not self._session.driver.keeper.has_idle(token)
 
     async def holder(self) -> Holder | None:
         """Who holds it, since when, where, and for how long still; None when it is free."""

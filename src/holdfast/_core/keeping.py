@@ -34,10 +34,15 @@ _CUT_AT = 1 / 3
 _CUT_BELOW = 0.75
 #: What was told of tokens that are not known (yet); beyond, all is forgotten.
 _EARLY_MAX = 1_000
-#: Those that have taken an idle lease for the client itself.
-_TO_RELEASE, _TO_CUT = "release", "cut"
+#: Of those that want an idle lease: the token of an acquire, or another object for the client itself.
+Idle: TypeAlias = "list[object]"
 
-Idle: TypeAlias = "list[str]"
+
+def _is_first(idle: Idle) -> bool:
+    """Take it for the client itself, if it is still to be had."""
+    mine = object()
+    idle.append(mine)
+    return idle[0] is mine
 
 
 class Keeping(Tenure):
@@ -59,7 +64,9 @@ class Keeping(Tenure):
         "keeper",
         "key",
         "kept_at_most_until",
+        "is_cut",
         "name",
+        "orders",
         "places",
         "renew_from",
         "short_s",
@@ -89,6 +96,9 @@ class Keeping(Tenure):
         self.keep_s = keep_s
         self.kept_at_most_until = granted_at + self.ttl_ms / 2000
         self.deadline = self.renew_from = self.idle_since = self.idle_until = granted_at
+        #: How many requests have set its end; and the last was one that cut it, of which a repeat may still come.
+        self.orders = 0
+        self.is_cut = False
         self.short_s = 0.0  # what was stretched is not short
         #: It is released, or lost: nothing is kept any more.
         self.ended = False
@@ -116,12 +126,14 @@ class Keeping(Tenure):
             or self.over
             or until <= now
             or self.fence >= self.last_fence
-            or hold.extensions  # a late one may shorten
+            or type(hold) is not KeptLease
+            or hold.is_chosen  # a late extension may shorten
             or hold.overlong
             or not self.keeper.is_here()
         ):
             self.end()
             return False
+        self.orders, self.is_cut = hold.extensions, hold.is_cut
         self.idle_since, self.idle_until = now, until
         if self.watch is None:
             self.watch = _Watch(self, now)
@@ -151,10 +163,8 @@ class Keeping(Tenure):
     def let_go(self) -> None:
         """If it is idle, release it."""
         idle = self.holder
-        if type(idle) is list:
-            idle.append(_TO_RELEASE)
-            if idle[0] is _TO_RELEASE:
-                self.keeper.spawn(self.give_up())
+        if type(idle) is list and _is_first(idle):
+            self.keeper.spawn(self.give_up())
 
     def told(self) -> None:
         """Others want it."""
@@ -186,7 +196,10 @@ class Keeping(Tenure):
             return None
         cut_at = self.idle_since + self.keep_s * _CUT_AT
         if type(idle) is not list or idle:
-            # In use; or about to be.
+            # In use, or about to be; or an exception came between taking it for the client and what follows.
+            if type(idle) is list and type(idle[0]) is not str and now >= self.idle_until + self._least_s():
+                self.keeper.spawn(self.give_up())
+                return None
             if now < self.kept_at_most_until:
                 return max(cut_at, now + self.keep_s * _CUT_AT)
             return None if type(idle) is not list else now + self._least_s()
@@ -195,10 +208,8 @@ class Keeping(Tenure):
             return now + self._least_s()
         if now < cut_at:
             return min(cut_at, self.idle_until)
-        if (self.idle_until - now + self._least_s()) < _CUT_BELOW * (self.deadline - now):
-            idle.append(_TO_CUT)
-            if idle[0] is _TO_CUT:
-                self.keeper.spawn(self._cut())
+        if (self.idle_until - now + self._least_s()) < _CUT_BELOW * (self.deadline - now) and _is_first(idle):
+            self.keeper.spawn(self._cut())
         return self.idle_until
 
     async def _cut(self) -> None:
@@ -208,7 +219,9 @@ class Keeping(Tenure):
         ttl_ms = int((self.idle_until - sent_at + self._least_s()) * 1000)
         held = 0
         if ttl_ms > 0 and not (self.wanted or self.ended):
-            order = Order(1, True, False, ttl_ms)
+            self.orders += 1
+            self.is_cut = True
+            order = Order(self.orders, True, False, ttl_ms)
             try:
                 held = await asks.extend(ttl_ms, request_timeout_for(asks.ttl_ms, asks.settings), order)
             except RequestFailed:
@@ -240,7 +253,7 @@ class Keeping(Tenure):
 class KeptLease(TenureLease):
     """A lease that stands on what its client keeps; `turn`: by which it waited inside of the client, if it did."""
 
-    __slots__ = ("kept",)
+    __slots__ = ("is_chosen", "is_cut", "kept")
 
     def __init__(
         self, kept: Keeping, turn: Turn | None, fence: int, ttl_ms: int, since: float, until: float | None
@@ -249,6 +262,8 @@ class KeptLease(TenureLease):
         self.kept = kept
         self.turn: Any = kept if turn is None else turn
         self.places = kept.places
+        #: Its end was set by its holder. What cut it before has not been outdated yet.
+        self.is_chosen = self.is_cut = False
         kept.holder = self
 
     @classmethod
@@ -258,7 +273,22 @@ class KeptLease(TenureLease):
         hold = cls(kept, None, kept.fence, ttl_ms, now, kept.deadline)
         if hold.short_s > ttl_ms / 2000:
             hold.go_on_from(kept)
+        if kept.orders:
+            hold.extensions, hold.least_ms, hold.is_cut = kept.orders, 0, kept.is_cut
         return hold
+
+    def renew(self, ttl_ms: int) -> Protocol[int]:
+        if self.is_cut:
+            return self.extension(ttl_ms, self._order(ttl_ms, shortens=True))
+        return super().renew(ttl_ms)
+
+    def extending(self, ttl_ms: int, asked_at: float) -> Order:
+        self.is_chosen = True
+        return super().extending(ttl_ms, asked_at)
+
+    def extended(self, ttl_ms: int, sent_at: float, now: float, order: Order = RENEWAL) -> bool:
+        self.is_cut = False
+        return super().extended(ttl_ms, sent_at, now, order)
 
     def extension(self, ttl_ms: int, order: Order = RENEWAL) -> Protocol[int]:
         asks = self.kept.asks()
@@ -313,6 +343,11 @@ class Keeper(dict[str, Keeping]):
         if kept.token in self._early:
             self._early.pop(kept.token, None)
             kept.wanted = True
+
+    def has_idle(self, token: str) -> bool:
+        """Whether that token's lease is kept here, and not in use."""
+        kept = self._tokens.get(token)
+        return kept is not None and type(kept.holder) is list
 
     def told(self, token: str) -> None:
         """A message of the inbox: others want what that token holds."""
@@ -377,8 +412,6 @@ class _Watch(LeaseRecord):
     async def release(self) -> bool:
         """Of a client that is closed: it is released, if it is idle."""
         idle: Any = self._kept.holder
-        if type(idle) is list:
-            idle.append(_TO_RELEASE)
-            if idle[0] is _TO_RELEASE:
-                await self._kept.give_up()
+        if type(idle) is list and _is_first(idle):
+            await self._kept.give_up()
         return True
