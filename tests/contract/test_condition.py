@@ -27,9 +27,9 @@ def leftovers(raw: Any, name: str) -> set[str]:
 class Party:
     """A client with one thread or task, and the lock and condition of a test."""
 
-    def __init__(self, api: Api, url: str, name: str) -> None:
+    def __init__(self, api: Api, url: str, name: str, **options: Any) -> None:
         self.client = api.connect(url)
-        self.lock = self.client.lock(name)
+        self.lock = self.client.lock(name, **options)
         self.actor: Actor = api.actor()
         if api.name == "asyncio":
             self.condition = self.client.condition(self.lock._target)
@@ -51,7 +51,7 @@ class Party:
 
 @pytest.fixture
 def party(api: Api, url: str, unique_name: str) -> Any:
-    return lambda: Party(api, url, unique_name)
+    return lambda **options: Party(api, url, unique_name, **options)
 
 
 def test_wait_lets_go_and_notify_brings_back(party: Any, raw: Any, unique_name: str) -> None:
@@ -72,6 +72,14 @@ def test_wait_lets_go_and_notify_brings_back(party: Any, raw: Any, unique_name: 
     assert raw.get(key(unique_name)) == lease.token
     one.leave()
     assert leftovers(raw, unique_name) == set()
+
+
+def test_what_is_held_again_has_the_options_of_the_lock(party: Any) -> None:
+    one = party(max_hold=10, at_least=0.01)
+    lease = one.enter()
+    assert one.wait(timeout=0.05).result() is False
+    assert 0 < lease.remaining() <= 10
+    one.leave()
 
 
 def test_notify_all_moves_all_in_their_order(party: Any, raw: Any, unique_name: str) -> None:

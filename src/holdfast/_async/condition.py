@@ -101,7 +101,7 @@ class Condition(Enterable[Lease]):
             # sync-drop
             if driver.closed:
                 raise ClientClosed()  # and it is given back below
-            again = lock._make_record(token, got)
+            again = lock._record(token, got)
             again.on_loss = record.on_loss
             again.report = record.report
             # sync-drop

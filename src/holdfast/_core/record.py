@@ -460,20 +460,22 @@ class Schedule:
         self._new[id(hold)] = hold
         hold.next_at = jitter
         at = self._first_at(hold)
+        plan_at = self._plan_at
         try:
-            if at < self._plan_at[0]:
-                heapq.heappush(self._plan_at, at)
+            if at < plan_at[0]:
+                heapq.heappush(plan_at, at)
         except IndexError:
-            heapq.heappush(self._plan_at, at)
+            heapq.heappush(plan_at, at)
         return at
 
     def _first_at(self, hold: LeaseRecord) -> float:
-        at = hold.held_since + hold.ttl_ms * self._plan_s_per_ms
+        since, look_s = hold.held_since, self.look_s
+        wait_s = hold.ttl_ms * self._plan_s_per_ms
+        at = since + (wait_s if wait_s < look_s else look_s)
         if hold.short_s:
-            at = self._renew_at(hold, 1.0)
-        if hold.held_since + self.look_s < at:
-            at = hold.held_since + self.look_s
-        return at if at < hold.deadline else hold.deadline
+            at = min(self._renew_at(hold, 1.0), since + look_s)
+        deadline = hold.deadline
+        return at if at < deadline else deadline
 
     def _plan_new(self, now: float) -> None:
         # A thread that adds one from now on sees no time that would be soon enough.

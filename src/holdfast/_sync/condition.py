@@ -93,7 +93,7 @@ class Condition(Enterable[Lease]):
             protocol = wait_for(acquisition, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)
             got = wait_turn(session, lock.name, "lock", acquisition, protocol, cancel)
             assert isinstance(got, Grant)
-            again = lock._make_record(token, got)
+            again = lock._record(token, got)
             again.on_loss = record.on_loss
             again.report = record.report
             lease._hold = again
