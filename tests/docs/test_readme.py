@@ -61,5 +61,5 @@ def test_links_lead_somewhere(page: str) -> None:
 @pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md", "CONTRIBUTING.md"])
 def test_make_targets_exist(page: str) -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"(?:^|`)make ([a-z]+)\b", (ROOT / page).read_text(), flags=re.MULTILINE):
+    for target in re.findall(r"(?:^|`)make ([a-z-]+)\b", (ROOT / page).read_text(), flags=re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target

@@ -1,0 +1,27 @@
+"""The examples of these pages run as they stand, on a real server."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import embedded
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+@pytest.mark.parametrize("name", ["recipes", "synchronizers"])
+def test_the_examples_run(name: str, valkey_server: embedded.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = DOCS / f"{name}.md"
+    monkeypatch.setenv("HOLDFAST_URL", valkey_server.url)
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 10
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), names)
+    locks = names["locks"]
+    assert isinstance(locks, holdfast.Client)
+    locks.close()
