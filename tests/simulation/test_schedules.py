@@ -20,8 +20,8 @@ import redis
 import holdfast
 from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._drivers import background, watchdog
+from holdfast._drivers.inboxes import Inboxes
 from holdfast._drivers.threads import ThreadDriver
-from holdfast._transport.waits import Mailbox
 from tests.support.scheduled import World
 
 KEY = b"holdfast:{a}"
@@ -242,7 +242,7 @@ def cancelling(world: World) -> None:
 
     def stop() -> None:
         if world.random.random() < 0.7:
-            world.wait(lambda: bool(client._session.driver._waiters), None, "a waiter")
+            world.wait(lambda: bool(client._session.driver.inboxes._waiters), None, "a waiter")
         for _ in range(world.random.randrange(60)):
             world.switch(always=True)
         cancelled_at[0] = world.now_s
@@ -385,13 +385,18 @@ MUTANTS: dict[str, tuple[Any, str, str, str, Scenario]] = {
     ),
     "a waiter is woken before its wake-up lies there": (
         *(
-            Mailbox,
-            "put",
-            "self._items.append(item)\n    _ring(self._bell)",
-            "_ring(self._bell)\n    self._items.append(item)",
+            Inboxes,
+            "_deliver",
+            "    waiter.wakes.append(found[1])\n    if waiter is not reader:\n        self._ring(waiter)",
+            "    if waiter is not reader:\n        self._ring(waiter)\n    waiter.wakes.append(found[1])",
         ),
         turns,
     ),
+    "a reader that leaves rings no other": (
+        *(Inboxes, "_step_back", "self._ring(next(iter(self._waiting)))", "pass"),
+        turns,
+    ),
+    "a reader cannot be woken": (Inboxes, "_read_all", "waiter.polls = True", "pass", cancelling),
     "a child of fork keeps its parent's leases": (
         *(ThreadDriver, "after_fork", 'hold.lose("forked")', "pass"),
         forking,

@@ -20,6 +20,7 @@ import itertools
 import os
 import queue
 import random
+import select
 import selectors
 import socket
 import sys
@@ -90,6 +91,7 @@ class World:
         self.server.publish = self._publish
         self.server.numsub = lambda channel: len(self._inboxes.get(channel, ()))
         self._inboxes: dict[bytes, list[_Inbox]] = {}
+        self.sockets: list[_Socket] = []
         self.node = Node(self)
         self.threading = _threading_for(self)
         self.socket = _passing(socket, socketpair=lambda: _pair(self))
@@ -324,7 +326,7 @@ class World:
                         replace(module, each, getattr(self, each))
                 if hasattr(module, "random"):
                     replace(module, "random", self.random_module)
-                if name in ("holdfast._drivers.threads", "holdfast._drivers.watchdog"):
+                if name in (f"holdfast._drivers.{each}" for each in ("threads", "watchdog", "inboxes")):
                     replace(module, "socket", self.socket)
                 if hasattr(module, "new_poll"):
                     replace(module, "new_poll", lambda: _Poll(self))
@@ -547,6 +549,11 @@ class _Socket:
         self.items: list[Any] = []
         self.peer: _Socket | None = None
         self.closed = False
+        self.number = len(world.sockets)
+        world.sockets.append(self)
+
+    def fileno(self) -> int:
+        return -1 if self.closed else self.number
 
     def setblocking(self, _flag: bool) -> None:
         pass
@@ -605,17 +612,21 @@ class _Selector:
 
 
 class _Poll:
-    """What `new_poll()` gives. Nodes without pipelines have no descriptors: only time passes in it."""
+    """What `new_poll()` gives: for sockets of this world. Nodes without pipelines have no others."""
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._polled: list[_Socket] = []
 
     def register(self, fd: int, _events: int) -> None:
-        raise AssertionError(f"nothing here has a descriptor, but {fd} is polled")
+        self._polled.append(self._world.sockets[fd])
 
     def poll(self, wait_ms: float) -> list[tuple[int, int]]:
-        self._world.sleep(wait_ms / 1000)
-        return []
+        def ready() -> list[_Socket]:
+            return [each for each in self._polled if each.items or each.closed]
+
+        self._world.wait(lambda: bool(ready()), self._world.now_s + wait_ms / 1000, "a poll")
+        return [(each.number, select.POLLIN) for each in ready()]
 
 
 # ---------------------------------------------------------------------- the server

@@ -4,7 +4,7 @@ Laws: a protocol is always driven to its end; what is thrown into it is thrown a
 a loss is announced at its deadline even while every server hangs.
 
 Theory: `run` sends each effect's result into the coroutine. In the background, each started when first
-needed: the *watchdog* reads inboxes and keeps the times (it never waits for a server), the *renewers* (one for each
+needed: the *watchdog* keeps the times (it never waits for a server), the *renewers* (one for each
 node) renew in pipelines and may hang with their server, the *background* runs spawned protocols, in a lane per node.
 """
 
@@ -32,7 +32,6 @@ from holdfast._core.effects import (
     Now,
     Protocol,
     Random,
-    Reply,
     Sleep,
     Spawn,
     Unlisten,
@@ -43,10 +42,8 @@ from holdfast._core.fast_path import Contention, replay
 from holdfast._core.hearing import Ears
 from holdfast._core.keeping import Keeper
 from holdfast._core.record import LeaseRecord, LeaseState, Order, Schedule
-from holdfast._core.replies import wake_of
 from holdfast._core.report import Report
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import Lines, Turn
 from holdfast._core.waiting import Busy, Grant, granted, released, within
 from holdfast._drivers import closing
@@ -55,10 +52,10 @@ from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.ending import end as end_clients
 from holdfast._drivers.ending import run_out
 from holdfast._drivers.identity import here
+from holdfast._drivers.inboxes import Inboxes
 from holdfast._drivers.many import Dialler, ask_all
 from holdfast._drivers.observing import Reports, Troubles
 from holdfast._drivers.renewer import Renewals
-from holdfast._drivers.reopening import Reopening
 from holdfast._drivers.teller import Teller
 from holdfast._drivers.unconfirmed import Unconfirmed
 from holdfast._drivers.watchdog import Watchdog
@@ -70,7 +67,7 @@ from holdfast._transport.pack import PreparedRequest
 from holdfast._transport.pending import PendingReply
 from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node, Wire
-from holdfast._transport.waits import Bell, Flag, Mailbox
+from holdfast._transport.waits import Bell, Flag
 from holdfast.errors import ClientClosed, ConfigurationError, HoldfastError
 
 __all__ = ["Cancelled", "ThreadDriver"]
@@ -165,10 +162,7 @@ class ThreadDriver:
         self.lock = threading.RLock()
         self.schedule = Schedule(self.settings)
         self.ears = Ears(self, self._only is not None)
-        self._waiters: dict[str, Mailbox[Wake | None]] = {}
-        self._inbox_locks: dict[Node, Any] = {}
-        self._inbox_of: dict[Node, Wire] = {}
-        self._reopening: dict[Node, Reopening] = {}
+        self.inboxes = Inboxes(self, self._over)
         self._sessions: dict[str, Wire] = {}
         self._dropped: collections.deque[LeaseRecord] = collections.deque()
         self._to_give_back: collections.deque[LeaseRecord] = collections.deque()
@@ -377,7 +371,7 @@ class ThreadDriver:
                 break
             node, asking = elsewhere
             if not asking:
-                self._ask_all_waiters()  # their inbox is at the node that has owned the slot
+                self.inboxes.ask_all()  # their inbox is at the node that has owned the slot
             try:
                 return ask(node, asking)
             except RequestFailed as again:
@@ -387,8 +381,8 @@ class ThreadDriver:
 
     def _in_trouble(self, node: Node, failure: RequestFailed) -> None:
         self.topology.troubled(node, failure)
-        if self._fails_over and failure.kind in GONE and node in self._inbox_of:
-            self._watchdog.drop(node)  # it may be connected to what was the master
+        if self._fails_over and failure.kind in GONE:
+            self.inboxes.drop(node)  # it may be connected to what was the master
 
     def _abortable(self, act: Callable[[Callable[[Wire | None], None]], Any], cancel: Cancel) -> Any:
         in_use: list[Wire] = []
@@ -525,21 +519,17 @@ class ThreadDriver:
         self._background.add(spawn.protocol)
 
     def _unlisten(self, unlisten: Unlisten, cancel: Cancel | None) -> None:
-        self._waiters.pop(unlisten.token, None)
+        self.inboxes.unlisten(unlisten.token)
 
     def _listen(self, listen: Listen, cancel: Cancel | None) -> None:
-        self._waiters.setdefault(listen.token, Mailbox())
         if self.closed:
             raise self._final()
         node = self.topology.node_for(listen.key, listen.node)
-        if node not in self._inbox_of:
-            try:
-                self._open_inbox(node, listen.request_timeout_s)
-            except RequestFailed as failure:
-                self.topology.troubled(node, failure)
-                raise
-        else:
-            self._watchdog.check(node)
+        try:
+            self.inboxes.listen(listen.token, node, listen.request_timeout_s)
+        except RequestFailed as failure:
+            self.topology.troubled(node, failure)
+            raise
 
     def _await_turn(self, wait: AwaitTurn, cancel: Cancel | None) -> None:
         turn, bell = wait.turn, Bell()
@@ -558,88 +548,32 @@ class ThreadDriver:
             raise self._final()
 
     def _await_wake(self, wait: AwaitWake, cancel: Cancel | None) -> Wake | None:
-        wakes = self._waiters[wait.token]
+        inboxes = self.inboxes
         if self.queueing and (report := self.queueing.pop(wait.token, None)) is not None:
             report.queued()
         if cancel is None:
-            wake = None if self.closed else wakes.get(wait.timeout_s)
-            if self.closed:
-                raise self._final()
-            return wake
-
-        def interrupt() -> None:
-            wakes.put(None)
-
-        cancel._watch(interrupt)
-        try:
-            wake = None if cancel.is_set() else wakes.get(wait.timeout_s)
-        finally:
-            cancel._unwatch(interrupt)
-        if cancel.is_set():
-            raise Cancelled
+            wake = None if self.closed else inboxes.wait(wait.token, wait.timeout_s)
+        else:
+            interrupt = partial(inboxes.interrupt, wait.token)
+            cancel._watch(interrupt)
+            try:
+                wake = None if self.closed or cancel.is_set() else inboxes.wait(wait.token, wait.timeout_s)
+            finally:
+                cancel._unwatch(interrupt)
+            if cancel.is_set():
+                raise Cancelled
         if self.closed:
             raise self._final()
         return wake
 
-    # ------------------------------------------------------------------ inbox
-
     def listening(self, key: str) -> bool:
         """Whether the inbox at the key's node is open, so that a first request may queue."""
-        return bool(self._inbox_of) and self.topology.node_for(key, None) in self._inbox_of
-
-    def _open_inbox(self, node: Node, request_timeout_s: float) -> None:
-        until = clock() + request_timeout_s
-        lock = self._inbox_locks.setdefault(node, threading.RLock())
-        if not lock.acquire(timeout=request_timeout_s):  # the others wait for the one subscription
-            raise RequestFailed("silent", "no subscription in time", node.name, maybe_executed=False, transient=True)
-        try:
-            if node in self._inbox_of:
-                return
-            reopening = self._reopening.setdefault(node, Reopening(self.settings))
-            if reopening.pause_s:
-                self._over.wait_s(min(reopening.pause_s, until - clock()))
-            if self.closed:
-                raise RequestFailed("closed", "the client is closed", node.name, maybe_executed=False, transient=False)
-            wire = node.subscribe(self.channel, max(0.05, until - clock()))
-            reopening.opened(clock())
-            if self._inbox_of.setdefault(node, wire) is wire:
-                self._watchdog.watch(node, wire)
-            else:
-                wire.close()  # a signal handler has subscribed meanwhile
-        finally:
-            lock.release()
-
-    def inbox_broken(self, node: Node) -> None:
-        """Its waiters look for themselves, and open it again."""
-        wire = self._inbox_of.pop(node, None)
-        if wire is not None:
-            wire.close()
-            self._reopening[node].broke(clock())
-        if node.closed:  # it has left its Cluster
-            self._inbox_locks.pop(node, None)
-            self._reopening.pop(node, None)
-        self._ask_all_waiters()
-        if not self.closed:
-            self.ears.deaf(clock())
-
-    def _ask_all_waiters(self) -> None:
-        for wakes in snapshot(self._waiters.values()):
-            wakes.put(Wake(Wake.ASK))
-
-    def deliver(self, reply: Reply) -> None:
-        """What came in the inbox. Not waited for: its give-back is under way."""
-        wake = wake_of(reply, self.channel)
-        if wake is not None and wake[1].is_for_holder:
-            self.ears.told(*wake)
-            return
-        wakes = self._waiters.get(wake[0]) if wake is not None else None
-        if wake is not None and wakes is not None:
-            wakes.put(wake[1])
+        return self.inboxes.is_open(self.topology.node_for(key, None))
 
     def hears_at(self, key: str) -> Node | None:
         """The node at which an inbox is missing to hear of that key."""
         node = self.owner_of(key, None)
-        return None if node in self._inbox_of else node
+        return None if self.inboxes.is_open(node) else node
 
     def has_told(self, hold: LeaseRecord) -> bool:
         """Whether callbacks have returned."""
@@ -759,10 +693,6 @@ class ThreadDriver:
         """Run what no background thread will, in this one."""
         run_out(self, chores)
 
-    def inbox_at(self, node: Node) -> Wire | None:
-        """The inbox there, while it is open."""
-        return self._inbox_of.get(node)
-
     def owner_of(self, key: str | None, index: int | None) -> Node:
         """Whom it would be asked of now. Does not wait."""
         owner_of = getattr(self.topology, "owner_of", None)
@@ -803,8 +733,6 @@ class ThreadDriver:
             for hold in self.schedule:
                 self.schedule.remove(hold)
                 hold.lose("watchdog ended")
-        for node in tuple(self._inbox_of):
-            self.inbox_broken(node)
 
     # ------------------------------------------------------------------ ends
 
@@ -845,7 +773,7 @@ class ThreadDriver:
     def wake_all(self) -> None:
         """Who waits finds that it is closed."""
         self._over.set()
-        self._ask_all_waiters()
+        self.inboxes.ask_all()
         self.lines.wake_all()
 
     def lose_all(self, reason: str) -> list[LeaseRecord]:
@@ -865,7 +793,7 @@ class ThreadDriver:
 
     def busy(self) -> bool:
         """Whether a request is under way."""
-        inboxes = snapshot(self._inbox_of.values())
+        inboxes = self.inboxes.wires()
         return any(wire not in inboxes for node in self.topology.nodes() for wire in node.in_use())
 
     def cut_off(self) -> None:
@@ -899,17 +827,16 @@ class ThreadDriver:
             one.join(until)
         self._renewals.join(until)
         self._watchdog.disown()
-        for wire in (*self._inbox_of.values(), *self._sessions.values()):
+        self.inboxes.close()
+        for wire in self._sessions.values():
             wire.close()
-        self._inbox_of.clear()
         self._sessions.clear()
 
     def after_fork(self, client_id: str) -> None:
         """In the child: nothing is held, nothing runs, every descriptor is closed without a word on it."""
         for hold in self.schedule:
             hold.lose("forked")
-        for wire in self._inbox_of.values():
-            wire.forget()
+        self.inboxes.forget()
         self.releasing.forget()
         for node in self.topology.nodes():
             node.forget()

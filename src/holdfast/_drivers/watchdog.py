@@ -1,4 +1,4 @@
-"""The watchdog: the thread that reads inboxes and keeps the times of leases.
+"""The watchdog: the thread that keeps the times of leases, and hears what concerns them.
 
 Law: it never waits for a server, so that a loss is announced at its deadline even while every server hangs.
 
@@ -15,24 +15,20 @@ import typing
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast._core.effects import Protocol, Reply
+from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.hearing import Ears
 from holdfast._core.record import LeaseRecord, Schedule
+from holdfast._drivers.inboxes import Inboxes, Unattended
 from holdfast._drivers.many import GRACE_S
 from holdfast._drivers.unconfirmed import LOOK_S, Unconfirmed
 from holdfast._drivers.worker import Worker
 from holdfast._transport.clock import clock
 from holdfast._transport.inherited import ours
-from holdfast._transport.limits import INBOX_QUIET_S, INBOX_TIMEOUT_S
-from holdfast._transport.pack import pack_command
 from holdfast._transport.pending import PendingReply
-from holdfast._transport.threads import Node, Wire
 from holdfast.errors import CannotStartThread
 
 __all__ = ["Watchdog"]
-
-_PING = pack_command(("PING",))
 
 #: Where no thread could be started, it is tried again after this, s.
 _START_AGAIN_S = 0.1
@@ -53,19 +49,17 @@ class Watched(typing.Protocol):
     schedule: Schedule
     releasing: Unconfirmed
     ears: Ears
+    inboxes: Inboxes
 
     def sweep(self) -> None: ...
     def starved(self) -> bool: ...
     def renew(self, holds: Sequence[LeaseRecord]) -> None: ...
-    def inbox_at(self, node: Node) -> Wire | None: ...
-    def deliver(self, reply: Reply) -> None: ...
-    def inbox_broken(self, node: Node) -> None: ...
     def spawn(self, protocol: Protocol[None]) -> None: ...
     def watchdog_ended(self) -> None: ...
 
 
 class Watchdog(Worker):
-    """Reads inboxes, and keeps the times of the schedule."""
+    """Keeps the times of the schedule; reads what connections owe, and inboxes while no thread waits."""
 
     name = "holdfast-watchdog"
 
@@ -76,12 +70,8 @@ class Watchdog(Worker):
         self._sleeps_until = 0.0
         self._lingers = True
         self._linger_s = _LINGER_S
-        self._new: list[tuple[Node, Wire]] = []
         self._new_owed: list[PendingReply] = []
         self._owed: set[PendingReply] = set()
-        self._to_check: list[Node] = []
-        self._heard_at: dict[Node, float] = {}
-        self._pong_until: dict[Node, float] = {}
 
     def no_later_than(self, at: float) -> None:
         """Something is due at `at`."""
@@ -91,25 +81,6 @@ class Watchdog(Worker):
             # Leases that follow each other, and end before anything is due, need not wake it each.
             self._linger_s = min(max(at - clock(), _LINGER_MIN_S), _LINGER_S)
             self.poke()
-
-    def watch(self, node: Node, wire: Wire) -> None:
-        """Read this inbox from now on."""
-        self._new.append((node, wire))
-        if self.thread is None:
-            self.start()
-        self.poke()
-
-    def check(self, node: Node) -> None:
-        """The inbox of that node is relied on: ask for a sign of life when it has been quiet for long."""
-        if node not in self._pong_until and clock() - self._heard_at.get(node, float("inf")) > INBOX_QUIET_S:
-            self._to_check.append(node)
-            self.poke()
-
-    def drop(self, node: Node) -> None:
-        """End the inbox of that node; its waiters look for themselves."""
-        wire = self.driver.inbox_at(node)
-        if wire is not None:
-            wire.abort()  # reading it finds the end
 
     def adopt(self, asked: Sequence[PendingReply]) -> None:
         """Read what these connections owe, when it comes."""
@@ -170,10 +141,12 @@ class Watchdog(Worker):
 
     def _look(self, selector: selectors.BaseSelector, waker: tuple[socket.socket, socket.socket]) -> None:
         self._waker = waker  # news from before there was a waker is looked at in the first turn
+        unattended = Unattended(self.driver.inboxes)
         try:
             while not self._stopping:
-                self._round(selector, waker[0])
+                self._round(selector, waker[0], unattended)
         finally:
+            unattended.end(selector)
             selector.close()
             for end in waker:
                 end.close()
@@ -186,19 +159,15 @@ class Watchdog(Worker):
             due = driver.schedule.due(clock())
         if due:
             driver.renew(due)
+        driver.inboxes.glance()
         time.sleep(_BLIND_S)
 
-    def _round(self, selector: selectors.BaseSelector, waker: socket.socket) -> None:
+    def _round(self, selector: selectors.BaseSelector, waker: socket.socket, unattended: Unattended) -> None:
         driver = self.driver
         driver.sweep()
         starved = driver.starved()
-        while self._new:
-            node, wire = self._new.pop()
-            selector.register(wire.sock, selectors.EVENT_READ, (node, wire))
-            self._read(selector, node, wire)  # TLS may have read ahead
         self._adopt_new(selector)
-        while self._to_check:
-            self._ping(self._to_check.pop())
+        pause_s = unattended.prepare(selector)
         # The promise about when we look next is made before looking at the schedule, so that nothing falls between.
         self._sleeps_until = float("inf")
         with driver.lock:
@@ -213,32 +182,26 @@ class Watchdog(Worker):
             self._sleeps_until = clock() + wait_s
         if self._owed:
             wait_s = _OWED_LOOK_S if wait_s is None else min(wait_s, _OWED_LOOK_S)
-        if self._pong_until:
-            pong_s = max(0.0, min(self._pong_until.values()) - clock())
-            wait_s = pong_s if wait_s is None else min(wait_s, pong_s)
         if driver.releasing:
             wait_s = LOOK_S if wait_s is None else min(wait_s, LOOK_S)
             self._sleeps_until = min(self._sleeps_until, clock() + LOOK_S)
         if starved:
             wait_s = _START_AGAIN_S if wait_s is None else min(wait_s, _START_AGAIN_S)
+        if pause_s is not None:
+            wait_s = pause_s if wait_s is None else min(wait_s, pause_s)
         ready = selector.select(wait_s)
-        self._lingers = bool(ready)
+        self._lingers = bool(ready) or next_at is not None
         for key, _ in ready:
             if isinstance(key.data, PendingReply):
                 self._read_owed(selector, key.data)
-            elif key.data is None:
+            elif key.data is unattended:
+                unattended.look(selector)
+            else:
                 try:
                     waker.recv(4096)
                 except OSError:
                     pass
-            else:
-                self._read(selector, *key.data)
         self._sleeps_until = 0.0
-        if self._pong_until:
-            now = clock()
-            for node in [node for node, until in self._pong_until.items() if until <= now]:
-                del self._pong_until[node]
-                self.drop(node)  # half-open, or as good as that
         if self._owed:
             now = clock()
             for asked in [asked for asked in self._owed if asked.until <= now]:
@@ -293,26 +256,6 @@ class Watchdog(Worker):
             selector.unregister(asked.wire.sock if sock is None else sock)
         except (KeyError, ValueError):
             pass
-
-    def _ping(self, node: Node) -> None:
-        wire = self.driver.inbox_at(node)
-        if wire is not None and node not in self._pong_until:
-            self._pong_until[node] = clock() + INBOX_TIMEOUT_S
-            try:
-                wire.sock.send(_PING)
-            except (OSError, ValueError):
-                pass  # no sign of life will come
-
-    def _read(self, selector: selectors.BaseSelector, node: Node, wire: Wire) -> None:
-        self._heard_at[node] = clock()
-        self._pong_until.pop(node, None)
-        try:
-            for reply in wire.read_ready():
-                self.driver.deliver(reply)
-        except (OSError, ValueError):
-            selector.unregister(wire.sock)
-            self._heard_at.pop(node, None)
-            self.driver.inbox_broken(node)
 
 
 def _open_eyes() -> tuple[selectors.BaseSelector, tuple[socket.socket, socket.socket]]:
