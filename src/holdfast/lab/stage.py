@@ -34,6 +34,8 @@ LONG_MS = 30_000
 SHORT_MS = 1_000
 #: A condition that does not come true in this time never will, s.
 _CEILING_S = 60.0
+#: A lock that blocks without a word has been refused: after that silence, s, or after that many answers.
+_SILENCE_S, _POLLS = 0.7, 20
 #: What looks after all clients and servers looks that often; a stall of that length costs a renewal, s.
 _BEAT_S, _STALL_S = 0.05, 0.4
 
@@ -55,6 +57,8 @@ class Actor:
         self.alive = True
         self.stopped = False
         self._ends = False
+        #: When the last of its commands was answered.
+        self.answered_at_s = 0.0
         self.broken: str | None = None
         self._done: set[int] = set()
         self._channel: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
@@ -447,6 +451,7 @@ class Stage:
         actor = self.actors[request.client]
         if actor.phase == "warm-up":
             return
+        actor.answered_at_s = time.monotonic()
         self.stalled = self.stalled or (request.fate == "unanswered" and actor.is_unhindered(request.server))
         self.history.add(
             request.at_ns,
@@ -509,15 +514,19 @@ class Stage:
     async def settled(self, actor: Actor) -> bool:
         """Whether the asking actor is inside, once that can be told: it entered, or two more attempts came to nothing.
 
-        A lock that only blocks does not say "no": it is given 0.7 s after its commands were answered.
+        A lock that only blocks does not say "no": it is given 0.7 s after the last of its commands was answered, or,
+        if it polls, after it has been answered many times.
         """
         tries, answered, since = actor.tries, actor.answered, time.monotonic()
 
         def told() -> bool:
             if actor.ended_asking or actor.tries >= tries + 2:
                 return True
-            waited = time.monotonic() - since
-            return actor.tries == 0 and waited > 0.7 and (actor.answered > answered or waited > 5)
+            now = time.monotonic()
+            if actor.tries or now - since < _SILENCE_S:
+                return False
+            more = actor.answered - answered
+            return more >= _POLLS or (more > 0 and now - actor.answered_at_s > _SILENCE_S) or now - since > 5
 
         await self.until(told, f"{actor.name} to get in, or to be refused")
         return actor.entered
