@@ -22,7 +22,7 @@ MOST_LINES = {
     "lab": 5_900,
     "_transport": 3_800,
     "_async": 3_800,
-    "cli": 3_600,
+    "cli": 3_750,
     "_lua": 2_450,
     "_api": 2_050,
     TOP: 2_010,

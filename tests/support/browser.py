@@ -86,9 +86,17 @@ class Browser:
     def until(self, script: str, timeout_s: float = 60) -> None:
         """Wait until the expression is true."""
         deadline = time.monotonic() + timeout_s
-        while not self.evaluate(script):
+        while not self._is_true(script):
             assert time.monotonic() < deadline, f"in vain: {script}"
             time.sleep(0.05)
+
+    def _is_true(self, script: str) -> bool:
+        try:
+            return bool(self.evaluate(script))
+        except AssertionError as error:
+            if "execution context" not in str(error):
+                raise
+            return False  # the page is not there yet
 
     def press(self, key: str) -> None:
         codes = {"Enter": 13, "Escape": 27, "ArrowRight": 39, "ArrowDown": 40, "ArrowLeft": 37, "Tab": 9}

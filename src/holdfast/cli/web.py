@@ -6,7 +6,9 @@ import argparse
 import asyncio
 import contextlib
 import ipaddress
+import os
 import re
+import secrets
 import socket
 import sys
 from typing import Any
@@ -30,6 +32,9 @@ better forward the port (ssh -L 8765:127.0.0.1:8765 HOST) than listen on the net
 exit status: 64 usage  69 not available: the address, or the extra web; otherwise that of the signal that ended it"""
 
 _LISTEN = re.compile(r"(?:(?P<host>[^:\[\]]+)|\[(?P<ip6>[^\]]+)\]):(?P<port>\d{1,5})")
+#: The environment's token, which keeps it out of `ps`; and what is too short to be one.
+_TOKEN = "HOLDFAST_WEB_TOKEN"
+_TOKEN_LEAST = 16
 #: Looks at the locks, per second at most.
 _INTERVAL_LEAST_S = 0.1
 #: How long an open page may hold up the end, s.
@@ -52,11 +57,14 @@ def main(words: list[str]) -> int:
     parser.add_argument(
         "--interval", metavar="D", type=duration, default=0.4, help="how often to look (default: 400ms)"
     )
+    parser.add_argument("--allow-break", action="store_true", help="leases may be broken, by those who have the token")
+    parser.add_argument("--token", metavar="T", help="that token (default: HOLDFAST_WEB_TOKEN, or one that is printed)")
     add_server_options(parser, embedded=False)
     options = parser.parse_args(words)
     host, port = _address(options.listen)
     if options.interval < _INTERVAL_LEAST_S:
         raise UsageError(f"--interval is at least {_INTERVAL_LEAST_S:g}s", "web")
+    token = _token(options)
     try:
         import starlette
         import uvicorn  # noqa: F401
@@ -70,7 +78,7 @@ def main(words: list[str]) -> int:
         say(f"cannot listen on {options.listen}: {error.strerror or error}")
         return exits.UNAVAILABLE
     with listening:
-        asyncio.run(_serve(options, host, listening))
+        asyncio.run(_serve(options, host, listening, token))
     return exits.OK
 
 
@@ -79,6 +87,18 @@ def _address(text: str) -> tuple[str, int]:
     if found is None or int(found["port"]) > 65_535:
         raise UsageError(f"--listen {text!r} is not a valid HOST:PORT, as in 127.0.0.1:8765 or [::1]:8765", "web")
     return found["host"] or found["ip6"], int(found["port"])
+
+
+def _token(options: argparse.Namespace) -> str | None:
+    """Who has it may break leases; None: it is read-only."""
+    if not options.allow_break:
+        if options.token is not None:
+            raise UsageError("--token is for --allow-break", "web")
+        return None
+    token: str = options.token or os.environ.get(_TOKEN) or secrets.token_urlsafe(24)
+    if len(token) < _TOKEN_LEAST or not token.isascii() or not token.isprintable():
+        raise UsageError(f"--token has at least {_TOKEN_LEAST} printable ASCII characters", "web")
+    return token
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -105,7 +125,7 @@ def _is_loopback(host: str) -> bool:
     return False
 
 
-async def _serve(options: argparse.Namespace, host: str, listening: socket.socket) -> None:
+async def _serve(options: argparse.Namespace, host: str, listening: socket.socket, token: str | None) -> None:
     import uvicorn
 
     import holdfast.asyncio
@@ -122,7 +142,7 @@ async def _serve(options: argparse.Namespace, host: str, listening: socket.socke
     loop = asyncio.get_running_loop()
     async with holdfast.asyncio.connect(**client_options(options)) as client:
         poller = Poller(client, options.pattern, options.interval)
-        app = application(poller, _names(host, options.allow_host), stopping)
+        app = application(poller, _names(host, options.allow_host), stopping, token)
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -139,6 +159,8 @@ async def _serve(options: argparse.Namespace, host: str, listening: socket.socke
         if not _is_loopback(host):
             say(f"warning: {shown} can be reached from elsewhere: names and holders of locks are shown to anyone there")
         sys.stdout.write(f"http://{shown}:{bound[1]}/\n")
+        if token and options.token is None and _TOKEN not in os.environ:
+            sys.stdout.write(f"token: {token}\n")
         sys.stdout.flush()
         try:
             serving = asyncio.create_task(Server(config).serve(sockets=[listening]))

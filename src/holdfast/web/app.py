@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import json
+import secrets
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.web import view
 from holdfast.web.poller import Poller
 
 __all__ = ["application"]
@@ -36,6 +40,8 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+#: A request to break a lease has no more bytes.
+_ASKED_MAX = 8_192
 #: Streams at a time: each takes a connection and some memory.
 _STREAMS_MAX = 100
 
@@ -61,6 +67,21 @@ def application(poller: Poller, hosts: frozenset[str], stopping: asyncio.Event, 
     async def metrics(request: Request) -> Response:
         return PlainTextResponse(poller.metrics(), media_type="text/plain; version=0.0.4")
 
+    async def take_away(request: Request) -> Response:
+        refused = _refused(request, token)
+        if refused is not None:
+            return PlainTextResponse(*refused)
+        asked = _asked(await _body(request))
+        if asked is None:
+            return PlainTextResponse("this takes kind, name, token, confirm and reason, as JSON", 400)
+        try:
+            status, said = await poller.take_away(**asked)
+        except ConfigurationError as error:
+            status, said = 400, str(error)
+        except HoldfastError as error:
+            status, said = 502, str(error)
+        return JSONResponse({"said": said}, status)
+
     async def page(request: Request) -> Response:
         wanted = request.query_params.get("lang") or request.headers.get("accept-language", "")
         text = (_STATIC / "page.html").read_text(encoding="utf-8").replace("{LANG}", _language(wanted))
@@ -72,6 +93,7 @@ def application(poller: Poller, hosts: frozenset[str], stopping: asyncio.Event, 
         Route("/api/locks", table),
         Route("/api/locks/{name:path}", detail),
         Route("/metrics", metrics),
+        *([Route("/api/break", take_away, methods=["POST"])] if token else []),
         *(Route(f"/{path.name}", _file(path)) for path in sorted(_STATIC.iterdir()) if path.suffix in _TYPES),
     ]
     return _Guard(Starlette(routes=routes), hosts)
@@ -92,6 +114,39 @@ async def _events(poller: Poller, streams: asyncio.Semaphore, stopping: asyncio.
                 yield b"data: " + message.result() + b"\n\n"
         finally:
             stop.cancel()
+
+
+def _refused(request: Request, token: str | None) -> tuple[str, int] | None:
+    """Why not, and the status; None for a request of our own page, with the token."""
+    given = request.headers.get("x-holdfast-token", "")
+    if request.headers.get("origin") not in (f"http://{request.headers['host']}", f"https://{request.headers['host']}"):
+        return "only the page itself may ask for this", 403
+    if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        return "only the page itself may ask for this", 403
+    if token is None or not secrets.compare_digest(given.encode(), token.encode()):
+        return "this is not the token that holdfast web has printed", 401
+    return None
+
+
+async def _body(request: Request) -> bytes:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _ASKED_MAX:
+            return b""
+    return body
+
+
+def _asked(body: bytes) -> dict[str, str] | None:
+    """What is to be broken; None where that is not said in full."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    keys = ("kind", "name", "token", "confirm", "reason")
+    if not isinstance(found, dict) or not all(isinstance(found.get(key), str) for key in keys):
+        return None
+    return {key: found[key] for key in keys} if found["kind"] in view.KINDS and found["token"] else None
 
 
 def _file(path: Path) -> Callable[[Request], Any]:

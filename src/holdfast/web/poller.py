@@ -14,9 +14,10 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
-from holdfast import Listed
+from holdfast import Change, Listed
 from holdfast._api.changes import changes
 from holdfast.errors import HoldfastError
 from holdfast.web import view
@@ -105,6 +106,24 @@ class Poller:
                     {"id": which, "kind": kind, "name": name, "held": 0, "waiters": 0, "history": list(history)}
                 )
         return found
+
+    async def take_away(self, kind: str, name: str, token: str, confirm: str, reason: str) -> tuple[int, str]:
+        """Break the lease of that token, if `confirm` names its holder; a status of HTTP, and what to say."""
+        which = f"{'lock' if kind == 'rwlock' else kind}:{name}"
+        seen = self.seen.get(which)
+        holder = next((each for each in seen.holders if each.token == token), None) if seen is not None else None
+        if seen is None or holder is None:
+            return 409, "it is not held by that one any more"
+        if confirm.strip() != view.label(holder):
+            return 409, f"to confirm, name the holder: {view.label(holder)}"
+        broken = await self._client.break_(name, kind=seen.kind, holder=token, reason=reason)
+        self._wanted.set()
+        if not broken:
+            return 409, "it is not held by that one any more"
+        change = Change("released", seen.kind, name, datetime.now(UTC), holder, 0, seen.waiters, seen.fencing_token)
+        history = self._histories.setdefault(which, deque(maxlen=HISTORY_MAX))
+        history.append({**view.change_of(change), "what": "broken"})
+        return 200, "released on its behalf: it did not answer" if broken.forced else "its holder has let go"
 
     def table(self) -> dict[str, Any]:
         """All rows, and how it stands with the server."""

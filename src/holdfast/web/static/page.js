@@ -326,6 +326,7 @@ const about = locks => {
         one.since ? span(at - one.since) : "–", one.until === null ? T.noTtl : span(one.until - at), plain(one.token)])));
       if (lock.held > lock.holders.length) parts.push(make("p", { class: "soft" }, T.more(lock.held - lock.holders.length)));
     }
+    if (lock.held && document.documentElement.dataset.break === "yes") for (const one of lock.holders) parts.push(taking(lock, one));
     if (lock.fencing_token) parts.push(make("p", { class: "soft" }, `${T.fence}: ${lock.fencing_token}`));
     if (lock.held || lock.waiters) parts.push(make("h3", {}, `${T.queue} (${lock.waiters})`));
     if (lock.waiters) {
@@ -338,10 +339,38 @@ const about = locks => {
       clock(each.at), make("span", { class: "chip", "data-what": each.what }, T.does[each.what] ?? plain(each.what)),
       each.who === null ? "–" : plain(each.who), String(each.waiters)])));
   }
+  if (typing()) return;  // what is being filled in stays
   const place = $("detail").scrollTop;
   $("about").replaceChildren(...parts);
   for (const drawing of $("about").querySelectorAll("svg")) drawing.parentNode.scrollLeft = 1e6;  // the latest is at the right
   $("detail").scrollTop = place;
+};
+
+const typing = () => [...$("about").querySelectorAll("details")].some(form => form.open && form.contains(document.activeElement));
+let secret = "";
+const taking = (lock, one) => {
+  const field = (label, attributes) => {
+    const input = make("input", { type: "text", autocomplete: "off", spellcheck: "false", ...attributes });
+    return [make("label", {}, label + " ", input), input];
+  };
+  const [first, confirm] = field(T.confirm, { placeholder: who(one) });
+  const [second, reason] = field(T.reason, { maxlength: "150" });
+  const [third, token] = field(T.secret, { type: "password" });
+  const button = make("button", { type: "button", disabled: "" }, T.take2), said = make("p", { role: "status" });
+  token.value = secret;
+  confirm.addEventListener("input", () => { button.disabled = confirm.value.trim() !== who(one); });
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    secret = token.value;
+    try {
+      const answer = await fetch("api/break", { method: "POST", headers: { "Content-Type": "application/json", "X-Holdfast-Token": secret },
+        body: JSON.stringify({ kind: lock.kind, name: lock.name, token: one.token, confirm: one.who, reason: reason.value }) });
+      const text = await answer.text();
+      set(said, plain(answer.headers.get("content-type").includes("json") ? JSON.parse(text).said : text));
+      if (!answer.ok) button.disabled = false; else document.activeElement.blur();
+    } catch (error) { set(said, plain(error.message)); button.disabled = false; }
+  });
+  return make("details", { class: "take" }, make("summary", {}, `${T.take}: ${who(one)}`), make("p", {}, T.takeSay(who(one))), first, second, third, button, said);
 };
 
 // Who held it, from left to right: bars in turn full and empty, with names where they fit; above them the length of the queue.

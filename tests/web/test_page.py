@@ -1,0 +1,126 @@
+"""The page in a real browser: it follows the locks, by keyboard too, and stays small however many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+import holdfast as library
+from holdfast import embedded
+from tests.support.browser import Browser, Unusable, chromium
+
+ROWS = "[...document.querySelectorAll('#body [role=row]:not([hidden])')]"
+NAMES = f"{ROWS}.map(row => row.querySelector('.name').textContent)"
+
+
+@pytest.fixture
+def browse() -> Iterator[Callable[[str], Browser]]:
+    """`browse(address)`: a browser with that page."""
+    if chromium() is None:
+        pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
+    opened: list[Browser] = []
+
+    def start(address: str) -> Browser:
+        try:
+            opened.append(Browser(address))
+        except Unusable as error:
+            pytest.skip(str(error))
+        browser = opened[-1]
+        browser.until("document.getElementById('state')?.dataset.state === 'live'")
+        return browser
+
+    yield start
+    for browser in opened:
+        browser.close()
+
+
+def test_it_follows_a_lock(
+    browse: Callable[[str], Browser], serve: Callable[..., str], valkey_server: embedded.Server, unique_name: str
+) -> None:
+    name = f"{unique_name}<b>x</b>\u202e\"'&"
+    browser = browse(serve(f"{unique_name}*"))
+    browser.until("!document.getElementById('empty').hidden")
+    with library.connect(valkey_server.url) as client:
+        lease = client.lock(name).acquire()
+        browser.until(f"{ROWS}.length === 1")
+        assert browser.evaluate(NAMES) == [f"{unique_name}<b>x</b>\\u{{202e}}\"'&"]
+        assert browser.evaluate("document.querySelectorAll('#body b, #about b').length") == 0
+        # By keyboard: to the table, into the details, and out again.
+        browser.evaluate("document.getElementById('grid').focus()")
+        browser.press("Enter")
+        browser.until("document.getElementById('detail').open")
+        browser.until(f"document.getElementById('about').textContent.includes('{lease.token}')")
+        browser.until("document.querySelectorAll('#about svg rect, #about .chip').length >= 2")
+        assert "<b>x</b>" in browser.evaluate("document.getElementById('title').textContent")
+        browser.press("Escape")
+        browser.until("!document.getElementById('detail').open && document.activeElement.id === 'grid'")
+        lease.release()
+        browser.until(f"{ROWS}.length === 0")
+    assert browser.evaluate("document.querySelectorAll('script:not([src]), style, [style*=expression]').length") == 0
+
+
+def test_many_locks_take_few_rows(
+    browse: Callable[[str], Browser], serve: Callable[..., str], private_server: Callable[..., embedded.Server]
+) -> None:
+    server = private_server()
+    with redis.Redis.from_url(server.url) as raw, raw.pipeline(transaction=False) as pipe:
+        for number in range(5_000):
+            pipe.set(f"holdfast:{{n:{number:04}}}", f"{number:024x}:1:1", px=3_600_000)
+        pipe.zadd("holdfast:{n:2500}:queue", {f"{1:024x}:1:2": 1})
+        pipe.pexpire("holdfast:{n:2500}:queue", 3_600_000)
+        pipe.execute()
+        browser = browse(serve(url=server.url))
+        browser.until("document.getElementById('grid').getAttribute('aria-rowcount') === '5001'")
+        assert browser.evaluate(NAMES)[0] == "n:2500", "that with most waiters comes first"
+        assert browser.evaluate("document.querySelectorAll('#body [role=row]').length") < 60
+        browser.evaluate("document.getElementById('grid').focus()")
+        browser.evaluate(
+            "document.getElementById('grid').dispatchEvent(new KeyboardEvent('keydown', {key: 'End', bubbles: true}))"
+        )
+        browser.until(f"{NAMES}.includes('n:4999')")
+        active = "document.getElementById(document.getElementById('grid').getAttribute('aria-activedescendant'))"
+        assert browser.evaluate(f"{active}.querySelector('.name').textContent") == "n:4999"
+        assert browser.evaluate("document.querySelectorAll('#body [role=row]').length") < 60
+        # Only what fits.
+        browser.evaluate("document.getElementById('filter').value = 'n:012'")
+        browser.evaluate("document.getElementById('filter').dispatchEvent(new Event('input'))")
+        browser.until(f"{ROWS}.length === 10")
+        browser.evaluate("document.getElementById('waiting').click()")
+        browser.until("!document.getElementById('empty').hidden")
+
+
+def test_languages_schemes_and_phones(
+    browse: Callable[[str], Browser], serve: Callable[..., str], valkey_server: embedded.Server, unique_name: str
+) -> None:
+    address = serve(f"{unique_name}*")
+    with library.connect(valkey_server.url) as client, client.lock(unique_name):
+        browser = browse(address + "?lang=zh")
+        browser.until(f"{ROWS}.length === 1")
+        assert browser.evaluate("document.documentElement.lang") == "zh-CN"
+        assert browser.evaluate("document.querySelector('#head').textContent").startswith("类型名称持有者")
+        grounds = []
+        for scheme in ("light", "dark"):
+            browser.prefer(scheme)
+            grounds.append(browser.evaluate("getComputedStyle(document.body).backgroundColor"))
+        assert grounds[0] != grounds[1]
+        browser.resize(390, 800)
+        browser.until(f"{ROWS}[0].offsetHeight === 76")
+        assert browser.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        browser.evaluate(f"{ROWS}[0].click()")
+        browser.until("document.querySelectorAll('#about svg').length === 1")
+        assert browser.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_a_server_that_is_gone_is_said(
+    browse: Callable[[str], Browser], serve: Callable[..., str], private_server: Callable[..., embedded.Server]
+) -> None:
+    server = private_server()
+    browser = browse(serve(url=server.url))
+    server.close()
+    browser.until("!document.getElementById('trouble').hidden")
+    assert browser.evaluate("document.getElementById('state').dataset.state") == "bad"
+    private_server(port=server.port)
+    browser.until("document.getElementById('trouble').hidden")
+    browser.until("document.getElementById('state').dataset.state === 'live'")
