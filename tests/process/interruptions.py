@@ -291,9 +291,23 @@ def _unconfirmed(bench: Bench, name: str) -> None:
             pass
 
 
+def _stays(bench: Bench, name: str) -> None:
+    lock = bench.locks.lock(name, keep=0.2)
+    if not bench.locks._session.driver.listening(lock._keys.lock):
+        bench.locks._session.run(bench.locks._session.driver.keeper._listen(lock._keys.lock))
+    with lock:
+        pass
+    with lock:
+        pass
+    lease = lock.acquire()
+    bench.reached.append(lease)
+    lease.release()
+
+
 OPERATIONS: dict[str, Operation] = {
     "lock, releases not waited for": Operation(_unconfirmed),
     "lock, with": Operation(_with(_lock)),
+    "lock that stays with its client": Operation(_stays),
     "lock that is kept, with": Operation(_with(_kept)),
     "lock, acquire and release": Operation(_acquire(_lock)),
     "lock, acquire with a timeout": Operation(_acquire(_lock, timeout=5)),

@@ -100,7 +100,10 @@ def test_an_exception_at_some_bytecodes_leaves_nothing(operation: str, bench: Be
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "operation",
-    ["lock, with", "lock, releases not waited for", "lock handed over", "upgrade and downgrade", "condition, wait"],
+    [
+        *("lock, with", "lock, releases not waited for", "lock that stays with its client", "lock handed over"),
+        *("upgrade and downgrade", "condition, wait"),
+    ],
 )
 def test_an_exception_at_every_bytecode_leaves_nothing(operation: str, bench: Bench) -> None:
     _interrupt_everywhere(bench, operation, None)

@@ -258,6 +258,16 @@ def test_it_ends_with_half_of_its_ttl_though_it_is_used(client: Client) -> None:
     assert 14 <= now <= TTL_MS / 2000
 
 
+def test_it_trusts_no_more_than_its_own_ttl(client: Client) -> None:
+    """A renewal sets the end, where the server's clock seems to be wrong: it must not be less than what is trusted."""
+    hold = client.grant()
+    assert hold.hand_on(0.0) and hold.kept.take("a", 0.1)
+    grant = Grant(0, 0.1)
+    grant.kept = hold.kept
+    second = OneServer(KEYS, DEFAULT).hold("", grant, 5_000)
+    assert second.deadline <= 5.1
+
+
 def test_its_requests_are_those_of_a_lock(client: Client) -> None:
     hold = client.grant()
     sent: list[str] = []

@@ -117,7 +117,7 @@ class Keeping(Tenure):
         """Its holder releases it: it is kept. False: it has to be released at the server. Idempotent."""
         if self.holder is not hold:
             return True
-        self.deadline = max(self.deadline, hold.deadline)
+        self.deadline = hold.deadline
         self.renew_from = hold.renew_from
         until = min(now + self.keep_s, self.kept_at_most_until, self.deadline - self._least_s())
         if (
@@ -270,7 +270,9 @@ class KeptLease(TenureLease):
     def again(cls, kept: Keeping, ttl_ms: int, now: float) -> KeptLease:
         """Of what was taken."""
         kept.fence += 1
-        hold = cls(kept, None, kept.fence, ttl_ms, now, kept.deadline)
+        # What its renewals set is no less than it trusts, though it was granted for a longer ttl.
+        until = min(kept.deadline, deadline_of(now, ttl_ms))
+        hold = cls(kept, None, kept.fence, ttl_ms, now, until)
         if hold.short_s > ttl_ms / 2000:
             hold.go_on_from(kept)
         if kept.orders:
