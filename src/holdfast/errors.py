@@ -159,24 +159,25 @@ def _shown(value: object) -> str:
 class AcquireTimeout(HoldfastError, TimeoutError):
     """`acquire(timeout=...)` gave up: another client held it until the timeout ended. Nothing was acquired.
 
-    Fields: `kind` and `name` of what was waited for, `waited_s`, `holder` (the token of its holder, or None where that
-    is not known). Way out: a longer `timeout`; `lock.holder()` and `holdfast status` say who holds it.
+    Fields: `kind` and `name` of what was waited for, `waited_s`, `holder` (a `Holder`: who held it when last seen; None
+    where that is not known; without a wait only its token). Way out: a longer `timeout`; `holdfast status` says who
+    holds it now, `Client.ask` and `Client.break_` do something about it.
     """
 
     kind: str
     name: str
     waited_s: float
-    holder: str | None
+    holder: Any
 
     def __init__(
         self,
         name: str,
         waited_s: float,
-        holder: str | None = None,
+        holder: Any = None,
         because: str | None = None,
         kind: str = "lock",
     ) -> None:
-        by = f", held by {shown(holder, 128)}" if holder else ""
+        by = f", held by {holder.who}" if holder else ""
         why = f" ({because})" if because else ""
         super().__init__(
             f"{kind} {name!r} was not acquired within {waited_s:.3f} s{by}{why}",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ConfigurationError, LeaseLost
+from holdfast.errors import AcquireTimeout, ConfigurationError, LeaseLost
 from testbed.waiting import PATIENCE_S, eventually
 from tests.support.apis import Api
 
@@ -180,3 +180,35 @@ def test_an_extension_finds_out_who_broke_it(locks: Any, others: Any, raw: Any, 
     raw.delete(f"holdfast:{{{unique_name}}}")
     with pytest.raises(LeaseLost, match="broken by them"):
         lease.extend(5)
+
+
+def test_who_waited_in_vain_is_told_for_whom(locks: Any, others: Any, unique_name: str) -> None:
+    lease = locks.lock(unique_name, ttl=TTL_S).acquire()
+    with pytest.raises(AcquireTimeout) as caught:
+        others.lock(unique_name).acquire(timeout=0.05)
+    holder = caught.value.holder
+    assert holder is not None
+    assert (holder.token, holder.fencing_token, holder.pid) == (lease.token, lease.fencing_token, os.getpid())
+    assert f", pid {os.getpid()} (" in str(caught.value) and " since " in str(caught.value)
+    lease.release()
+
+
+def test_a_waiter_that_never_held_anything_says_who_it_is(locks: Any, api: Api, url: str, unique_name: str) -> None:
+    lease = locks.lock(unique_name, ttl=TTL_S).acquire()
+    newcomer = api.connect(url)
+    waiting = api.start(newcomer.lock(unique_name).acquire, PATIENCE_S)
+    eventually(lambda: locks.lock(unique_name).waiters() == 1)
+
+    def waiter() -> Any:
+        found = locks.list(unique_name)
+        listed = list(found) if api.name == "threads" else api.call(collected, found)  # type: ignore[attr-defined]
+        (one,) = listed
+        return one.queue[0].pid
+
+    eventually(lambda: waiter() == os.getpid())
+    lease.release()
+    waiting.result().release()
+
+
+async def collected(found: Any) -> list[Any]:
+    return [each async for each in found]

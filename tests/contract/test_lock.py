@@ -124,7 +124,7 @@ def test_timeout(locks: Any, others: Any, raw: Any, unique_name: str) -> None:
     with pytest.raises(holdfast.AcquireTimeout) as caught:
         others.lock(unique_name).acquire(timeout=1)  # also the limit of each request, to five servers of a quorum
     assert caught.value.name == unique_name
-    assert caught.value.holder == lease.token
+    assert caught.value.holder is not None and caught.value.holder.token == lease.token
     assert caught.value.waited_s >= 1
     assert isinstance(caught.value, TimeoutError)
     eventually(lambda: raw.zcard(f"{key(unique_name)}:queue") == 0, "the place in the queue is left")
@@ -485,7 +485,7 @@ def test_clients_of_the_wrong_kind(api: Api) -> None:
 
 def test_errors_survive_pickling() -> None:
     errors: list[holdfast.HoldfastError] = [
-        holdfast.AcquireTimeout("a", 1.5, "tok"),
+        holdfast.AcquireTimeout("a", 1.5, holdfast.Holder("tok", False, None, None, None)),
         holdfast.ConfigurationError("ttl", object(), "more"),
         holdfast.LeaseLost("a", "taken"),
         holdfast.ServerError("n", "OOM", "OOM no", "buy"),

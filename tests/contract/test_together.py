@@ -110,7 +110,11 @@ def test_some_are_taken(server: embedded.Server, look: Any, unique_name: str) ->
         assert {
             name for name, got in zip(names_of(unique_name), found, strict=True) if isinstance(got, Exception)
         } == taken
-        assert all(got.holder == "someone else" for got in found if isinstance(got, AcquireTimeout))
+        assert all(
+            got.holder is not None and got.holder.token == "someone else"
+            for got in found
+            if isinstance(got, AcquireTimeout)
+        )
         await asyncio.gather(*(got.release() for got in found if not isinstance(got, Exception)))
         assert set(held(look, unique_name)) == taken
 

@@ -274,7 +274,7 @@ def test_waiting_ends_with_the_release(quorum: Quorum, api: Api, unique_name: st
     lease = locks.lock(unique_name).acquire()
     with pytest.raises(holdfast.AcquireTimeout) as caught:
         others.lock(unique_name).acquire(timeout=0.3)
-    assert caught.value.holder == lease.token
+    assert caught.value.holder is not None and caught.value.holder.token == lease.token
     waiting = api.start(others.lock(unique_name).acquire, timeout=60)
     lease.release()
     waiting.result().release()

@@ -36,13 +36,18 @@ class Holder:
         """Whether its client keeps it between its uses (`keep`): it may be idle, and is let go when others ask."""
         return is_kept(self.token)
 
-    def __str__(self) -> str:
+    @property
+    def who(self) -> str:
+        """Where it runs, what it is called, and since when it holds; in one line."""
         # Any client may have written this.
         host, pid, program, token = (shown(each, 128) for each in (self.host, self.pid, self.program, self.token))
         who = f"{host}, pid {pid} ({program})" if self.host else f"token {token}"
         since = f" since {self.since:%Y-%m-%d %H:%M:%S} UTC" if self.since else ""
+        return f"{who}{since}"
+
+    def __str__(self) -> str:
         left = "without a time limit" if self.remaining_s is None else f"{self.remaining_s:.1f} s left"
-        return f"{who}{since}, {left}"
+        return f"{self.who}, {left}"
 
 
 @dataclass(frozen=True, slots=True)

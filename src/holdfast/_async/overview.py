@@ -7,19 +7,22 @@ from collections.abc import AsyncIterator
 
 from holdfast._api.changes import Change, changes
 from holdfast._api.client_info import client_id_of, client_key
+from holdfast._api.holder import Holder, holder_of
 from holdfast._api.overview import Listed, listed
 from holdfast._async.lifecycle import Session
 from holdfast._core.describe import look_up
 from holdfast._core.overview import KINDS, Entry, Walk, look_at
 
 # sync-add: from holdfast._transport.waits import Flag
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, HoldfastError
 
-__all__ = ["described", "list_locks", "watch_lock"]
+__all__ = ["described", "last_holder", "list_locks", "watch_lock"]
 
 #: How many holders and waiters of a lock are named: in a list, and of one that is watched.
 _NAMED_MAX = 16
 _WATCHED_MAX = 256
+#: A wait that was in vain takes no longer than this to say for whom, s each request.
+_LAST_PATIENCE_S = 0.25
 
 
 async def list_locks(session: Session, pattern: str) -> AsyncIterator[Listed]:
@@ -60,6 +63,26 @@ def _namespace(session: Session) -> str:
     if session.namespace is None:
         raise ConfigurationError("namespace", None, "a client with a namespace: without one, any key may be a lock")
     return session.namespace
+
+
+async def last_holder(session: Session, kind: str, name: str, token: str, waited: bool) -> Holder:
+    """Who held it when it was waited for in vain, as far as that is to be learned at once; unless `waited`, unasked."""
+    client_id = client_id_of(token)
+    remaining_ms, fence, told = -1, 0, session.told_by.get(client_id or "")
+    try:
+        if waited and session.quorum is None:
+            kind = kind if kind in KINDS else "lock"
+            settings = session.settings._replace(request_timeout_s=_LAST_PATIENCE_S)
+            for seen in await session.run(look_at(session.namespace, [(kind, name)], _NAMED_MAX, settings)):
+                held = dict(seen.holders)
+                if token in held:
+                    remaining_ms, fence = held[token], seen.fence if seen.kind in ("lock", "election") else 0
+        if waited and told is None and client_id is not None:
+            told = await session.run(look_up(client_key(session.namespace, client_id), _LAST_PATIENCE_S))
+            session.hear(client_id, told)
+    except HoldfastError:
+        pass  # what is known of it says enough
+    return holder_of(token, remaining_ms, fence, told)
 
 
 async def described(session: Session, seen: Entry) -> dict[str, bytes | None]:

@@ -26,11 +26,11 @@ async def introduce(key: str, describe: Callable[[], str], keep_ms: int) -> None
         pass
 
 
-async def look_up(key: str) -> bytes | None:
+async def look_up(key: str, patience_s: float = _PATIENCE_S) -> bytes | None:
     """A description; None when there is none, or it may not be read. Of what is longer than any, only the beginning."""
     for ask in (("GETRANGE", key, 0, _LONGEST - 1), ("GET", key)):
         try:
-            found: Reply = await Command(ask, _PATIENCE_S, key=key, fits=MAYBE)
+            found: Reply = await Command(ask, patience_s, key=key, fits=MAYBE)
         except RequestFailed as failure:
             if failure.kind != "NOPERM":
                 return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import threading
 import weakref
+from collections.abc import Callable
 from functools import partial
 from types import CodeType
 from typing import Any, Generic, TypeVar
@@ -108,6 +109,8 @@ class Acquirable(AcquirableBase, Generic[L]):
                 driver.queueing[token] = report
             if turn is None or turn.first:
                 start = self._ask if turn is None else partial(self._ask_as_owner, turn)
+                if session.introduce_at < 0.0 and timeout_s != 0:
+                    start = partial(_introduced, partial(session.introduce, clock()), start)
                 got = driver.acquire(asks[0] if asks else None, start, token, timeout_s, self._ttl_ms, cancel)
             else:
                 got = driver.run(self._wait_in_line(turn, timeout_s), cancel)
@@ -156,7 +159,12 @@ class Acquirable(AcquirableBase, Generic[L]):
                 driver.turning.discard(thread)
         assert isinstance(got, Busy)
         report.busy()
-        raise AcquireTimeout(self._name, got.waited_s, got.holder, kind=self._label)
+        holder = None
+        if got.holder:
+            from holdfast._sync.overview import last_holder  # not at the start: most programs never need it
+
+            holder = last_holder(session, self._kind, self._name, got.holder, bool(timeout_s))
+        raise AcquireTimeout(self._name, got.waited_s, holder, kind=self._label)
 
     def _begin_again(
         self,
@@ -204,6 +212,12 @@ class Acquirable(AcquirableBase, Generic[L]):
         if hold.report.detailed:
             hold.report.acquired(hold)
         return lease  # type: ignore[no-any-return]
+
+
+def _introduced(introduce: Callable[[], None], start: Callable[..., Protocol[R]], *how: Any) -> Protocol[R]:
+    """It was not granted at once: before it stands in a queue, others can find out who it is."""
+    introduce()
+    return start(*how)
 
 
 def release(session: Session, driver: ThreadDriver, hold: LeaseRecord, ask: PreparedRequest | None) -> bool:
