@@ -13,7 +13,7 @@ from holdfast._core.keeping import Keeping
 from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.mutex import LockTurn
 from holdfast._core.record import LeaseRecord
-from holdfast._core.tenure import BLOCK, MARK, Turn, as_owner, left, wait_in_line
+from holdfast._core.tenure import BLOCK, MARK, Tenure, Turn, as_owner, left, wait_in_line
 from holdfast._core.tokens import KEPT
 from holdfast._core.validity import DRIFT
 from holdfast._core.waiting import Busy, Grant, request_timeout_for
@@ -155,8 +155,8 @@ class Locks(Sessions[Lock]):
             listening = not sent and process.listening(None, keys.lock)
             return exclusive.acquire(token, ttl_ms, timeout_s, listening, turn)
 
-        def give_back(token: str) -> Protocol[None]:
-            return exclusive.give_back(token, ttl_ms)
+        def give_back(token: str, tenure: Tenure | None = None) -> Protocol[None]:
+            return exclusive.give_back(token, ttl_ms, tenure)
 
         def start(timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
             return as_owner(turn, partial(ask, sent=sent), give_back, timeout_s)

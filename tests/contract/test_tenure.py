@@ -87,3 +87,37 @@ def test_a_client_that_is_closed_ends_the_waiting(api: Api, url: str, raw: Any, 
 def test_what_is_no_tenure_is_refused(api: Api, url: str, value: object) -> None:
     with pytest.raises(holdfast.ConfigurationError, match="tenure"):
         api.connect(url, tenure=value)
+
+
+def test_a_client_counts_its_own_waiters(api: Api, url: str, unique_name: str) -> None:
+    """Each once: those in its line, and whoever is queued at the server. Of another client's line it sees the first."""
+    locks, others = api.connect(url), api.connect(url)
+    lease = locks.lock(unique_name).acquire()
+
+    def take(client: Any, ttl: float) -> None:
+        with client.lock(unique_name, ttl=ttl):
+            pass
+
+    waiting = [api.start(take, client, ttl) for client in (locks, others) for ttl in (30.0, 30.0, 30.0)]
+    waiting.append(api.start(take, locks, 20.0))  # with other options: in a line of its own
+    eventually(lambda: locks.lock(unique_name).waiters() == 5)
+    eventually(lambda: others.lock(unique_name).status().waiters == 4)
+    lease.release()
+    for each in waiting:
+        each.result(60)
+    assert locks.lock(unique_name).waiters() == 0
+
+
+def test_a_condition_lets_those_in_who_wait_in_the_same_client(api: Api, url: str, unique_name: str) -> None:
+    """They do not wait any longer for a lease that has ended without being handed on."""
+    locks = api.connect(url)
+    lock = locks.lock(unique_name)
+    condition = locks.condition(lock._target if api.name == "asyncio" else lock)
+    waiter = api.actor()
+    waiter.enter(lock)
+    behind = api.start(lambda: locks.lock(unique_name).acquire().release())
+    eventually(lambda: lock.waiters() == 1)
+    told = waiter.tell(condition, "wait", 0.5)
+    behind.result(20)  # the ttl is 30 s
+    assert told.result(60) is False
+    waiter.leave(lock)

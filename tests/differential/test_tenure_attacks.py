@@ -107,6 +107,40 @@ def test_the_next_token_follows_the_last_one_used(lock: Lock, used: int) -> None
     assert lock.acquire(B)[1] == first + used
 
 
+def test_what_is_given_back_unused_leaves_no_block_reserved(lock: Lock) -> None:
+    """Else a thousand of them a second would push the fencing token ahead of the clock."""
+    lock.client.set(lock.keys[1], AHEAD)
+    for used in range(1, 6):
+        granted, first = lock.acquire(A if used % 2 else B)
+        assert (granted, first) == (1, AHEAD + used), "one token each"
+        lock.release(A if used % 2 else B, "", "", tombstone_ms=1)
+        lock.client.delete(lock.keys[3])
+    assert lock.fence == AHEAD + 5
+    lock.acquire(C)
+    lock.release(A, "", "", tombstone_ms=1)
+    assert lock.fence == AHEAD + 5 + BLOCK, "of what another one holds nothing is given back"
+
+
+@pytest.mark.parametrize("stored", [b"", b"nonsense"])
+def test_what_is_no_fencing_token_stays_as_it_is(lock: Lock, stored: bytes) -> None:
+    lock.acquire(A)
+    lock.client.set(lock.keys[1], stored)
+    lock.release(A, "", "", tombstone_ms=1)
+    assert lock.client.get(lock.keys[1]) == stored and lock.holder is None
+
+
+def test_who_waits_on_a_condition_gives_back_its_block(lock: Lock) -> None:
+    lock.client.set(lock.keys[1], AHEAD)
+    _, first = lock.acquire(A)
+    untyped: Any = lock.client
+    keys = [*lock.keys, f"{lock.keys[0]}:cond:x"]
+    block = (first + BLOCK - 1, first + 2)
+    waits = (B, TTL_MS, "wait", 0, FENCE_MS, CLAIM_MS, "inbox:", A, 5_000, 0, *block)
+    untyped.eval(SCRIPTS["cond_wait"].text, len(keys), *keys, *waits)
+    assert lock.fence == first + 2 and lock.holder is None
+    untyped.delete(keys[-1])
+
+
 def test_a_late_release_changes_nothing(lock: Lock) -> None:
     _, first = lock.acquire(A)
     block = (first + BLOCK - 1, first + 1)

@@ -847,11 +847,11 @@ QUORUM: tuple[Mutant, ...] = tuple(
 LINES: tuple[Mutant, ...] = tuple(
     Mutant(what, file, old, new, IN_LINES)
     for what, file, old, new in (
-        ("a tenure does not end", TENURE, "now >= tenure.ends_at", "False"),
+        ("a tenure does not end", TENURE, "now < self.ends_at and", "True and"),
         ("a tenure is handed on beyond its block", TENURE, "tenure.fence >= tenure.last_fence", "False"),
-        ("a tenure is handed on without validity", TENURE, "hold.deadline - now >= least_s and", "True and"),
+        ("a tenure is handed on without validity", TENURE, " and hold.deadline - now >= self.least_s", ""),
         ("an extended lease is handed on", TENURE, "and not hold.extensions and", "and"),
-        ("a handed-on lease has its predecessor's token", TENURE, "line.tenure.fence += 1", "pass"),
+        ("a handed-on lease has its predecessor's token", TENURE, "        tenure.fence += 1\n", ""),
         ("a handed-on lease has a deadline of its own", "_core/exclusive.py", "else before.deadline", "else None"),
         (
             "a turn that leaves keeps the right",
@@ -899,7 +899,7 @@ LINES: tuple[Mutant, ...] = tuple(
             "            if type(got) is Grant:\n",
             "            if False:\n",
         ),
-        ("a pass does not release", ACQUIRE, "  redis.call('DEL', lock)\n  if redis", "  if redis"),
+        ("a pass does not release", ACQUIRE, "  redis.call('DEL', lock)\n  unblock", "  unblock"),
         ("a pass releases what others hold", ACQUIRE, "redis.call('GET', lock) == ARGV[8] and", "true and"),
         ("a block is one fencing token", FENCE, "FENCE_BLOCK = 1024", "FENCE_BLOCK = 1"),
         ("a repeat is told the end of its block", FENCE, "last and last + 1 - fences_of(token)", "last and last"),

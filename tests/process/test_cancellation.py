@@ -293,7 +293,7 @@ def test_a_loss_found_by_the_body_itself(valkey_server: embedded.Server, unique_
 
 def test_a_cancelled_waiter_gives_its_place_away(valkey_server: embedded.Server, unique_name: str) -> None:
     async def main() -> None:
-        async with served(valkey_server) as (locks, raw):
+        async with served(valkey_server, tenure=0) as (locks, raw):  # both wait at the server
             holder = await locks.lock(unique_name).acquire()
             lock = locks.lock(unique_name)
             first = asyncio.create_task(lock.acquire())

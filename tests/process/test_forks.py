@@ -188,7 +188,7 @@ def test_a_forked_child_has_nothing_of_what_an_event_loop_is_making(
 
     async def main() -> None:
         before.update(_descriptors())
-        async with holdfast.asyncio.connect(valkey_server.url) as locks:
+        async with holdfast.asyncio.connect(valkey_server.url, tenure=0) as locks:  # its own waiters take the inbox
             lock = locks.lock(unique("fork"))
             async with lock:
                 with pytest.raises(holdfast.AcquireTimeout):

@@ -38,7 +38,7 @@ def hold(turn: Turn, fence: int = 1, now: float = 0.0, ttl_ms: int = TTL_MS) -> 
     """The turn is granted the lock by the server."""
     turn.got_at = now
     assert turn.line is not None
-    turn.begin(turn.token, fence)
+    turn.begin(turn.token, fence, ttl_ms)
     turn.line.hold = LeaseRecord("lock", turn.token, fence, ttl_ms, now, _nothing, _nothing)
     return turn.line.hold
 

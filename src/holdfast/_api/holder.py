@@ -55,9 +55,9 @@ class LockStatus:
     """A lock as it was at one moment, seen in one request.
 
     `holder`: who holds it, by its token (`host`, `pid` and `program` take another request: `Lock.holder`); None when it
-    is free. `waiters`: how many are queued, including those whose process died since; 0 over a quorum, which has no
-    queue. `fencing_token`: of the last lease, be it held or not; 0 when there was none for a day. Over a quorum all of
-    it is what a majority of the servers says.
+    is free. `waiters`: how many wait, as `Lock.waiters` counts them; 0 over a quorum, which has no queue.
+    `fencing_token`: of the last lease, be it held or not; 0 when there was none for a day. Over a quorum all of it is
+    what a majority of the servers says.
     """
 
     name: str

@@ -32,15 +32,15 @@ _TOLD_MAX = 10_000
 class Shared:
     """What the objects of one lock with the same options have in common, so that making one costs little."""
 
-    __slots__ = ("asks", "exclusive", "keys", "line_key")
+    __slots__ = ("asks", "exclusive", "in_line", "keys")
 
     def __init__(self, keys: LockKeys, exclusive: Exclusive) -> None:
         self.keys = keys
         self.exclusive = exclusive
         #: The first requests of acquire and release, once they were made.
         self.asks: tuple[PreparedRequest, PreparedRequest] | tuple[()] | None = None
-        #: See `AcquirableBase`.
-        self.line_key: object = None
+        #: Whether acquires wait for each other inside of the client; in a line which goes by this object.
+        self.in_line = False
 
 
 class SessionBase:

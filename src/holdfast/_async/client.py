@@ -104,7 +104,7 @@ class Client:
         redis_client: Any,
         *,
         namespace: str | None = "holdfast",
-        tenure: Duration = 0.0,
+        tenure: Duration = 0.002,
         observer: Observer | None = None,
         _settings: Settings = DEFAULT,
         **options: Unpack[LeaseOptions],
@@ -112,10 +112,8 @@ class Client:
         """See the class."""
         checked = check_namespace(namespace)
         self._options = options_of(options)
-        tenure_ms = tenure_ms_of(tenure)
-        self._session = Session(
-            redis_client, checked, _settings._replace(tenure_ms=tenure_ms) if tenure_ms else _settings, observer
-        )
+        settings = _settings._replace(tenure_ms=tenure_ms_of(tenure))
+        self._session = Session(redis_client, checked, settings, observer)
 
     @classmethod
     @explains_options
@@ -582,7 +580,7 @@ def connect(
     url: str | None = None,
     *,
     namespace: str | None = "holdfast",
-    tenure: Duration = 0.0,
+    tenure: Duration = 0.002,
     observer: Observer | None = None,
     **options: Unpack[LeaseOptions],
 ) -> Client:

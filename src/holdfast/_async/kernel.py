@@ -103,7 +103,7 @@ class Acquirable(AcquirableBase, Generic[L]):
                     start = partial(_introduced, partial(session.introduce, driver, clock()), start)
                 got = await driver.acquire(asks[0] if asks else None, start, token, timeout_s, self._ttl_ms)
             else:
-                got = await driver.run(self._wait_in_line(turn, timeout_s))
+                got = await driver.wait_in_line(turn, self._wait_in_line, timeout_s, self._ttl_ms)
             if type(got) is Grant:
                 if driver.closed:
                     raise ClientClosed()  # and it is given back below

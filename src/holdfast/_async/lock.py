@@ -23,7 +23,8 @@ from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.record import RENEWAL, LeaseRecord
 from holdfast._core.replicas import Sync
 from holdfast._core.replies import LockSeen
-from holdfast._core.tenure import Turn
+from holdfast._core.snapshot import snapshot
+from holdfast._core.tenure import Tenure, Turn
 from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for, wait_for
 
 # sync-add: from holdfast._drivers.cancel import Cancel
@@ -167,7 +168,7 @@ class Lock(Leasable[Lease]):
         self._exclusive = shared.exclusive
         self._asks = shared.asks
         self._reentrant = reentrant
-        self._line_key = None if reentrant else shared.line_key
+        self._line_key = shared if shared.in_line and not reentrant else None
         if options.kept_ms and self._kind == "lock":
             if session.quorum is not None:
                 raise ConfigurationError(
@@ -196,16 +197,16 @@ class Lock(Leasable[Lease]):
             asks = PreparedRequest(calls[0], each[0]), PreparedRequest(calls[1], each[1])
             asks[1].confirm = self._options.confirm_release
         self._asks = self._shared.asks = asks
-        if asks and self._kind == "lock" and self._session.settings.tenure_ms:
-            self._shared.line_key = (self._owned_as[0], self._options)
-            self._line_key = None if self._reentrant else self._shared.line_key
+        if self._exclusive.hands_on and self._kind == "lock" and self._session.settings.tenure_ms:
+            self._shared.in_line = True
+            self._line_key = None if self._reentrant else self._shared
         return asks
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         return self._exclusive.hold(token, grant, self._ttl_ms)
 
-    def _give_back(self, token: str) -> Protocol[None]:
-        return self._exclusive.give_back(token, self._ttl_ms)
+    def _give_back(self, token: str, tenure: Tenure | None = None) -> Protocol[None]:
+        return self._exclusive.give_back(token, self._ttl_ms, tenure)
 
     def _record_of(self, token: str, fence: int, extensions: int) -> LeaseRecord:
         """What that token holds, be it acquired elsewhere, where it was extended that often. Not watched yet."""
@@ -263,11 +264,20 @@ class Lock(Leasable[Lease]):
         return (await self._inspect()).fence
 
     async def waiters(self) -> int:
-        """How many are queued for it, including those whose process died since."""
+        # sync-say: Tasks => Threads
+        """How many wait for it, including those whose process died since.
+
+        Tasks of one client wait behind each other there (see `tenure`): those of this client are counted, of any other
+        client only the first.
+        """
         return (await self._inspect()).waiters
 
     async def _inspect(self) -> LockSeen:
-        return await self._session.run(self._exclusive.inspect())
+        session = self._session
+        seen = await session.run(self._exclusive.inspect())
+        lines = snapshot(session.driver.lines.items())
+        here = sum(line.behind() for shared, line in lines if shared.keys.lock == self._keys.lock)
+        return seen._replace(waiters=seen.waiters + here)
 
     def __repr__(self) -> str:
         lease = self._session.lease_of(self._owned_as[0]) if self._owned_as else None

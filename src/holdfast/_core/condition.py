@@ -36,10 +36,11 @@ def condition_key(keys: LockKeys, name: str) -> str:
 class ConditionTurn(Acquisition):
     """The turn of a waiter to hold the lock again. `notified`: whether a notification brought it.
 
-    `stray_holder`: a request for the lease before may still be carried out, as in `Grant`.
+    `stray_holder`: a request for the lease before may still be carried out, as in `Grant`. `block`: of its tenure, if
+    it stood on one.
     """
 
-    __slots__ = ("cond", "holder", "keys", "leaving", "notified", "stray_holder")
+    __slots__ = ("block", "cond", "holder", "keys", "leaving", "notified", "stray_holder")
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class ConditionTurn(Acquisition):
         super().__init__(token, ttl_ms, keys.lock, settings, sync)
         self.keys = keys
         self.stray_holder = stray_holder
+        self.block: tuple[int, ...] = ()
         self.cond = cond
         self.holder = holder
         self.leaving = False
@@ -77,6 +79,7 @@ class ConditionTurn(Acquisition):
                 # Called by a holder that then died, it is not handed over: look within a ttl.
                 min(settings.signal_recheck_ms, ttl_ms),
                 settings.tombstone_ms if self.stray_holder else 0,
+                *self.block,
             ),
             request_timeout_s,
             sync=self.tail(),

@@ -20,7 +20,7 @@ from holdfast._core.redlock import Quorum
 from holdfast._core.replicas import Sync
 from holdfast._core.replies import LockSeen
 from holdfast._core.settings import Settings
-from holdfast._core.tenure import TenureLease, Turn, release_in_line
+from holdfast._core.tenure import MARK, Tenure, TenureLease, Turn, release_in_line
 from holdfast._core.waiting import Busy, Grant, request_timeout_for, wait_for
 
 __all__ = ["Exclusive", "OneServer", "OverQuorum"]
@@ -53,6 +53,11 @@ class Exclusive:
         """
         raise NotImplementedError
 
+    @property
+    def hands_on(self) -> bool:
+        """Whether those that wait in one client may do so there: see `tenure.py`."""
+        return False
+
     def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
         """The first requests of `acquire` (not listening) and of a release, with "" for the token.
 
@@ -69,8 +74,8 @@ class Exclusive:
         """What a lease stands on."""
         raise NotImplementedError
 
-    def give_back(self, token: str, ttl_ms: int) -> Protocol[None]:
-        """Undo what an interrupted acquisition may have done."""
+    def give_back(self, token: str, ttl_ms: int, tenure: Tenure | None = None) -> Protocol[None]:
+        """Undo what an interrupted acquisition may have done. `tenure`: which the token is of, if that is known."""
         raise NotImplementedError
 
     def inspect(self) -> Protocol[LockSeen]:
@@ -100,13 +105,17 @@ class OneServer(Exclusive):
         keys, settings, scripts = self.keys, self.settings, self.scripts
         try:
             asks = LockTurn(keys, token, ttl_ms, settings, self.sync, turn)
-            asks.renews = self.renews
+            asks.renews, asks.unused = self.renews, True
             return await wait_for(asks, timeout_s, listening=listening)
         except RequestFailed as failure:
             if self.sync is not None or not await plain.no_scripts(failure, keys, settings):
                 raise
             scripts.refuse(failure)
         return await plain.acquire(keys, token, ttl_ms, timeout_s, scripts, settings)
+
+    @property
+    def hands_on(self) -> bool:
+        return self.sync is None and not self.scripts.refused
 
     def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
         if self.sync is not None or self.scripts.refused:
@@ -153,44 +162,29 @@ class OneServer(Exclusive):
 
     def _hold_in_line(self, turn: Turn, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
         """What a lease stands on that the client may hand on."""
-        keys, line = self.keys, turn.line
+        line = turn.line
         assert line is not None
         if grant.kept is not None and line.tenure is None:
             line.tenure = self._begin_to_keep(token, grant, ttl_ms)
             line.tenure.ends_at = turn.got_at + self.settings.tenure_ms / 1000
-        tenure = turn.begin(token, grant.fence)
+        tenure = turn.begin(token, grant.fence, ttl_ms) if token[-1] == MARK else None
         # Where it was handed on, the lease before it has the deadline.
         before = line.hold if tenure is not None and tenure.token != token else None
         until = grant.until if before is None else before.deadline
+        hold: TenureLease
         if type(tenure) is Keeping:
-            line.hold = kept = KeptLease(tenure, turn, grant.fence, ttl_ms, grant.sent_at, until)
-            if before is not None:
-                kept.go_on_from(before)
-            return kept
-        holder = LockTurn(keys, token if tenure is None else tenure.token, ttl_ms, self.settings, tenure=tenure)
-        hold = TenureLease(
-            keys.name,
-            holder.token,
-            grant.fence,
-            ttl_ms,
-            grant.sent_at,
-            holder.renew,
-            partial(release_in_line, turn, holder),
-            until,
-        )
-        hold.turn = turn
-        hold.places = self.places
+            hold = KeptLease(tenure, turn, grant.fence, ttl_ms, grant.sent_at, until)
+        else:
+            hold = _LineRecord(self, turn, tenure, token, grant, ttl_ms, until)
         if before is not None:
             hold.go_on_from(before)
-        if hold.short_s:
-            holder.short_ms = int((hold.deadline - grant.sent_at) * 1000)
         line.hold = hold
         return hold
 
-    def give_back(self, token: str, ttl_ms: int) -> Protocol[None]:
+    def give_back(self, token: str, ttl_ms: int, tenure: Tenure | None = None) -> Protocol[None]:
         if self.scripts.refused:
             return plain.give_back(self.keys, token, ttl_ms, self.scripts, self.settings)
-        return LockTurn(self.keys, token, ttl_ms, self.settings).give_back()
+        return LockTurn(self.keys, token, ttl_ms, self.settings, tenure=tenure).give_back()
 
     def inspect(self) -> Protocol[LockSeen]:
         if self.scripts.refused:
@@ -225,6 +219,42 @@ class _LockRecord(LeaseRecord):
         turn = LockTurn(exclusive.keys, self.token, self.ttl_ms, exclusive.settings, exclusive.sync)
         turn.ttl_ms = self.most_ms  # how long a give-back may have to be tried
         self.extension, self.release = turn.renew, turn.release
+        return getattr(self, name)
+
+
+class _LineRecord(TenureLease):
+    """The same, of what the client may hand on: it stands on a tenure, or may begin one."""
+
+    __slots__ = ("_exclusive", "tenure")
+
+    def __init__(
+        self,
+        exclusive: OneServer,
+        turn: Turn,
+        tenure: Tenure | None,
+        token: str,
+        grant: Grant,
+        ttl_ms: int,
+        until: float | None,
+    ) -> None:
+        self._exclusive = exclusive
+        self.turn = turn
+        self.tenure = tenure
+        name = exclusive.keys.name
+        if tenure is not None:
+            token = tenure.token
+        super().__init__(name, token, grant.fence, ttl_ms, grant.sent_at, None, None, until)
+        self.places = exclusive.places
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("extension", "release"):
+            raise AttributeError(name)
+        exclusive = self._exclusive
+        turn = LockTurn(exclusive.keys, self.token, self.ttl_ms, exclusive.settings, tenure=self.tenure)
+        turn.ttl_ms = self.most_ms  # how long a give-back may have to be tried
+        if self.short_s:
+            turn.short_ms = int((self.deadline - self.held_since) * 1000)
+        self.extension, self.release = turn.renew, partial(release_in_line, self.turn, turn)
         return getattr(self, name)
 
 
@@ -265,7 +295,7 @@ class OverQuorum(Exclusive):
         )
         return hold
 
-    def give_back(self, token: str, ttl_ms: int) -> Protocol[None]:
+    def give_back(self, token: str, ttl_ms: int, tenure: Tenure | None = None) -> Protocol[None]:
         return redlock.give_back(self.quorum, self.keys, token, ttl_ms)
 
     def inspect(self) -> Protocol[LockSeen]:

@@ -92,6 +92,7 @@ class Keeping(Tenure):
         self.name = acquisition.name
         self.ttl_ms = acquisition.ttl_ms
         self.claim_ms = acquisition.claim_ms
+        self.least_s = self.claim_ms / 2000
         self.places = acquisition.places()
         self.keep_s = keep_s
         self.kept_at_most_until = granted_at + self.ttl_ms / 2000
@@ -278,6 +279,10 @@ class KeptLease(TenureLease):
         if kept.orders:
             hold.extensions, hold.least_ms, hold.is_cut = kept.orders, 0, kept.is_cut
         return hold
+
+    @property
+    def tenure(self) -> Tenure:
+        return self.kept
 
     def renew(self, ttl_ms: int) -> Protocol[int]:
         if self.is_cut:

@@ -19,7 +19,7 @@ from holdfast._core.record import RENEWAL, Order
 from holdfast._core.replicas import Sync, SyncTail
 from holdfast._core.replies import LockSeen, seen_of
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.tenure import Tenure, Turn
+from holdfast._core.tenure import MARK, Tenure, Turn
 from holdfast._core.waiting import Acquisition, once_more
 
 __all__ = ["EACH_MAX", "Each", "LockTurn", "acquire_each", "inspect", "release_each", "renewal", "renewal_of_one_key"]
@@ -78,7 +78,7 @@ def release_each(keys: LockKeys) -> Each:
 class LockTurn(Acquisition):
     """The turn to hold the lock."""
 
-    __slots__ = ("keys", "tenure", "turn")
+    __slots__ = ("keys", "tenure", "turn", "unused")
 
     def __init__(
         self,
@@ -92,6 +92,8 @@ class LockTurn(Acquisition):
     ) -> None:
         super().__init__(token, ttl_ms, keys.lock, settings, sync)
         self.keys = keys
+        #: No lease has come of it.
+        self.unused = False
         #: As which it asks, and by which it holds, where acquires wait inside of the client.
         self.turn = turn
         self.tenure = tenure
@@ -142,7 +144,9 @@ class LockTurn(Acquisition):
 
     def undo(self, tombstone_ms: int, request_timeout_s: float) -> Call:
         keys, settings = self.keys, self.settings
-        block = () if self.tenure is None else self.tenure.block
+        block: tuple[str | int, ...] = () if self.tenure is None else self.tenure.block
+        if self.unused and self.token[-1] == MARK:
+            block = ("", "")  # it was granted, and that came to nothing
         return Call(
             "release",
             keys.all,

@@ -132,6 +132,7 @@ class LeaseRecord:
 
     #: Of a lease that its client may hand on: see `tenure.py`.
     turn: Any = None
+    tenure: Any = None
 
     def __init__(
         self,

@@ -38,6 +38,7 @@ from holdfast._core.waiting import Acquisition, Busy, Grant
 __all__ = [
     "BLOCK",
     "MARK",
+    "SOON_MS",
     "Line",
     "Lines",
     "Tenure",
@@ -54,28 +55,36 @@ __all__ = [
 MARK = "+"
 BLOCK = 1_024
 
+#: Most turns come sooner than that. Drivers wait this long, at the least cost, before they start a protocol, ms.
+SOON_MS = 100
+
 #: Starts the protocol that asks the server, with the time left for it.
 Ask: TypeAlias = "Callable[[float | None], Protocol[Grant | Busy]]"
-#: Undoes whatever that token may hold at the server.
-GiveBack: TypeAlias = "Callable[[str], Protocol[None]]"
+#: Undoes whatever that token may hold at the server; behind it the tenure that it is of, if that is known.
+GiveBack: TypeAlias = "Callable[..., Protocol[None]]"
 
 
 class Tenure:
     """What the server has granted to a client, for one local holder after the other.
 
-    `fence`: the last one used, of a block that ends with `last_fence` (0: there is no block). `ends_at`: no handing on
-    after that.
+    `fence`: the last one used, of a block that ends with `last_fence` (0: there is no block). No handing on after
+    `ends_at`, nor with less validity than `least_s`.
     """
 
-    __slots__ = ("ends_at", "fence", "last_fence", "over", "token")
+    __slots__ = ("ends_at", "fence", "last_fence", "least_s", "over", "token")
 
-    def __init__(self, token: str, fence: int, ends_at: float) -> None:
+    def __init__(self, token: str, fence: int, ends_at: float, least_s: float = 0.0) -> None:
         self.token = token
         self.fence = fence
         self.last_fence = fence + BLOCK - 1 if token.endswith(MARK) else 0
         self.ends_at = ends_at
+        self.least_s = least_s
         #: It is to be passed on to the server's queue.
         self.over = False
+
+    def is_time(self, now: float, hold: LeaseRecord) -> bool:
+        """Whether it is not too late to go on after that lease."""
+        return now < self.ends_at and hold.deadline - now >= self.least_s
 
     @property
     def block(self) -> tuple[int, ...]:
@@ -83,7 +92,7 @@ class Tenure:
         return (self.last_fence, self.fence) if self.last_fence else ()
 
 
-class Lines(dict[object, "Line"]):
+class Lines(dict[Any, "Line"]):
     """The lines of a client, by lock and options. `guard` keeps other threads out; reentrant."""
 
     def __init__(self, settings: Settings, guard: AbstractContextManager[Any]) -> None:
@@ -100,38 +109,55 @@ class Lines(dict[object, "Line"]):
 class Line:
     """The acquires of one lock in one client."""
 
-    __slots__ = ("dead", "failed", "hold", "key", "lines", "owner", "tenure", "waiters")
+    #: Turns that wait for the right, in order, and some that have left. Only the owner takes any out.
+    waiters: deque[Turn] | tuple[()] = ()
+    #: The owner's lease, or the one before it; and what the owner may take, or has to pass on.
+    hold: LeaseRecord | None = None
+    tenure: Tenure | None = None
+    #: It has ended; since the server is in trouble, which each turn has to see for itself.
+    dead = failed = False
 
+    # Without slots: most lines never get more than this.
     def __init__(self, lines: Lines, key: object, owner: Turn) -> None:
         self.lines = lines
         self.key = key
         #: The turn that has the right.
         self.owner = owner
-        #: Turns that wait for it, in order, and some that have left. Only the owner takes any out.
-        self.waiters: deque[Turn] = deque()
-        #: The owner's lease, or the one before it; and what the owner may take, or has to pass on.
-        self.hold: LeaseRecord | None = None
-        self.tenure: Tenure | None = None
-        #: It has ended; since the server is in trouble, which each turn has to see for itself.
-        self.dead = self.failed = False
+
+    def append(self, turn: Turn) -> None:
+        """Let it wait here."""
+        waiters = self.waiters
+        if type(waiters) is not deque:
+            with self.lines.guard:
+                waiters = self.waiters
+                if type(waiters) is not deque:
+                    waiters = self.waiters = deque()
+        waiters.append(turn)
 
     def successor(self) -> Turn | None:
         """The first that waits."""
         waiters = self.waiters
-        while waiters:
-            first = waiters[0]
-            if first is not self.owner and not first.over:
-                return first
-            waiters.popleft()
+        if type(waiters) is deque:
+            while waiters:
+                first: Turn = waiters[0]
+                if first is not self.owner and not first.over:
+                    return first
+                waiters.popleft()
         return None
+
+    def behind(self) -> int:
+        """How many wait for the right."""
+        return sum(turn is not self.owner and not turn.over for turn in snapshot(self.waiters))
 
     def die(self) -> None:
         """No turn gets anything from it any more. Idempotent."""
         self.dead = True
-        if self.lines.get(self.key) is self:
-            self.lines.pop(self.key, None)
+        lines, key = self.lines, self.key
+        if lines.get(key) is self:
+            lines.pop(key, None)
         self.hold = None  # which knows its turn, and that this line
-        self.wake_all()
+        if self.waiters:
+            self.wake_all()
 
     def wake_all(self) -> None:
         """Let all that wait look."""
@@ -155,32 +181,29 @@ class Line:
         Not where it was extended: a late extension that shortens may be under way, of which the next holder would not
         know.
         """
-        hold, tenure, settings = self.hold, self.tenure, self.lines.settings
-        if hold is None or tenure is None or tenure.over or now >= tenure.ends_at or tenure.fence >= tenure.last_fence:
+        hold, tenure = self.hold, self.tenure
+        if hold is None or tenure is None or tenure.over or tenure.fence >= tenure.last_fence:
             return False
-        least_s = min(settings.claim_ms, hold.ttl_ms) / 2000
-        return hold.deadline - now >= least_s and not hold.extensions and not hold.overlong
+        return tenure.is_time(now, hold) and not hold.extensions and not hold.overlong
 
 
 class Turn:
     """One local acquire. `token`: its own, for when it asks the server."""
 
-    __slots__ = ("alone", "arrived_at", "bell", "first", "got_at", "line", "over", "token")
+    line: Line | None = None
+    #: It began the line.
+    first = False
+    #: It has left, and takes nothing any more.
+    over = False
+    #: When it was granted.
+    got_at = 0.0
+    #: Wakes it where it waits; set by the driver.
+    bell: Callable[[], None] | None = None
 
+    # Without slots, as a line.
     def __init__(self, token: str, arrived_at: float) -> None:
         self.token = token
         self.arrived_at = arrived_at
-        self.line: Line | None = None
-        #: It began the line.
-        self.first = False
-        #: It has left, and takes nothing any more.
-        self.over = False
-        #: It asks the server without the line.
-        self.alone = False
-        #: When it was granted.
-        self.got_at = arrived_at
-        #: Wakes it where it waits; set by the driver.
-        self.bell: Callable[[], None] | None = None
 
     def join(self, lines: Lines, key: object) -> None:
         """Take a place in the line of that lock, or begin it."""
@@ -195,7 +218,7 @@ class Turn:
             self.line = line
             if not self.token.endswith(MARK):
                 self.token += MARK
-            line.waiters.append(self)
+            line.append(self)
             if not line.dead:
                 return
             if lines.get(key) is line:
@@ -206,6 +229,25 @@ class Turn:
         bell = self.bell
         if bell is not None:
             bell()
+
+    def has_the_right(self) -> bool:
+        """Whether it is the owner of a line that goes on."""
+        line = self.line
+        return line is not None and line.owner is self and not line.dead
+
+    def take(self, now: float) -> Grant | None:
+        """What was handed on to it, the owner; None: it has to ask the server."""
+        line = self.line
+        assert line is not None
+        hold, tenure = line.hold, line.tenure
+        if hold is None or tenure is None or tenure.over:
+            return None
+        self.got_at = now
+        if not tenure.is_time(now, hold):
+            tenure.over = True
+            return None
+        tenure.fence += 1
+        return Grant(tenure.fence, now)
 
     def is_called(self) -> bool:
         """Whether there is something to wake up for."""
@@ -229,12 +271,14 @@ class Turn:
         if line is not None and line.owner is self:
             line.tenure = None
 
-    def begin(self, token: str, fence: int) -> Tenure | None:
+    def begin(self, token: str, fence: int, ttl_ms: int) -> Tenure | None:
         """It is granted: the tenure with a block of fencing tokens that its lease stands on."""
         line = self.line
         assert line is not None
         if line.tenure is None and token.endswith(MARK):
-            line.tenure = Tenure(token, fence, self.got_at + line.lines.settings.tenure_ms / 1000)
+            settings = line.lines.settings
+            ends_at = self.got_at + settings.tenure_ms / 1000
+            line.tenure = Tenure(token, fence, ends_at, min(settings.claim_ms, ttl_ms) / 2000)
         return line.tenure
 
     def hand_on(self, now: float) -> bool:
@@ -304,14 +348,14 @@ class TenureLease(LeaseRecord):
 
 async def wait_in_line(turn: Turn, ask: Ask, give_back: GiveBack, timeout_s: float | None, ttl_ms: int) -> Grant | Busy:
     """Wait for the turn, `timeout_s` at most; then take what was handed on, or ask the server."""
-    now = turn.arrived_at
-    give_up_at = None if timeout_s is None else now + timeout_s
-    alone_at = now + ttl_ms / 1000
+    give_up_at = None if timeout_s is None else turn.arrived_at + timeout_s
+    alone_at = turn.arrived_at + ttl_ms / 1000
     try:
+        now = await Now()
         while True:
             line = turn.line
             assert line is not None
-            if line.owner is turn and not line.dead:
+            if turn.has_the_right():
                 break
             if line.dead and not line.failed:
                 turn.join(line.lines, line.key)
@@ -324,7 +368,6 @@ async def wait_in_line(turn: Turn, ask: Ask, give_back: GiveBack, timeout_s: flo
                 return Busy(hold.token, now - turn.arrived_at)
             if is_over or line.dead or now >= alone_at:
                 # The server knows better: who holds it, or what the trouble is.
-                turn.alone = True
                 await left(turn, give_back)
                 return await ask(None if give_up_at is None else max(0.0, give_up_at - now))
             until = alone_at if give_up_at is None else min(alone_at, give_up_at)
@@ -333,12 +376,10 @@ async def wait_in_line(turn: Turn, ask: Ask, give_back: GiveBack, timeout_s: flo
                 until = min(until, hold.deadline)
             await AwaitTurn(turn, until - now)
             now = await Now()
-        if line.tenure is not None and not line.tenure.over:
-            turn.got_at = now = await Now()
-            if line.lasts(now):
-                line.tenure.fence += 1
-                return Grant(line.tenure.fence, now)
-            line.tenure.over = True
+        now = await Now()
+        grant = turn.take(now)
+        if grant is not None:
+            return grant
     except BaseException:
         await left(turn, give_back)
         raise
@@ -371,7 +412,7 @@ async def left(turn: Turn, give_back: GiveBack) -> None:
     """See to it that a turn leaves nothing behind."""
     tenure = turn.leave()
     if tenure is not None:
-        await Spawn(give_back(tenure.token))
+        await Spawn(give_back(tenure.token, tenure))
 
 
 async def release_in_line(turn: Turn, holder: Acquisition) -> bool:

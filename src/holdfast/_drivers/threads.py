@@ -44,7 +44,7 @@ from holdfast._core.keeping import Keeper
 from holdfast._core.record import LeaseRecord, LeaseState, Order, Schedule
 from holdfast._core.report import Report
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.tenure import Lines, Turn
+from holdfast._core.tenure import SOON_MS, Lines, Turn
 from holdfast._core.waiting import Busy, Grant, granted, released, within
 from holdfast._drivers import closing
 from holdfast._drivers.background import Background
@@ -303,15 +303,28 @@ class ThreadDriver:
         contention.saw(first.key)
         return self._resume(first, start(token, timeout_s, True), asked_at, reply, None)
 
-    def turn(self, token: str, thread: int) -> Turn | None:
-        """A place in the line of a lock; None for a signal handler of a thread that has one or looks for one.
-
-        It would wait for what it has interrupted.
-        """
-        if thread in self.turning:
-            return None
-        self.turning.add(thread)
-        return Turn(token, clock())
+    def wait_in_line(
+        self,
+        turn: Turn,
+        start: Callable[[Turn, float | None], Protocol[Grant | Busy]],
+        timeout_s: float | None,
+        ttl_ms: int,
+        cancel: Cancel | None = None,
+    ) -> Grant | Busy:
+        """Wait for that turn: it is handed on soon, or `start(turn, timeout_s)` makes the protocol for all the rest."""
+        if self.queueing and (report := self.queueing.pop(turn.token, None)) is not None:
+            report.queued()
+        if cancel is None and ttl_ms > SOON_MS and (timeout_s is None or timeout_s * 1000 > SOON_MS):
+            bell = Bell()
+            turn.bell = bell.ring
+            try:
+                bell.wait(lambda: turn.is_called() or self.closed, SOON_MS / 1000)
+            finally:
+                turn.bell = None
+            grant = turn.take(clock()) if turn.has_the_right() and not self.closed else None
+            if grant is not None:
+                return grant
+        return self.run(start(turn, timeout_s), cancel)
 
     def release(self, hold: LeaseRecord, first: PreparedRequest | None) -> bool:
         """Release what is held; False when it was not held any more. `first` as in `acquire`."""

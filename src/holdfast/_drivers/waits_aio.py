@@ -17,6 +17,7 @@ from holdfast._core.hearing import Ears
 from holdfast._core.replies import wake_of
 from holdfast._core.report import Report
 from holdfast._core.settings import Settings
+from holdfast._core.tenure import SOON_MS, Turn
 from holdfast._drivers.background_aio import Background, retrieve
 from holdfast._drivers.reopening import Reopening
 from holdfast._transport.aio import Hearing, Node
@@ -64,6 +65,9 @@ class Waits:
         self._channel = channel
         self._settings = settings
         self._waiters: dict[str, _Waiter] = {}
+        #: Turns that are expected soon, since when; and whether a timer looks after them.
+        self._resting: dict[asyncio.Future[Wake | None], float] = {}
+        self._rests_end = False
         self._sleepers: set[asyncio.Future[Wake | None]] = set()
         self._reopening: weakref.WeakKeyDictionary[Node, Reopening] = weakref.WeakKeyDictionary()
 
@@ -195,6 +199,33 @@ class Waits:
             waiter.future = None
         self._raise_if_closed()
         return wake
+
+    async def rest(self, turn: Turn) -> None:
+        """Wait for a turn that is likely to come soon; without a timer of its own."""
+        if turn.is_called() or self._driver.closed:
+            return
+        future: asyncio.Future[Wake | None] = self._driver.loop.create_future()
+        turn.bell = partial(self._ring, future)
+        self._resting[future] = clock()
+        if not self._rests_end:
+            self._rests_end = True
+            self._driver.loop.call_later(SOON_MS / 1000, self._end_rests)
+        try:
+            await future
+        finally:
+            turn.bell = None
+            self._resting.pop(future, None)
+
+    def _end_rests(self) -> None:
+        self._rests_end = False
+        now = clock()
+        for future, began_at in list(self._resting.items()):
+            left_s = began_at + SOON_MS / 1000 - now
+            if left_s > 0:
+                self._rests_end = True
+                self._driver.loop.call_later(left_s, self._end_rests)
+                break
+            _time_is_up(future)
 
     async def await_turn(self, wait: AwaitTurn) -> None:
         turn = wait.turn

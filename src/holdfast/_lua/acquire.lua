@@ -13,9 +13,7 @@ local token, ttl_ms, fence_ms = ARGV[1], ARGV[2], ARGV[5]
 
 if ARGV[8] and redis.call('GET', lock) == ARGV[8] and not redis.call('ZSCORE', gone, token) then
   redis.call('DEL', lock)
-  if redis.call('GET', fence_key) == ARGV[9] then
-    redis.call('SET', fence_key, ARGV[10], 'PX', fence_ms)
-  end
+  unblock(fence_key, ARGV[9], ARGV[10], fence_ms)
 end
 
 -- Free, and no waiters: first, since it is the most frequent case and should cost least.

@@ -4,6 +4,7 @@
 --         4 arrival_us as an earlier reply gave it, or 0: this begins  5 fence_ms  6 claim_ms  7 prefix of inboxes
 --         8 token of the holder that begins to wait  9 ms after which a waiter looks for itself
 --         10 tombstone_ms: > 0 refuses that holder's token for that long (a delayed acquire of it may follow)
+--         11 the last fencing token of the block that came with it, or none  12 the last that was used
 -- Returns {1, fencing token, notified}                                  the lock is held again, by the waiting token
 --         {0, ms until a look is worth it (-1: no ttl), holder, place, arrival_us, notified}
 --         {0, 0, "", place, arrival_us, …}       a queue is not gone through: ask again at once
@@ -45,6 +46,9 @@ if since then
 elseif arrival == 0 and not redis.call('ZSCORE', queue, token) then
   if holder ~= ARGV[8] then
     return {-2}
+  end
+  if ARGV[11] then
+    unblock(fence_key, ARGV[11], ARGV[12], fence_ms)
   end
   redis.call('ZADD', waiters, string.format('%.0f', now_us), token)
   redis.call('PEXPIRE', waiters, tonumber(ARGV[9]) + SLACK_MS)

@@ -15,6 +15,13 @@ local function fences_of(token)
   return token and string.sub(token, -1) == '+' and FENCE_BLOCK or 1
 end
 
+-- Give back what was not used of a block: only while no other one was reserved since.
+local function unblock(key, last, used, fence_ms)
+  if redis.call('GET', key) == last then
+    redis.pcall('SET', key, used, 'PX', fence_ms)
+  end
+end
+
 -- The next one, or nil when what is stored cannot grow: then it stays as it is. `now_us`: the time, where the caller
 -- has it. `token`: for whom; the first one of a block is returned, and the last one stored.
 local function next_fence(key, fence_ms, now_us, token)

@@ -2,7 +2,8 @@
 -- KEYS    1 lock  2 fence  3 queue  4 gone
 -- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
 --         5 tombstone_ms: > 0 leaves the queue too, and refuses this token for that long (a delayed acquire may follow)
---         6 the last fencing token of the block that came with it, or none  7 the last that was used
+--         6 the last fencing token of the block that came with it, or none; "": it is not known, and only the first of
+--         it may have been used  7 the last that was used
 -- Returns 2 released and handed over, 1 released, 0 was not the holder
 --         3 released, -1 was not the holder; the lock is free, and its queue is not gone through: ask again
 local lock, queue, gone = KEYS[1], KEYS[3], KEYS[4]
@@ -22,6 +23,11 @@ if mine and tombstone_ms == 0 and redis.call('EXISTS', queue) == 0 then
 end
 
 -- #include fence
+local last = mine and ARGV[6] == '' and redis.call('GET', KEYS[2])
+if last and stored_fence(last) then
+  unblock(KEYS[2], last, stored_fence(last) + 1 - fences_of(token), ARGV[2])
+end
+
 -- #include waiters
 -- #include queue
 -- #include tombstone

@@ -85,11 +85,15 @@ class Condition(Enterable[Lease]):
         acquisition = condition.ConditionTurn(
             lock._keys, self._key, record.token, token, record.ttl_ms, settings, lock._exclusive.sync, record.stray
         )
+        if record.tenure is not None:
+            acquisition.block = record.tenure.block
         acquisition.renews = lock._options.renew
         again: LeaseRecord | None = None
         try:
             if not driver.finish(record):
                 raise lease._ended("wait()")
+            if record.turn is not None:
+                record.turn.lost()  # for who waits behind it inside of this client: it is not handed on there
             protocol = wait_for(acquisition, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)
             got = wait_turn(session, lock.name, "lock", acquisition, protocol, cancel)
             assert isinstance(got, Grant)

@@ -23,7 +23,7 @@ from holdfast._core.keeping import Keeping
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
-from holdfast._core.tenure import MARK, left
+from holdfast._core.tenure import MARK, Turn, left
 from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._drivers.cancel import Cancel
@@ -94,14 +94,17 @@ class Acquirable(AcquirableBase, Generic[L]):
         token = f"{driver.client_id}:{self._mark if mark is None else mark}{thread}:{next(session.sequence)}"
         if kept_as is not None and driver.keeper.hears(kept_as, driver.listening(kept_as)):
             token += KEPT
-        turn = None if self._line_key is None or timeout_s == 0 else driver.turn(token, thread)
+        turn: Turn | None = None
         got: Grant | Busy
         hold: LeaseRecord | None = None
         report = session.reports.begin(self._label, self._name, self._report_level)
         release_ask = asks[1] if asks else None
         asking = driver.asking
         try:
-            if turn is not None:
+            # Not in a signal handler of a thread that has a turn: it would wait for what it has interrupted.
+            if self._line_key is not None and timeout_s != 0 and thread not in driver.turning:
+                turn = Turn(token, clock())
+                driver.turning.add(thread)
                 turn.join(driver.lines, self._line_key)
                 token = turn.token
             asking[token] = self
@@ -113,7 +116,7 @@ class Acquirable(AcquirableBase, Generic[L]):
                     start = partial(_introduced, partial(session.introduce, clock()), start)
                 got = driver.acquire(asks[0] if asks else None, start, token, timeout_s, self._ttl_ms, cancel)
             else:
-                got = driver.run(self._wait_in_line(turn, timeout_s), cancel)
+                got = driver.wait_in_line(turn, self._wait_in_line, timeout_s, self._ttl_ms, cancel)
             if type(got) is Grant:
                 if turn is not None and not turn.over:
                     got.turn = turn

@@ -191,6 +191,8 @@ class Lease:
             raise self._ended("extend()")
         asked_at = clock()
         order = driver.extending(hold, ttl_ms, asked_at)
+        if not hold.alive:
+            raise self._ended("extend()")  # released meanwhile, and perhaps handed on under its token
         try:
             held = self._session.run(hold.or_why(hold.extension(order.asks_ms, order)))
         except BaseException:
