@@ -90,7 +90,7 @@ def test_what_is_no_tenure_is_refused(api: Api, url: str, value: object) -> None
 
 
 def test_a_client_counts_its_own_waiters(api: Api, url: str, unique_name: str) -> None:
-    """Each once: those in its line, and whoever is queued at the server. Of another client's line it sees the first."""
+    """Each once: those in its line, and those queued at the server; of another client's line the first."""
     locks, others = api.connect(url), api.connect(url)
     lease = locks.lock(unique_name).acquire()
 

@@ -17,8 +17,8 @@ PACKAGE = Path(holdfast.__file__).parent
 #: What stands at the top of the package is one room.
 TOP = "top"
 MOST_LINES = {
-    "_core": 6_850,
-    "_drivers": 5_900,
+    "_core": 6_870,
+    "_drivers": 5_960,
     "lab": 5_900,
     "_transport": 3_800,
     "_async": 3_800,
