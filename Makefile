@@ -13,10 +13,12 @@ export PYTHONDONTWRITEBYTECODE :=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# What builds the site has an environment of its own.
+DOCS := .venv-docs
 SOURCES := $(wildcard src sim tests testbed bench rig examples tools) $(if $(wildcard models/*.py),models)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-thorough test-all check generate format demo bench sim model mutants matrix release-check lock clean torture
+.PHONY: help setup test test-thorough test-all check generate format demo bench sim model mutants matrix docs release-check lock clean torture
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +92,14 @@ torture: $(READY) ## real servers and processes, broken all the time (SECONDS=60
 matrix: $(READY) ## part of the tests on each Python and each version of the clients that is supported (ONLY=oldest)
 	$(BIN)/python tools/matrix.py --only "$(ONLY)"
 
+docs: $(DOCS)/.ready ## the documentation site, in site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python tools/docs_site.py
+
+$(DOCS)/.ready: requirements-docs.txt
+	"$(PYTHON)" -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	@touch "$@"
+
 release-check: $(READY) ## all of a release but the upload: sdist and wheel in dist/, looked at, installed, used
 	$(BIN)/python tools/release.py
 
@@ -101,4 +111,4 @@ lock: $(READY) ## resolve requirements-dev.in anew
 	rm -rf .venv-lock
 
 clean: ## forget environment and caches
-	rm -rf "$(VENV)" .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf "$(VENV)" "$(DOCS)" site .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
