@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.rows import client, commands, contended, family, handoff, leases, network, startup, topologies, uncontended
+from bench.rows import (
+    client,
+    commands,
+    contended,
+    family,
+    handoff,
+    leases,
+    network,
+    observers,
+    startup,
+    topologies,
+    uncontended,
+)
 from bench.run import Run
 from bench.tables import Table
 
@@ -25,6 +37,7 @@ ROWS: dict[str, Callable[[Run], Table]] = {
     "inside-threads": contended.inside_threads,
     "inside-tasks": contended.inside_tasks,
     "leases": leases.leases,
+    "observers": observers.observers,
     "startup": startup.startup,
     "family": family.family,
     "family-tasks": family.tasks,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast import embedded
+from holdfast._drivers.log import _RECORDS
 from testbed.proxy import Proxy
 from testbed.waiting import eventually
 from tests.support.apis import Api
@@ -351,3 +354,12 @@ def test_what_no_observer_can_be_is_refused(api: Api) -> None:
         api.connect("redis://127.0.0.1:9", observer=object())
     with pytest.raises(holdfast.ConfigurationError, match="observer"):
         api.connect("redis://127.0.0.1:9", observer=holdfast.Observer)
+
+
+@pytest.mark.parametrize("page", ["operations.md", "operations.zh-CN.md"])
+def test_the_documentation_has_every_record(page: str) -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / page).read_text(encoding="utf-8")
+    for event, (level, _, names) in _RECORDS.items():
+        (first, *_) = re.findall(rf"^\| `{event}` \| ([A-Z]+) \|.*\| `(.*)` \|$", text, re.MULTILINE)[::-1]
+        assert first[0] == logging.getLevelName(level), event
+        assert set(names) <= {name.strip() for name in first[1].split(",")}, event

@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -340,3 +341,13 @@ def test_the_doctor_prints_the_table() -> None:
     for what, line in table():
         assert f"{what}\n  {line}\n" in printed
     assert json.loads(doctor("--json", "--namespace", "app"))["rights"] == dict(table("app"))
+
+
+@pytest.mark.parametrize("page", ["operations.md", "operations.zh-CN.md"])
+def test_the_documentation_has_the_table(page: str) -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / page).read_text(encoding="utf-8")
+    assert f"ACL SETUSER locks on >PASSWORD {rule(rights())}\n" in text
+    for primitive in PRIMITIVES:
+        assert f"| {primitive} | `{' '.join('+' + right for right in rights(primitive))}` |\n" in text
+    for more in NEEDS.values():
+        assert f"| `{' '.join('+' + right for right in more)}` |\n" in text

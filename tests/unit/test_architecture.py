@@ -92,7 +92,7 @@ _IMPURE = frozenset(
 _CLIENTS = frozenset({"redis", "valkey", "hiredis"})
 _ANY = frozenset({"*"})
 _FACTS = frozenset({"errors", "events", "lease"}) & {path.stem for path in (ROOT / "src" / "holdfast").glob("*.py")}
-_PUBLIC = frozenset({"", "asyncio", "embedded", "fencing", "testing", "lab", *_FACTS})
+_PUBLIC = frozenset({"", "asyncio", "embedded", "fencing", "testing", "lab", "prometheus", "opentelemetry", *_FACTS})
 
 #: The rooms of the package, by their top-level names.
 PACKAGE: dict[str, Room] = {

@@ -176,7 +176,7 @@ class LeaseRecord:
         self.most_ms = ttl_ms  # the greatest ttl that anything was for
         self.stray = False  # a request for it went unanswered, as in `Grant`
         self.next_at = 0.0
-        self.due_at = 0.0  # when its last renewal was
+        self.due_at: float  # when its last renewal was, once there was one
         self.report: Report = SILENT
         self.on_loss: Callable[[str], None] | None = None
         self.on_suspect: Callable[[], None] | None = None

@@ -10,12 +10,13 @@ Theory: a record has the time and the thread of what it tells, and its facts as 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from holdfast._drivers.reporter import Reporter
 from holdfast.errors import shown
 
-__all__ = ["DEBUG", "INFO", "LOG", "WARNING", "enabled"]
+__all__ = ["DEBUG", "INFO", "LOG", "WARNING", "enabled", "remembered"]
 
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 
@@ -52,6 +53,15 @@ _ELECTED = (INFO, f"{_WHAT}: elected after %(waited_s).3f s", ("waited_s",))
 _logger: Any = None
 
 
+def _unknown(level: int) -> bool | None:
+    return None
+
+
+#: What the logger remembers of a level: False where it is off; None where it has to be asked. It costs one call, which
+#: every acquire has to make.
+remembered: Callable[[int], bool | None] = _unknown
+
+
 def enabled(level: int) -> bool:
     """Whether a record of this level would be handled. May take a lock of `logging`: not on the path of times."""
     logger = _logger or _find()
@@ -59,7 +69,7 @@ def enabled(level: int) -> bool:
 
 
 def _find() -> Any:
-    global _logger
+    global _logger, remembered
     logging: Any = sys.modules.get("logging")
     handler = getattr(logging, "NullHandler", None)
     if handler is None or not hasattr(logging, "getLogger"):
@@ -68,6 +78,7 @@ def _find() -> Any:
     if not logger.handlers:
         logger.addHandler(handler())  # else `logging` prints to stderr where a program has configured nothing
     _logger = logger
+    remembered = getattr(getattr(logger, "_cache", None), "get", _unknown)
     return logger
 
 
