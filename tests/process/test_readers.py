@@ -23,6 +23,7 @@ import holdfast
 from holdfast import embedded
 from holdfast._core.settings import DEFAULT
 from holdfast._drivers import inboxes
+from holdfast._drivers.watchdog import Watchdog
 from holdfast._transport import waits
 from holdfast._transport.threads import Wire
 from testbed.servers import unique
@@ -337,3 +338,27 @@ def test_a_holder_hears_when_no_thread_waits_any_more(crowd: Crowd, waited_s: fl
     crowd.other.break_(name, reason="to be heard")
     assert lease.lost.wait(_SOON_S)
     assert "to be heard" in str(lease.lost.reason)
+
+
+def test_a_thread_that_waits_for_long_lets_the_watchdog_sleep(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[None] = []
+    real = Watchdog._round
+
+    def counted(watchdog: Watchdog, *args: Any) -> None:
+        rounds.append(None)
+        real(watchdog, *args)
+
+    monkeypatch.setattr(Watchdog, "_round", counted)
+    name = crowd.taken()
+    with crowd.locks.lock(unique("held")):  # so that there is one
+        waiting = crowd.wait(name)
+        found = crowd.locks._session.driver.inboxes
+        eventually(lambda: found.pokes, "the watchdog leaves it to that thread")
+        rounds.clear()
+        time.sleep(1.0)
+        assert len(rounds) <= 3
+        crowd.gets(waiting, name)
+        eventually(lambda: bool(found.all()[0].is_watched), "no thread waits")
+        rounds.clear()
+        time.sleep(1.0)
+        assert len(rounds) <= 3
