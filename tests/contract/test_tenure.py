@@ -121,3 +121,25 @@ def test_a_condition_lets_those_in_who_wait_in_the_same_client(api: Api, url: st
     behind.result(20)  # the ttl is 30 s
     assert told.result(60) is False
     waiter.leave(lock)
+
+
+def test_a_lease_that_is_released_meanwhile_is_not_extended(
+    api: Api, url: str, raw: Any, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its token may be another lease's by then, which would not know that its time was cut."""
+    locks = api.connect(url)
+    lease = locks.lock(unique_name, ttl=30).acquire()
+    bare = getattr(lease, "_target", lease)
+    driver, hold = bare._driver, bare._hold
+    extending = driver.extending
+
+    def late(*args: Any) -> Any:
+        order = extending(*args)
+        assert driver.finish(hold)  # another thread releases it here
+        return order
+
+    monkeypatch.setattr(driver, "extending", late)
+    with pytest.raises(holdfast.LeaseReleased):
+        lease.extend(1)
+    assert raw.pttl(f"holdfast:{{{unique_name}}}") > 20_000
+    raw.delete(f"holdfast:{{{unique_name}}}")
