@@ -88,7 +88,8 @@ def test_it_is_kept_and_taken_again(client: Client) -> None:
     assert kept.was_taken("a") and not kept.was_taken("b")
     second = client.again(kept, 1.5)
     assert second.fence == hold.fence + 1 and second.deadline == hold.deadline and second.token == hold.token
-    assert not kept.was_taken("a"), "it has begun"
+    assert kept.was_taken("a"), "it has begun, and may not have reached its caller"
+    assert second.hand_on(1.6) and not kept.was_taken("a")
 
 
 def test_a_repeated_release_does_nothing(client: Client) -> None:

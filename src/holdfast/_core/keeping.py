@@ -58,6 +58,7 @@ class Keeping(Tenure):
         "deadline",
         "ended",
         "holder",
+        "idle",
         "idle_since",
         "idle_until",
         "keep_s",
@@ -106,6 +107,7 @@ class Keeping(Tenure):
         #: Another client, or another part of this one, asks for it.
         self.wanted = False
         self.holder: LeaseRecord | Idle | None = None
+        self.idle: Idle = []  # the last of these
         self.watch: _Watch | None = None
 
     def asks(self) -> Acquisition:
@@ -155,9 +157,8 @@ class Keeping(Tenure):
         return idle[0] is token
 
     def was_taken(self, token: str) -> bool:
-        """For code that an exception has interrupted: whether that has it, and has not begun."""
-        idle = self.holder
-        return type(idle) is list and idle[:1] == [token]
+        """For code that an exception has interrupted: whether that has taken it, be its lease begun or not."""
+        return self.idle[:1] == [token]
 
     # For the client itself.
 
@@ -242,7 +243,8 @@ class Keeping(Tenure):
         self._idle()
 
     def _idle(self) -> None:
-        self.holder = []
+        self.idle = []
+        self.holder = self.idle
         if self.wanted or self.ended or (self.watch is not None and not self.watch.alive):
             self.let_go()  # told in between
 
