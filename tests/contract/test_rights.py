@@ -41,6 +41,7 @@ RARE = {
     "unwatch": "the same",
     "zrange": "the order of waiters",
     "zcard": "how many wait",
+    "zrem": "a waiter that gives up, in the background",
     "pttl": "what is left of another one's time",
     "get": "a token that is longer than ours",
     "hmget": "a generation of a barrier that is over",

@@ -22,7 +22,7 @@ _SUBCOMMANDS = frozenset({"pubsub|numsub"})
 #: How scripts are run; the description of who a client is; the inbox of waiters and holders.
 _SCRIPTS = ("evalsha", "eval", "script|load")
 _INBOX = ("subscribe",)
-_DESCRIPTION = ("set", "get")
+_DESCRIPTION = ("set", "getrange")
 _OF_LOCKS = ("acquire", "acquire_each", "release", "release_each", "renew", "renew_many", "inspect")
 
 #: The scripts of each primitive, and what it sends beside them.
@@ -42,7 +42,7 @@ PRIMITIVES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("quorum_acquire", "raise_fence", "release", "renew", "renew_many", "inspect"),
         _DESCRIPTION,
     ),
-    "list": (("overview",), ("scan", "get")),
+    "list": (("overview",), ("scan", "get", "getrange")),
     "break, ask": (("overview", "tell", "release", "rw_release", "sem_release"), ("get",)),
 }
 #: What else is needed, and when.
