@@ -23,6 +23,8 @@ from holdfast.lab.verdicts import judge
 from tests.support.browser import Browser, Unusable, chromium
 
 MS = 1_000_000
+#: Four words in a row, each with a small letter, beside no sign that makes them a command or an option.
+ENGLISH = re.compile(r"(?:\b[A-Z]?[a-z]+[ ,.;]+){3,}[a-z]+")
 
 
 def played(scheme: str, fault: str, *, overlap: bool) -> Cell:
@@ -155,9 +157,18 @@ def test_in_a_browser(tmp_path: Path) -> None:
         assert browser.evaluate("document.getElementById('hint').classList.contains('on')") == browser.evaluate(
             "document.getElementById('wide').scrollWidth > document.getElementById('wide').clientWidth + 2"
         )
-        # Printed: every scheme and every fault is on the paper, and nothing is cut off at its edge.
+        # No English sentence is left: not on the page, not in what is spoken, not in a cell.
+        browser.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+        browser.evaluate("document.querySelector('[data-cell=\"setnx failover\"]').click()")
+        spoken = "[...document.querySelectorAll('[aria-label]')].map(e => e.getAttribute('aria-label')).join('\\n')"
+        chinese = browser.evaluate(
+            f"document.body.innerText + {spoken} + document.querySelector('#picture').textContent"
+        )
+        assert "进入" in chinese and ENGLISH.findall(chinese) == []
+        browser.press("Escape")
+        # Printed: the matrix is a table, all faults across, however wide the window is.
         sheet = browser.print()
-        assert sheet.startswith(b"%PDF")
+        assert sheet.startswith(b"%PDF") and 1 < sheet.count(b"/Type /Page\n") < 12
         # On a phone nothing but the pictures scrolls sideways; in the dark the page is dark.
         browser.resize(390, 800)
         assert browser.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
