@@ -45,6 +45,8 @@ class Change:
 
 def changes(before: Listed | None, after: Listed) -> Iterator[Change]:
     """What has changed since the look before; without one, all that there is has."""
+    if before is not None and _same(before, after):
+        return  # in a long list most are
     was = {} if before is None else {each.token: each for each in before.holders}
     waited = {} if before is None else {each.token: each for each in before.queue}
     holds = {each.token: each for each in after.holders}
@@ -80,6 +82,15 @@ def changes(before: Listed | None, after: Listed) -> Iterator[Change]:
     for waiter in after.queue:
         if waiter.token not in waited and (before.waiters == len(waited) or waiter.age_s <= gap.total_seconds()):
             yield change("waiting", waiter)
+
+
+def _same(before: Listed, after: Listed) -> bool:
+    counts = (before.held, before.waiters, before.fencing_token) == (after.held, after.waiters, after.fencing_token)
+    return (
+        counts
+        and [each.token for each in before.holders] == [each.token for each in after.holders]
+        and [each.token for each in before.queue] == [each.token for each in after.queue]
+    )
 
 
 def _would_be_named(after: Listed, waiter: Waiter, gap: timedelta) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -117,6 +118,7 @@ class SemaphoreStatus:
         return max(0, self.permits - self.used)
 
 
+@functools.lru_cache(256)
 def _told(description: bytes | None) -> dict[str, Any]:
     """The fields of a description; what cannot be read says nothing."""
     try:

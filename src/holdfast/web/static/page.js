@@ -147,12 +147,12 @@ const line = place => {
 
 const arrange = () => {
   const text = $("filter").value.trim().toLowerCase(), waiting = $("waiting").checked;
-  order = [];
-  for (const row of rows.values()) {
-    if (waiting && !row.waiters) continue;
-    if (text && !row.name.toLowerCase().includes(text) && !(row.who ?? "").toLowerCase().includes(text)) continue;
-    order.push(row);
-  }
+  const fits = row => row && !(waiting && !row.waiters)
+    && !(text && !row.name.toLowerCase().includes(text) && !(row.who ?? "").toLowerCase().includes(text));
+  // What was sorted nearly is: sorting that again takes few comparisons.
+  const known = new Set(order.map(row => row.id));
+  order = order.map(row => rows.get(row.id)).filter(fits);
+  for (const row of rows.values()) if (!known.has(row.id) && fits(row)) order.push(row);
   order.sort(compared);
   if (activeId !== null) {
     const place = order.findIndex(row => row.id === activeId);
