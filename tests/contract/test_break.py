@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any
 
 import pytest
 
+import holdfast.asyncio
 from holdfast.errors import AcquireTimeout, ConfigurationError, LeaseLost
 from testbed.waiting import PATIENCE_S, eventually
 from tests.support.apis import Api
@@ -212,3 +214,28 @@ def test_a_waiter_that_never_held_anything_says_who_it_is(locks: Any, api: Api, 
 
 async def collected(found: Any) -> list[Any]:
     return [each async for each in found]
+
+
+def test_a_body_is_cancelled(server: Any, unique_name: str) -> None:
+    """With asyncio, before the next one begins."""
+
+    async def main() -> None:
+        async with holdfast.asyncio.connect(server.url) as locks, holdfast.asyncio.connect(server.url) as others:
+            began, ended = asyncio.Event(), asyncio.Event()
+
+            async def body() -> None:
+                async with locks.lock(unique_name, ttl=TTL_S):
+                    try:
+                        began.set()
+                        await asyncio.sleep(PATIENCE_S * 2)
+                    finally:
+                        ended.set()
+
+            task = asyncio.create_task(body())
+            await began.wait()
+            broken = await others.break_(unique_name, reason="stuck", grace=PATIENCE_S)
+            assert broken and not broken.forced and ended.is_set()
+            with pytest.raises(LeaseLost, match="stuck"):
+                await task
+
+    asyncio.run(main())
