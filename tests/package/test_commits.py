@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The last commit before the rule. A bad subject that has been pushed cannot be changed any more: move this past it.
-BASE = "4e8f5744d1df6eadf9aea2dc4e688ceeadf82c48"
+BASE = "31dd5f61afea4ef3f862dacf5d245ad58a0c6334"
 LONGEST = 72
 #: Verbs that only look like "Fixed", "Fixes" or "Fixing".
 IMPERATIVE = {
