@@ -38,5 +38,5 @@ class Families:
 
 
 def reason_of(reason: str) -> str:
-    """The reason of a loss as a label: a break's ends with free text."""
-    return reason if reason in _REASONS else reason.partition(":")[0] if reason.startswith("broken") else "other"
+    """The reason of a loss as a label. That of a break says who broke it and why, in the words of people."""
+    return reason if reason in _REASONS else "broken" if reason.startswith("broken") else "other"

@@ -149,7 +149,7 @@ class RequestFailed(Exception):
             if not self.maybe_executed:
                 return ServerUnreachable(self.node, self.message, about, self.way_out)
             return OutcomeUnknown(self.node, self.message, about)
-        if self.kind == "NOPERM":
+        if self.kind == "NOPERM" and self.way_out is None:
             right = missing(self.message, self.request)
             out = _WAY_OUT["NOPERM"] if right is None else f"no permission: the user needs {right}; {_RIGHTS}"
             of_scripts = "eval" in self.message.lower() or "script" in self.message.lower()
