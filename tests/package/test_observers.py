@@ -134,7 +134,9 @@ def test_families_are_bounded() -> None:
     assert families.of("0") == "0"
 
 
-@pytest.mark.parametrize("reason, label", [("taken", "taken"), ("broken by ann on db1, pid 7: stuck", "broken"), ("what else", "other")])
+@pytest.mark.parametrize(
+    "reason, label", [("taken", "taken"), ("broken by ann on db1, pid 7: stuck", "broken"), ("what else", "other")]
+)
 def test_reasons_are_bounded(reason: str, label: str) -> None:
     assert reason_of(reason) == label
 
