@@ -25,7 +25,7 @@ __all__ = [
     "IDIOM",
     "OURS",
     "PEERS",
-    "STRICT",
+    "TENURE",
     "TTL_MS",
     "UNCONFIRMED",
     "Inside",
@@ -43,7 +43,7 @@ TTL_MS = 30_000
 
 #: With one object for all turns; as the README does, `with locks.lock(name)`; every turn by way of the server.
 UNCONFIRMED = "holdfast, release not waited for"
-OURS, IDIOM, STRICT = "holdfast", "holdfast, as in the README", "holdfast, tenure=0"
+OURS, IDIOM, TENURE = "holdfast", "holdfast, as in the README", "holdfast, tenure of 2 ms"
 #: What one process could do by itself.
 FIFO = "in-process FIFO"
 
@@ -134,10 +134,10 @@ class Idiom(Holdfast):
         return within
 
 
-class Strict(Idiom):
-    """Every turn goes through the server, in the order of arrival there."""
+class Tenure(Idiom):
+    """Its threads hand a lock on among themselves for a short while."""
 
-    options: ClassVar[dict[str, Any]] = {"tenure": 0}
+    options: ClassVar[dict[str, Any]] = {"tenure": 0.002}
 
 
 def roomy(url: str) -> Any:
@@ -301,7 +301,7 @@ PEERS: dict[str, Callable[[str], Peer]] = {
     OURS: Holdfast,
     UNCONFIRMED: Unconfirmed,
     IDIOM: Idiom,
-    STRICT: Strict,
+    TENURE: Tenure,
     "redis-py Lock": RedisPy,
     "python-redis-lock": PythonRedisLock,
 }

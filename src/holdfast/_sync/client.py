@@ -91,7 +91,7 @@ class Client:
         redis_client: Any,
         *,
         namespace: str | None = "holdfast",
-        tenure: Duration = 0.002,
+        tenure: Duration = 0.0,
         observer: Observer | None = None,
         _settings: Settings = DEFAULT,
         **options: Unpack[LeaseOptions],
@@ -541,7 +541,7 @@ def connect(
     url: str | None = None,
     *,
     namespace: str | None = "holdfast",
-    tenure: Duration = 0.002,
+    tenure: Duration = 0.0,
     observer: Observer | None = None,
     **options: Unpack[LeaseOptions],
 ) -> Client:
