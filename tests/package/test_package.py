@@ -12,7 +12,7 @@ import holdfast
 
 
 def test_version_is_the_installed_one() -> None:
-    assert holdfast.__version__ == metadata.version("holdfast")
+    assert holdfast.__version__ == metadata.version("holdfast-locks")
 
 
 def test_types_are_published() -> None:

@@ -26,6 +26,10 @@ _MAKES = "makes an object: sends nothing"
 _LOOKS = "looks only; what looks is played as Election.leader, and compared with real servers in tests/differential"
 _TOLD = "tells in this process what Lease.ensure_held sees; the drivers tell it: tests/contract, tests/process"
 _HANDED_OVER = "asks what extend does, and ends a lease in one client: tests/contract/test_handing_over.py"
+_ONE_BY_ONE = "what a command of the server's user asks of a holder, who then releases: tests/contract/test_break.py"
+_ASKED = "tells in this process what came in the inbox: tests/contract/test_break.py"
+_OF_OTHERS = "a readers-writer lock around a guarded write, which are played: tests/contract/test_once.py"
+_OBSERVED = "tells of what has happened: tests/package/test_observers.py"
 _MIXED = "a loop or a decorator around what is played"
 
 NOT_PLAYED: dict[str, str] = {
@@ -42,7 +46,12 @@ NOT_PLAYED: dict[str, str] = {
                 for fact in ("name", "fencing_token", "held", "token")
             ),
             *(f"Holder.{fact}" for fact in ("client_since", "fencing_token", "host", "ours", "pid", "program")),
-            *("Holder.remaining_s", "Holder.since", "Holder.token"),
+            *("Holder.kept", "Holder.remaining_s", "Holder.since", "Holder.token", "Holder.who"),
+            *(f"Asked.{fact}" for fact in ("deaf", "found", "holders", "kind", "name")),
+            *(f"Broken.{fact}" for fact in ("forced", "found", "holders", "kind", "name")),
+            *(f"LeaseInfo.{fact}" for fact in ("asked_at", "captured", "fencing_token", "kind", "name", "task")),
+            *("LeaseInfo.thread", "LeaseInfo.waited_s"),
+            *(f"Outcome.{fact}" for fact in ("count", "index", "new", "result")),
             *(f"{kind}Status.{fact}" for kind in ("Lock", "RWLock", "Semaphore") for fact in ("name", "fencing_token")),
             *(
                 "LockStatus.held",
@@ -88,6 +97,22 @@ NOT_PLAYED: dict[str, str] = {
             *("Loss.is_set", "Loss.reason", "Loss.wait"),
         ),
         _TOLD,
+    ),
+    **dict.fromkeys(("Client.ask", "Client.break_"), _ONE_BY_ONE),
+    **dict.fromkeys(
+        (
+            *(f"{kind}Lease.{told}" for kind in ("", "Read", "Write") for told in ("on_wanted", "wanted")),
+            *(f"Wanted.{told}" for told in ("is_set", "name", "reason", "wait")),
+        ),
+        _ASKED,
+    ),
+    **dict.fromkeys(("Client.get_or_set", "Client.once"), _OF_OTHERS),
+    **dict.fromkeys(
+        (
+            *(f"Observer.{event}" for event in ("acquired", "busy", "capture", "failed", "lost", "queued", "released")),
+            *(f"Observer.{event}" for event in ("renewed", "suspect", "trouble", "trouble_over")),
+        ),
+        _OBSERVED,
     ),
     **dict.fromkeys(("Client.lock_for", "Client.locked", "Condition.wait_for"), _MIXED),
     **dict.fromkeys(

@@ -40,6 +40,8 @@ from sim.server import Refused, Server
 
 __all__ = ["Deadlock", "Node", "World"]
 
+#: What tells loggers and observers belongs to the process, and was made before any world: it stays outside.
+_OUTSIDE = frozenset({"holdfast._drivers.reporter", "holdfast._drivers.log"})
 #: A schedule of more steps than this goes round in circles.
 _STEPS_MAX = 400_000
 #: Where threads may be switched between two lines.
@@ -316,7 +318,7 @@ class World:
 
         real = clocks.clock
         for name, module in tuple(sys.modules.items()):
-            if not name.startswith("holdfast."):
+            if not name.startswith("holdfast.") or name in _OUTSIDE:
                 continue
             if getattr(module, "clock", None) is real:
                 replace(module, "clock", self.clock)
