@@ -91,7 +91,7 @@ def test_what_is_no_tenure_is_refused(api: Api, url: str, value: object) -> None
 
 def test_a_client_counts_its_own_waiters(api: Api, url: str, unique_name: str) -> None:
     """Each once: those in its line, and those queued at the server; of another client's line the first."""
-    locks, others = api.connect(url), api.connect(url)
+    locks, others = (api.connect(url, tenure=0.002) for _ in range(2))
     lease = locks.lock(unique_name).acquire()
 
     def take(client: Any, ttl: float) -> None:
@@ -110,7 +110,7 @@ def test_a_client_counts_its_own_waiters(api: Api, url: str, unique_name: str) -
 
 def test_a_condition_lets_those_in_who_wait_in_the_same_client(api: Api, url: str, unique_name: str) -> None:
     """They do not wait any longer for a lease that has ended without being handed on."""
-    locks = api.connect(url)
+    locks = api.connect(url, tenure=0.002)
     lock = locks.lock(unique_name)
     condition = locks.condition(lock._target if api.name == "asyncio" else lock)
     waiter = api.actor()
@@ -127,7 +127,7 @@ def test_a_lease_that_is_released_meanwhile_is_not_extended(
     api: Api, url: str, raw: Any, unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its token may be another lease's by then, which would not know that its time was cut."""
-    locks = api.connect(url)
+    locks = api.connect(url, tenure=0.002)
     lease = locks.lock(unique_name, ttl=30).acquire()
     bare = getattr(lease, "_target", lease)
     driver, hold = bare._driver, bare._hold

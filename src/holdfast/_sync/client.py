@@ -99,7 +99,8 @@ class Client:
         """See the class."""
         checked = check_namespace(namespace)
         self._options = options_of(options)
-        settings = _settings._replace(tenure_ms=tenure_ms_of(tenure))
+        tenure_ms = tenure_ms_of(tenure)
+        settings = _settings._replace(tenure_ms=tenure_ms) if tenure_ms else _settings
         self._session = Session(redis_client, checked, settings, observer)
 
     @classmethod
