@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from _json import encode_basestring_ascii
 
 from holdfast._core.tokens import client_of, is_ours
 
@@ -20,10 +21,16 @@ def client_key(namespace: str | None, client_id: str) -> str:
 
 
 def introduction(now_s: float) -> str:
-    """What a client says of itself: JSON."""
-    import json
+    """What a client says of itself: JSON.
 
-    return json.dumps({**who_we_are(), "since": now_s})
+    Not by `json`, which would be imported here: a fork meanwhile in another thread leaves the child waiting for it.
+    """
+    said = {**who_we_are(), "since": now_s}
+    words = (
+        f"{encode_basestring_ascii(key)}: {encode_basestring_ascii(value) if isinstance(value, str) else repr(value)}"
+        for key, value in said.items()
+    )
+    return f"{{{', '.join(words)}}}"
 
 
 def who_we_are() -> dict[str, str | int]:
