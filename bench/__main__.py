@@ -80,7 +80,9 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
 
 def _facts(server: embedded.Server, lasted_s: float, quick: bool) -> dict[str, str]:
     said = subprocess.run([server.executable, "--version"], capture_output=True, text=True, check=False).stdout
-    versions = ", ".join(f"{name} {_version(name)}" for name in ("holdfast-locks", "redis", "hiredis", "python-redis-lock"))
+    versions = ", ".join(
+        f"{name} {_version(name)}" for name in ("holdfast-locks", "redis", "hiredis", "python-redis-lock")
+    )
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()} {platform.release()}",
