@@ -163,7 +163,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         assert isinstance(got, Busy)
         report.busy()
         holder = None
-        if got.holder and timeout_s != 0:
+        if got.holder:
             from holdfast._sync.overview import last_holder  # not at the start: most programs never need it
 
             holder = last_holder(session, self._kind, self._name, got.holder, bool(timeout_s))
