@@ -30,20 +30,15 @@ class ThreadsCluster(ClusterTopology[Node]):
     def __init__(self, seeds: Sequence[tuple[str, int]], make: Callable[[str, int], Node]) -> None:
         super().__init__(seeds, make)
         self._place = [None]  # taken by the one that reads
-        self._reading: threading.Event | None = None  # set when the last one has ended
 
     def node_for(self, key: str | None, index: int | None) -> Node:
-        if self._stale:
-            read = self._begin_to_read()
-            if read is None and not self._learned:
-                read = self._reading  # begun by another, or by `owner_of`: until it is read, nothing is known of nodes
-            if read is not None:
-                read.wait(REFRESH_WAIT_S)
+        if self._stale and (read := self._begin_to_read()) is not None:
+            read.wait(REFRESH_WAIT_S)
         return super().node_for(key, index)
 
     def owner_of(self, key: str | None) -> Node:
         """The same for those who must not wait."""
-        if self._stale:
+        if self._stale and self._learned:  # the first one is waited for, by the first request
             self._begin_to_read()
         return super().node_for(key, None)
 
@@ -64,16 +59,14 @@ class ThreadsCluster(ClusterTopology[Node]):
             self._place.pop()
         except IndexError:
             return None
-        read = self._reading = threading.Event()
+        read = threading.Event()
         try:
             threading.Thread(target=self._read_and_tell, args=(read,), name="holdfast-slots", daemon=True).start()
         except RuntimeError:  # no more threads
             self._place.append(None)
-            read.set()
             return None
         except BaseException:
             self._place.append(None)
-            read.set()
             raise
         return read
 
@@ -115,4 +108,3 @@ class ThreadsCluster(ClusterTopology[Node]):
     def forget(self) -> None:
         """After fork, in the child: another thread may have been reading."""
         self._place = [None]
-        self._reading = None
