@@ -21,6 +21,10 @@ from holdfast._transport.threads import Node
 __all__ = ["ThreadsCluster"]
 
 
+#: How long to wait for a first table that another thread reads, s.
+_OTHERS_WAIT_S = 0.2
+
+
 class ThreadsCluster(ClusterTopology[Node]):
     """For threads: one that finds the table stale has it read, and waits a moment; the others go on with the old one.
 
@@ -30,10 +34,14 @@ class ThreadsCluster(ClusterTopology[Node]):
     def __init__(self, seeds: Sequence[tuple[str, int]], make: Callable[[str, int], Node]) -> None:
         super().__init__(seeds, make)
         self._place = [None]  # taken by the one that reads
+        self._reading: threading.Event | None = None
 
     def node_for(self, key: str | None, index: int | None) -> Node:
-        if self._stale and (read := self._begin_to_read()) is not None:
-            read.wait(REFRESH_WAIT_S)
+        if self._stale:
+            if (read := self._begin_to_read()) is not None:
+                read.wait(REFRESH_WAIT_S)
+            elif not self._learned and self._reading is not None:
+                self._reading.wait(_OTHERS_WAIT_S)  # until it is read, nothing is known of the nodes
         return super().node_for(key, index)
 
     def owner_of(self, key: str | None) -> Node:
@@ -59,7 +67,7 @@ class ThreadsCluster(ClusterTopology[Node]):
             self._place.pop()
         except IndexError:
             return None
-        read = threading.Event()
+        read = self._reading = threading.Event()
         try:
             threading.Thread(target=self._read_and_tell, args=(read,), name="holdfast-slots", daemon=True).start()
         except RuntimeError:  # no more threads
