@@ -350,15 +350,17 @@ def test_a_thread_that_waits_for_long_lets_the_watchdog_sleep(crowd: Crowd, monk
 
     monkeypatch.setattr(Watchdog, "_round", counted)
     name = crowd.taken()
-    with crowd.locks.lock(unique("held")):  # so that there is one
+    with crowd.locks.lock(unique("held")) as held:  # so that there is one
         waiting = crowd.wait(name)
-        found = crowd.locks._session.driver.inboxes
+        driver = crowd.locks._session.driver
+        found = driver.inboxes
+        eventually(lambda: id(held._hold) in driver.schedule._live, "it was seen that the holder has to listen")
         eventually(lambda: found.pokes, "the watchdog leaves it to that thread")
         rounds.clear()
         time.sleep(1.0)
-        assert len(rounds) <= 8, "with a look every 50 ms there were 20"
+        assert len(rounds) <= 3
         crowd.gets(waiting, name)
         eventually(lambda: bool(found.all()[0].is_watched), "no thread waits")
         rounds.clear()
         time.sleep(1.0)
-        assert len(rounds) <= 8, "with a look every 50 ms there were 20"
+        assert len(rounds) <= 3
