@@ -581,7 +581,7 @@ class ThreadDriver:
 
     def listening(self, key: str) -> bool:
         """Whether the inbox at the key's node is open, so that a first request may queue."""
-        return self.inboxes.is_open(self.topology.node_for(key, None))
+        return self.hears_at(key) is None  # which does not wait for the table of a Cluster
 
     def hears_at(self, key: str) -> Node | None:
         """The node at which an inbox is missing to hear of that key."""

@@ -170,8 +170,7 @@ class Waits:
 
     def listening(self, key: str) -> bool:
         """Whether the inbox at the key's server is open, so that a first request may queue."""
-        inbox = self._node_for(key, None).inbox
-        return inbox is not None and inbox.open
+        return self.hears_at(key) is None
 
     def hears_at(self, key: str) -> Node | None:
         """The node at which an inbox is missing to hear of that key."""

@@ -21,10 +21,6 @@ from holdfast._transport.threads import Node
 __all__ = ["ThreadsCluster"]
 
 
-#: How long to wait for a first table that another thread reads, s.
-_OTHERS_WAIT_S = 0.2
-
-
 class ThreadsCluster(ClusterTopology[Node]):
     """For threads: one that finds the table stale has it read, and waits a moment; the others go on with the old one.
 
@@ -34,19 +30,21 @@ class ThreadsCluster(ClusterTopology[Node]):
     def __init__(self, seeds: Sequence[tuple[str, int]], make: Callable[[str, int], Node]) -> None:
         super().__init__(seeds, make)
         self._place = [None]  # taken by the one that reads
-        self._reading: threading.Event | None = None
+        #: Set when the last reading has ended; and until when it is waited for, while nothing is known of the nodes.
+        self._read_done = threading.Event()
+        self._waited_until = float("-inf")
 
     def node_for(self, key: str | None, index: int | None) -> Node:
         if self._stale:
             if (read := self._begin_to_read()) is not None:
                 read.wait(REFRESH_WAIT_S)
-            elif not self._learned and self._reading is not None:
-                self._reading.wait(_OTHERS_WAIT_S)  # until it is read, nothing is known of the nodes
+            elif not self._learned and (left_s := self._waited_until - clock()) > 0:
+                self._read_done.wait(left_s)  # another thread has it read
         return super().node_for(key, index)
 
     def owner_of(self, key: str | None) -> Node:
         """The same for those who must not wait."""
-        if self._stale and self._learned:  # the first one is waited for, by the first request
+        if self._stale:
             self._begin_to_read()
         return super().node_for(key, None)
 
@@ -67,7 +65,8 @@ class ThreadsCluster(ClusterTopology[Node]):
             self._place.pop()
         except IndexError:
             return None
-        read = self._reading = threading.Event()
+        read = self._read_done = threading.Event()
+        self._waited_until = clock() + REFRESH_WAIT_S
         try:
             threading.Thread(target=self._read_and_tell, args=(read,), name="holdfast-slots", daemon=True).start()
         except RuntimeError:  # no more threads
@@ -116,3 +115,4 @@ class ThreadsCluster(ClusterTopology[Node]):
     def forget(self) -> None:
         """After fork, in the child: another thread may have been reading."""
         self._place = [None]
+        self._waited_until = float("-inf")
