@@ -9,14 +9,13 @@ from holdfast._api.client_info import who_we_are
 from holdfast._api.holder import Holder, holder_of
 from holdfast._core.breaking import Held, held_by
 from holdfast._core.overview import KINDS, Entry
+from holdfast._core.tenure import BLOCK, MARK
 from holdfast.errors import ConfigurationError
 
 __all__ = ["Asked", "Broken", "chosen", "holders_of", "kinds_of", "said"]
 
 #: Longer reasons are a mistake.
 _REASON_MAX = 200
-#: What a token with "+" at its end was granted; see `_lua/fence.lua`.
-_BLOCK = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +94,15 @@ def _is_meant(seen: Entry, token: str, holder: object) -> bool:
         return token == holder.token
     if isinstance(holder, str):
         return token == holder
-    block = _BLOCK if token.endswith("+") else 1
+    block = BLOCK if token.endswith(MARK) else 1
     return seen.kind in ("lock", "election") and seen.fence - block < holder <= seen.fence  # type: ignore[operator]
 
 
-def holders_of(seen: Entry, tokens: Sequence[str], described: dict[str, bytes | None]) -> tuple[Holder, ...]:
-    """Those of these tokens."""
+def holders_of(seen: Entry, tokens: Sequence[str] | None, described: dict[str, bytes | None]) -> tuple[Holder, ...]:
+    """Those of these tokens; None: all."""
     alone = seen.kind in ("lock", "election")
     return tuple(
         holder_of(token, remaining_ms, seen.fence if alone else 0, described.get(token))
         for token, remaining_ms in seen.holders
-        if token in tokens
+        if tokens is None or token in tokens
     )

@@ -10,7 +10,7 @@ lists are cut at some length: of a list that is not whole, a token that is missi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias
@@ -47,10 +47,6 @@ def changes(before: Listed | None, after: Listed) -> Iterator[Change]:
     """What has changed since the look before; without one, all that there is has."""
     if before is not None and _same(before, after):
         return  # in a long list most are
-    was = {} if before is None else {each.token: each for each in before.holders}
-    waited = {} if before is None else {each.token: each for each in before.queue}
-    holds = {each.token: each for each in after.holders}
-    waits = {each.token: each for each in after.queue}
 
     def change(what: What, who: Holder | Waiter | None) -> Change:
         return Change(what, after.kind, after.name, after.seen_at, who, after.held, after.waiters, after.fencing_token)
@@ -61,6 +57,8 @@ def changes(before: Listed | None, after: Listed) -> Iterator[Change]:
         for waiter in after.queue:
             yield change("waiting", waiter)
         return
+    was, waited = _tokens(before.holders), _tokens(before.queue)
+    holds, waits = _tokens(after.holders), _tokens(after.queue)
     gap = after.seen_at - before.seen_at
     grew = before.fencing_token < after.fencing_token
     all_named = after.held == len(holds)
@@ -82,6 +80,10 @@ def changes(before: Listed | None, after: Listed) -> Iterator[Change]:
     for waiter in after.queue:
         if waiter.token not in waited and (before.waiters == len(waited) or waiter.age_s <= gap.total_seconds()):
             yield change("waiting", waiter)
+
+
+def _tokens(of: Iterable[Holder | Waiter]) -> set[str]:
+    return {each.token for each in of}
 
 
 def _same(before: Listed, after: Listed) -> bool:

@@ -7,7 +7,8 @@ from holdfast._api.holder import Holder
 from holdfast._api.options import Duration, timeout_of
 from holdfast._async.lifecycle import Session
 from holdfast._async.overview import described
-from holdfast._core.breaking import FORCED, GONE, holders, take_away, want
+from holdfast._core.breaking import FORCED, GONE, Held, holders, take_away, want
+from holdfast._core.overview import Entry
 
 __all__ = ["ask", "break_"]
 
@@ -17,16 +18,12 @@ async def break_(
 ) -> Broken:
     """See `Client.break_`."""
     text, grace_s = said(reason), timeout_of(grace, "grace") or 0.0
-    namespace, settings = session.namespace, session.settings
-    found = await session.run(holders(namespace, name, kinds_of(kind), settings))
-    seen, held = chosen(found, holder, namespace, name)
+    seen, held, about = await _found(session, name, kind, holder)
     if seen is None:
         return Broken(name, None)
-    about = await described(session, seen)
-    everyone = holders_of(seen, [token for token, _ in seen.holders], about)
     if not held:
-        return Broken(name, seen.kind, found=everyone)
-    became = await session.run(take_away(held, text, grace_s, settings))
+        return Broken(name, seen.kind, found=holders_of(seen, None, about))
+    became = await session.run(take_away(held, text, grace_s, session.settings))
     ends = {each.token: end for each, end in zip(held, became, strict=True) if end != GONE}
     forced = [token for token, end in ends.items() if end == FORCED]
     return Broken(name, seen.kind, holders_of(seen, [*ends], about), holders_of(seen, forced, about))
@@ -35,16 +32,21 @@ async def break_(
 async def ask(session: Session, name: str, kind: str | None, holder: Holder | str | int | None, reason: str) -> Asked:
     """See `Client.ask`."""
     text = said(reason)
-    namespace, settings = session.namespace, session.settings
-    found = await session.run(holders(namespace, name, kinds_of(kind), settings))
-    seen, held = chosen(found, holder, namespace, name)
+    seen, held, about = await _found(session, name, kind, holder)
     if seen is None:
         return Asked(name, None)
-    about = await described(session, seen)
-    everyone = holders_of(seen, [token for token, _ in seen.holders], about)
+    if not held:
+        return Asked(name, seen.kind, found=holders_of(seen, None, about))
     told: dict[int, list[str]] = {0: [], 1: [], 2: []}
     for each in held:
-        told[await session.run(want(each, text, settings))].append(each.token)
-    if not held:
-        return Asked(name, seen.kind, found=everyone)
+        told[await session.run(want(each, text, session.settings))].append(each.token)
     return Asked(name, seen.kind, holders_of(seen, told[2], about), holders_of(seen, told[1], about))
+
+
+async def _found(
+    session: Session, name: str, kind: str | None, holder: object
+) -> tuple[Entry | None, list[Held], dict[str, bytes | None]]:
+    """What is held under that name, those of its holders that are meant, and what their clients say of themselves."""
+    found = await session.run(holders(session.namespace, name, kinds_of(kind), session.settings))
+    seen, held = chosen(found, holder, session.namespace, name)
+    return seen, held, {} if seen is None else await described(session, seen)

@@ -48,8 +48,7 @@ class _Value:
     # sync: def made(self, make: Callable[[Lease], bytes], timeout_s: float | None) -> tuple[bool, bytes]:
     async def made(self, make: Callable[[Lease], Awaitable[bytes]], timeout_s: float | None) -> tuple[bool, bytes]:
         """Whether it was made by this call, and the value."""
-        value = await self.found()
-        if value is not None:
+        if (value := await self.found()) is not None:
             return False, value
         until = None if timeout_s is None else clock() + timeout_s
         try:
@@ -68,8 +67,7 @@ class _Value:
         timeout_s: float | None,
     ) -> tuple[bool, bytes]:
         async with Held(WriteLock(self._session, self._name, self._options), only_if_free, timeout_s) as lease:
-            value = await self.found()
-            if value is not None:
+            if (value := await self.found()) is not None:
                 return False, value
             value = await make(lease)
             await fenced_set(self._session, self._key, value, lease.fencing_token, self._ttl_ms, _REMEMBER_MS)
@@ -89,8 +87,8 @@ async def get_or_set(
     async def made(_: Lease) -> bytes:
         return check_value("value", await awaited("make", make, make()))
 
-    name = check_name(key, "key")
-    return (await _Value(session, f"get_or_set:{name}", name, options, ttl_ms).made(made, timeout_s))[1]
+    lock = f"get_or_set:{check_name(key, 'key')}"
+    return (await _Value(session, lock, key, options, ttl_ms).made(made, timeout_s))[1]
 
 
 async def once(

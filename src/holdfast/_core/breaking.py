@@ -18,7 +18,7 @@ from typing import NamedTuple
 from holdfast._core.effects import Call, Now, Sleep, Wake
 from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.mutex import LockTurn
-from holdfast._core.overview import Entry, keys_of, look_at
+from holdfast._core.overview import Entry, keys_of, look_at, part_of
 from holdfast._core.rwlock import RWTurn, reader_beneath
 from holdfast._core.semaphore import SemaphoreTurn
 from holdfast._core.settings import Settings
@@ -75,9 +75,7 @@ async def holders(namespace: str | None, name: str, kinds: Sequence[str], settin
 
 def held_by(seen: Entry, namespace: str | None) -> list[Held]:
     """Its holders, the most recent of each: an upgrade stands before the reader beneath it."""
-    keys = lock_keys(namespace, seen.name)
-    if seen.kind in ("semaphore", "election"):
-        keys = keys.part("sem" if seen.kind == "semaphore" else "leader")
+    keys = part_of(seen.kind, lock_keys(namespace, seen.name))
     found = []
     for token, _ in seen.holders:
         beneath = reader_beneath(token)

@@ -21,7 +21,7 @@ from holdfast._core.replies import SCANNED
 from holdfast._core.settings import Settings
 from holdfast._core.waiting import once_more
 
-__all__ = ["KINDS", "Entry", "Walk", "keys_of", "look_at"]
+__all__ = ["KINDS", "Entry", "Walk", "keys_of", "look_at", "part_of"]
 
 #: Keys that one SCAN goes over, and names that one call looks at, at most: about 0.1 ms of the server's each.
 SCAN_COUNT = 200
@@ -96,11 +96,16 @@ async def look_at(
     """What lies under each of these (kind, name), by one call: a few, and in a Cluster of one slot."""
     keys: list[str] = []
     for kind, name in names:
-        base = lock_keys(namespace, name)
-        keys += keys_of(kind, base if kind == "lock" else base.part(KINDS[kind][1:]))
+        keys += keys_of(kind, part_of(kind, lock_keys(namespace, name)))
     args: tuple[str | int, ...] = (most, *(kind for kind, _ in names))
     reply: Reply = await once_more(Call("overview", keys, args, settings.request_timeout_s))
     return [_seen(kind, name, row, reply[0]) for (kind, name), row in zip(names, reply[1:], strict=True)]
+
+
+def part_of(kind: str, keys: LockKeys) -> LockKeys:
+    """The keys of this kind under the name of `keys`; a rwlock's are those of the lock."""
+    part = KINDS.get(kind, "")
+    return keys.part(part[1:]) if part else keys
 
 
 def keys_of(kind: str, keys: LockKeys) -> tuple[str, str, str, str, str]:

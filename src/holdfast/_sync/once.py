@@ -50,8 +50,7 @@ class _Value:
 
     def made(self, make: Callable[[Lease], bytes], timeout_s: float | None) -> tuple[bool, bytes]:
         """Whether it was made by this call, and the value."""
-        value = self.found()
-        if value is not None:
+        if (value := self.found()) is not None:
             return False, value
         until = None if timeout_s is None else clock() + timeout_s
         try:
@@ -69,8 +68,7 @@ class _Value:
         timeout_s: float | None,
     ) -> tuple[bool, bytes]:
         with Held(WriteLock(self._session, self._name, self._options), only_if_free, timeout_s) as lease:
-            value = self.found()
-            if value is not None:
+            if (value := self.found()) is not None:
                 return False, value
             value = make(lease)
             fenced_set(self._session, self._key, value, lease.fencing_token, self._ttl_ms, _REMEMBER_MS)
@@ -90,8 +88,8 @@ def get_or_set(
     def made(_: Lease) -> bytes:
         return check_value("value", awaited("make", make, make()))
 
-    name = check_name(key, "key")
-    return _Value(session, f"get_or_set:{name}", name, options, ttl_ms).made(made, timeout_s)[1]
+    lock = f"get_or_set:{check_name(key, 'key')}"
+    return _Value(session, lock, key, options, ttl_ms).made(made, timeout_s)[1]
 
 
 def once(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_server_options, client_options, duration
 from holdfast.cli.report import clean, emit_json, json_error, say
+from holdfast.cli.table import person
 
 if TYPE_CHECKING:
     from holdfast import Asked, Broken, Client, Holder
@@ -175,18 +176,15 @@ def _facts(options: argparse.Namespace, kind: str | None, holders: Any, found: A
     return {
         "name": options.name,
         "kind": kind,
-        "holders": [_person(holder) for holder in holders],
-        "found": [_person(holder) for holder in found],
+        "holders": [_fact(holder) for holder in holders],
+        "found": [_fact(holder) for holder in found],
     }
 
 
-def _person(holder: Holder) -> dict[str, Any]:
+def _fact(holder: Holder) -> dict[str, Any]:
     return {
-        "token": holder.token,
+        **person(holder),
         "fencing_token": holder.fencing_token,
-        "host": holder.host,
-        "pid": holder.pid,
-        "program": holder.program,
         "since": holder.since and holder.since.isoformat(timespec="milliseconds"),
     }
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_server_options, client_options
 from holdfast.cli.report import clean, emit_json, json_error
-from holdfast.cli.table import held_by, named, span, table
+from holdfast.cli.table import held_by, left_of, named, oldest_of, person, span, sums, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from holdfast import Holder, Listed, Waiter
+    from holdfast import Listed
 
 __all__ = ["main"]
 
@@ -69,18 +69,14 @@ def _fact(found: Listed) -> dict[str, Any]:
         "name": found.name,
         "held": found.held,
         "holders": [
-            {**_who(holder), "remaining_s": holder.remaining_s, "since": holder.since and holder.since.isoformat()}
+            {**person(holder), "remaining_s": holder.remaining_s, "since": holder.since and holder.since.isoformat()}
             for holder in found.holders
         ],
         "waiters": found.waiters,
-        "queue": [{**_who(waiter), "age_s": waiter.age_s} for waiter in found.queue],
+        "queue": [{**person(waiter), "age_s": waiter.age_s} for waiter in found.queue],
         "fencing_token": found.fencing_token or None,
         "permits": found.permits or None,
     }
-
-
-def _who(one: Holder | Waiter) -> dict[str, Any]:
-    return {"token": one.token, "host": one.host, "pid": one.pid, "program": one.program}
 
 
 def _print(found: Sequence[Listed], waiting: bool) -> None:
@@ -96,23 +92,18 @@ def _print(found: Sequence[Listed], waiting: bool) -> None:
                 sys.stdout.write(f"    {place:>3}. {named(waiter)}, for {span(waiter.age_s)}\n")
             if each.waiters > len(each.queue):
                 sys.stdout.write(f"         and {each.waiters - len(each.queue)} more\n")
-    held = sum(1 for each in found if each.held)
-    sys.stdout.write(f"\n{len(found)} in all, {held} held, {sum(each.waiters for each in found)} waiters\n")
+    sys.stdout.write(f"\n{sums(found)}\n")
 
 
 def _row(found: Listed) -> tuple[str, ...]:
     holder = found.holder
-    left = since = "-"
-    if holder is not None:
-        left = "no ttl" if holder.remaining_s is None else span(holder.remaining_s)
-        since = f"{holder.since:%m-%d %H:%M:%S}" if holder.since else "-"
-    oldest = span(found.queue[0].age_s) if found.queue else "-"
+    since = "-" if holder is None or holder.since is None else f"{holder.since:%m-%d %H:%M:%S}"
     return (
         found.kind,
         clean(found.name),
         held_by(holder, found.held, found.permits),
-        left,
+        left_of(holder),
         since,
         str(found.waiters),
-        oldest,
+        oldest_of(found),
     )

@@ -1,17 +1,17 @@
-"""Tables for people: what `list` and `top` have in common."""
+"""Tables for people, and who is in them: what `list`, `top` and their like have in common."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.report import clean
 
 if TYPE_CHECKING:
-    from holdfast import Holder, Waiter
+    from holdfast import Holder, Listed, Waiter
 
-__all__ = ["fitted", "held_by", "named", "span", "table"]
+__all__ = ["fitted", "held_by", "left_of", "named", "oldest_of", "person", "span", "sums", "table"]
 
 #: No column is cut below this.
 _LEAST = 12
@@ -56,6 +56,29 @@ def named(one: Holder | Waiter) -> str:
     if one.host is None:
         return f"token {clean(one.token)}"
     return f"{clean(one.program)} ({clean(one.host)}, pid {one.pid})"
+
+
+def person(one: Holder | Waiter) -> dict[str, Any]:
+    """The same for programs."""
+    return {"token": one.token, "host": one.host, "pid": one.pid, "program": one.program}
+
+
+def left_of(holder: Holder | None) -> str:
+    """For how long it holds still, in one cell."""
+    if holder is None:
+        return "-"
+    return "no ttl" if holder.remaining_s is None else span(holder.remaining_s)
+
+
+def oldest_of(found: Listed) -> str:
+    """For how long the first of its queue has waited, in one cell."""
+    return span(found.queue[0].age_s) if found.queue else "-"
+
+
+def sums(found: Collection[Listed]) -> str:
+    """The line below a table."""
+    held = sum(1 for each in found if each.held)
+    return f"{len(found)} in all, {held} held, {sum(each.waiters for each in found)} waiters"
 
 
 def span(seconds: float) -> str:

@@ -26,7 +26,7 @@ from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_server_options, client_options, duration
 from holdfast.cli.report import clean, emit_json, json_error
 from holdfast.cli.signals import ENDING, JOBS, Signals
-from holdfast.cli.table import fitted, held_by, span, table
+from holdfast.cli.table import fitted, held_by, left_of, oldest_of, person, span, sums, table
 
 if TYPE_CHECKING:
     from holdfast import Client, Listed
@@ -150,24 +150,20 @@ def _table(tops: list[Top], width: int | None) -> list[str]:
 
 def _row(top: Top) -> tuple[str, ...]:
     found, holder = top.found, top.found.holder
-    left = "-"
-    if holder is not None:
-        left = "no ttl" if holder.remaining_s is None else span(holder.remaining_s)
     return (
         found.kind,
         clean(found.name),
         held_by(holder, found.held, found.permits),
         "-" if top.hold_s is None else span(max(0.0, top.hold_s)),
-        left,
+        left_of(holder),
         str(found.waiters),
-        span(found.queue[0].age_s) if found.queue else "-",
+        oldest_of(found),
         f"{'>' if top.many else ''}{top.rate:.1f}/s" if top.rate else "-",
     )
 
 
 def _sums(tops: list[Top]) -> str:
-    held, waiters = sum(1 for top in tops if top.found.held), sum(top.found.waiters for top in tops)
-    return f"{len(tops)} in all, {held} held, {waiters} waiters"
+    return sums([top.found for top in tops])
 
 
 def _report(looks: _Looks, options: argparse.Namespace) -> int:
@@ -188,7 +184,7 @@ def _fact(top: Top) -> dict[str, Any]:
         "kind": found.kind,
         "name": found.name,
         "held": found.held,
-        "holder": holder and {"token": holder.token, "host": holder.host, "pid": holder.pid, "program": holder.program},
+        "holder": holder and person(holder),
         "hold_s": top.hold_s,
         "remaining_s": holder and holder.remaining_s,
         "waiters": found.waiters,

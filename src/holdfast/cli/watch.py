@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_server_options, client_options, duration
 from holdfast.cli.report import JSON_VERSION, say
-from holdfast.cli.table import named
+from holdfast.cli.table import named, person
 
 if TYPE_CHECKING:
     from holdfast import Change
@@ -91,7 +91,7 @@ def _fact(change: Change) -> dict[str, Any]:
         "kind": change.kind,
         "name": change.name,
         "at": change.at.isoformat(),
-        "who": who and {"token": who.token, "host": who.host, "pid": who.pid, "program": who.program},
+        "who": who and person(who),
         "held": change.held,
         "waiters": change.waiters,
         "fencing_token": change.fencing_token or None,

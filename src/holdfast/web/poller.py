@@ -97,7 +97,7 @@ class Poller:
         """All that is known of what has this name: a lock, a semaphore, an election."""
         found = []
         for kind in ("lock", "semaphore", "election"):
-            which = f"{kind}:{name}"
+            which = view.id_by(kind, name)
             history = self._histories.get(which, ())
             if which in self.seen:
                 found.append(view.detail_of(self.seen[which], self._rate(which), history))
@@ -109,7 +109,7 @@ class Poller:
 
     async def take_away(self, kind: str, name: str, token: str, confirm: str, reason: str) -> tuple[int, str]:
         """Break the lease of that token, if `confirm` names its holder; a status of HTTP, and what to say."""
-        which = f"{'lock' if kind == 'rwlock' else kind}:{name}"
+        which = view.id_by(kind, name)
         seen = self.seen.get(which)
         holder = next((each for each in seen.holders if each.token == token), None) if seen is not None else None
         if seen is None or holder is None:
@@ -152,7 +152,7 @@ class Poller:
                     break
         first, self.truncated = not self._at_ms, truncated
         latest = max((each.seen_at for each in found.values()), default=None)
-        self._at_ms = round(time.time() * 1000) if latest is None else round(latest.timestamp() * 1000)
+        self._at_ms = round(time.time() * 1000) if latest is None else view.ms(latest)
         for which, before in self.seen.items():
             if which not in found and not truncated:
                 gone = replace(before, holders=(), held=0, queue=(), waiters=0, seen_at=latest or before.seen_at)

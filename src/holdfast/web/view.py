@@ -9,19 +9,24 @@ from typing import Any
 
 from holdfast import Change, Holder, Listed, Waiter
 
-__all__ = ["KINDS", "change_of", "detail_of", "id_of", "label", "metrics", "ms", "row_of"]
+__all__ = ["KINDS", "change_of", "detail_of", "id_by", "id_of", "label", "metrics", "ms", "row_of"]
 
 KINDS = ("lock", "rwlock", "semaphore", "election")
 
 
 def id_of(found: Listed | Change) -> str:
     """A lock keeps its row when readers hold it."""
-    return f"{'lock' if found.kind == 'rwlock' else found.kind}:{found.name}"
+    return id_by(found.kind, found.name)
 
 
-def ms(seen: Listed) -> int:
-    """When it was looked at."""
-    return round(seen.seen_at.timestamp() * 1000)
+def id_by(kind: str, name: str) -> str:
+    """The same of these two."""
+    return f"{'lock' if kind == 'rwlock' else kind}:{name}"
+
+
+def ms(at: datetime) -> int:
+    """That moment."""
+    return round(at.timestamp() * 1000)
 
 
 def label(one: Holder | Waiter) -> str:
@@ -31,7 +36,7 @@ def label(one: Holder | Waiter) -> str:
 
 def row_of(seen: Listed, rate: float) -> dict[str, Any]:
     """A lock as it stands in the table."""
-    holder, now = seen.holder, ms(seen)
+    holder, now = seen.holder, ms(seen.seen_at)
     left = None if holder is None else holder.remaining_s
     since = None if holder is None else holder.since
     return {
@@ -42,7 +47,7 @@ def row_of(seen: Listed, rate: float) -> dict[str, Any]:
         "permits": seen.permits,
         "who": None if holder is None else label(holder),
         "token": None if holder is None else holder.token,
-        "since": None if since is None else round(since.timestamp() * 1000),
+        "since": None if since is None else ms(since),
         "until": None if left is None else now + round(left * 1000),
         "waiters": seen.waiters,
         "oldest": now - round(seen.queue[0].age_s * 1000) if seen.queue else None,
@@ -53,13 +58,13 @@ def row_of(seen: Listed, rate: float) -> dict[str, Any]:
 
 def detail_of(seen: Listed, rate: float, history: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """All that is known of a lock."""
-    now = ms(seen)
+    now = ms(seen.seen_at)
     return {
         **row_of(seen, rate),
         "holders": [
             {
                 **_who(each),
-                "since": None if each.since is None else round(each.since.timestamp() * 1000),
+                "since": None if each.since is None else ms(each.since),
                 "until": None if each.remaining_s is None else now + round(each.remaining_s * 1000),
             }
             for each in seen.holders
@@ -76,7 +81,7 @@ def _who(one: Holder | Waiter) -> dict[str, Any]:
 def change_of(change: Change) -> dict[str, Any]:
     """A change, for the history of its lock."""
     return {
-        "at": round(change.at.timestamp() * 1000),
+        "at": ms(change.at),
         "what": change.what,
         "who": None if change.who is None else label(change.who),
         "token": None if change.who is None else change.who.token,
@@ -91,7 +96,7 @@ def _since(who: Holder | Waiter | None, at: datetime) -> int | None:
     """Since when it has held, or waited."""
     if isinstance(who, Waiter):
         return round((at.timestamp() - who.age_s) * 1000)
-    return None if who is None or who.since is None else round(who.since.timestamp() * 1000)
+    return None if who is None or who.since is None else ms(who.since)
 
 
 def metrics(seen: Iterable[Listed], up: bool, took_s: float, looks: int, grants: int) -> str:
