@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -364,3 +365,41 @@ def test_a_thread_that_waits_for_long_lets_the_watchdog_sleep(crowd: Crowd, monk
         rounds.clear()
         time.sleep(1.0)
         assert len(rounds) <= 3
+
+
+def test_a_subscription_that_is_interrupted_anywhere_holds_up_no_other(crowd: Crowd) -> None:
+    """An exception at each bytecode of it in turn, where one of a signal handler may come up."""
+    found = crowd.locks._session.driver.inboxes
+    (node,) = crowd.locks._session.driver.topology.nodes()
+    code = type(found)._subscribe.__code__
+    for number in range(1_000):
+        left = number
+
+        def trace(frame: FrameType, event: str, _arg: Any) -> Any:
+            nonlocal left
+            if frame.f_code is not code:
+                return None
+            frame.f_trace_opcodes = True
+            if event == "opcode":
+                left -= 1
+                if left < 0:
+                    raise Interrupted
+            return trace
+
+        sys.settrace(trace)
+        try:
+            found.listen(f"interrupted {number}", node, 0.1)
+            break  # it has fewer
+        except Interrupted:
+            pass
+        finally:
+            sys.settrace(None)
+            found.unlisten(f"interrupted {number}")
+        found.drop(node)
+        found._reopening.clear()  # no pauses
+        _API.start(found.listen, f"other {number}", node, 5.0).result(_SOON_S)  # raises what it is held up by
+        found.unlisten(f"other {number}")
+        assert found.is_open(node)
+        found.drop(node)
+        found._reopening.clear()  # no pauses
+    assert number > 50

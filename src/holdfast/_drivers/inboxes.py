@@ -22,7 +22,7 @@ import socket
 import threading
 import typing
 from collections import deque
-from typing import Any, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from holdfast._core.effects import Reply, Wake
 from holdfast._core.failure import RequestFailed
@@ -114,6 +114,14 @@ class _Inbox:
             self.wire.close()
 
 
+class _Opening(NamedTuple):
+    """A subscription under way: in which thread, and by when it has ended, however it ends."""
+
+    until: float
+    thread: int
+    done: Flag
+
+
 class Driver(typing.Protocol):
     """Whose inboxes they are."""
 
@@ -138,7 +146,7 @@ class Inboxes:
         self._reader: dict[str, _Waiter] = {}
         self._looked_at = self._waited_at = 0.0
         self._open: dict[Node, _Inbox] = {}
-        self._opening: dict[Node, Any] = {}
+        self._opening: dict[Node, _Opening] = {}
         self._reopening: dict[Node, Reopening] = {}
         self._wakers: dict[str, _Pair] = {}
         #: Whether the watchdog is to be poked when a thread has waited.
@@ -159,7 +167,7 @@ class Inboxes:
         """Keep what comes for that token from now on. Raises `RequestFailed` where the node cannot be subscribed at."""
         self._waiters.setdefault(token, _Waiter())
         if self._over.is_set():
-            raise _closed(node)
+            raise _failed("closed", "the client is closed", node)
         if self._open and not self._reader and clock() - self._looked_at > _UNSEEN_S:
             self.glance()
         if not self.is_open(node):
@@ -167,14 +175,12 @@ class Inboxes:
 
     def unlisten(self, token: str) -> None:
         """Drop what still comes for it."""
-        waiter = self._waiters.pop(token, None)
-        if waiter is not None:
+        if (waiter := self._waiters.pop(token, None)) is not None:
             self._step_back(waiter)  # once more: an exception may have come up in that
 
     def interrupt(self, token: str) -> None:
         """Have `wait` return None, now or the next time."""
-        waiter = self._waiters.get(token)
-        if waiter is not None:
+        if (waiter := self._waiters.get(token)) is not None:
             self._put(waiter, None)
 
     def ask_all(self) -> None:
@@ -374,26 +380,35 @@ class Inboxes:
     # ------------------------------------------------------------------ open and closed
 
     def _subscribe(self, node: Node, request_timeout_s: float) -> None:
-        until = clock() + request_timeout_s
-        lock = self._opening.setdefault(node, threading.RLock())
-        if not lock.acquire(timeout=request_timeout_s):  # the others wait for the one subscription
-            raise RequestFailed("silent", "no subscription in time", node.name, maybe_executed=False, transient=True)
+        mine = _Opening(clock() + request_timeout_s, threading.get_ident(), Flag())
         try:
+            while (first := self._opening.setdefault(node, mine)) is not mine:  # the others wait for the one
+                now = clock()
+                if first.thread == mine.thread:
+                    break  # it waits for us: this is a signal handler
+                if first.until <= now:  # what has ended it may have come before it could say so
+                    self._opening[node] = mine
+                elif mine.until <= now:
+                    raise _failed("silent", "no subscription in time", node)
+                else:
+                    first.done.wait_s(min(first.until, mine.until) - now)
             if self.is_open(node):
                 return
             reopening = self._reopening.setdefault(node, Reopening(self._driver.settings))
             if reopening.pause_s:
-                self._over.wait_s(min(reopening.pause_s, until - clock()))
+                self._over.wait_s(min(reopening.pause_s, mine.until - clock()))
             if self._over.is_set():
-                raise _closed(node)
-            wire = node.subscribe(self._driver.channel, max(_LEAST_S, until - clock()))
+                raise _failed("closed", "the client is closed", node)
+            wire = node.subscribe(self._driver.channel, max(_LEAST_S, mine.until - clock()))
             reopening.opened(clock())
             if self.is_open(node):
                 wire.close()  # a signal handler has subscribed meanwhile
             else:
                 self._open[node] = _Inbox(node, wire, clock())
         finally:
-            lock.release()
+            if self._opening.get(node) is mine:
+                self._opening.pop(node, None)
+            mine.done.set()
         for reader in snapshot(self._reader.values()):
             self._ring(reader)  # it does not poll this one yet
         self._driver.poke()
@@ -406,8 +421,7 @@ class Inboxes:
         node = inbox.node
         if not inbox.broken:
             inbox.broken = True
-            reopening = self._reopening.get(node)
-            if reopening is not None:
+            if (reopening := self._reopening.get(node)) is not None:
                 reopening.broke(clock())
         if node.closed:  # it has left its Cluster
             for each in (self._open, self._opening, self._reopening):
@@ -420,8 +434,7 @@ class Inboxes:
 
     def drop(self, node: Node) -> None:
         """End the inbox of that node: it may lead to the wrong server."""
-        inbox = self._open.get(node)
-        if inbox is not None and not inbox.broken:
+        if (inbox := self._open.get(node)) is not None and not inbox.broken:
             self._give_up(inbox)
 
     def close(self) -> None:
@@ -519,5 +532,5 @@ def _close(pair: _Pair) -> None:
         end.close()
 
 
-def _closed(node: Node) -> RequestFailed:
-    return RequestFailed("closed", "the client is closed", node.name, maybe_executed=False, transient=False)
+def _failed(kind: str, said: str, node: Node) -> RequestFailed:
+    return RequestFailed(kind, said, node.name, maybe_executed=False, transient=kind == "silent")
