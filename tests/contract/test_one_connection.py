@@ -75,8 +75,8 @@ def test_a_storm_of_killed_connections_costs_nobody_the_lock(
             tasks = [asyncio.create_task(work(number)) for number in range(WAITERS)]
             until = time.monotonic() + STORM_S
             for pause in itertools.cycle((0.0, 0.001, 0.01, 0.05)):
-                if time.monotonic() > until:
-                    break
+                if time.monotonic() > until + (0.0 if kills > 10 else PATIENCE_S):
+                    break  # not before there was a storm, however slow the machine is
                 for each in connections(raw, name):
                     kills += raw.client_kill_filter(_id=each["id"])
                 await asyncio.sleep(pause)
