@@ -18,7 +18,7 @@ DOCS := .venv-docs
 SOURCES := $(wildcard src sim tests testbed bench rig examples tools) $(if $(wildcard models/*.py),models)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-thorough test-all check generate format demo bench sim model mutants matrix docs release-check lock clean torture
+.PHONY: help setup prepared test test-thorough test-all check generate format demo bench sim model mutants matrix docs release-check lock clean torture
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,7 +41,11 @@ $(READY): requirements-dev.txt pyproject.toml
 
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-test: $(READY) ## the tests, in a few minutes (PYTEST_ARGS="-k name", JOBS=6)
+# Without this, each worker would prepare every file by itself (pytest rewrites their assertions).
+prepared: $(READY)
+	@$(BIN)/python -m pytest --collect-only -q > /dev/null || true
+
+test: $(READY) prepared ## the tests, in a few minutes (PYTEST_ARGS="-k name", JOBS=6)
 	$(PYTEST) -m "not thorough" $(PYTEST_ARGS)
 
 test-thorough: $(READY) ## what `make test` leaves out: long forms, and what repeats others (CI runs it, too)

@@ -1,7 +1,8 @@
 """The verdicts that theory demands, from real runs on real servers.
 
 Every play waits for facts (who has entered, what the server says of its keys), so that a slow machine plays the
-same thing later. Each test plays its cells side by side and asserts what the checker found.
+same thing later. Each test plays its cells side by side and asserts what the checker found. What `test_oracle.py` plays
+as well is for the most part in the thorough tier.
 """
 
 from __future__ import annotations
@@ -99,6 +100,7 @@ def test_a_server_s_clock_that_jumps() -> None:
     check(cells, "setnx-timestamp server-clock", "safe")  # nor asks the server for the time
 
 
+@pytest.mark.thorough
 def test_redlock() -> None:
     cells = play(redlock="none two-stopped most-stopped one-slow one-restarted late-release")
     for fault in ("none", "two-stopped", "one-slow", "late-release"):
@@ -116,6 +118,7 @@ def test_the_naive_redlock_deletes_the_locks_of_others() -> None:
     assert "foreign release" in naive.kinds and naive.verdict == "exclusion violated", said(naive)
 
 
+@pytest.mark.thorough
 def test_watch_loses_an_update_only_with_a_server_that_loses_what_it_acknowledged() -> None:
     cells = play(watch=" ".join(name for name in PLAYED if FAULTS[name].applies_to(ENTRIES["watch"])))
     for cell in cells.values():
@@ -131,6 +134,7 @@ def test_watch_loses_an_update_only_with_a_server_that_loses_what_it_acknowledge
 _BEYOND_ANY_CLIENT = ("failover", "server-restarted", "server-clock")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", [0, 1, 2], ids=["one third", "another", "the last"])
 def test_holdfast_is_safe_or_says_lost_before_anybody_else_enters(part: int) -> None:
     cells = play(holdfast=" ".join(PLAYED[part::3]))
@@ -148,6 +152,7 @@ def test_holdfast_is_safe_or_says_lost_before_anybody_else_enters(part: int) -> 
             assert [event.lane for event in cell.runs[0].history.of("lost")] == ["A"], said(cell)
 
 
+@pytest.mark.thorough
 def test_holdfast_with_more_than_one_server() -> None:
     cells = play(holdfast_synced="failover", holdfast_quorum="none one-restarted two-stopped")
     check(cells, "holdfast-synced failover", "unavailable")  # and not: exclusion violated

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,14 @@ SAMPLED = ("NO_CONFIRM", "TWOSTEP", "NO_WRITE_BACK", "LOCAL_TRUST", "HAND_AFTER_
 SAMPLE = [row for row in models.ROWS if row.defines.rpartition(" ")[2] in SAMPLED]
 
 
+def tier(row: models.Row) -> Any:
+    """Three processes take ten times as long as two: `make model` and the thorough tier check them."""
+    marks = [pytest.mark.thorough] if row.defines.startswith("W=3") else []
+    return pytest.param(row, marks=marks, id=row.defines)
+
+
 @needs_spin
-@pytest.mark.parametrize("row", SAMPLE, ids=lambda row: row.defines)
+@pytest.mark.parametrize("row", [tier(row) for row in SAMPLE])
 def test_a_model_answers_as_demanded(row: models.Row) -> None:
     assert models.check(row).good
 

@@ -14,14 +14,17 @@ from tests.support.imports import FOLDERS, ROOT, circles, graph, imports, module
 # ---- circles ----
 
 MODULES = list(modules())
-ARROWS = graph({name: (path.read_text(encoding="utf-8"), is_package) for name, path, is_package in MODULES})
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
     """Imports inside functions and under TYPE_CHECKING count as well: a circle is a circle."""
-    for circle in circles(ARROWS):
+    arrows_of = graph({name: (path.read_text(encoding="utf-8"), is_package) for name, path, is_package in MODULES})
+    for circle in circles(arrows_of):
         arrows = [
-            f"{one}:{line} imports {other}" for one in circle for other, line in ARROWS[one].items() if other in circle
+            f"{one}:{line} imports {other}"
+            for one in circle
+            for other, line in arrows_of[one].items()
+            if other in circle
         ]
         raise AssertionError("a circle:\n" + "\n".join(arrows))
 

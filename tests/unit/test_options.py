@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,15 +28,17 @@ def names_in(source: str) -> set[str]:
     return found
 
 
-USED = {
-    str(path.relative_to(PACKAGE)): names_in(path.read_text(encoding="utf-8"))
-    for room in ROOMS
-    for path in sorted((PACKAGE / room).rglob("*.py"))
-}
+@cache
+def used() -> dict[str, set[str]]:
+    return {
+        str(path.relative_to(PACKAGE)): names_in(path.read_text(encoding="utf-8"))
+        for room in ROOMS
+        for path in sorted((PACKAGE / room).rglob("*.py"))
+    }
 
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_an_option_is_not_passed_from_hand_to_hand(field: str) -> None:
     """As `max_hold` once was, through ten files: what acts on it reads the record of options."""
-    files = [file for file, names in USED.items() if field in names and file != "_api/options.py"]
+    files = [file for file, names in used().items() if field in names and file != "_api/options.py"]
     assert 1 <= len(files) <= 2, files

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import importlib.util
 import inspect
 import platform
@@ -39,14 +38,19 @@ def _stage() -> str:
     return f"{_digest(_LAB, '*.py')} {embedded.valkey_executable()} {platform.python_version()}"
 
 
+@cache
+def _text(kind: type) -> str:
+    """Looking for the text of a class takes some ms."""
+    return inspect.getsource(kind)
+
+
 def _scheme(entry: Entry) -> Iterable[str]:
     if entry.name in _KINDS:
-        yield from (inspect.getsource(kind) for kind in _KINDS[entry.name].__mro__[:-1])
+        yield from (_text(kind) for kind in _KINDS[entry.name].__mro__[:-1])
         yield from (_digest(_LAB, f"schemes/{shared}.py") for shared in ("base", "tokens"))
     elif entry.name.startswith("holdfast"):
         yield _digest(Path(holdfast.__file__).parent, "_*/*.*")
     elif entry.needs is not None and (spec := importlib.util.find_spec(entry.needs)) is not None:
-        yield from importlib.metadata.packages_distributions().get(spec.name, ())
         yield _digest(Path(spec.origin or "").parent, "*.py")
     else:
         yield _digest(_LAB, "schemes/*.py")
