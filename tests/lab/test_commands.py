@@ -100,6 +100,22 @@ def test_a_small_report(tmp_path: Path) -> None:
     assert commands.report(str(tmp_path / "no" / "r.html"), err=err) == commands.USAGE
 
 
+def test_verdicts_of_a_whole_fault_for_programs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    only = [ENTRIES[name] for name in ("setnx", "set-nx-token")]
+    pairs = runs.pairs
+    monkeypatch.setattr(runs, "pairs", lambda entries=None, clients=("processes",): pairs(only, clients))
+    page = ["-o", str(tmp_path / "r.html")]
+    for more in ([], page):
+        assert command_line.main(["run", "all", "crash-holding", "--clients", "processes", "--json", *more]) in (0, 1)
+        found = {cell["cell"]: cell for cell in json.loads(capsys.readouterr().out)}
+        assert found.keys() == {"setnx crash-holding", "set-nx-token crash-holding"}
+        stuck = found["setnx crash-holding"]
+        assert stuck["verdict"] == stuck["theory"] == "blocked forever" and stuck["takes"] == {"blocked forever": 1}
+        assert found["set-nx-token crash-holding"]["agrees"] is True
+
+
 # ---- users' own locks ----
 
 HERE = str(Path(__file__).resolve().parents[2])

@@ -70,7 +70,7 @@ def _run(words: list[str]) -> int:
     )
     parser.add_argument("scheme", metavar="SCHEME")
     parser.add_argument("fault", metavar="FAULT", nargs="?", help="required, except for `run all`")
-    parser.add_argument("--json", action="store_true", help="verdict and whole history, for programs")
+    parser.add_argument("--json", action="store_true", help="verdict and whole history, for programs; with `run all` the verdicts")
     parser.add_argument("--all", action="store_true", help="every variant of the fault, not only the worst")
     parser.add_argument(
         "-o", "--output", help=f"with `run all`: the page to write (default: {_PAGE}; of one fault: none)"
@@ -82,9 +82,14 @@ def _run(words: list[str]) -> int:
     if given.scheme == "all":
         clients = _clients(given.clients)
         if given.fault is None or given.output is not None:
-            faults = [given.fault] if given.fault else []
-            return commands.report(given.output or _PAGE, faults=faults, clients=clients, times=given.times)
-        return commands.run_fault(given.fault, clients=clients, times=given.times)
+            return commands.report(
+                given.output or _PAGE,
+                faults=[given.fault] if given.fault else [],
+                clients=clients,
+                times=given.times,
+                as_json=given.json,
+            )
+        return commands.run_fault(given.fault, clients=clients, times=given.times, as_json=given.json)
     if given.fault is None:
         parser.error("the following arguments are required: FAULT")
     if given.output is not None:

@@ -9,9 +9,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from holdfast.lab import runs
 from holdfast.lab.faults import FAULTS
@@ -119,6 +119,7 @@ def report(
     jobs: int | None = None,
     times: int = 1,
     force: bool = False,
+    as_json: bool = False,
     err: TextIO | None = None,
 ) -> int:
     """Play all cells (or those of the named schemes and faults) and write the page. Raises UnknownName.
@@ -155,7 +156,25 @@ def report(
     for name, cell in cells.items():
         if cell["agrees"] is False:
             err.write(f"not what theory says ({cell['theory'][0]}): {name}: {cell['verdict']} {dict(cell['shares'])}\n")
+    if as_json:
+        _print_verdicts(cells, sys.stdout)
     return SAFE
+
+
+def _print_verdicts(cells: Mapping[str, Mapping[str, Any]], out: TextIO) -> None:
+    """As JSON, without the histories: `lab run SCHEME FAULT --json` has those of a cell."""
+    found = [
+        {
+            "cell": name,
+            "verdict": cell["verdict"],
+            "takes": dict(cell["shares"]),
+            "theory": cell["theory"] and cell["theory"][0],
+            "agrees": cell["agrees"],
+            "not_run": cell["notRun"],
+        }
+        for name, cell in cells.items()
+    ]
+    out.write(json.dumps(found, ensure_ascii=False, indent=1) + "\n")
 
 
 def run_fault(
@@ -163,6 +182,7 @@ def run_fault(
     *,
     clients: Sequence[str] = (PROCESSES, THREADS),
     times: int = 1,
+    as_json: bool = False,
     out: TextIO | None = None,
     err: TextIO | None = None,
 ) -> int:
@@ -172,7 +192,10 @@ def run_fault(
     chosen = [(entry, found) for entry, found in runs.pairs(clients=clients) if found is what]
     order = [cell_name(entry.name, found.name, entry.clients) for entry, found in chosen]
     cells = sorted(runs.play_many(chosen, _Progress(err), times=times), key=lambda cell: order.index(cell.name))
-    out.write(row_text(fault, [(cell.scheme, cell) for cell in cells]))
+    if as_json:
+        _print_verdicts({cell.name: cell_data(cell, "") for cell in cells}, out)
+    else:
+        out.write(row_text(fault, [(cell.scheme, cell) for cell in cells]))
     return max(map(_status, cells))
 
 
