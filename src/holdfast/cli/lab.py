@@ -70,7 +70,9 @@ def _run(words: list[str]) -> int:
     )
     parser.add_argument("scheme", metavar="SCHEME")
     parser.add_argument("fault", metavar="FAULT", nargs="?", help="required, except for `run all`")
-    parser.add_argument("--json", action="store_true", help="verdict and whole history, for programs; with `run all` the verdicts")
+    parser.add_argument(
+        "--json", action="store_true", help="verdict and whole history, for programs; with `run all` the verdicts alone"
+    )
     parser.add_argument("--all", action="store_true", help="every variant of the fault, not only the worst")
     parser.add_argument(
         "-o", "--output", help=f"with `run all`: the page to write (default: {_PAGE}; of one fault: none)"
