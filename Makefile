@@ -13,12 +13,13 @@ export PYTHONDONTWRITEBYTECODE :=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# What builds the site has an environment of its own.
+# What builds the site has an environment of its own, and so have the frameworks.
 DOCS := .venv-docs
+FRAMEWORKS := .venv-frameworks
 SOURCES := $(wildcard src sim tests testbed bench rig examples tools) $(if $(wildcard models/*.py),models)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepared test test-thorough test-all check generate format demo bench sim model mutants matrix docs release-check lock clean torture
+.PHONY: help setup prepared test test-thorough test-all check generate format demo bench sim model mutants matrix docs frameworks release-check lock clean torture
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -104,15 +105,26 @@ $(DOCS)/.ready: requirements-docs.txt
 	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
 	@touch "$@"
 
+frameworks: $(FRAMEWORKS)/.ready ## the examples for frameworks, against the real ones (PYTEST_ARGS="-k celery")
+	$(FRAMEWORKS)/bin/python -m pytest -n $(or $(JOBS),2) --dist loadfile tests/frameworks $(PYTEST_ARGS)
+
+$(FRAMEWORKS)/.ready: requirements-frameworks.txt pyproject.toml
+	"$(PYTHON)" -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-frameworks.txt
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch "$@"
+
 release-check: $(READY) ## all of a release but the upload: sdist and wheel in dist/, looked at, installed, used
 	$(BIN)/python tools/release.py
 
-lock: $(READY) ## resolve requirements-dev.in anew
-	rm -rf .venv-lock && "$(PYTHON)" -m venv .venv-lock
-	.venv-lock/bin/python -m pip install --quiet -r requirements-dev.in setuptools
-	{ echo '# Made by `make lock` from requirements-dev.in. Do not edit.'; \
-	  .venv-lock/bin/python -m pip freeze --all | grep -v '^pip=='; } > requirements-dev.txt
+lock: ## resolve requirements-dev.in and requirements-frameworks.in again
+	for each in dev frameworks; do \
+	    rm -rf .venv-lock && "$(PYTHON)" -m venv .venv-lock && \
+	    .venv-lock/bin/python -m pip install --quiet -r requirements-$$each.in setuptools && \
+	    { echo "# Made by \`make lock\` from requirements-$$each.in. Do not edit."; \
+	      .venv-lock/bin/python -m pip freeze --all | grep -v '^pip=='; } > requirements-$$each.txt || exit 1; \
+	done
 	rm -rf .venv-lock
 
 clean: ## forget environment and caches
-	rm -rf "$(VENV)" "$(DOCS)" site .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf "$(VENV)" "$(DOCS)" "$(FRAMEWORKS)" site .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

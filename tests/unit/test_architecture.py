@@ -125,7 +125,7 @@ BESIDE: dict[str, Room] = {
     "sim": Room(_FACTS | {"_core", "_lua", "_api.lease_stack"}, frozenset({"lupa"})),
     "models": Room(),
     "tools": Room(),
-    "examples": Room(_PUBLIC, frozenset({"rich", "redis", "redis_lock", "pottery", "redlock"})),
+    "examples": Room(_PUBLIC, _ANY),  # they show holdfast together with other libraries
     "testbed": Room(_PUBLIC | {"_lua", "_drivers.many"}, _CLIENTS),
     # It judges what is public; what a lease stands on is noted inside, so that a finding can be explained.
     "rig": Room(_PUBLIC | {"testbed", "_core.record", "_core.redlock"}, _ANY),
