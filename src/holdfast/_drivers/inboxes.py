@@ -472,7 +472,7 @@ class Unattended:
             return None
         looked_at, now = self._looked_at, clock()
         self._looked_at = now
-        is_attended = self._inboxes.waited_since(looked_at)
+        is_attended = self._inboxes.waited_since(min(looked_at, now - _ATTENDED_S))
         for inbox in [inbox for inbox in self._watched if is_attended or inbox.broken]:
             self._let_go(selector, inbox)
         if is_attended:

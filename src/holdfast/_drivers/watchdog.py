@@ -190,7 +190,8 @@ class Watchdog(Worker):
         if pause_s is not None:
             wait_s = pause_s if wait_s is None else min(wait_s, pause_s)
         ready = selector.select(wait_s)
-        self._lingers = bool(ready) or next_at is not None
+        # While locks are fought over, the next lease comes soon, and may be due as soon.
+        self._lingers = bool(ready) or next_at is not None or pause_s is not None
         for key, _ in ready:
             if isinstance(key.data, PendingReply):
                 self._read_owed(selector, key.data)
