@@ -254,8 +254,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a pushed grant is taken where answers take long",
         WAITING,
-        " or left_s < _LEAST_TURNS * took_s:",
-        ":",
+        " or left_s < _LEAST_TURNS * took_s",
+        "",
     ),
     Mutant(
         "a pushed grant of one lock is taken for all",

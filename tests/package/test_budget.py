@@ -17,11 +17,11 @@ PACKAGE = Path(holdfast.__file__).parent
 #: What stands at the top of the package is one room.
 TOP = "top"
 MOST_LINES = {
-    "_core": 6_870,
-    "_drivers": 5_960,
+    "_core": 6_940,
+    "_drivers": 6_075,
     "lab": 5_900,
     "_transport": 3_800,
-    "_async": 3_800,
+    "_async": 3_805,
     "cli": 3_750,
     "_lua": 2_450,
     "_api": 2_150,
@@ -38,7 +38,7 @@ FILE_MOST_LINES = 600
 FILES = {
     "_core/redlock.py": (700, "votes, rounds and what is owed after them read the same state"),
     "_core/record.py": (650, "a lease's record, and the schedule that has its moments"),
-    "_drivers/threads.py": (900, "the effects of the threads driver, which share its pools and locks"),
+    "_drivers/threads.py": (910, "the effects of the threads driver, which share its pools and locks"),
     "_transport/aio.py": (900, "a wire, its node and its inbox name each other"),
     "_transport/threads.py": (750, "a wire and its node name each other"),
     "lab/faults.py": (650, "one fault after the other, each read by itself"),

@@ -46,7 +46,7 @@ class MultiLock(TurnLeasable[Lease]):
     def _acquisition(self, token: str) -> Acquisition:
         return self._turns(token)[0]
 
-    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
+    def _ask(self, token: str, timeout_s: float | None, sent: bool | None = False) -> Protocol[Grant | Busy]:
         turns = self._turns(token)
         return multilock.acquire(turns, timeout_s, listening=not sent and self._session.driver.listening(turns[0].key))
 

@@ -138,8 +138,7 @@ class OneServer(Exclusive):
                 if grant.kept is not None:
                     kept = self._begin_to_keep(token, grant, ttl_ms)
                     return KeptLease(kept, None, grant.fence, ttl_ms, grant.sent_at, grant.until)
-                if grant.until is None:
-                    return _LockRecord(self, token, grant, ttl_ms)
+                return _LockRecord(self, token, grant, ttl_ms)
             turn = LockTurn(keys, token, ttl_ms, self.settings, self.sync)
             return turn.hold(keys.name, grant)
         settings, scripts = self.settings, self.scripts
@@ -209,7 +208,7 @@ class _LockRecord(LeaseRecord):
     def __init__(self, exclusive: OneServer, token: str, grant: Grant, ttl_ms: int) -> None:
         self._exclusive = exclusive
         name = exclusive.keys.name
-        super().__init__(name, token, grant.fence, ttl_ms, grant.sent_at, None, None)
+        super().__init__(name, token, grant.fence, ttl_ms, grant.sent_at, None, None, grant.until)
         self.places = exclusive.places
 
     def __getattr__(self, name: str) -> Any:
@@ -218,6 +217,8 @@ class _LockRecord(LeaseRecord):
         exclusive = self._exclusive
         turn = LockTurn(exclusive.keys, self.token, self.ttl_ms, exclusive.settings, exclusive.sync)
         turn.ttl_ms = self.most_ms  # how long a give-back may have to be tried
+        if self.short_s:
+            turn.short_ms = int((self.deadline - self.held_since) * 1000)
         self.extension, self.release = turn.renew, turn.release
         return getattr(self, name)
 

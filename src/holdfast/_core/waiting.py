@@ -53,6 +53,8 @@ __all__ = [
     "Grant",
     "give_back",
     "granted",
+    "is_late",
+    "look_again_s",
     "once_more",
     "release",
     "released",
@@ -264,6 +266,21 @@ class Acquisition:
     def time_is_up(self) -> bool:
         """The caller's time is over: True when the turn goes on all the same, without a limit."""
         return False
+
+
+def is_late(left_s: float, claim_ms: int, took_s: float) -> bool:
+    """Whether too little is left of a pushed grant's window to take it as it is; its request took `took_s`."""
+    return left_s < _LEAST_LEFT * claim_ms / 1000 or left_s < _LEAST_TURNS * took_s
+
+
+def look_again_s(taken: Taken, settings: Settings, chance: float) -> float:
+    """How long to sleep without a message behind a holder of ours: messages may get lost. `chance` is in [0, 1)."""
+    wait_s = settings.recheck_max_s
+    if taken.remaining_ms >= 0:
+        wait_s = min(wait_s, taken.remaining_ms / 1000 + settings.recheck_late_s * (0.5 + chance))
+    # The waiter that the lock is handed to may hang: those behind it find that out when they look. All together
+    # look no more often than a few times in a claim window, however many there are.
+    return min(wait_s, settings.claim_ms / 1000 * (max(taken.place, 1) + chance / 2))
 
 
 def request_timeout_for(ttl_ms: int, settings: Settings) -> float:
@@ -482,24 +499,18 @@ class _Waiting:
             return None
         claim_ms = min(wake.claim_ms, acquisition.ttl_ms)
         until = deadline(self.queued_at, claim_ms)
-        left_s = until - self.now
-        if left_s < _LEAST_LEFT * claim_ms / 1000 or left_s < _LEAST_TURNS * took_s:
+        if is_late(until - self.now, claim_ms, took_s):
             return None
         return Grant(wake.fence, self.now, until=until)
 
     async def _until_next_look_s(self, taken: Taken) -> float:
-        """How long to sleep without a wake-up: messages may get lost."""
-        acquisition, settings = self.acquisition, self.acquisition.settings
-        wait_s = settings.recheck_max_s
-        if taken.remaining_ms >= 0:
-            wait_s = min(wait_s, taken.remaining_ms / 1000 + settings.recheck_late_s * (0.5 + await Random()))
+        """How long to sleep without a wake-up."""
+        acquisition = self.acquisition
+        wait_s = look_again_s(taken, acquisition.settings, await Random())
         if taken.holder and not is_ours(taken.holder):
             wait_s = min(wait_s, await self.foreign_polls.next_s())
         if acquisition.look_every_s is not None:
             wait_s = min(wait_s, acquisition.look_every_s)
-        # The waiter that the lock is handed to may hang: those behind it find that out when they look. All together
-        # look no more often than a few times in a claim window, however many there are.
-        wait_s = min(wait_s, settings.claim_ms / 1000 * (max(taken.place, 1) + await Random() / 2))
         return wait_s if self.give_up_at is None else min(wait_s, self.give_up_at - self.now)
 
     def _is_over(self) -> bool:

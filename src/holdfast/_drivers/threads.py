@@ -51,6 +51,7 @@ from holdfast._drivers.background import Background
 from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.ending import end as end_clients
 from holdfast._drivers.ending import run_out
+from holdfast._drivers.first_wait import first_wait
 from holdfast._drivers.identity import here
 from holdfast._drivers.inboxes import Inboxes
 from holdfast._drivers.many import Dialler, ask_all
@@ -109,11 +110,11 @@ class ThreadDriver:
         self.settings = settings
         self._inboxes = inboxes
         self._fails_over: bool = getattr(topology, "fails_over", False)
-        self._random = random.Random()
+        self.random = random.Random()
         self._perform: dict[type[Effect[Any]], Callable[[Any, Cancel | None], Any]] = {
             Call: self._call,
             Now: lambda _effect, _cancel: clock(),
-            Random: lambda _effect, _cancel: self._random.random(),
+            Random: lambda _effect, _cancel: self.random.random(),
             Spawn: self._spawn,
             Unlisten: self._unlisten,
             Listen: self._listen,
@@ -251,7 +252,7 @@ class ThreadDriver:
                 except RequestFailed as failure:
                     failure.about(effect)
                     self.troubles.saw(failure)
-                    effect = protocol.throw(self._final(failure) if self.closed else failure)
+                    effect = protocol.throw(self.final(failure) if self.closed else failure)
                 except BaseException as interruption:
                     # Whatever ends us is the protocol's to clean up after, and nothing interrupts that.
                     cancel = None
@@ -266,7 +267,7 @@ class ThreadDriver:
     def acquire(
         self,
         first: PreparedRequest | None,
-        start: Callable[[str, float | None, bool], Protocol[Grant | Busy]],
+        start: Callable[[str, float | None, bool | None], Protocol[Grant | Busy]],
         token: str,
         timeout_s: float | None,
         ttl_ms: int,
@@ -275,13 +276,16 @@ class ThreadDriver:
         """Acquire with this token: by `first` alone where that is granted in time, else by the protocol.
 
         `first`: the protocol's first request, ready but for the token; None where there is no such one. `start(token,
-        timeout_s, sent)` makes the protocol; `sent`: its first request, which does not queue, was sent already.
+        timeout_s, sent)` makes the protocol; `sent`: its first request was sent already, without queueing; None: with.
         """
         contention = self.contention
         sent = self.releasing.claim(None if first is None else first.key) if self.releasing.sent else None
         if first is None or cancel is not None or (first.key in contention and contention.expects(first.key)):
             if sent is not None:
                 self.releasing.read(sent)
+            if first is not None and first.waits and cancel is None and timeout_s != 0:
+                node = self._only or self.topology.node_for(first.key, None)
+                return first_wait(self, node, first, start, token, timeout_s, ttl_ms)
             return self.run(start(token, timeout_s, False), cancel)
         request_timeout_s = first.request_timeout_s
         if timeout_s is not None:
@@ -351,10 +355,14 @@ class ThreadDriver:
     ) -> R:
         """Run a protocol whose first request was sent at `asked_at`, and ended so."""
         if isinstance(error, RequestFailed):
-            self.troubles.saw(error)
-            self._in_trouble(self.topology.node_for(first.key, None), error)
-            error = self._final(error) if self.closed else error
+            error = self.failed(self.topology.node_for(first.key, None), error)
         return self.run(replay(protocol, asked_at, reply, error))
+
+    def failed(self, node: Node, failure: RequestFailed) -> RequestFailed:
+        """A request of the fast path has failed; with what the protocol goes on."""
+        self.troubles.saw(failure)
+        self._in_trouble(node, failure)
+        return self.final(failure) if self.closed else failure
 
     # ------------------------------------------------------------------ effects
 
@@ -517,13 +525,13 @@ class ThreadDriver:
     def _sleep(self, sleep: Sleep, cancel: Cancel | None) -> None:
         if cancel is None:
             if self._over.wait_s(sleep.seconds):
-                raise self._final()
+                raise self.final()
         elif cancel.wait(sleep.seconds):
             raise Cancelled
         elif self.closed:
-            raise self._final()
+            raise self.final()
 
-    def _final(self, failure: RequestFailed | None = None) -> RequestFailed:
+    def final(self, failure: RequestFailed | None = None) -> RequestFailed:
         """The client is closed: nothing is tried again, and waiting ends."""
         sent = failure is not None and failure.maybe_executed
         return RequestFailed("closed", "the client is closed", "", maybe_executed=sent, transient=False)
@@ -536,7 +544,7 @@ class ThreadDriver:
 
     def _listen(self, listen: Listen, cancel: Cancel | None) -> None:
         if self.closed:
-            raise self._final()
+            raise self.final()
         node = self.topology.node_for(listen.key, listen.node)
         try:
             self.inboxes.listen(listen.token, node, listen.request_timeout_s)
@@ -558,7 +566,7 @@ class ThreadDriver:
         if cancel is not None and cancel.is_set():
             raise Cancelled
         if self.closed:
-            raise self._final()
+            raise self.final()
 
     def _await_wake(self, wait: AwaitWake, cancel: Cancel | None) -> Wake | None:
         inboxes = self.inboxes
@@ -576,7 +584,7 @@ class ThreadDriver:
             if cancel.is_set():
                 raise Cancelled
         if self.closed:
-            raise self._final()
+            raise self.final()
         return wake
 
     def listening(self, key: str) -> bool:
@@ -600,7 +608,7 @@ class ThreadDriver:
         Raises `ClientClosed` when the client was closed meanwhile, `CannotStartThread` when no thread can look
         after it; it is given back then.
         """
-        at = self.schedule.add(hold, self._random.random())
+        at = self.schedule.add(hold, self.random.random())
         try:
             if self.closed:
                 raise self.closed_error()
@@ -637,7 +645,7 @@ class ThreadDriver:
     def extended(self, hold: LeaseRecord, order: Order, held: int, ttl_ms: int, asked_at: float) -> bool:
         """That was answered; False when the hold has ended."""
         with self.lock:
-            at = self.schedule.extended(hold, order, held, ttl_ms, asked_at, clock(), self._random.random())
+            at = self.schedule.extended(hold, order, held, ttl_ms, asked_at, clock(), self.random.random())
             if at is not None:
                 self._watchdog.no_later_than(at)
         return at is not None
@@ -645,7 +653,7 @@ class ThreadDriver:
     def replan(self, hold: LeaseRecord) -> None:
         """Its deadline changed."""
         with self.lock:
-            self._watchdog.no_later_than(self.schedule.replan(hold, self._random.random()))
+            self._watchdog.no_later_than(self.schedule.replan(hold, self.random.random()))
 
     def drop(self, hold: LeaseRecord) -> None:
         """Its lease was garbage-collected: renew it no more. No more than a note, since a collection may come anywhere.
@@ -717,7 +725,7 @@ class ThreadDriver:
 
     def chance(self) -> float:
         """A random number in [0, 1)."""
-        return self._random.random()
+        return self.random.random()
 
     def no_later_than(self, at: float) -> None:
         """Something is due at `at`."""
