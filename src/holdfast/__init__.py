@@ -73,6 +73,9 @@ __all__ = [
     "Condition",
     "ConfigurationError",
     "CountDownLatch",
+    "Deadlock",
+    "DeadlockDetected",
+    "DeadlockParty",
     "DeclarationMismatch",
     "Election",
     "Event",
@@ -124,6 +127,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "_api.breaking": ("Asked", "Broken"),
     "_api.changes": ("Change",),
+    "_api.deadlocks": ("Deadlock", "DeadlockParty"),
     "_api.holder": ("Holder", "LockStatus", "RWLockStatus", "SemaphoreStatus"),
     "_api.outcome": ("Outcome",),
     "_api.overview": ("Listed", "Waiter"),

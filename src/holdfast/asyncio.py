@@ -9,6 +9,7 @@ async with locks.lock("orders:42", ttl=30) as lease:
 
 from holdfast._api.breaking import Asked, Broken
 from holdfast._api.changes import Change
+from holdfast._api.deadlocks import Deadlock, DeadlockParty
 from holdfast._api.holder import Holder, LockStatus, RWLockStatus, SemaphoreStatus
 from holdfast._api.options import LeaseOptions
 from holdfast._api.outcome import Outcome
@@ -33,6 +34,7 @@ from holdfast.errors import (
     CannotStartThread,
     ClientClosed,
     ConfigurationError,
+    DeadlockDetected,
     DeclarationMismatch,
     HoldfastError,
     InsufficientReplicas,
@@ -65,6 +67,9 @@ __all__ = [
     "Condition",
     "ConfigurationError",
     "CountDownLatch",
+    "Deadlock",
+    "DeadlockDetected",
+    "DeadlockParty",
     "DeclarationMismatch",
     "Election",
     "Event",

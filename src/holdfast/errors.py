@@ -17,6 +17,7 @@ __all__ = [
     "CannotStartThread",
     "ClientClosed",
     "ConfigurationError",
+    "DeadlockDetected",
     "DeclarationMismatch",
     "HoldfastError",
     "InsufficientReplicas",
@@ -232,6 +233,27 @@ _WAYS_OUT = {
     ("write lock", "read lock"): "use downgrade() of its write lease",
     ("election", "election"): "it leads: go on with the lease it has, or resign() first",
 }
+
+
+class DeadlockDetected(HoldfastError):
+    """`acquire` with `deadlock_check` gave up: it was part of a deadlock. The others go on waiting, and get on
+    when this party releases what it holds. Nothing was acquired.
+
+    Fields: `kind` and `name` of what was waited for, `deadlock` (a `Deadlock`: its `parties`, this one first). Way out:
+    release what is held, and begin again; acquire locks in the same order everywhere, or all at once by `multilock`.
+    """
+
+    kind: str
+    name: str
+    deadlock: Any
+
+    def __init__(self, name: str, deadlock: Any, kind: str = "lock") -> None:
+        super().__init__(
+            f"{kind} {name!r} was not acquired, to end a deadlock: {deadlock}; release what is held and begin again",
+            kind=kind,
+            name=name,
+            deadlock=deadlock,
+        )
 
 
 class NotHeld(HoldfastError):

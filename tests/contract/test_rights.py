@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from holdfast import embedded, fencing
 from holdfast._core.rights import NEEDS, PRIMITIVES, missing, rights, rule, table
 from holdfast._lua import SCRIPTS
 from testbed.servers import unique
+from testbed.waiting import eventually
 
 #: Rights that a short life does not use, and what does.
 RARE = {
@@ -209,6 +211,10 @@ def _list(one: Any, two: Any, name: str) -> None:
     assert list(one.list("no such lock")) == []
 
 
+def _deadlocks(one: Any, two: Any, name: str) -> None:
+    assert one.deadlocks() == ()
+
+
 def _break(one: Any, two: Any, name: str) -> None:
     two.break_(name)
     two.ask(name)
@@ -227,14 +233,34 @@ LIVES: dict[str, Callable[[Any, Any, str], None]] = {
     "compare_and_set": _compare_and_set,
     "fencing": _fencing,
     "list": _list,
+    "deadlocks": _deadlocks,
     "break, ask": _break,
 }
+
+
+def _wait_for_itself(semaphore: Any, cancel: holdfast.Cancel) -> None:
+    with semaphore:
+        semaphore.acquire(timeout=60, cancel=cancel)
 
 
 def live(place: Place, primitive: str) -> None:
     """The life of a primitive, by the restricted user."""
     place.admin.script_flush()
     name = unique("r")
+    if primitive == "deadlocks":
+        cancel = holdfast.Cancel()
+        with holdfast.connect(place.server.url) as owner, holdfast.connect(place.url) as one:
+            thread = threading.Thread(
+                target=_quietly, args=(partial(_wait_for_itself, owner.semaphore(name, 1), cancel),)
+            )
+            thread.start()
+            try:
+                eventually(lambda: owner.semaphore(name).waiters() == 1)
+                assert [len(found.parties) for found in one.deadlocks()] == [1]
+            finally:
+                cancel.set()
+                thread.join()
+        return
     if primitive in ("list", "break, ask"):
         with holdfast.connect(place.server.url) as owner:
             lease = owner.lock(name, ttl=30).acquire()

@@ -17,14 +17,14 @@ PACKAGE = Path(holdfast.__file__).parent
 #: What stands at the top of the package is one room.
 TOP = "top"
 MOST_LINES = {
-    "_core": 6_940,
+    "_core": 7_490,
     "_drivers": 6_075,
     "lab": 5_900,
     "_transport": 3_800,
-    "_async": 3_805,
+    "_async": 3_865,
     "cli": 3_750,
     "_lua": 2_450,
-    "_api": 2_150,
+    "_api": 2_230,
     TOP: 2_010,
     "compat": 900,
     "web": 600,
@@ -36,7 +36,9 @@ SLACK = 500
 #: A file that is longer has to be cut, or has its reason here.
 FILE_MOST_LINES = 600
 FILES = {
+    "_async/client.py": (650, "a method for each thing that a client makes"),
     "_core/redlock.py": (700, "votes, rounds and what is owed after them read the same state"),
+    "_core/waiting.py": (650, "one loop, and the requests that it is made of"),
     "_core/record.py": (650, "a lease's record, and the schedule that has its moments"),
     "_drivers/threads.py": (910, "the effects of the threads driver, which share its pools and locks"),
     "_transport/aio.py": (900, "a wire, its node and its inbox name each other"),

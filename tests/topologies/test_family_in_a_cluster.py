@@ -8,6 +8,8 @@ import pytest
 
 import holdfast
 from testbed.topologies import Cluster
+from testbed.waiting import eventually
+from tests.contract.test_deadlocks import LONG_S, ends
 from tests.contract.test_list import all_of
 from tests.support.apis import Api
 from tests.topologies.test_failover import move_slot
@@ -60,3 +62,17 @@ def test_a_list_has_what_is_on_every_node(cluster: Cluster, api: Api, unique_nam
     assert sorted(found) == sorted(names)
     for lease in leases:
         lease.release()
+
+
+def test_a_deadlock_over_several_nodes(cluster: Cluster, api: Api, unique_name: str) -> None:
+    names = [f"{unique_name}-{number}" for number in range(4)]
+    assert len({cluster.owner_of(key(name)) for name in names}) > 1
+    locks, others = api.connect(cluster.url), api.connect(cluster.url)
+    actors = [api.actor() for _ in names]
+    has = [[actor.ask(locks.lock(name), "acquire")] for actor, name in zip(actors, names, strict=True)]
+    waits = [actor.tell(locks.lock(names[at - 1]), "acquire", timeout=LONG_S) for at, actor in enumerate(actors[:3])]
+    last = actors[3].tell(locks.lock(names[2]), "acquire", timeout=LONG_S, deadlock_check=0.3)
+    eventually(lambda: last.done() or len(others.deadlocks()) == 1)
+    failed, leases = ends({wait: (actor, its) for wait, actor, its in zip([*waits, last], actors, has, strict=True)})
+    assert [type(error) for error in failed] == [holdfast.DeadlockDetected] and len(leases) == 3
+    assert others.deadlocks() == ()

@@ -49,6 +49,8 @@ Duration: TypeAlias = "float | int | timedelta"
 
 #: Below this a lease would end before a renewal could come through.
 TTL_MIN_S = 0.01
+#: A look takes longer than that where there are many keys.
+DEADLOCK_CHECK_MIN_S = 0.1
 #: Others wait meanwhile, and more than a few ms gain nothing.
 TENURE_MAX_S = 0.1
 #: A year: a longer one is almost certainly ms passed as s.
@@ -210,6 +212,9 @@ class LeaseOptions(TypedDict, total=False):
     `InsufficientReplicas` raised. Costs a round trip between the servers. None: none.
     `confirm_release`: wait until the server has confirmed a release (True). False: a release is sent, and what comes of
     it is told later like any loss; where it takes more than one request to one server, it is waited for all the same.
+    `deadlock_check`: seconds of waiting (0.1 or more) after which, and again each time that they have passed, it is
+    looked whether this wait is part of a deadlock; one party of that gets `DeadlockDetected`. A look goes over the keys
+    of the namespace. None: no look.
     `on_wanted`: called as by `lease.on_wanted` when another client asks for the lease. None: nothing is.
     """
 
@@ -219,6 +224,7 @@ class LeaseOptions(TypedDict, total=False):
     at_least: Duration | None
     sync_replicas: int | Literal["all"] | None
     confirm_release: bool | None
+    deadlock_check: Duration | None
     on_wanted: Callable[[Any], object] | None
 
 
@@ -239,6 +245,7 @@ class Options(NamedTuple):
     on_wanted: Callable[[Any], object] | None = None
     at_least_ms: int = 0
     kept_ms: int = 0
+    deadlock_check_s: float | None = None
 
 
 #: What other libraries call it, and what it is here.
@@ -262,6 +269,14 @@ def _check_callback(value: object) -> object:
     return value
 
 
+def _check_period(value: object) -> float:
+    allowed = f"seconds (int or float) or a timedelta, from {DEADLOCK_CHECK_MIN_S} to {TTL_MAX_S}, or None for no look"
+    seconds = _seconds("deadlock_check", value, allowed)
+    if not DEADLOCK_CHECK_MIN_S <= seconds <= TTL_MAX_S:
+        raise ConfigurationError("deadlock_check", value, allowed)
+    return seconds
+
+
 _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "ttl": ("ttl_ms", ttl_ms_of),
     "renew": ("renew", lambda value: check_bool("renew", value)),
@@ -270,6 +285,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "sync_replicas": ("sync_replicas", check_sync_replicas),
     "confirm_release": ("confirm_release", lambda value: check_bool("confirm_release", value)),
     "on_wanted": ("on_wanted", _check_callback),
+    "deadlock_check": ("deadlock_check_s", _check_period),
 }
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
+from holdfast._api.client_info import client_key
 from holdfast._api.endpoints import quorum_of
 from holdfast._api.options import Options
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
@@ -18,6 +20,8 @@ from holdfast._core.keys import LockKeys
 from holdfast._core.plain import Scripts
 from holdfast._core.replicas import Replicas
 from holdfast._core.settings import Settings
+from holdfast._core.snapshot import snapshot
+from holdfast._core.tenure import MARK
 from holdfast._transport.pack import PreparedRequest
 from holdfast.errors import ConfigurationError
 
@@ -46,6 +50,12 @@ class Shared:
 class SessionBase:
     """The part of a session that is the same in both APIs."""
 
+    #: Whether keys move from node to node.
+    moves: bool
+    #: How many servers the keys are on, and what makes a token of an owner.
+    masters: Callable[[], int]
+    new_token: Callable[[str | None], str]
+
     def __init__(
         self, redis_client: Any, nodes: Sequence[Any], namespace: str | None, settings: Settings, reports: Any
     ) -> None:
@@ -63,6 +73,7 @@ class SessionBase:
         self._scripts = Scripts()
         self._replicas: dict[int | None, Replicas] = {}
         self._ifeq: bool | None = None
+        self._detector: Any = None
         #: What other clients say of themselves, by their ids, as far as it was asked for.
         self.told_by: dict[str, bytes] = {}
 
@@ -77,6 +88,7 @@ class SessionBase:
             self._shared.clear()
         made = Shared(keys, self._exclusive(keys, options.sync_replicas))
         made.exclusive.renews = options.renew
+        made.exclusive.checks = self.checks(what.partition(":")[0], keys.name, options)
         self._shared[what, options] = made
         return made
 
@@ -87,6 +99,41 @@ class SessionBase:
         if sync_replicas is not None:
             raise ConfigurationError("sync_replicas", sync_replicas, "None over a quorum: its members have no replicas")
         return OverQuorum(keys, self.settings, self.quorum)
+
+    def checks(self, label: str, name: str, options: Options) -> Callable[[], Any] | None:
+        """What makes one acquire's looks for deadlocks; None where none are asked for."""
+        every_s = options.deadlock_check_s
+        if every_s is None:
+            return None
+        if self.quorum is not None or self.namespace is None:
+            allowed = "None over a quorum, which has no queue, and without a namespace, where any key may be a lock"
+            raise ConfigurationError("deadlock_check", every_s, allowed)
+
+        def check() -> Any:
+            from holdfast._api.deadlocks import detected, where_it_waits
+            from holdfast._core.detecting import Check
+
+            claim, error = partial(self.new_token, "deadlock"), partial(detected, name, label)
+            return Check(self.detector(), every_s, claim, self._held_by, where_it_waits, error)
+
+        return check
+
+    def detector(self) -> Any:
+        """What looks for deadlocks, for all of this client."""
+        if self._detector is None and self.namespace is not None:
+            from holdfast._core.detecting import Detector
+
+            key = partial(client_key, self.namespace)
+            self._detector = Detector(self.namespace, not self.moves, self.settings, self.masters, key)
+        return self._detector
+
+    def _held_by(self, token: str) -> list[str]:
+        """The tokens by which who waits with that one holds something, where these do not say so."""
+        from holdfast._core.deadlocks import party_of
+
+        party = party_of(token, {}, False)
+        held = [lease() for (_, owner), lease in snapshot(self.owners.items()) if party and str(owner) == party[1]]
+        return [lease.token for lease in held if lease is not None and lease.token[-1] == MARK]
 
     def replicas_for(self, sync_replicas: int | Literal["all"] | None) -> Replicas | None:
         """Which replicas have to acknowledge, and what is known of them."""

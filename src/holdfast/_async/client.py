@@ -38,6 +38,7 @@ from holdfast.errors import ConfigurationError
 if TYPE_CHECKING:
     from holdfast._api.breaking import Asked, Broken
     from holdfast._api.changes import Change
+    from holdfast._api.deadlocks import Deadlock
     from holdfast._api.holder import Holder
     from holdfast._api.outcome import Outcome
     from holdfast._api.overview import Kind, Listed
@@ -305,6 +306,24 @@ class Client:
         from holdfast._async.overview import list_locks
 
         return list_locks(self._session, check_name(pattern, "pattern"))
+
+    async def deadlocks(self) -> tuple[Deadlock, ...]:
+        """The deadlocks there are: circles of threads and tasks, each of which waits for what the next one holds.
+
+            for deadlock in await locks.deadlocks():
+                print(deadlock)
+
+        Locks, shared locks, semaphores, multilocks and elections of the namespace; of those that wait for each other in
+        several circles, one circle is given. Each was there at one moment; a wait with a timeout counts until that is
+        over. Goes over the keys of the namespace, a few at a time, and changes nothing. Not seen: who waits behind others
+        of its own process (see `tenure`), or for anything else; who holds by a lease that its client hands on (`tenure`,
+        `keep`), unless that one waits with `deadlock_check`. A lease counts as that of the thread or task that has
+        acquired it, wherever it is used.
+        """
+        self._not_over_quorum("looking for deadlocks")
+        from holdfast._async.overview import find_deadlocks
+
+        return await find_deadlocks(self._session)
 
     def watch(self, name: str, *, poll: Duration = 0.05) -> AsyncIterator[Change]:
         """What happens to the lock, shared lock, semaphore and election called `name`, change by change.

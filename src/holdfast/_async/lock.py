@@ -7,12 +7,13 @@ import sys
 # sync-drop
 from asyncio import current_task
 from collections.abc import Awaitable
+from copy import copy
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Never, TypeVar
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from holdfast._api.client_info import client_id_of, client_key
 from holdfast._api.lease_stack import LeaseStack
-from holdfast._api.options import Duration, Options, refuse_keywords, timeout_of
+from holdfast._api.options import Duration, Options, options_of, refuse_keywords, timeout_of
 from holdfast._async.entering import Enterable
 from holdfast._async.kernel import Acquirable
 from holdfast._async.lease import Lease
@@ -71,23 +72,40 @@ class Leasable(Acquirable[L], Enterable[L]):
         return self._ttl_ms / 1000
 
     # sync-say: Cancelling the task ends the waiting at once. => `cancel`: a `holdfast.Cancel` that ends the waiting from another thread.
-    # sync-say: Raises `AcquireTimeout`, `AlreadyHeld` => Raises `AcquireTimeout`, `AcquireCancelled`, `AlreadyHeld`
+    # sync-say: Raises `AcquireTimeout`, `DeadlockDetected` => Raises `AcquireTimeout`, `AcquireCancelled`, `DeadlockDetected`
     # sync-say: Whatever it raises, CancelledError included, => Whatever it raises, KeyboardInterrupt included,
-    # sync: def acquire(self, timeout: Duration | None = None, cancel: Cancel | None = None, **elsewhere: Never) -> L:
-    async def acquire(self, timeout: Duration | None = None, **elsewhere: Never) -> L:
+    async def acquire(
+        self,
+        timeout: Duration | None = None,
+        # sync-add: cancel: Cancel | None = None,
+        *,
+        deadlock_check: Duration | None = None,
+        **elsewhere: Never,
+    ) -> L:
         """Acquire the lock, waiting in FIFO order.
 
         `timeout`: the budget for waiting in seconds; None waits indefinitely; a server that stays unavailable for 30 s
-        still raises. Cancelling the task ends the waiting at once.
+        still raises. `deadlock_check`: as in `Client.lock`, for this acquire. Cancelling the task ends the waiting at once.
 
-        Returns the `Lease`. Raises `AcquireTimeout`, `AlreadyHeld` when this task holds it, and the server's errors
+        Returns the `Lease`. Raises `AcquireTimeout`, `DeadlockDetected`, `AlreadyHeld` when this task holds it, and the server's errors
         (`ServerUnreachable`, `ServerError`, `OutcomeUnknown`, …). Whatever it raises, CancelledError included, what
         the server may have granted is given back in the background.
         """
         if elsewhere:
             refuse_keywords("acquire", elsewhere)
-        # sync: return self._acquire(None if timeout is None else timeout_of(timeout), cancel, sys._getframe(1))
-        return await self._acquire(None if timeout is None else timeout_of(timeout), sys._getframe(1))
+        lock = self if deadlock_check is None else self._checking(deadlock_check)
+        # sync: return lock._acquire(None if timeout is None else timeout_of(timeout), cancel, sys._getframe(1))
+        return await lock._acquire(None if timeout is None else timeout_of(timeout), sys._getframe(1))
+
+    def _checking(self, deadlock_check: Duration) -> Self:
+        """The same with that option."""
+        made = copy(self)
+        made._change(options_of({"deadlock_check": deadlock_check}, self._options))
+        return made
+
+    def _change(self, options: Options) -> None:
+        """Go on with other options."""
+        raise NotImplementedError
 
     async def try_acquire(self) -> L | None:
         """Acquire it if it is free and has no waiters; None otherwise, at once."""
@@ -118,6 +136,11 @@ class TurnLeasable(Leasable[L]):
     def __init__(self, session: Session, name: str, options: Options) -> None:
         super().__init__(session, name, options)
         self._sync: Sync = session.replicas_for(options.sync_replicas)
+        self._change(options)
+
+    def _change(self, options: Options) -> None:
+        self._options = options
+        self._checks = self._session.checks(self._label, self._name, options)
 
     def _acquisition(self, token: str) -> Acquisition:
         raise NotImplementedError
@@ -125,6 +148,7 @@ class TurnLeasable(Leasable[L]):
     def _ask(self, token: str, timeout_s: float | None, sent: bool | None = False) -> Protocol[Grant | Busy]:
         acquisition = self._acquisition(token)
         acquisition.renews = self._options.renew
+        acquisition.check = None if self._checks is None else self._checks()
         return wait_for(acquisition, timeout_s, listening=not sent and self._session.driver.listening(acquisition.key))
 
     def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
@@ -175,6 +199,9 @@ class Lock(Leasable[Lease]):
                     "keep", options.kept_ms / 1000, "0 over a quorum, which can tell no one to let go"
                 )
             self._kept_as = shared.keys.lock
+
+    def _change(self, options: Options) -> None:
+        Lock.__init__(self, self._session, self._name, options, self._reentrant)
 
     @staticmethod
     def _keys_of(namespace: str | None, name: str) -> LockKeys:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 from holdfast._api.changes import Change, changes
 from holdfast._api.client_info import client_id_of, client_key
+from holdfast._api.deadlocks import Deadlock, deadlock_of
 from holdfast._api.holder import Holder, holder_of
 from holdfast._api.overview import Listed, listed
 from holdfast._async.lifecycle import Session
@@ -16,7 +17,7 @@ from holdfast._core.overview import KINDS, Entry, Walk, look_at
 # sync-add: from holdfast._transport.waits import Flag
 from holdfast.errors import ConfigurationError, HoldfastError
 
-__all__ = ["described", "last_holder", "list_locks", "watch_lock"]
+__all__ = ["described", "find_deadlocks", "last_holder", "list_locks", "watch_lock"]
 
 #: How many holders and waiters of a lock are named: in a list, and of one that is watched.
 _NAMED_MAX = 16
@@ -39,6 +40,12 @@ async def list_locks(session: Session, pattern: str) -> AsyncIterator[Listed]:
         node += 1
         if node >= session.masters():
             return
+
+
+async def find_deadlocks(session: Session) -> tuple[Deadlock, ...]:
+    """Those there are in the namespace."""
+    _namespace(session)
+    return tuple(map(deadlock_of, await session.run(session.detector().deadlocks())))
 
 
 async def watch_lock(session: Session, name: str, every_s: float) -> AsyncIterator[Change]:

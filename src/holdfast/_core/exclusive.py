@@ -5,6 +5,7 @@ One class for a server that decides alone (a single one, a Sentinel's master, th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,10 +30,10 @@ __all__ = ["Exclusive", "OneServer", "OverQuorum"]
 class Exclusive:
     """`listens`: waiters hear of their turn, so that `acquire` wants to know whether the inbox is open.
 
-    `renews`: as `Acquisition.renews`.
+    `renews`: as `Acquisition.renews`. `checks`: makes what looks for deadlocks during one acquire; None: nothing does.
     """
 
-    __slots__ = ("keys", "places", "renews", "settings", "sync")
+    __slots__ = ("checks", "keys", "places", "renews", "settings", "sync")
 
     listens = True
 
@@ -41,6 +42,7 @@ class Exclusive:
         #: As `Acquisition.places`.
         self.places: tuple[LockKeys, ...] = (keys,) if self.listens else ()
         self.renews = False
+        self.checks: Callable[[], Any] | None = None
         self.settings = settings
         self.sync = sync
 
@@ -106,6 +108,7 @@ class OneServer(Exclusive):
         try:
             asks = LockTurn(keys, token, ttl_ms, settings, self.sync, turn)
             asks.renews, asks.unused = self.renews, True
+            asks.check = None if self.checks is None else self.checks()
             return await wait_for(asks, timeout_s, listening=listening)
         except RequestFailed as failure:
             if self.sync is not None or not await plain.no_scripts(failure, keys, settings):
@@ -115,7 +118,8 @@ class OneServer(Exclusive):
 
     @property
     def hands_on(self) -> bool:
-        return self.sync is None and not self.scripts.refused
+        # (A turn that waits here is not seen by those that look for deadlocks.)
+        return self.sync is None and not self.scripts.refused and self.checks is None
 
     def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
         if self.sync is not None or self.scripts.refused:

@@ -50,9 +50,14 @@ class Entry(NamedTuple):
 
 
 class Walk:
-    """One listing under way. `together`: names of one call need not share a slot. `most`: how many to name of each."""
+    """One listing under way. `together`: names of one call need not share a slot. `most`: how many to name of each.
 
-    def __init__(self, namespace: str, pattern: str, most: int, together: bool, settings: Settings) -> None:
+    `waited`: only what has a queue.
+    """
+
+    def __init__(
+        self, namespace: str, pattern: str, most: int, together: bool, settings: Settings, waited: bool = False
+    ) -> None:
         self._namespace = namespace
         self._most = most
         self._names_max = NAMES_MAX if together else 1
@@ -61,7 +66,7 @@ class Walk:
         #: What SCAN leaves out already; a name that begins with "}" has a "%" more in its key.
         quoted = pattern.replace("\\", "\\\\").replace("[!", "[^")
         more = "*" if pattern[:1] in ("%", "}", "?", "[") else ""
-        self._match = f"{_SPECIAL.sub(_QUOTED, namespace)}:{{{more}{quoted}}}*"
+        self._match = f"{_SPECIAL.sub(_QUOTED, namespace)}:{{{more}{quoted}}}*{':queue' if waited else ''}"
         self._known: set[tuple[str, str]] = set()
         self._cursor = b"0"
 

@@ -43,6 +43,7 @@ PRIMITIVES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         _DESCRIPTION,
     ),
     "list": (("overview",), ("scan", "get", "getrange")),
+    "deadlocks": (("overview",), ("pubsub|numsub", "scan", "get", "getrange")),
     "break, ask": (("overview", "tell", "release", "rw_release", "sem_release"), ("get",)),
 }
 #: What else is needed, and when.

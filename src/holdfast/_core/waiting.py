@@ -127,10 +127,11 @@ class Acquisition:
     """What is waited for. `key` says where the inbox has to listen; `sync` which replicas have to acknowledge.
 
     `stray` is as in `Grant`, for the turn's own `release`. `renews`: what is granted is renewed by itself, so that it
-    may begin with less than its ttl. `short_ms`: what it has begun with, until it is renewed; else 0.
+    may begin with less than its ttl. `short_ms`: what it has begun with, until it is renewed; else 0. `check`: what
+    looks for deadlocks while it waits (`detecting.py`); None: nothing does.
     """
 
-    __slots__ = ("claim_ms", "key", "renews", "settings", "short_ms", "stray", "sync", "token", "ttl_ms")
+    __slots__ = ("check", "claim_ms", "key", "renews", "settings", "short_ms", "stray", "sync", "token", "ttl_ms")
 
     #: What its leases stand on.
     holds: type[LeaseRecord] = LeaseRecord
@@ -159,6 +160,7 @@ class Acquisition:
         self.sync = sync
         self.stray = self.renews = False
         self.short_ms = 0
+        self.check: Any = None
         #: Others of this name are taken to have chosen a like ttl: a claim should not outlast the lease that it is for.
         self.claim_ms = settings.claim_ms if settings.claim_ms < ttl_ms else ttl_ms
 
@@ -335,6 +337,7 @@ class _Waiting:
         "arrival",
         "asked_at",
         "began_at",
+        "check_at",
         "doubtful",
         "foreign_polls",
         "give_up_at",
@@ -358,6 +361,7 @@ class _Waiting:
         self.began_at = self.now = self.asked_at = now
         self.give_up_at = None if timeout_s is None else now + timeout_s
         self.waits = timeout_s is None or timeout_s > 0
+        self.check_at = None if acquisition.check is None else now + acquisition.check.every_s
         self.request_timeout_s = request_timeout_for(acquisition.ttl_ms, settings)
         #: A request of ours may have changed something on the server.
         self.doubtful = False
@@ -474,7 +478,7 @@ class _Waiting:
             self.arrival = 0
             return None
         took_s = self.now - self.asked_at
-        wake = await AwaitWake(self.acquisition.token, await self._until_next_look_s(taken))
+        wake = await self._wake_within(await self._until_next_look_s(taken))
         self.now = await Now()
         if wake is None:
             return self._over() if self._is_over() else None
@@ -489,6 +493,18 @@ class _Waiting:
         else:
             self.listening = False  # the inbox may be broken: look after it before asking
         return None
+
+    async def _wake_within(self, wait_s: float) -> Wake | None:
+        """What comes for it in that time, which ends early where it is time to look for deadlocks."""
+        acquisition = self.acquisition
+        if self.check_at is None or self.check_at > self.now + wait_s:
+            return await AwaitWake(acquisition.token, wait_s)
+        wake = await AwaitWake(acquisition.token, max(0.0, self.check_at - self.now))
+        if wake is None:
+            timeout_s = None if self.give_up_at is None else self.give_up_at - self.began_at
+            wake, pause_s = await acquisition.check.look(acquisition, timeout_s, self.give_up_at)
+            self.check_at = await Now() + pause_s
+        return wake
 
     def _pushed(self, wake: Wake, took_s: float) -> Grant | None:
         """The grant that a message tells of, with what is certainly left of its claim; None: to be confirmed."""

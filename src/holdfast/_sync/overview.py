@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from holdfast._api.changes import Change, changes
 from holdfast._api.client_info import client_id_of, client_key
+from holdfast._api.deadlocks import Deadlock, deadlock_of
 from holdfast._api.holder import Holder, holder_of
 from holdfast._api.overview import Listed, listed
 from holdfast._core.describe import look_up
@@ -17,7 +18,7 @@ from holdfast._sync.lifecycle import Session
 from holdfast._transport.waits import Flag
 from holdfast.errors import ConfigurationError, HoldfastError
 
-__all__ = ["described", "last_holder", "list_locks", "watch_lock"]
+__all__ = ["described", "find_deadlocks", "last_holder", "list_locks", "watch_lock"]
 
 #: How many holders and waiters of a lock are named: in a list, and of one that is watched.
 _NAMED_MAX = 16
@@ -40,6 +41,12 @@ def list_locks(session: Session, pattern: str) -> Iterator[Listed]:
         node += 1
         if node >= session.masters():
             return
+
+
+def find_deadlocks(session: Session) -> tuple[Deadlock, ...]:
+    """Those there are in the namespace."""
+    _namespace(session)
+    return tuple(map(deadlock_of, session.run(session.detector().deadlocks())))
 
 
 def watch_lock(session: Session, name: str, every_s: float) -> Iterator[Change]:

@@ -56,6 +56,7 @@ class Semaphore(TurnLeasable[Lease]):
         permits: int = 1,
         timeout: Duration | None = None,
         cancel: Cancel | None = None,
+        deadlock_check: Duration | None = None,
         **elsewhere: Never,
     ) -> Lease:
         """Acquire this many permits under one lease, waiting in FIFO order. Otherwise as `Lock.acquire`.
@@ -67,7 +68,8 @@ class Semaphore(TurnLeasable[Lease]):
             raise TypeError(f"acquire() takes no number alone: write permits={positional[0]!r}, or timeout=…")
         if elsewhere:
             refuse_keywords("acquire", elsewhere)
-        return self._acquire(timeout_of(timeout), cancel, sys._getframe(1), _mark(permits))
+        lock = self if deadlock_check is None else self._checking(deadlock_check)
+        return lock._acquire(timeout_of(timeout), cancel, sys._getframe(1), _mark(permits))
 
     def try_acquire(self, *, permits: int = 1) -> Lease | None:
         """Acquire this many permits if they are free and there are no waiters; None otherwise, at once."""

@@ -38,6 +38,7 @@ commands:
   elect NAME -- CMD …   run a command while this host is the leader
   status NAME           who holds a lock, since when, how many wait
   list [PATTERN]        which locks are held or waited for, and by whom
+  deadlocks             parties that wait for each other
   top [PATTERN]         the locks with most waiters, longest held or busiest, live
   watch NAME            what happens to a lock, line by line
   web                   a live page of the locks, for browsers on this machine
@@ -54,7 +55,7 @@ environment:
   HOLDFAST_URL          the server, when no --url is given (redis://localhost:6379)
 """
 
-_COMMANDS = ("run", "elect", "status", "list", "top", "watch", "web", "break", "ask", "doctor", "lab")
+_COMMANDS = ("run", "elect", "status", "list", "deadlocks", "top", "watch", "web", "break", "ask", "doctor", "lab")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

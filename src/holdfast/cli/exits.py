@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = [
     "CANNOT_EXECUTE",
+    "DEADLOCK",
     "INTERNAL",
     "LEASE_LOST",
     "NOT_ACQUIRED",
@@ -26,6 +27,8 @@ __all__ = [
 
 #: Done (for `run`: the command ended with 0).
 OK = 0
+#: `deadlocks`: there are some.
+DEADLOCK = 1
 #: The arguments are wrong (EX_USAGE).
 USAGE = 64
 #: `break`, `ask`: no one holds it (EX_NOINPUT).

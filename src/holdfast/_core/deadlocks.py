@@ -1,0 +1,200 @@
+"""Deadlocks: circles of parties, each of which waits for what the next one holds.
+
+Laws: nothing is reported that was not so at one moment; nothing is changed by looking; one party of a circle at a time
+gives up.
+
+Theory: a *party* is a thread or task, as the tokens of what it holds and waits for name it. It is *stuck* while it
+waits for what only stuck parties could let go: the holder of a lock; any reader, for a writer; all holders of a
+semaphore whose permits would suffice. The stuck ones are the greatest set with that property, found by leaving out,
+again and again, who is not. All is read twice. A token never comes back, so what stands there both times stood there
+at every moment between the end of the first reading and the beginning of the second: only that counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
+
+from holdfast._core.overview import Entry
+from holdfast._core.rwlock import READER, reader_beneath
+
+__all__ = ["Party", "Step", "circle_of", "circles", "common", "party_of", "stuck_at"]
+
+#: The client, and which of its threads or tasks.
+Party: TypeAlias = tuple[str, str]
+
+_TOKEN = re.compile(r"([0-9a-f]{24}):(r\.|w\.|u[0-9]+\.|[0-9]+\.)?([^:.]+):[0-9]+(\*?\+)?")
+_ALONE = ("lock", "election")
+
+
+class Step(NamedTuple):
+    """One party of a circle: by `token` it waits for `name`; by `held_token` it keeps the one before it waiting.
+
+    `holds`: it holds `held_name`; else it stands before the other one in the queue of that.
+    """
+
+    token: str
+    kind: str
+    name: str
+    waited_s: float
+    held_kind: str
+    held_name: str
+    held_token: str
+    holds: bool
+
+
+class _Wait(NamedTuple):
+    party: Party
+    token: str
+    at: int
+    waited_s: float
+    entry: Entry
+
+
+class _Edge(NamedTuple):
+    wait: _Wait
+    to: Party
+    token: str
+    holds: bool
+
+
+_Edges: TypeAlias = "dict[Party, list[_Edge]]"
+
+
+def party_of(token: str, known: Mapping[str, Party], holds: bool) -> Party | None:
+    """Who that is; None where the token does not say: another program's, or of a lease that its client hands on."""
+    found = _TOKEN.fullmatch(token)
+    if found is None or (holds and found[4]):
+        return known.get(token)
+    return found[1], found[3]
+
+
+def common(first: Entry, second: Entry) -> Entry:
+    """What was the same in two readings of a lock."""
+    same = first.kind == second.kind and (first.kind not in _ALONE or first.fence == second.fence)
+    held = {token for token, _ in first.holders} if same else set()
+    waiting = {token for token, _ in first.waiters}
+    return second._replace(
+        permits=max(first.permits, second.permits),
+        holders=tuple(each for each in second.holders if each[0] in held),
+        waiters=tuple(each for each in second.waiters if each[0] in waiting),
+    )
+
+
+def circles(entries: Iterable[Entry], known: Mapping[str, Party]) -> list[tuple[Step, ...]]:
+    """The deadlocks in it, one circle for each knot of parties. `known`: who holds by tokens that do not say it."""
+    edges = _stuck(entries, known)
+    found = []
+    done: set[Party] = set()
+    for party in sorted(edges):
+        circle = () if party in done else _circle(party, edges)
+        if circle:
+            # What can be reached from it, and reaches it, is of the same knot.
+            done.update(each for each in _reached(party, edges) if party in _reached(each, edges))
+            found.append(circle)
+    return found
+
+
+def circle_of(token: str, entries: Iterable[Entry], known: Mapping[str, Party]) -> tuple[Step, ...]:
+    """A circle of which the party is that waits by that token; () when there is none."""
+    party = party_of(token, known, False)
+    circle = () if party is None else _circle(party, _stuck(entries, known))
+    return circle if circle and circle[0].token == token else ()
+
+
+def stuck_at(entries: Iterable[Entry], known: Mapping[str, Party]) -> set[tuple[str, str]]:
+    """Where the stuck ones wait: (kind, name) of each."""
+    edges = _stuck(entries, known)
+    return {(edge.wait.entry.kind, edge.wait.entry.name) for party in edges for edge in edges[party]}
+
+
+def _stuck(entries: Iterable[Entry], known: Mapping[str, Party]) -> _Edges:
+    """What each stuck party waits for."""
+    waits = [
+        _Wait(party, token, at, waited_s, entry)
+        for entry in entries
+        for at, (token, waited_s) in enumerate(entry.waiters)
+        if (party := party_of(token, known, False)) is not None
+    ]
+    stuck: set[Party] = {wait.party for wait in waits}
+    while True:
+        edges: _Edges = {}
+        for wait in waits:
+            if wait.party in stuck and (blocked := _blocked(wait, stuck, known)):
+                edges.setdefault(wait.party, []).extend(blocked)
+        if len(edges) == len(stuck):
+            return edges
+        stuck = set(edges)
+
+
+def _blocked(wait: _Wait, stuck: Collection[Party], known: Mapping[str, Party]) -> list[_Edge]:
+    """Who keeps it waiting as long as these do not go on; none where it may be granted all the same."""
+    entry, token = wait.entry, wait.token
+    holders = [
+        _Edge(wait, party, each, True)
+        for each, _ in entry.holders
+        if (party := party_of(each, known, True)) in stuck and party is not None
+    ]
+    before = [each for each, _ in entry.waiters[: wait.at]]
+    if entry.kind == "semaphore":
+        left = entry.permits - sum(_weight(edge.token) for edge in holders)
+        return holders if left < max(map(_weight, [*before, token])) else []
+    if entry.kind == "rwlock":
+        if _is_reader(token):  # it waits for those that came before it and do not read
+            before = [each for each in before if not _is_reader(each)]
+            return [
+                _Edge(wait, party, each, False)
+                for each in before
+                if (party := party_of(each, known, False)) in stuck and party is not None
+            ]
+        beneath = reader_beneath(token)
+        return [edge for edge in holders if edge.token != beneath]
+    return holders
+
+
+def _weight(token: str) -> int:
+    found = _TOKEN.fullmatch(token)
+    return int(found[2][:-1]) if found is not None and found[2] and found[2][0].isdigit() else 1
+
+
+def _is_reader(token: str) -> bool:
+    found = _TOKEN.fullmatch(token)
+    return found is not None and found[2] == READER
+
+
+def _reached(party: Party, edges: _Edges) -> dict[Party, _Edge]:
+    """Who can be reached from it, by the last edge of a shortest way; itself too, when it is in a circle."""
+    by: dict[Party, _Edge] = {}
+    waiting = deque([party])
+    while waiting:
+        for edge in edges.get(waiting.popleft(), ()):
+            if edge.to not in by:
+                by[edge.to] = edge
+                waiting.append(edge.to)
+    return by
+
+
+def _circle(party: Party, edges: _Edges) -> tuple[Step, ...]:
+    """The shortest circle that begins with it; () when it is in none."""
+    by = _reached(party, edges)
+    if party not in by:
+        return ()
+    way = [by[party]]
+    while way[-1].wait.party != party:
+        way.append(by[way[-1].wait.party])
+    way.reverse()
+    return tuple(
+        Step(
+            edge.wait.token,
+            edge.wait.entry.kind,
+            edge.wait.entry.name,
+            edge.wait.waited_s,
+            before.wait.entry.kind,
+            before.wait.entry.name,
+            before.token,
+            before.holds,
+        )
+        for before, edge in zip([way[-1], *way[:-1]], way, strict=True)
+    )

@@ -1,0 +1,322 @@
+"""Finding deadlocks on the server, and ending one by giving up.
+
+Laws: as in `deadlocks.py`. One client at a time decides, and its wait is over on the server before the next one does:
+so of one circle one party gives up, however many look at the same time, and whatever their clocks say.
+
+Theory: who waits for what is in the queues: SCAN finds them, and a client's waiters share what one such reading has
+found. Where that shows a circle through its own wait, the waiter takes the *claim*, a lock of the namespace, and
+reads again the locks that matter. What was there both times is real (`deadlocks.py`). Then it leaves its queue, lets
+go of the claim, and raises. A wake-up ends a look: the waiter is granted what it waits for, perhaps.
+
+A waiter that looks leaves a note for others: where in the code it waits, and what it holds by tokens that do not tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from holdfast._core.deadlocks import Party, Step, circle_of, circles, common, party_of, stuck_at
+from holdfast._core.describe import look_up
+from holdfast._core.effects import AwaitWake, Command, Now, Random, Reply, Sleep, Spawn, Wake
+from holdfast._core.failure import RequestFailed
+from holdfast._core.keys import inbox_prefix, lock_keys
+from holdfast._core.mutex import LockTurn
+from holdfast._core.overview import Entry, Walk, look_at, part_of
+from holdfast._core.replies import DONE
+from holdfast._core.settings import Settings
+from holdfast._core.tokens import client_of
+from holdfast._core.validity import deadline
+from holdfast._core.waiting import Acquisition, Busy, once_more, wait_for
+
+__all__ = ["Check", "Detector", "Found"]
+
+#: How many holders and waiters of a lock one call names; and of how many waiters more is asked for, page by page.
+_NAMED_MAX, _WAITERS_MAX = 256, 10_000
+#: Between the two readings, s: who gave up just before is out of its queue by then.
+_CONFIRM_S = 0.2
+#: A client reads for this part of the time at most.
+_READ_PART = 0.1
+#: A reading that has taken longer than this has failed, s: another thread may begin one.
+_READ_MAX_S = 30.0
+#: For this long it is looked, between two requests of a reading, whether a wake-up has come, s.
+_PEEK_S = 0.001
+#: For how long the claim keeps others from deciding when its client dies; and when they try again, s.
+_CLAIM_MS, _CLAIMED_S = 10_000, 0.25
+#: Notes that are asked for, to learn by whom what is handed on inside of a client is held.
+_NOTES_MAX = 64
+
+
+class Found(NamedTuple):
+    """A deadlock, and by client ids and tokens what these say of themselves."""
+
+    circle: tuple[Step, ...]
+    told: dict[str, bytes | None]
+    notes: dict[str, bytes | None]
+
+
+class _Woken(Exception):
+    """The look is over: a wake-up has come, or the caller's time is over."""
+
+    def __init__(self, wake: Wake | None) -> None:
+        self.wake = wake
+
+
+class _Waiter(NamedTuple):
+    """Who looks, and for how long that may go on."""
+
+    token: str
+    until: float | None
+
+    async def pause(self, seconds: float) -> None:
+        """Let that time pass. Raises `_Woken`."""
+        wake = await AwaitWake(self.token, seconds)
+        if wake is not None or (self.until is not None and await Now() >= self.until):
+            raise _Woken(wake)
+
+
+class Detector:
+    """Looks for deadlocks, for all waiters of one client. `together`: names of one call need not share a slot."""
+
+    def __init__(
+        self,
+        namespace: str,
+        together: bool,
+        settings: Settings,
+        masters: Callable[[], int],
+        client_key: Callable[[str], str],
+    ) -> None:
+        self.namespace = namespace
+        self.settings = settings
+        self._together = together
+        self._masters = masters
+        self._client_key = client_key
+        #: The last reading for waiters: what was found, when the next one may begin, and until when one is under way.
+        self._seen: list[Entry] = []
+        self._next_at = self._busy_until = 0.0
+
+    async def deadlocks(self) -> list[Found]:
+        """Those there are. Raises `RequestFailed`."""
+        first = await self._read(None)
+        known = await self._known(first)
+        if not circles(first, known):
+            return []
+        await Sleep(_CONFIRM_S)
+        seen = await self._again(first, stuck_at(first, known))
+        return [await self._explained(circle) for circle in circles(seen, known)]
+
+    async def seen(self, waiter: _Waiter) -> list[Entry]:
+        """What was read last, or is read now. Raises `_Woken`."""
+        began_at = await Now()
+        if began_at >= self._next_at and began_at >= self._busy_until:
+            self._busy_until = began_at + _READ_MAX_S
+            try:
+                self._seen = await self._read(waiter)
+                now = await Now()
+                self._next_at = now + (now - began_at) / _READ_PART
+            finally:
+                self._busy_until = 0.0
+        return self._seen
+
+    async def confirmed(self, token: str, first: list[Entry]) -> tuple[Step, ...]:
+        """The deadlock in which who waits by that token has been since; () when there is none."""
+        known = await self._known(first)
+        if not circle_of(token, first, known):
+            return ()
+        return circle_of(token, await self._again(first, stuck_at(first, known)), known)
+
+    async def suspected(self, token: str, first: list[Entry]) -> bool:
+        """Whether it looks as if there were one."""
+        return bool(circle_of(token, first, await self._known(first)))
+
+    async def explained(self, circle: tuple[Step, ...]) -> Found:
+        """The same with what is known of its parties; what cannot be learned is left out."""
+        try:
+            return await self._explained(circle)
+        except RequestFailed:
+            return Found(circle, {}, {})
+
+    async def _explained(self, circle: tuple[Step, ...]) -> Found:
+        clients = {client_of(step.token) for step in circle}
+        told = {client: await look_up(self._client_key(client)) for client in clients}
+        return Found(circle, told, {step.token: await look_up(self.note_of(step.token)) for step in circle})
+
+    def note_of(self, token: str) -> str:
+        """Where a waiter says where it waits."""
+        return f"{self.namespace}:waits:{token}"
+
+    async def _read(self, waiter: _Waiter | None) -> list[Entry]:
+        """All that is waited for."""
+        entries: list[Entry] = []
+        node = 0
+        while node < self._masters():
+            walk = Walk(self.namespace, "*", _NAMED_MAX, self._together, self.settings, waited=True)
+            more = True
+            while more:
+                page, more = await walk.page(node)
+                entries += [await self._whole(each) for each in page if each.queued]
+                if waiter is not None:
+                    await waiter.pause(_PEEK_S)
+            node += 1
+        return entries
+
+    async def _again(self, first: Sequence[Entry], names: set[tuple[str, str]]) -> list[Entry]:
+        """What is as it was under these names."""
+        seen = []
+        for before in first:
+            if (before.kind, before.name) not in names:
+                continue
+            kind = _kind_of(before)
+            (now,) = await look_at(self.namespace, [(kind, before.name)], _NAMED_MAX, self.settings)
+            same = common(before, await self._whole(now))
+            there = await self._there(same)
+            seen.append(same._replace(waiters=tuple(each for each in same.waiters if client_of(each[0]) in there)))
+        return seen
+
+    async def _whole(self, entry: Entry) -> Entry:
+        """The same with all waiters of a long queue."""
+        waiters = list(entry.waiters)
+        queue = self._queue_of(entry)
+        while len(waiters) < min(entry.queued, _WAITERS_MAX):
+            first = len(waiters)
+            command = ("ZRANGE", queue, first, first + _NAMED_MAX - 1, "WITHSCORES")
+            found: Reply = await once_more(Command(command, self.settings.request_timeout_s, key=queue))
+            if type(found) is not list or not found:
+                break
+            for token, arrival_us in zip(found[::2], found[1::2], strict=False):
+                waiters.append((token.decode("utf-8", "replace"), max(0.0, (entry.at_us - float(arrival_us)) / 1e6)))
+        return entry._replace(waiters=tuple(waiters))
+
+    async def _there(self, entry: Entry) -> set[str]:
+        """Which clients that wait there are still there: they listen to their inboxes on that server."""
+        clients = sorted({client_of(token) for token, _ in entry.waiters if party_of(token, {}, False)})
+        there = set()
+        for at in range(0, len(clients), _NAMED_MAX):
+            some = clients[at : at + _NAMED_MAX]
+            command = ("PUBSUB", "NUMSUB", *(inbox_prefix(self.namespace) + client for client in some))
+            found = await once_more(Command(command, self.settings.request_timeout_s, key=self._queue_of(entry)))
+            there |= {client for client, count in zip(some, found[1::2], strict=True) if count > 0}
+        return there
+
+    def _queue_of(self, entry: Entry) -> str:
+        return part_of(_kind_of(entry), lock_keys(self.namespace, entry.name)).queue
+
+    async def _known(self, entries: Iterable[Entry]) -> dict[str, Party]:
+        """Who holds by tokens that do not tell, as far as they wait and have left a note."""
+        entries = list(entries)
+        unclear = {
+            client_of(token) for entry in entries for token, _ in entry.holders if party_of(token, {}, True) is None
+        }
+        known = {}
+        asked = 0
+        for entry in entries:
+            for token, _ in entry.waiters:
+                party = party_of(token, {}, False)
+                if party is None or party[0] not in unclear or asked >= _NOTES_MAX:
+                    continue
+                asked += 1
+                _, held, _ = note_parts(await look_up(self.note_of(token)))
+                known.update(dict.fromkeys(held, party))
+        return known
+
+
+def _kind_of(entry: Entry) -> str:
+    return "lock" if entry.kind == "rwlock" else entry.kind
+
+
+def note_parts(note: bytes | None) -> tuple[float | None, list[str], str]:
+    """What a note says: the timeout of the wait in s (None: no limit, or unknown), held tokens, where in the code."""
+    words = (note or b"").decode("utf-8", "replace").split("\n", 2)
+    if len(words) < 3:
+        return None, [], ""
+    try:
+        timeout_s = float(words[0]) if words[0] else None
+    except ValueError:
+        timeout_s = None
+    return timeout_s, words[1].split(), words[2]
+
+
+class Check:
+    """What one waiter does about deadlocks: it looks every `every_s` while it waits.
+
+    `claim`: makes the token of a claim. `held`: the tokens of what its party holds that do not say so. `where`: it
+    waits in the code. `error`: what is raised.
+    """
+
+    __slots__ = ("_claim", "_detector", "_error", "_held", "_where", "every_s")
+
+    def __init__(
+        self,
+        detector: Detector,
+        every_s: float,
+        claim: Callable[[], str],
+        held: Callable[[str], Iterable[str]],
+        where: Callable[[], str],
+        error: Callable[[Found], Exception],
+    ) -> None:
+        self._detector = detector
+        self.every_s = every_s
+        self._claim = claim
+        self._held = held
+        self._where = where
+        self._error = error
+
+    async def look(
+        self, acquisition: Acquisition, timeout_s: float | None, until: float | None
+    ) -> tuple[Wake | None, float]:
+        """Raise when this wait is part of a deadlock and it is ours to end it; else what has woken it, and for how long
+        not to look again, s.
+        """
+        pause_s = self.every_s
+        try:
+            if not await self._look(acquisition, timeout_s, _Waiter(acquisition.token, until)):
+                pause_s = min(pause_s, _CLAIMED_S * (0.5 + await Random()))
+        except _Woken as woken:
+            return woken.wake, pause_s
+        except RequestFailed as failure:
+            if not failure.transient and failure.kind not in ("broken", "silent"):
+                raise
+        return None, pause_s
+
+    async def _look(self, acquisition: Acquisition, timeout_s: float | None, waiter: _Waiter) -> bool:
+        """Whether it could be learned."""
+        detector, token = self._detector, acquisition.token
+        await self._leave_note(token, timeout_s)
+        first = await detector.seen(waiter)
+        if not await detector.suspected(token, first):
+            return True
+        keys = lock_keys(detector.namespace, "deadlock").part("claim")
+        claim = LockTurn(keys, self._claim(), _CLAIM_MS, detector.settings)
+        got = await wait_for(claim, 0.0)
+        if isinstance(got, Busy):
+            return False
+        decided = False
+        circle: tuple[Step, ...] = ()
+        try:
+            await waiter.pause(_CONFIRM_S)
+            circle = await detector.confirmed(token, first)
+            if not circle:
+                return True
+            if await Now() >= deadline(got.sent_at, _CLAIM_MS):
+                return False
+            # From here on it is over, whatever comes of the request: unanswered, it may be carried out yet, and the
+            # claim is left to its ttl for that.
+            decided = True
+            settings = acquisition.settings
+            await acquisition.undo(settings.tombstone_ms, settings.request_timeout_s)
+            decided = False
+        except RequestFailed:
+            if not decided:
+                raise
+        finally:
+            if not decided:
+                await Spawn(claim.give_back())
+        raise self._error(await detector.explained(circle))
+
+    async def _leave_note(self, token: str, timeout_s: float | None) -> None:
+        timeout = "" if timeout_s is None else f"{timeout_s:.3f}"
+        note = f"{timeout}\n{' '.join(self._held(token))}\n{self._where()}"
+        key = self._detector.note_of(token)
+        keep_ms = int(self.every_s * 3000) + 10_000
+        request_timeout_s = self._detector.settings.request_timeout_s
+        await Command(("SET", key, note, "PX", keep_ms), request_timeout_s, key=key, fits=DONE)

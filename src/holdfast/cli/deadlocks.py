@@ -1,0 +1,77 @@
+"""`holdfast deadlocks`: circles of processes that wait for each other."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from typing import TYPE_CHECKING
+
+from holdfast.cli import exits
+from holdfast.cli.options import Parser, add_server_options, client_options
+from holdfast.cli.report import clean, emit_json, json_error
+from holdfast.cli.table import span
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast import Deadlock, DeadlockParty
+
+__all__ = ["main"]
+
+_EPILOG = """\
+examples:
+  holdfast deadlocks
+  holdfast deadlocks --json | jq '.deadlocks[].parties[].pid'
+  holdfast break orders:42        # ends one, by taking a lock away from its holder
+
+What is reported was so at one moment. It looks at a few keys at a time, so it may run on a busy server.
+
+exit status: 0 no deadlock  1 deadlocks were found  64 usage  69 server not available  77 access refused"""
+
+
+def main(words: list[str]) -> int:
+    """The command."""
+    parser = Parser("deadlocks", description="Parties that wait for each other, in a circle.", epilog=_EPILOG)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_server_options(parser, embedded=False)
+    options = parser.parse_args(words)
+    if options.json:
+        try:
+            found = _look(options)
+        except Exception as error:
+            return json_error("deadlocks", error)
+        emit_json("deadlocks", {"deadlocks": [dataclasses.asdict(each) for each in found]})
+    else:
+        found = _look(options)
+        _print(found)
+    return exits.DEADLOCK if found else exits.OK
+
+
+def _look(options: argparse.Namespace) -> Sequence[Deadlock]:
+    import holdfast
+
+    with holdfast.connect(**client_options(options)) as client:
+        return client.deadlocks()
+
+
+def _print(found: Sequence[Deadlock]) -> None:
+    if not found:
+        sys.stdout.write("no deadlock\n")
+    for number, deadlock in enumerate(found, 1):
+        many = len(deadlock.parties)
+        what = "one party that waits for itself" if many == 1 else f"{many} parties that wait for each other"
+        sys.stdout.write(f"{'' if number == 1 else chr(10)}deadlock {number}: {what}\n")
+        for place, party in enumerate(deadlock.parties, 1):
+            sys.stdout.write("\n".join(_lines(place, party)) + "\n")
+
+
+def _lines(place: int, party: DeadlockParty) -> list[str]:
+    has = "holds" if party.holds else "stands before in the queue of"
+    left = "" if party.timeout_left_s is None else f", for another {span(party.timeout_left_s)} at most"
+    lines = [
+        f"  {place}. {clean(party.who)}",
+        f"     {has:9} {party.held_kind} {clean(party.held_name)}",
+        f"     waits for {party.kind} {clean(party.name)}, for {span(party.waited_s)}{left}",
+    ]
+    return lines if party.where is None else [*lines, f"     at        {clean(party.where)}"]
