@@ -13,12 +13,16 @@ from holdfast import embedded
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-@pytest.mark.parametrize("name", ["recipes", "synchronizers"])
+#: How many examples each page has, at the least.
+PAGES = {"recipes": 10, "synchronizers": 10, "concepts": 2}
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_the_examples_run(name: str, valkey_server: embedded.Server, monkeypatch: pytest.MonkeyPatch) -> None:
     page = DOCS / f"{name}.md"
     monkeypatch.setenv("HOLDFAST_URL", valkey_server.url)
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert len(blocks) >= 10
+    assert len(blocks) >= PAGES[name]
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, str(page), "exec"), names)
