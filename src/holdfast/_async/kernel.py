@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from asyncio import current_task, get_running_loop
+from asyncio import _get_running_loop, current_task
 from collections.abc import Callable, Coroutine
 from functools import partial
 from types import CodeType
@@ -48,11 +48,10 @@ class Acquirable(AcquirableBase, Generic[L]):
         if hook.observer is not None:
             hook.observer.acquiring(self._name, self._label, timeout_s)
         session = self._session
-        loop = get_running_loop()
         driver = session.here
-        if driver is None or driver.loop is not loop or driver.closed:
+        if driver is None or driver.loop is not _get_running_loop() or driver.closed:
             driver = session.driver
-        task = current_task(loop)
+        task = current_task(driver.loop)
         code, offset = frame.f_code, frame.f_lasti
         del frame
         me = id(task)
@@ -218,7 +217,7 @@ def release(
     """Release it in the running event loop, which may be another one than that in which it was acquired."""
     if hold.turn is not None and hold.hand_on(clock()):
         return _handed_on()
-    if ask is None or driver is not session.here or driver.closed or driver.loop is not get_running_loop():
+    if ask is None or driver is not session.here or driver.closed or driver.loop is not _get_running_loop():
         return session.driver.run(hold.release())
     return driver.release(hold, ask)
 
@@ -231,7 +230,7 @@ def release_later(session: Session, driver: AioDriver, hold: LeaseRecord, ask: P
     """Release it without waiting for the answer; False when it has to be waited for."""
     if hold.turn is not None and hold.hand_on(clock()):
         return True
-    if driver is not session.here or driver.closed or driver.loop is not get_running_loop():
+    if driver is not session.here or driver.closed or driver.loop is not _get_running_loop():
         return False
     return driver.can_ask and driver.releasing.send(hold, ask)
 

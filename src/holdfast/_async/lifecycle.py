@@ -10,10 +10,11 @@ import asyncio
 import contextlib
 import os
 import socket
+import sys
 import threading
 import time
 import weakref
-from asyncio import current_task, get_running_loop
+from asyncio import _get_running_loop, current_task
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -32,7 +33,7 @@ from holdfast._drivers.aio import AioDriver
 from holdfast._drivers.last_words import at_end
 from holdfast._drivers.observing import Reports
 from holdfast._transport.clock import clock
-from holdfast.errors import ClientClosed
+from holdfast.errors import ClientClosed, ConfigurationError
 
 __all__ = ["API", "Session", "client_at", "has_ended"]
 
@@ -47,6 +48,17 @@ _EXIT_PATIENCE_S = 2.0
 def has_ended(task: asyncio.Task[Any] | None) -> bool:
     """Whether it can leave no block any more."""
     return task is None or task.done()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    """Not asyncio.get_running_loop(), whose error knows no way out."""
+    loop = _get_running_loop()
+    if loop is None:
+        trio = sys.modules.get("trio")
+        running = "of trio" if trio is not None and trio.lowlevel.in_trio_run() else None
+        allowed = "one of asyncio; elsewhere use holdfast.Client in a thread, as by trio.to_thread.run_sync()"
+        raise ConfigurationError("event loop", running, allowed)
+    return loop
 
 
 def client_at(url: object) -> Any:
@@ -77,14 +89,14 @@ class Session(SessionBase):
     def driver(self) -> AioDriver:
         """The driver of the running event loop."""
         driver = self.here
-        if driver is None or driver.closed or driver.loop is not get_running_loop():
+        if driver is None or driver.closed or driver.loop is not _get_running_loop():
             driver = self._begin()
         return driver
 
     def _begin(self) -> AioDriver:
         if self.closed:
             raise ClientClosed()
-        loop = get_running_loop()
+        loop = _running_loop()
         ended = [driver for driver in self.drivers if driver.closed or driver.loop.is_closed()]
         for driver in ended:
             self.drivers.remove(driver)
@@ -152,9 +164,9 @@ class Session(SessionBase):
 
     async def close(self) -> None:
         """End it, in every event loop."""
+        loop = _running_loop()
         self.closed = True
         self.here = None
-        loop = get_running_loop()
         here = [driver for driver in self.drivers if driver.loop is loop]
         elsewhere = [driver for driver in self.drivers if driver.loop is not loop]
         for driver in elsewhere:

@@ -1,0 +1,109 @@
+"""anyio on asyncio, where cancel scopes leave nothing behind; trio, with threads, and refused without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trio", reason="`make frameworks` has it")
+
+import holdfast
+import holdfast.asyncio
+from holdfast import embedded
+from tests.frameworks.programs import Programs
+
+
+def test_the_anyio_example(valkey_server: embedded.Server, tmp_path: Path) -> None:
+    said = Programs(tmp_path, HOLDFAST_URL=valkey_server.url).run("examples.frameworks.anyio_tasks")
+    assert said == "moved on\n"
+
+
+def test_the_trio_example(valkey_server: embedded.Server, tmp_path: Path) -> None:
+    said = Programs(tmp_path, HOLDFAST_URL=valkey_server.url).run("examples.frameworks.trio_tasks")
+    assert said == "sold\n"
+
+
+def test_scopes_that_end_at_any_step(valkey_server: embedded.Server, unique_name: str) -> None:
+    """A scope cancels again at each turn of the event loop until it is left, the release included."""
+    import anyio
+    import anyio.lowlevel
+
+    async def main() -> None:
+        async with holdfast.asyncio.connect(valkey_server.url) as locks:
+            async with holdfast.asyncio.connect(valkey_server.url) as others:
+                for steps in range(40):
+                    async with anyio.create_task_group() as tasks:
+
+                        async def hold() -> None:
+                            async with locks.lock(unique_name, ttl=60):
+                                await anyio.sleep(60)
+
+                        tasks.start_soon(hold)
+                        for _ in range(steps):
+                            await anyio.lowlevel.checkpoint()
+                        tasks.cancel_scope.cancel()
+                    lease = await others.lock(unique_name, ttl=60).acquire(timeout=30)
+                    await lease.release()
+
+    anyio.run(main, backend="asyncio")
+
+
+def test_a_worker_thread_of_anyio(valkey_server: embedded.Server, unique_name: str) -> None:
+    import anyio.from_thread
+    import anyio.to_thread
+
+    inside: list[int] = []
+
+    async def work(number: int) -> None:
+        inside.append(number)
+        assert len(inside) == 1
+        await anyio.sleep(0.001)
+        inside.remove(number)
+
+    with holdfast.connect(valkey_server.url) as locks:
+
+        def locked(number: int) -> None:
+            with locks.lock(unique_name).acquire(timeout=30):
+                anyio.from_thread.run(work, number)
+
+        async def main() -> None:
+            async with anyio.create_task_group() as tasks:
+                for number in range(20):
+                    tasks.start_soon(anyio.to_thread.run_sync, locked, number)
+
+        anyio.run(main)
+
+
+@pytest.mark.parametrize("call", ["acquire", "with", "semaphore", "locked", "close"])
+def test_trio_without_threads_is_refused(valkey_server: embedded.Server, call: str) -> None:
+    import trio
+
+    locks = holdfast.asyncio.connect(valkey_server.url)
+
+    async def main() -> None:
+        if call == "acquire":
+            await locks.lock("here").acquire()
+        elif call == "semaphore":
+            await locks.semaphore("here", permits=2).acquire()
+        elif call == "locked":
+            await locks.lock("here").locked()
+        elif call == "close":
+            await locks.close()
+        else:
+            async with locks.lock("here"):
+                pass
+
+    async def used_before() -> Any:
+        return await locks.lock("here").locked()
+
+    with pytest.raises(holdfast.ConfigurationError, match=r"event loop = 'of trio'.*trio\.to_thread\.run_sync"):
+        trio.run(main)
+    import asyncio
+
+    with asyncio.Runner() as runner:  # it can still be used where it belongs
+        assert runner.run(used_before()) is False
+        with pytest.raises(holdfast.ConfigurationError, match=r"trio\.to_thread\.run_sync"):
+            trio.run(main)
+        runner.run(locks.close())
