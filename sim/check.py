@@ -71,6 +71,8 @@ class Ledger:
         self.beliefs: dict[bytes, Belief] = {}
         #: Those that were lost, and may be relied on still.
         self.lost: list[Belief] = []
+        #: Leases that were released on behalf of holders that did not answer, and may not know of it.
+        self.forced: set[bytes] = set()
         #: Acquisitions under way: token → since when, and whose.
         self.waiting: dict[bytes, tuple[float, Process]] = {}
         #: Ended acquisitions of processes that live: token → when.
@@ -104,6 +106,9 @@ class Ledger:
         world = self.world
         world.grants += 1
         new = Belief(process, hold, kind)
+        if new.token in self.forced:
+            self.waiting.pop(new.token, None)
+            return new  # it was broken before its holder heard of it
         if world.trace is not None:
             world.note(process.name, f"GRANTED {self.name} to {new}")
         others = [other for other in self.beliefs.values() if other.lives()]
@@ -207,11 +212,19 @@ class Ledger:
         options = world.options
         begins = max(since, held_until, world.calm_since)
         gap = world.now - begins
-        settled = world.calm_since + (0.0 if options.mode in ("calm", "calm-keeps") else options.waiting_s())
+        settled = world.calm_since + (
+            0.0 if options.mode in ("calm", "calm-keeps", "calm-breaks") else options.waiting_s()
+        )
         redirected = world.redirected_at >= begins
         allowed = options.short_retry_s(redirected=redirected) if begins > settled else options.waiting_s()
         if gap > allowed:
             world.fail("idle", f"{self.name} lay idle for {gap:.3f} s ({allowed:.3f} s allowed) with a waiter there")
+
+    def force(self, token: bytes) -> None:
+        """It was released on behalf of its holder: exclusion is not promised against what that one believes."""
+        self.forced.add(token)
+        if self.beliefs.pop(token, None) is not None and not self.beliefs:
+            self.idle_since = self.world.now + self._after_a_loss_s()
 
     def look_at(self, token: bytes) -> Belief | None:
         """Who believes to hold it with this token; the server must keep it for as long."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable
 from contextlib import nullcontext
 from typing import Any
 
@@ -36,6 +36,7 @@ from holdfast._core.effects import (
 )
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, confirm, replay
+from holdfast._core.hearing import Ears
 from holdfast._core.keeping import Keeper
 from holdfast._core.record import LeaseRecord, LeaseState, Schedule
 from holdfast._core.settings import Settings
@@ -173,6 +174,27 @@ class _Rest(Effect[int]):
             return end.value  # type: ignore[no-any-return]
 
 
+class _Hearing:
+    """What the ears of a process ask of it."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.schedule, self.settings, self.keeper = process.schedule, process.settings, process.keeper
+
+    @property
+    def closed(self) -> bool:
+        return self._process.closing
+
+    def hears_at(self, key: str) -> Hashable | None:
+        return None if self._process.listening(None, key) else ("at", self._process.master)
+
+    def spawn(self, protocol: Protocol[None]) -> None:
+        self._process.spawn(protocol, "ears", background=True)
+
+    def has_told(self, hold: LeaseRecord) -> bool:
+        return True  # a worker works on no lease that is lost
+
+
 class Process:
     """One client process: its clock, its inboxes, its tasks, and the agent that renews what it holds."""
 
@@ -200,6 +222,8 @@ class Process:
         self.lines = Lines(settings, nullcontext())
         #: What stays here after its release.
         self.keeper = Keeper(settings, self.watch, self._spawn_for_keeper)
+        #: What holders hear by; only where someone breaks leases.
+        self.ears = Ears(_Hearing(self), True) if world.options.break_s else None
         self.inboxes: dict[int, Inbox] = {}
         #: The master as this process knows it.
         self.master = world.master_number()
@@ -488,6 +512,9 @@ class Process:
             self.world.counted["told to yield"] += 1
             self.keeper.told(words[1])
             return
+        if words[0] in (Wake.BREAK, Wake.WANT) and self.ears is not None:
+            self.ears.told(words[1], Wake(words[0], text=" ".join(words[2:])))
+            return
         self._wake(words[1], Wake(words[0], *map(int, words[2:])))
 
     def inbox_broke(self, inbox: Inbox) -> None:
@@ -501,7 +528,11 @@ class Process:
         if self.inboxes.get(inbox.server) is inbox:
             for token in list(self._listening):
                 self._wake(token, Wake(Wake.ASK))
-            self.keeper.deaf()
+            if self.ears is not None:
+                self.ears.deaf(self.local())
+                self._arm(self.schedule.next_at())
+            else:
+                self.keeper.deaf()
 
     def _wake(self, token: str, wake: Wake) -> None:
         kept = self._listening.get(token)
@@ -592,6 +623,8 @@ class Process:
         self.world.steps += 1
         self.agent_at = None
         self._begin_renewals(self.schedule.due(self.local()))
+        if self.ears is not None:
+            self.ears.look(self.local())
         self._arm(self.schedule.next_at())
 
     def _begin_renewals(self, holds: list[LeaseRecord]) -> None:

@@ -43,6 +43,8 @@ MODES: dict[str, Mode] = {
         ),
         Mode("keeps", "processes keep what they release, while no other one asks for it"),
         Mode("calm-keeps", "the same without faults: what is kept and idle is let go at once"),
+        Mode("breaks", "leases are taken away from their holders, at any moment of theirs"),
+        Mode("calm-breaks", "the same without faults: a holder that listens is told, and lets go itself"),
         Mode("cluster", "keys lie on several servers by their slots"),
         Mode(
             "restart-empty",
@@ -171,6 +173,8 @@ class Options:
     tenure_ms: float = 0.0
     #: How long a process keeps a lock after its release.
     keep_s: float = 0.0
+    #: How long it takes on average until someone breaks a lease; 0: no one does.
+    break_s: float = 0.0
     #: How long a client does without the fast path, once it was not granted a lock.
     contended_acquires: int = 1_000
     #: Leases that are due within this part of their ttl are renewed with others.
@@ -257,7 +261,17 @@ class Options:
             options = replace(options, think_s=draw((0.05, 0.5, 3.0)), work_s=draw((0.02, 0.2, 1.0)))
             options = replace(options, keep_s=draw((0.1, 1.0, 5.0)))
             replicated = False
-        if mode in ("calm", "calm-tenures", "calm-keeps"):
+        if mode.endswith("breaks"):
+            draw = random.Random(f"breaks {mode} {seed}").choice
+            options = replace(
+                options,
+                locks=draw((1, 2)),
+                tasks=draw((1, 2, 3)),
+                break_s=draw((1.0, 3.0, 10.0)),
+                think_s=draw((0.05, 0.5, 3.0)),
+            )
+            replicated = False
+        if mode.startswith("calm"):
             rates = {"cancel": rates["cancel"], "close": rates["close"]}
             noise = {}
             lost_push = 0.0

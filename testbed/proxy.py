@@ -199,6 +199,7 @@ class _ClientEnd(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         pair = self.pair
         if pair.proxy.refusing:
+            pair.proxy.refused += 1
             _reset(transport)
             return
         pair.down.to = transport
@@ -259,6 +260,8 @@ class Proxy:
         self.rules: list[Rule] = []
         self.pairs: set[_Pair] = set()
         self.refusing = False
+        #: Connections that were.
+        self.refused = 0
         self.partitioned = False
         self._delay_s = (0.0, 0.0)
         self._tasks: set[asyncio.Task[None]] = set()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from holdfast._core.effects import Call, Protocol
+from holdfast._core.breaking import FORCED, GONE, held_by, holders, take_away
+from holdfast._core.effects import Call, Protocol, Sleep
 from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keeping import Keeping
@@ -18,7 +20,7 @@ from holdfast._core.tokens import KEPT
 from holdfast._core.validity import DRIFT
 from holdfast._core.waiting import Busy, Grant, request_timeout_for
 from sim.check import Belief
-from sim.driver import Process
+from sim.driver import Cancelled, Process
 from sim.network import Node, Request
 from sim.sessions import Sessions, Thing
 from sim.world import World
@@ -28,6 +30,8 @@ __all__ = ["PRIMITIVE", "Lock", "Locks"]
 #: Scripts that give back; their fifth argument is how long the token is refused.
 _GIVING_BACK = frozenset({"release", "multi_release", "cond_leave"})
 _RENEWING = frozenset({"renew", "multi_renew"})
+#: What holders have to let go what is broken; and after which time, since the grant, they listen. Both in s.
+_GRACE_S, _LISTENS_AFTER_S = 0.5, 1.0
 
 
 class Lock(Thing):
@@ -56,6 +60,8 @@ class Lock(Thing):
         self.tenures: dict[str, float] = {}
         #: By process: when acquires there ended without a grant.
         self.left_at: dict[str, list[float]] = {}
+        #: Whom it was to be taken away from.
+        self.shown: set[bytes] = set()
 
     def overtakes(self, process: Process, line: str, tenure: str, since: float) -> None:
         """A worker that waits since then is granted it: who has waited for longer elsewhere is overtaken."""
@@ -217,6 +223,69 @@ class Locks(Sessions[Lock]):
         process.watch(hold)
         return parts
 
+    # -- breaking ---------------------------------------------------------------------------------
+
+    def start(self, process: Process) -> None:
+        super().start(process)
+        if self.world.options.break_s:
+            process.spawn(self.break_again(process), "breaker")
+
+    async def break_again(self, process: Process) -> None:
+        """Break what is held, again and again, and as slowly as people do."""
+        world, rng, options = self.world, self.world.rng, self.world.options
+        while world.phase != "drain" and not process.closing:
+            try:
+                await Sleep(rng.expovariate(1 / options.break_s))
+                await self.break_one(process, rng.choice(self.things))
+            except RequestFailed:
+                world.counted["break without an answer"] += 1
+            except Cancelled:
+                continue
+
+    async def break_one(self, process: Process, lock: Lock) -> None:
+        """Look who holds it, and take it away from that one, perhaps after a while."""
+        world, rng = self.world, self.world.rng
+        for seen in await holders("holdfast", lock.keys.name, ["lock"], process.settings):
+            await Sleep(rng.choice((0.0, 0.0, rng.random() * world.options.work_s)))
+            for held in held_by(seen, "holdfast"):
+                token = held.token.encode()
+                lock.shown.add(token)
+                belief = lock.ledger.beliefs.get(token)
+                steady = belief is not None and self.listens(belief)
+                (became,) = await take_away([held], "p: because", _GRACE_S, process.settings)
+                world.counted[f"broken: {became}"] += 1
+                if became != GONE and token in lock.held():
+                    world.fail("not broken", f"{token.decode()} was broken ({became}), and holds")
+                calm = world.options.mode == "calm-breaks" and world.phase != "chaos"
+                if became == FORCED and calm and steady and belief is not None and not belief.process.closing:
+                    world.fail("not told", f"{belief} listens, and was released on its behalf")
+
+    def listens(self, belief: Belief) -> bool:
+        """Whether its client has had the time to, and is not about to end."""
+        process = belief.process
+        return belief.lives() and not process.closing and process.local() - belief.hold.held_since > _LISTENS_AFTER_S
+
+    def broke(self, node: Node, lock: Lock, request: Request, call: Call, token: bytes, value: Any) -> None:
+        """A script has been run that may tell or release what is broken."""
+        world = self.world
+        if call.script == "tell":
+            if value > 0 and lock.holders.get(node.number, (b"",))[0] != token:
+                world.fail("told wrong", f"{token.decode()} holds nothing, and is said to")
+        elif call.script == "release":
+            if token in lock.shown and int(call.args[4]) > 0:  # its holder gives it back without a tombstone
+                lock.ledger.force(token)
+            elif not token.startswith(request.process.id.encode()) and token not in lock.shown:
+                world.fail("broken", f"{token.decode()} was released by {request.process.name}, and was not shown")
+
+    async def end(
+        self, process: Process, hold: LeaseRecord, parts: Sequence[tuple[Lock, Belief]], cancelled: bool
+    ) -> None:
+        if (hold.reason or "").startswith("broken by ") and not any(
+            hold.token.encode() in lock.shown for lock in self.things
+        ):
+            self.world.fail("broken", f"{hold.token} was lost as {hold.reason}, and was not shown to who breaks")
+        await super().end(process, hold, parts, cancelled)
+
     # -- invariants on the server -----------------------------------------------------------------
 
     def executed(self, node: Node, request: Request, value: Any, error: RequestFailed | None) -> None:
@@ -236,6 +305,8 @@ class Locks(Sessions[Lock]):
         now_ms = server.now_ms
         script = call.script
         asker = str(call.args[0]).encode() if call.args else b""
+        if world.options.break_s and error is None and node is lock.node:
+            self.broke(node, lock, request, call, asker, value)
         before = lock.holders.get(node.number)
         if before is not None and now_ms > before[1]:
             before = None  # its time was over

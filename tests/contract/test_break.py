@@ -239,3 +239,18 @@ def test_a_body_is_cancelled(server: Any, unique_name: str) -> None:
                 await task
 
     asyncio.run(main())
+
+
+def test_a_holder_whose_inbox_could_not_be_opened_again_hears(
+    api: Api, near: Any, far: Any, wire: Any, unique_name: str
+) -> None:
+    """Its server was away for a while: it listens again by itself, before it would have to renew."""
+    lease = near.lock(unique_name, ttl=9.0).acquire()
+    eventually(lambda: bool(far.ask(unique_name)))
+    wire.refuse()
+    wire.cut()
+    eventually(lambda: wire.refused)
+    wire.heal()
+    eventually(lambda: bool(far.ask(unique_name, holder=lease.token)))
+    assert not far.break_(unique_name, grace=PATIENCE_S).forced
+    assert lost_for(lease)

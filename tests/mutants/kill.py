@@ -6,7 +6,7 @@ import sys
 import time
 
 from sim import run
-from tests.mutants.table import IN_LINES, KEPT
+from tests.mutants.table import BROKEN, IN_LINES, KEPT
 
 __all__: list[str] = []
 
@@ -16,6 +16,8 @@ MODES = ("ordinary", "calm", "empty")
 LINE_MODES = ("tenures", "calm-tenures")
 #: And those that processes keep.
 KEPT_MODES = ("keeps", "calm-keeps")
+#: And those that are taken away from their holders.
+BREAK_MODES = ("calm-breaks", "breaks")
 QUORUM_MODES = ("quorum-empty", "quorum")
 
 
@@ -28,6 +30,8 @@ def main(seconds: float, primitive: str) -> int:
         modes, names = LINE_MODES, ["mutex"]
     elif primitive == KEPT:
         modes, names = KEPT_MODES, ["mutex"]
+    elif primitive == BROKEN:
+        modes, names = BREAK_MODES, ["mutex"]
     seed = 0
     while time.monotonic() < until:
         for mode in modes:

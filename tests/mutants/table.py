@@ -33,6 +33,8 @@ TENURE = "_core/tenure.py"
 IN_LINES = "mutex in lines"
 #: The lock, where processes keep it after its release.
 KEPT, KEEPING = "mutex kept", "_core/keeping.py"
+#: The lock, where leases are taken away.
+BROKEN, HEARING, BREAKING, TELLS = "mutex broken", "_core/hearing.py", "_core/breaking.py", "_lua/tell.lua"
 FAST_PATH, RETRY = "_core/fast_path.py", "_core/retry.py"
 RENEW_MANY, BATCH = "_lua/renew_many.lua", "_core/batch.py"
 ACQUIRE_EACH, RELEASE_EACH, TOGETHER = "_lua/acquire_each.lua", "_lua/release_each.lua", "_transport/together.py"
@@ -931,4 +933,25 @@ KEEPS: tuple[Mutant, ...] = tuple(
     )
 )
 
-MUTANTS = _EXCLUSIVE + FAMILY + QUORUM + LINES + KEEPS
+#: What is wrong where leases are taken away.
+BREAKS: tuple[Mutant, ...] = tuple(
+    Mutant(what, file, old, new, BROKEN)
+    for what, file, old, new in (
+        ("a break ends whatever the client holds", HEARING, "if hold.token == token and hold.alive", "if hold.alive"),
+        ("who holds nothing is told that it is broken", TELLS, "if not holds then", "if false then"),
+        ("a holder is not told of its break", TELLS, "redis.call('PUBLISH', inbox, told)", "local _ = told"),
+        ("a holder lets go before it knows", HEARING, "        hold.lose(broken_by(by))\n", ""),
+        ("a break does not wait for the holder", BREAKING, "elif await Now() >= until:", "elif True:"),
+        ("a break of a holder that does not answer leaves no tombstone", BREAKING, "turn.stray = True", "pass"),
+        ("a break ends nothing that does not answer", BREAKING, "if not await release(turn):", "if True:"),
+        ("a holder does not listen", HEARING, "elif outlived:", "elif False:"),
+        (
+            "a renewal re-creates what was broken",
+            RENEW,
+            "then\n  return 0",
+            "then\n  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])\n  return 1",
+        ),
+    )
+)
+
+MUTANTS = _EXCLUSIVE + FAMILY + QUORUM + LINES + KEEPS + BREAKS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +55,19 @@ def test_seeds_that_found_something_in_the_family(name: str | None, seed: int) -
 def test_nothing_breaks_without_faults_or_after_data_loss(name: str, mode: str, seeds: range) -> None:
     for seed in seeds:
         assert run.run_seed(seed, mode, names=[name]).violation is None, run.report(seed, mode, names=[name])
+
+
+def test_only_the_holder_that_was_shown_is_broken_and_ends_first() -> None:
+    """But for one that does not answer, which only the faults of the second mode bring about."""
+    counted: Counter[str] = Counter()
+    for mode, seeds in (("calm-breaks", range(3)), ("breaks", range(4))):
+        counted.clear()
+        for seed in seeds:
+            result = run.run_seed(seed, mode, names=["mutex"])
+            assert result.violation is None, run.report(seed, mode, names=["mutex"])
+            counted.update(result.counted)
+        assert counted["broken: let go"] > 10 and counted["broken: gone"]
+    assert counted["broken: forced"]
 
 
 @pytest.mark.parametrize("mode", [mode.name for mode in MODES.values() if mode.demanded is not None])

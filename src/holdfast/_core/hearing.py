@@ -23,8 +23,8 @@ __all__ = ["Ears"]
 
 #: After this time held, s, a lease has its client listen. What is over by then costs nothing.
 LOOK_S = 0.1
-#: Where that was refused, it is tried again after this, s.
-_AGAIN_S = 30.0
+#: Where that was refused, it is tried again after this, s; and where the server was in trouble.
+_AGAIN_S, _SOON_S = 30.0, 1.0
 #: For how many leases a note is looked for when an inbox was opened; others find theirs when they are renewed.
 _NOTES_MAX = 1_000
 #: How long what is done for a loss (callbacks, the end of bodies) may delay the release, s; looked at this often.
@@ -36,8 +36,10 @@ class Driver(typing.Protocol):
 
     schedule: Schedule
     settings: Settings
-    closed: bool
     keeper: Keeper
+
+    @property
+    def closed(self) -> bool: ...
 
     def hears_at(self, key: str) -> Hashable | None: ...
     def spawn(self, protocol: Protocol[None]) -> None: ...
@@ -52,13 +54,18 @@ class Ears:
         self._one_place = one_place
         #: Until when inboxes are not asked for again, by their places.
         self._asked: dict[Hashable, float] = {}
+        #: When those that could not be opened are to be asked for again.
+        self._again_at = float("inf")
         driver.schedule.look_s = LOOK_S
 
     def look(self, now: float) -> None:
         """Have an inbox open for leases that were held for a while. Does not wait."""
         schedule = self._driver.schedule
         outlived, schedule.outlived = schedule.outlived, []
-        if outlived:
+        if now >= self._again_at:
+            self._again_at = float("inf")
+            self._listen_for_old(now)
+        elif outlived:
             self._listen(outlived, now)
 
     def _listen(self, holds: Iterable[LeaseRecord], now: float) -> None:
@@ -77,7 +84,9 @@ class Ears:
         token = f"{hold.token} hears"  # no token: a wake-up of that is for who waits
         try:
             await Listen(token, key, driver.settings.request_timeout_s)
-        except RequestFailed:
+        except RequestFailed as failure:
+            if failure.transient:
+                self._again_at = self._asked[place] = await Now() + _SOON_S
             return
         finally:
             await Unlisten(token)
@@ -97,7 +106,10 @@ class Ears:
         driver = self._driver
         driver.schedule.look_s = LOOK_S
         driver.keeper.deaf()
-        self._listen([hold for hold in driver.schedule if now - hold.held_since > LOOK_S], now)
+        self._listen_for_old(now)
+
+    def _listen_for_old(self, now: float) -> None:
+        self._listen([hold for hold in self._driver.schedule if now - hold.held_since > LOOK_S], now)
 
     def told(self, token: str, wake: Wake) -> None:
         """What a message says to a holder."""
