@@ -362,13 +362,17 @@ class Proxy:
             return
 
         async def end() -> None:
+            self.refusing = True
             self._listener.close()
+            for _ in range(5):  # what was accepted in this moment has no pair yet
+                await asyncio.sleep(0)
             for pair in tuple(self.pairs):
                 pair.reset()
             for task in tuple(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            await asyncio.sleep(0)
+            for _ in range(5):  # each transport closes its socket a turn later
+                await asyncio.sleep(0)
 
         self._do(end)
         self.loop.call_soon_threadsafe(self.loop.stop)

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast._transport.clock import clock
+from testbed.proxy import Proxy
 from testbed.waiting import eventually
 from tests.support.apis import Api, function_for
 
@@ -47,6 +49,19 @@ def test_it_is_free_when_the_time_is_over(locks: Any, others: Any, unique_name: 
     record.kept_until = record.held_since  # as if that long had passed
     later.release()
     assert not others.lock(unique_name).locked()
+
+
+def test_its_time_may_end_before_the_answer_comes(api: Api, wire: Proxy, unique_name: str) -> None:
+    locks = api.connect(wire.url)
+    lost: list[str] = []
+    with locks.lock(unique_name, at_least=30) as lease:
+        lease.on_lost(lost.append)
+        wire.slow(0.05)
+        record = bare(lease)._hold
+        record.kept_until = clock() + 0.02  # as if nearly all of it had passed
+    wire.slow(0.0)
+    assert lease.state.name == "RELEASED" and lost == []
+    eventually(lambda: not locks.lock(unique_name).locked())
 
 
 def test_a_block_that_raises_keeps_it_too(locks: Any, others: Any, unique_name: str) -> None:

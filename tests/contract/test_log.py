@@ -294,8 +294,8 @@ def test_an_observer_that_hangs_delays_no_renewal(api: Api, wire: Proxy, unique_
 
     locks = api.connect(wire.url, observer=Hangs())
     try:
-        lease = locks.lock(unique_name, ttl=0.3).acquire()
-        time.sleep(1.2)
+        lease = locks.lock(unique_name, ttl=1.5).acquire()
+        time.sleep(2.5)  # longer than it lasts unless it is renewed
         lease.release()
         locks.lock(unique_name).acquire(timeout=10).release()
     finally:
@@ -314,8 +314,8 @@ def test_a_log_handler_that_hangs_delays_no_renewal(api: Api, wire: Proxy, uniqu
     LOGGER.setLevel(logging.DEBUG)
     try:
         locks = api.connect(wire.url)
-        lease = locks.lock(unique_name, ttl=0.3).acquire()
-        time.sleep(1.2)
+        lease = locks.lock(unique_name, ttl=1.5).acquire()
+        time.sleep(2.5)  # longer than it lasts unless it is renewed
         lease.release()
     finally:
         over.set()

@@ -124,7 +124,7 @@ def test_a_writer_that_leaves_the_queue_lets_the_readers_in(
     locks: Any, others: Any, api: Api, raw: Any, unique_name: str
 ) -> None:
     reader = locks.rwlock(unique_name).read().acquire()
-    writing = api.start(others.rwlock(unique_name).write().acquire, timeout=1)
+    writing = api.start(others.rwlock(unique_name).write().acquire, timeout=2.5)
     eventually(lambda: raw.zcard(key(unique_name, ":queue")) == 1)
     behind = api.start(others.rwlock(unique_name).read().acquire)
     with pytest.raises(holdfast.AcquireTimeout):

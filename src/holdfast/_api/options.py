@@ -205,8 +205,8 @@ class LeaseOptions(TypedDict, total=False):
     `max_hold`: seconds after which it is no longer renewed and ends by itself, as a guard against a holder that hangs;
     None: no limit.
     `at_least`: seconds for which it stays held, however soon it is released: then only its time is cut to what is left
-    of them, and it is not renewed any more. For what runs once a tick in many places, and does not wait: `try_acquire`,
-    `skip_if_held`. Waiters get in later, when they next look. None: released at once.
+    of them (to a second where that is less), and it is not renewed any more. For what runs once a tick in many places,
+    and does not wait: `try_acquire`, `skip_if_held`. Waiters get in later, when they next look. None: released at once.
     `sync_replicas`: a lease counts only when this many replicas have acknowledged it, and so do its renewals; "all":
     every replica that the master has, which is what no failover to one of them undoes. Too few: it is given back, and
     `InsufficientReplicas` raised. Costs a round trip between the servers. None: none.

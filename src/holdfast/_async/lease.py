@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 # sync-add: from holdfast._api.decorated import refuse_coroutine_function
 from holdfast._api.handles import handle_of
 from holdfast._api.leaving import AsyncLeaving, Block, instruction_of, opening, opens_block
-from holdfast._api.options import TTL_MIN_S, Duration, check_bool, ttl_ms_of
+from holdfast._api.options import Duration, check_bool, ttl_ms_of
 from holdfast._async.kernel import release, release_later
 from holdfast._async.lifecycle import Session
 from holdfast._async.loss import Body, Loss, Wanted, tell
@@ -30,6 +30,8 @@ from holdfast.errors import ConfigurationError, LeaseLost, LeaseReleased
 __all__ = ["Lease", "LeaseState"]
 
 _RELEASED = LeaseState.RELEASED
+#: A release before the end of `at_least` leaves it that long, s: the answer to that should come before its end.
+_CUT_MIN_S = 1.0
 #: Functions that do nothing but hand a lease on, and where they are.
 _RETURNING = frozenset(
     {"_acquire", "_begin_again", "_granted", "_obtain", "_resume", "acquire", "adopt", "try_acquire", "__aenter__"}
@@ -314,15 +316,19 @@ class Lease:
         return held
 
     async def _keep(self) -> bool:
-        """Release it when `at_least` is over: by its time."""
+        """Release it when `at_least` is over: by its time. That this may end before the answer comes is no loss."""
         hold = self._hold
         try:
-            await self.extend(max(TTL_MIN_S, hold.kept_until - clock()))
+            self._detach()
         except (LeaseLost, LeaseReleased):
             return False
-        finally:
-            if hold.alive:
-                self._detach()
+        now = clock()
+        order = hold.extending(int(max(_CUT_MIN_S, hold.kept_until - now) * 1000), now)
+        if not await self._session.run(hold.or_why(hold.extension(order.asks_ms, order))):
+            hold.mark_taken()
+            if self._loss is not None:
+                self._loss._fire("taken")
+            return False
         return True
 
     def _unwatch(self) -> None:

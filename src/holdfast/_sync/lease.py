@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from holdfast._api.decorated import refuse_coroutine_function
 from holdfast._api.handles import handle_of
 from holdfast._api.leaving import Block, Leaving, instruction_of, opening, opens_block
-from holdfast._api.options import TTL_MIN_S, Duration, check_bool, ttl_ms_of
+from holdfast._api.options import Duration, check_bool, ttl_ms_of
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._drivers.threads import ThreadDriver
@@ -29,6 +29,8 @@ from holdfast.errors import ConfigurationError, LeaseLost, LeaseReleased
 __all__ = ["Lease", "LeaseState"]
 
 _RELEASED = LeaseState.RELEASED
+#: A release before the end of `at_least` leaves it that long, s: the answer to that should come before its end.
+_CUT_MIN_S = 1.0
 #: Functions that do nothing but hand a lease on, and where they are.
 _RETURNING = frozenset(
     {"_acquire", "_begin_again", "_granted", "_obtain", "_resume", "acquire", "adopt", "try_acquire", "__enter__"}
@@ -295,15 +297,19 @@ class Lease:
         return held
 
     def _keep(self) -> bool:
-        """Release it when `at_least` is over: by its time."""
+        """Release it when `at_least` is over: by its time. That this may end before the answer comes is no loss."""
         hold = self._hold
         try:
-            self.extend(max(TTL_MIN_S, hold.kept_until - clock()))
+            self._detach()
         except (LeaseLost, LeaseReleased):
             return False
-        finally:
-            if hold.alive:
-                self._detach()
+        now = clock()
+        order = hold.extending(int(max(_CUT_MIN_S, hold.kept_until - now) * 1000), now)
+        if not self._session.run(hold.or_why(hold.extension(order.asks_ms, order))):
+            hold.mark_taken()
+            if self._loss is not None:
+                self._loss._fire("taken")
+            return False
         return True
 
     def _unwatch(self) -> None:
