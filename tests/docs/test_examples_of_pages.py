@@ -14,7 +14,16 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 #: How many examples each page has, at the least.
-PAGES = {"recipes": 10, "synchronizers": 10, "concepts": 2}
+PAGES = {
+    "recipes": 10,
+    "synchronizers": 10,
+    "concepts": 2,
+    "migration/redis-py": 3,
+    "migration/python-redis-lock": 3,
+    "migration/pottery": 3,
+    "migration/redisson": 2,
+}
+DEFAULT_URL = "redis://localhost:6379"
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -25,7 +34,7 @@ def test_the_examples_run(name: str, valkey_server: embedded.Server, monkeypatch
     assert len(blocks) >= PAGES[name]
     names: dict[str, object] = {}
     for block in blocks:
-        exec(compile(block, str(page), "exec"), names)
+        exec(compile(block.replace(DEFAULT_URL, valkey_server.url), str(page), "exec"), names)
     locks = names["locks"]
     assert isinstance(locks, holdfast.Client)
     locks.close()
