@@ -53,7 +53,7 @@ _OBJECTS = (
         ("holdfast.Condition", "holdfast.Election", "holdfast.CountDownLatch", "holdfast.Event", "holdfast.Barrier"),
     ),
     ("Without a lock", ("holdfast.Optimistic", "holdfast.Transaction")),
-    ("Modules", ("holdfast.errors", "holdfast.fencing", "holdfast.embedded", "holdfast.testing")),
+    ("Modules", tuple(f"holdfast.{name}" for name in ("errors", "fencing", "interrupting", "embedded", "testing"))),
 )
 
 

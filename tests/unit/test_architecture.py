@@ -95,7 +95,9 @@ _IMPURE = frozenset(
 _CLIENTS = frozenset({"redis", "valkey", "hiredis"})
 _ANY = frozenset({"*"})
 _FACTS = frozenset({"errors", "events", "lease"}) & {path.stem for path in (ROOT / "src" / "holdfast").glob("*.py")}
-_PUBLIC = frozenset({"", "asyncio", "embedded", "fencing", "testing", "lab", "prometheus", "opentelemetry", *_FACTS})
+_PUBLIC = frozenset(
+    {"", "asyncio", "embedded", "fencing", "interrupting", "testing", "lab", "prometheus", "opentelemetry", *_FACTS}
+)
 
 #: The rooms of the package, by their top-level names.
 PACKAGE: dict[str, Room] = {
@@ -113,6 +115,7 @@ PACKAGE: dict[str, Room] = {
     "prometheus": Room(_PUBLIC | {"_api.labels"}, frozenset({"prometheus_client"})),
     "opentelemetry": Room(_PUBLIC | {"_api.labels"}, frozenset({"opentelemetry"})),
     "fencing": Room(_FACTS | {"_api.options"}),
+    "interrupting": Room(_FACTS | {"_sync.lease", "_transport.greenlets"}),
     "testing": Room(_PUBLIC | {"_core", "_api"}, frozenset({"pytest"})),
     "lab": Room(_PUBLIC | {"_core.effects", "_core.failure"}, _CLIENTS | {"redis_lock"}),
     "compat": Room(_PUBLIC | {"_async", "_sync"}, frozenset({"redis", "django_redis", "django"})),
