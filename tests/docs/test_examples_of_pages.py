@@ -17,7 +17,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = {
     "recipes": 10,
     "synchronizers": 10,
-    "concepts": 2,
+    "concepts": 3,
     "migration/redis-py": 3,
     "migration/python-redis-lock": 3,
     "migration/pottery": 3,
