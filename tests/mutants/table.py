@@ -142,8 +142,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "waiters do not check on the one that was handed the lock",
         WAITING,
-        "wait_s = min(wait_s, settings.claim_ms / 1000",
-        "wait_s = min(wait_s, 1e9 + settings.claim_ms / 1000",
+        "return min(wait_s, settings.claim_ms / 1000",
+        "return min(wait_s, 1e9 + settings.claim_ms / 1000",
     ),
     Mutant(
         "a reply that comes after its validity is accepted",
@@ -166,8 +166,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "the fast path gives nothing back after a doubtful answer",
         FAST_PATH,
-        "effect = protocol.send(self._reply) if error is None else protocol.throw(error)",
-        "if error is not None:\n                    raise error\n                effect = protocol.send(self._reply)",
+        "effect = protocol.send(result) if error is None else protocol.throw(error)",
+        "if error is not None:\n                    raise error\n                effect = protocol.send(result)",
     ),
     Mutant(
         "the fast path tells its protocol that a doubtful request was never sent",
