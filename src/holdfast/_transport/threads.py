@@ -54,8 +54,8 @@ _NEGLIGIBLE_S = 0.01
 #: A connection that leaves less than this for the request is too late, s.
 _LEAST_S = 0.001
 #: A connection that was idle for this long is checked before it is used, s: where request follows request there is
-#: nothing to see yet, and a look costs a system call.
-_UNSEEN_S = 0.00005
+#: hardly anything to see yet, and a look costs a system call, and lets another thread have the interpreter.
+_UNSEEN_S = 0.01
 
 
 class Wire:
