@@ -387,8 +387,8 @@ MUTANTS: dict[str, tuple[Any, str, str, str, Scenario]] = {
         *(
             Inboxes,
             "_deliver",
-            "    waiter.wakes.append(found[1])\n    if waiter is not reader:\n        self._ring(waiter)",
-            "    if waiter is not reader:\n        self._ring(waiter)\n    waiter.wakes.append(found[1])",
+            "    waiter.wakes.append(wake)\n        if waiter is not reader:\n            self._ring(waiter)",
+            "    if waiter is not reader:\n            self._ring(waiter)\n        waiter.wakes.append(wake)",
         ),
         turns,
     ),

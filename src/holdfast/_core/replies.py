@@ -434,6 +434,9 @@ def wake_of(reply: Reply, channel: str) -> tuple[str, Wake] | None:
         return None
     if type(reply[2]) is not bytes:
         return None
+    words = reply[2].split(b" ", 3)
+    if len(words) == 4 and words[0] == b"grant" and _is_digits(words[2]) and _is_digits(words[3]):
+        return words[1].decode("utf-8", "replace"), Wake(Wake.GRANT, int(words[2]), int(words[3]))
     kind, _, rest = reply[2].decode("utf-8", "replace").partition(" ")
     token, _, numbers = rest.partition(" ")
     if kind in (Wake.BREAK, Wake.WANT, Wake.YIELD):

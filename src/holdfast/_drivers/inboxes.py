@@ -32,7 +32,7 @@ from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
 from holdfast._drivers.reopening import Reopening
 from holdfast._transport.clock import clock
-from holdfast._transport.greenlets import new_poll
+from holdfast._transport.greenlets import Poll, new_poll
 from holdfast._transport.handlers import raised_by_handler
 from holdfast._transport.inherited import ours
 from holdfast._transport.limits import INBOX_QUIET_S, INBOX_TIMEOUT_S
@@ -55,6 +55,9 @@ _LEAST_S = 0.05
 
 #: While threads wait again and again, it is looked so often whether any still does, s.
 _ATTENDED_S = 0.05
+
+#: How many sets of descriptors are remembered: usually there is one.
+_POLLS_MAX = 4
 
 _Pair: TypeAlias = tuple[socket.socket, socket.socket]
 
@@ -149,6 +152,8 @@ class Inboxes:
         self._opening: dict[Node, _Opening] = {}
         self._reopening: dict[Node, Reopening] = {}
         self._wakers: dict[str, _Pair] = {}
+        #: What to poll with, by the descriptors that it knows.
+        self._polls: dict[tuple[int, ...], Poll] = {}
         #: Whether the watchdog is to be poked when a thread has waited.
         self.pokes = False
 
@@ -303,7 +308,6 @@ class Inboxes:
         inboxes = snapshot(self._open.values())
         if waiter.wakes:
             return
-        poll = new_poll()
         by_descriptor: dict[int, _Inbox] = {}
         for inbox in inboxes:
             if inbox.is_new:
@@ -314,16 +318,18 @@ class Inboxes:
                 self._ping(inbox)
             if not inbox.broken and (descriptor := inbox.wire.sock.fileno()) >= 0:
                 by_descriptor[descriptor] = inbox
-                poll.register(descriptor, select.POLLIN)
-        if waker is not None and (descriptor := waker[0].fileno()) >= 0:
-            poll.register(descriptor, select.POLLIN)
-        else:
+        descriptors = (*by_descriptor, -1 if waker is None else waker[0].fileno())
+        if descriptors[-1] < 0:
             wait_s = min(wait_s, _BLIND_S)
-        ready = [descriptor for descriptor, _ in poll.poll(wait_s * 1000)]
+        # Taken out, since only one thread may poll with it at a time.
+        poll = self._polls.pop(descriptors, None) or _poll_for(descriptors)
+        ready = poll.poll(wait_s * 1000)
+        if len(self._polls) < _POLLS_MAX and type(poll).__module__ == "select":  # gevent's belong to one thread
+            self._polls[descriptors] = poll
         self._looked_at = clock()
         if self._reader.get("reader") is not waiter:
             return  # taken over meanwhile
-        for descriptor in ready:
+        for descriptor, _ in ready:
             found = by_descriptor.pop(descriptor, None)
             if found is not None:
                 self._read(found, waiter)
@@ -358,15 +364,15 @@ class Inboxes:
     def _deliver(self, reply: Reply, reader: _Waiter) -> None:
         """What came in an inbox. Not waited for: its give-back is under way."""
         found = wake_of(reply, self._driver.channel)
-        if found is not None and found[1].is_for_holder:
-            self._driver.ears.told(*found)
+        if found is None:
             return
-        waiter = self._waiters.get(found[0]) if found is not None else None
-        if found is None or waiter is None:
-            return
-        waiter.wakes.append(found[1])
-        if waiter is not reader:
-            self._ring(waiter)
+        token, wake = found
+        if wake.kind != Wake.GRANT and wake.is_for_holder:
+            self._driver.ears.told(token, wake)
+        elif (waiter := self._waiters.get(token)) is not None:
+            waiter.wakes.append(wake)
+            if waiter is not reader:
+                self._ring(waiter)
 
     def _ping(self, inbox: _Inbox) -> None:
         inbox.pong_until = clock() + INBOX_TIMEOUT_S
@@ -525,6 +531,14 @@ class Unattended:
         """Let all of them go."""
         for inbox in tuple(self._watched):
             self._let_go(selector, inbox)
+
+
+def _poll_for(descriptors: tuple[int, ...]) -> Poll:
+    poll = new_poll()
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            poll.register(descriptor, select.POLLIN)
+    return poll
 
 
 def _close(pair: _Pair) -> None:
