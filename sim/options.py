@@ -45,6 +45,8 @@ MODES: dict[str, Mode] = {
         Mode("calm-keeps", "the same without faults: what is kept and idle is let go at once"),
         Mode("breaks", "leases are taken away from their holders, at any moment of theirs"),
         Mode("calm-breaks", "the same without faults: a holder that listens is told, and lets go itself"),
+        Mode("deadlocks", "parties of several locks, shared locks and permits wait for each other, and look for that"),
+        Mode("calm-deadlocks", "the same without faults: who is told of a deadlock is in one, and no one else is told"),
         Mode("cluster", "keys lie on several servers by their slots"),
         Mode(
             "restart-empty",
@@ -270,6 +272,12 @@ class Options:
                 break_s=draw((1.0, 3.0, 10.0)),
                 think_s=draw((0.05, 0.5, 3.0)),
             )
+            replicated = False
+        if mode.endswith("deadlocks"):
+            draw = random.Random(f"deadlocks {mode} {seed}").choice
+            options = replace(options, tasks=draw((1, 2, 3)), work_s=draw((0.05, 0.5, 2.0)))
+            options = replace(options, think_s=draw((0.05, 0.5, 3.0)))
+            rates["crash"] = rates.get("crash", 0.0) + 0.05
             replicated = False
         if mode.startswith("calm"):
             rates = {"cancel": rates["cancel"], "close": rates["close"]}

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from sim.clock import Violation
 from sim.course import Course, Result
+from sim.deadlocks import Deadlocks
 from sim.options import MODES, Options
 from sim.primitives import found
 from sim.quorum import QuorumLock
@@ -52,6 +53,8 @@ def world_of(
     makers: list[Callable[[World], Primitive]] = [primitives[name] for name in names]
     if mode.startswith("quorum"):
         makers = [QuorumLock]
+    elif mode.endswith("deadlocks"):
+        makers = [Deadlocks]
     return World(Options.draw(seed, mode, without, protected), makers, trace=trace)
 
 

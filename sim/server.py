@@ -11,8 +11,10 @@ tables from Python. Values are bytes throughout, as on a server. Expiry is lazy,
 from __future__ import annotations
 
 import bisect
+import fnmatch
 import functools
 import hashlib
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -617,6 +619,19 @@ def _hset(server: Server, args: Sequence[bytes]) -> Reply:
 def _hmget(server: Server, args: Sequence[bytes]) -> Reply:
     table = server.typed(args[0], dict) or {}
     return [table.get(field) for field in args[1:]]
+
+
+# keys
+
+#: Of how many pages a walk over all keys consists.
+_PAGES = 4
+
+
+@_command("SCAN", -2)
+def _scan(server: Server, args: Sequence[bytes]) -> Reply:
+    page, pattern = int(args[0]), args[2].decode()
+    there = [key for key in list(server.data) if zlib.crc32(key) % _PAGES == page and server.value(key) is not None]
+    return [b"%d" % ((page + 1) % _PAGES), [key for key in there if fnmatch.fnmatchcase(key.decode(), pattern)]]
 
 
 # messages

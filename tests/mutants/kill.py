@@ -18,6 +18,8 @@ LINE_MODES = ("tenures", "calm-tenures")
 KEPT_MODES = ("keeps", "calm-keeps")
 #: And those that are taken away from their holders.
 BREAK_MODES = ("calm-breaks", "breaks")
+#: Parties that wait for each other have worlds of their own, too.
+DEADLOCK_MODES = ("calm-deadlocks", "deadlocks")
 QUORUM_MODES = ("quorum-empty", "quorum")
 
 
@@ -32,6 +34,8 @@ def main(seconds: float, primitive: str) -> int:
         modes, names = KEPT_MODES, ["mutex"]
     elif primitive == BROKEN:
         modes, names = BREAK_MODES, ["mutex"]
+    elif primitive == "deadlocks":
+        modes, names = DEADLOCK_MODES, None
     seed = 0
     while time.monotonic() < until:
         for mode in modes:

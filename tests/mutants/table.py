@@ -954,4 +954,30 @@ BREAKS: tuple[Mutant, ...] = tuple(
     )
 )
 
-MUTANTS = _EXCLUSIVE + FAMILY + QUORUM + LINES + KEEPS + BREAKS
+DEADLOCKS, DETECTING = "_core/deadlocks.py", "_core/detecting.py"
+
+#: What is wrong in who is told of a deadlock.
+CIRCLES: tuple[Mutant, ...] = tuple(
+    Mutant(what, file, old, new, "deadlocks")
+    for what, file, old, new in (
+        (
+            "a circle is told after one reading",
+            DETECTING,
+            "circle = await detector.confirmed(token, first)",
+            "circle = circle_of(token, first, {})",
+        ),
+        ("all of a client are one party", DEADLOCKS, "return found[1], found[3]", 'return found[1], ""'),
+        ("one free permit is as none", DEADLOCKS, "holders if left < max(", "holders if left <= max("),
+        ("each party has a claim of its own", DETECTING, 'namespace, "deadlock").part(', "namespace, token).part("),
+        ("the dead wait", DETECTING, "if count > 0}", "if count >= 0}"),
+        ("one that waits is stuck", DEADLOCKS, "if len(edges) == len(stuck):", "if True:"),
+        (
+            "one holder of a semaphore is all",
+            DEADLOCKS,
+            "for edge in holders)\n        return holders if",
+            "for edge in holders) * 9\n        return holders if",
+        ),
+    )
+)
+
+MUTANTS = _EXCLUSIVE + FAMILY + QUORUM + LINES + KEEPS + BREAKS + CIRCLES

@@ -224,7 +224,7 @@ class Lock(Leasable[Lease]):
         if calls is not None:
             each = self._exclusive.each(self._ttl_ms)
             asks = PreparedRequest(calls[0], each[0]), PreparedRequest(calls[1], each[1])
-            asks[0].waits = self._options.renew
+            asks[0].waits = self._options.renew and self._options.deadlock_check_s is None
             asks[1].confirm = self._options.confirm_release
         self._asks = self._shared.asks = asks
         if self._exclusive.hands_on and self._kind == "lock" and self._session.settings.tenure_ms:

@@ -1,0 +1,50 @@
+"""A slice of the simulation of deadlocks: who is told of one is in one, and every wait ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from sim import run
+from sim.deadlocks import _Moment, stuck
+
+
+@pytest.mark.parametrize("mode", ["calm-deadlocks", "deadlocks"])
+@pytest.mark.parametrize(
+    "seeds",
+    [pytest.param(range(3), id="some"), pytest.param(range(3, 40), id="more", marks=pytest.mark.thorough)],
+)
+def test_no_false_alarm_and_no_wait_without_an_end(mode: str, seeds: range) -> None:
+    counted: Counter[str] = Counter()
+    for seed in seeds:
+        result = run.run_seed(seed, mode)
+        assert result.violation is None, run.report(seed, mode)
+        counted.update(result.counted)
+    assert counted["told of a deadlock"] > 50 and counted["deadlocks seen"] > 50
+
+
+def _moment(*seen: tuple[str, str, str]) -> _Moment:
+    """(name, holders, queue), each of which is a letter for its client, and behind it a mark."""
+    return _Moment(0.0, tuple((name, _tokens(holders), _tokens(queue)) for name, holders, queue in seen))
+
+
+def _tokens(words: str) -> tuple[str, ...]:
+    return tuple(f"{word[0]}:{word[1:]}1:1" for word in words.split())
+
+
+@pytest.mark.parametrize(
+    "seen, expected",
+    [
+        ([("l0", "a", "b"), ("l1", "b", "a")], "ab"),
+        ([("l0", "a", "b"), ("l1", "c", "a")], ""),
+        ([("l0", "a", "b c"), ("l1", "b", "a")], "abc"),
+        ([("s", "a1. b1.", "c1."), ("l0", "c", "a")], ""),
+        ([("s", "a1. b1.", "c1."), ("l0", "c", "a b")], "abc"),
+        ([("s", "a1. b1.", "c2."), ("l0", "c", "a")], "ac"),
+        ([("r", "ar.", "bw. cr."), ("l0", "c", "a")], "abc"),
+        ([("r", "ar.", "br."), ("l0", "b", "a")], ""),
+    ],
+)
+def test_what_the_worlds_hold_for_a_deadlock(seen: list[tuple[str, str, str]], expected: str) -> None:
+    assert "".join(sorted(client for client, _ in stuck(_moment(*seen), (), None))) == expected
