@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("trio", reason="`make frameworks` has it")
-
 import holdfast
 import holdfast.asyncio
 from holdfast import embedded
@@ -74,6 +72,42 @@ def test_a_worker_thread_of_anyio(valkey_server: embedded.Server, unique_name: s
                     tasks.start_soon(anyio.to_thread.run_sync, locked, number)
 
         anyio.run(main)
+
+
+def test_a_cancelled_scope_ends_the_block_in_a_thread_of_trio(valkey_server: embedded.Server, unique_name: str) -> None:
+    import trio
+
+    with holdfast.connect(valkey_server.url, ttl=60) as locks:
+
+        def work(inside: trio.Event) -> None:
+            with locks.lock(unique_name):
+                trio.from_thread.run_sync(inside.set)
+                trio.from_thread.run(trio.sleep_forever)
+
+        async def main() -> None:
+            inside = trio.Event()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, work, inside)
+                await inside.wait()
+                nursery.cancel_scope.cancel()
+
+        trio.run(main)
+        locks.lock(unique_name).acquire(timeout=30).release()
+
+
+def test_a_lease_belongs_to_its_thread_of_the_pool(valkey_server: embedded.Server, unique_name: str) -> None:
+    """What the page warns of. (It would be good if it waited.)"""
+    import trio
+
+    with holdfast.connect(valkey_server.url) as locks:
+
+        async def main() -> None:
+            lease = await trio.to_thread.run_sync(locks.lock(unique_name).acquire)
+            with pytest.raises(holdfast.AlreadyHeld):
+                await trio.to_thread.run_sync(locks.lock(unique_name).acquire)
+            lease.release()
+
+        trio.run(main)
 
 
 @pytest.mark.parametrize("call", ["acquire", "with", "semaphore", "locked", "close"])

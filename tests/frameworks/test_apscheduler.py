@@ -7,10 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("apscheduler", reason="`make frameworks` has it")
-
 import redis
 
 from testbed.servers import start

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("celery", reason="`make frameworks` has it")
-
 from testbed.waiting import eventually
 from tests.frameworks.shops import PATIENCE_S, Shop, opened
 
@@ -55,6 +53,27 @@ def test_a_time_limit_gives_the_lock_back(shop: Shop) -> None:
         result.get(timeout=PATIENCE_S)
     assert shop.until("films") == ["alien"]
     shop.assert_free("convert:alien")
+
+
+def test_a_time_limit_ends_the_wait(shop: Shop) -> None:
+    from celery.exceptions import SoftTimeLimitExceeded
+
+    with shop.locks.lock("convert:brazil"):
+        result = shop.tasks.convert.delay("brazil")
+        with pytest.raises(SoftTimeLimitExceeded):
+            result.get(timeout=PATIENCE_S)
+        eventually(lambda: not shop.locks.lock("convert:brazil").waiters(), "it has left the queue", PATIENCE_S)
+    shop.assert_free("convert:brazil")
+    assert "brazil" not in shop.until("films")
+
+
+@pytest.mark.parametrize("pool", ["gevent", "eventlet", "threads"])
+def test_other_pools(shop: Shop, pool: str) -> None:
+    worker = ("celery", "--app", TASKS, "worker", f"--pool={pool}", "--concurrency=20", "--queues", pool)
+    shop.programs.start(*worker, "--hostname", pool, PYTHONWARNINGS="ignore")
+    for number in range(20):
+        shop.tasks.pack.apply_async((pool, f"item {number}"), queue=pool)
+    shop.assert_in_turns(f"order:{pool}", 20)
 
 
 def test_of_two_beats_one_is_heard(shop: Shop) -> None:

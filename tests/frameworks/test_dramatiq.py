@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("dramatiq", reason="`make frameworks` has it")
-
 from testbed.waiting import eventually
 from tests.frameworks.shops import PATIENCE_S, Shop, opened
 
@@ -53,3 +51,13 @@ def test_a_time_limit_gives_the_lock_back(shop: Shop) -> None:
     eventually(lambda: "TimeLimitExceeded" in shop.programs.logs(), "the time limit", PATIENCE_S)
     assert shop.until("films") == ["alien"]
     shop.assert_free("convert:alien")
+
+
+def test_a_time_limit_ends_the_wait(shop: Shop) -> None:
+    before = shop.programs.logs().count("TimeLimitExceeded")
+    with shop.locks.lock("convert:brazil"):
+        shop.tasks.convert.send("brazil")
+        eventually(lambda: shop.programs.logs().count("TimeLimitExceeded") > before, "the time limit", PATIENCE_S)
+        eventually(lambda: not shop.locks.lock("convert:brazil").waiters(), "it has left the queue", PATIENCE_S)
+    shop.assert_free("convert:brazil")
+    assert "brazil" not in shop.until("films")

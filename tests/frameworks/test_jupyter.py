@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("ipykernel", reason="`make frameworks` has it")
-
 import holdfast
 from holdfast import embedded
 from testbed.waiting import eventually
@@ -36,7 +34,7 @@ class Kernel:
         self.client.wait_for_ready(timeout=PATIENCE_S)
 
     def begin(self, cell: str) -> str:
-        message: str = self.client.execute(cell)
+        message: str = self.client.execute(cell, stop_on_error=False)  # what comes next is run all the same
         return message
 
     def end(self, message: str) -> str:
@@ -87,11 +85,33 @@ def test_a_cell_that_is_interrupted_gives_back(kernel: Kernel, locks: holdfast.C
 
 def test_a_lease_outlives_its_cell(kernel: Kernel, locks: holdfast.Client, unique_name: str) -> None:
     """In a variable it is renewed until the cell that releases it, run again or not; `del` does not release it."""
-    assert kernel.run(f"lease = locks.lock({unique_name!r}, ttl=1).acquire()") == "ok"
-    assert kernel.run("time.sleep(2); lease.ensure_held()") == "ok"
+    assert kernel.run(f"lease = locks.lock({unique_name!r}, ttl=5).acquire()") == "ok"
+    assert kernel.run("time.sleep(6); lease.ensure_held()") == "ok"
     assert kernel.run(f"locks.lock({unique_name!r}).acquire()") == "AlreadyHeld"
     assert kernel.run("lease.release()") == "ok"
     locks.lock(unique_name).acquire(timeout=PATIENCE_S).release()
+
+
+def test_a_lease_that_a_cell_shows_is_kept(kernel: Kernel, locks: holdfast.Client, unique_name: str) -> None:
+    assert kernel.run(f"locks.lock({unique_name!r}, ttl=5).acquire()") == "ok"
+    assert kernel.run("time.sleep(6); Out[max(Out)].ensure_held()") == "ok"
+    assert locks.lock(unique_name).locked()
+    assert kernel.run("Out[max(Out)].release()") == "ok"
+    locks.lock(unique_name).acquire(timeout=PATIENCE_S).release()
+
+
+def test_cells_that_await(kernel: Kernel, locks: holdfast.Client, unique_name: str) -> None:
+    assert kernel.run("import asyncio, holdfast.asyncio\nclient = holdfast.asyncio.connect()") == "ok"
+    assert kernel.run(f"lease = await client.lock({unique_name!r}, ttl=5).acquire()") == "ok"
+    assert kernel.run("await asyncio.sleep(6); lease.ensure_held()") == "ok"
+    assert locks.lock(unique_name).locked()
+    cell = kernel.begin(f"await client.lock({unique_name + 'b'!r}).acquire(); await asyncio.sleep(600)")
+    eventually(locks.lock(unique_name + "b").locked, "the cell holds it", PATIENCE_S)
+    kernel.manager.interrupt_kernel()
+    assert kernel.end(cell) in ("KeyboardInterrupt", "CancelledError")
+    assert kernel.run("await lease.release(); await client.close()") == "ok"
+    for name in (unique_name, unique_name + "b"):
+        locks.lock(name).acquire(timeout=PATIENCE_S).release()
 
 
 def test_a_kernel_that_is_restarted_releases(kernel: Kernel, locks: holdfast.Client, unique_name: str) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("rq", reason="`make frameworks` has it")
-
 from testbed.waiting import eventually
 from tests.frameworks.shops import PATIENCE_S, Shop, opened
 
@@ -66,3 +64,12 @@ def test_a_timeout_gives_the_lock_back(shop: Shop, queue: Any) -> None:
     assert "JobTimeoutException" in job.latest_result().exc_string
     assert shop.until("films") == ["alien"]
     shop.assert_free("convert:alien")
+
+
+def test_a_timeout_ends_the_wait(shop: Shop, queue: Any) -> None:
+    with shop.locks.lock("convert:brazil"):
+        job = queue.enqueue(shop.tasks.convert, "brazil", job_timeout=1)
+        eventually(lambda: job.get_status(refresh=True) == "failed", repr(job), PATIENCE_S)
+        eventually(lambda: not shop.locks.lock("convert:brazil").waiters(), "it has left the queue", PATIENCE_S)
+    shop.assert_free("convert:brazil")
+    assert "brazil" not in shop.until("films")

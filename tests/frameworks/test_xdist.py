@@ -6,10 +6,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("xdist")
-
 from holdfast import embedded
 from tests.frameworks.programs import ROOT, Programs
 
