@@ -338,6 +338,17 @@ def test_with_one_right_less_it_says_which(place: Place, primitive: str) -> None
     assert len(said) >= len(needed) // 2, f"{said} and not {set(needed) - set(said)}"
 
 
+def test_a_wait_that_may_not_look_for_deadlocks_says_so(place: Place) -> None:
+    place.allow(rights("lock"))
+    name = unique("r")
+    with holdfast.connect(place.server.url) as owner, holdfast.connect(place.url) as one, owner.lock(name):
+        with pytest.raises(holdfast.ServerError, match=r"no permission: the user needs \+scan"):
+            one.lock(name, deadlock_check=0.1).acquire()
+        place.allow(rights("lock", "deadlocks"))
+        with pytest.raises(holdfast.AcquireTimeout):
+            one.lock(name, deadlock_check=0.1).acquire(timeout=1)
+
+
 def test_a_semaphore_without_scripts_is_refused(place: Place) -> None:
     place.allow([each for each in rights("semaphore") if each not in ("evalsha", "eval")])
     with pytest.raises(holdfast.ScriptRefused) as caught:

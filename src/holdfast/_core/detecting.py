@@ -287,12 +287,13 @@ class Check:
             return True
         keys = lock_keys(detector.namespace, "deadlock").part("claim")
         claim = LockTurn(keys, self._claim(), _CLAIM_MS, detector.settings)
-        got = await wait_for(claim, 0.0)
-        if isinstance(got, Busy):
-            return False
-        decided = False
+        free = decided = False
         circle: tuple[Step, ...] = ()
         try:
+            got = await wait_for(claim, 0.0)
+            if isinstance(got, Busy):
+                free = True
+                return False
             await waiter.pause(_CONFIRM_S)
             circle = await detector.confirmed(token, first)
             if not circle:
@@ -309,7 +310,7 @@ class Check:
             if not decided:
                 raise
         finally:
-            if not decided:
+            if not (free or decided):
                 await Spawn(claim.give_back())
         raise self._error(await detector.explained(circle))
 
