@@ -305,3 +305,52 @@ def test_multiprocessing_and_preexec_amid_busy_threads(valkey_server: embedded.S
             stop.set()
             for thread in threads:
                 thread.join()
+
+
+_FORKS_IN_AN_IMPORT = """
+import os, signal, sys, threading, time
+import holdfast
+
+began = threading.Event()
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "holdfast._sync.overview":
+            began.set()
+            time.sleep(0.5)
+
+holder, waiter = holdfast.connect(sys.argv[1]), holdfast.connect(sys.argv[1])
+lease = holder.lock(sys.argv[2]).acquire()
+sys.meta_path.insert(0, Slow())
+
+def wait():
+    try:
+        waiter.lock(sys.argv[2]).acquire(timeout=0.01)
+    except holdfast.AcquireTimeout:
+        pass
+
+thread = threading.Thread(target=wait)
+thread.start()
+began.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    import holdfast._sync.overview
+    os._exit(7)
+_, status = os.waitpid(child, 0)
+thread.join()
+lease.release()
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_fork_waits_for_what_a_timeout_imports(valkey_server: embedded.Server, unique_name: str) -> None:
+    """Else the child would wait for a thread that it does not have."""
+    said = subprocess.run(
+        [sys.executable, "-c", _FORKS_IN_AN_IMPORT, valkey_server.url, unique_name],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert said.stdout == "7\n"

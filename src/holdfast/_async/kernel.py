@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from holdfast._api import hook
 from holdfast._api.acquirable import AcquirableBase
+from holdfast._api.lazily import lazily
 from holdfast._async.lifecycle import Session
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
@@ -150,9 +151,8 @@ class Acquirable(AcquirableBase, Generic[L]):
         report.busy()
         holder = None
         if got.holder:
-            from holdfast._async.overview import last_holder  # not at the start: most programs never need it
-
-            holder = await last_holder(session, self._kind, self._name, got.holder, bool(timeout_s))
+            overview = lazily("holdfast._async.overview")  # not at the start: most programs never need it
+            holder = await overview.last_holder(session, self._kind, self._name, got.holder, bool(timeout_s))
         raise AcquireTimeout(self._name, got.waited_s, holder, kind=self._label)
 
     def _begin_again(

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from holdfast._api import hook
 from holdfast._api.acquirable import AcquirableBase
+from holdfast._api.lazily import lazily
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keeping import Keeping
@@ -164,9 +165,8 @@ class Acquirable(AcquirableBase, Generic[L]):
         report.busy()
         holder = None
         if got.holder:
-            from holdfast._sync.overview import last_holder  # not at the start: most programs never need it
-
-            holder = last_holder(session, self._kind, self._name, got.holder, bool(timeout_s))
+            overview = lazily("holdfast._sync.overview")  # not at the start: most programs never need it
+            holder = overview.last_holder(session, self._kind, self._name, got.holder, bool(timeout_s))
         raise AcquireTimeout(self._name, got.waited_s, holder, kind=self._label)
 
     def _begin_again(

@@ -1,0 +1,25 @@
+"""Imports that wait until they are needed, on paths where another thread may fork.
+
+Law: no fork comes in the middle of one: the child would wait forever for the thread that imports.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from importlib import import_module
+from typing import Any
+
+__all__ = ["lazily"]
+
+#: Reentrant: what is imported may be what an import has been interrupted for, by a signal handler that forks.
+_importing = threading.RLock()
+
+
+def lazily(module: str) -> Any:
+    """The module of that name."""
+    with _importing:
+        return import_module(module)
+
+
+os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release)
