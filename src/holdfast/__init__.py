@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from holdfast._api.breaking import Asked, Broken
     from holdfast._api.changes import Change
-    from holdfast._api.holder import Holder, LockStatus, RWLockStatus, SemaphoreStatus
+    from holdfast._api.holder import Holder, LockStatus, RWLockStatus, SemaphoreStatus, Waiting
     from holdfast._api.options import LeaseOptions
     from holdfast._api.outcome import Outcome
     from holdfast._api.overview import Listed, Waiter
@@ -114,6 +114,7 @@ __all__ = [
     "Transaction",
     "UpgradeRefused",
     "Waiter",
+    "Waiting",
     "Wanted",
     "WriteLease",
     "WriteLock",
@@ -128,7 +129,7 @@ _HOMES = {
     "_api.breaking": ("Asked", "Broken"),
     "_api.changes": ("Change",),
     "_api.deadlocks": ("Deadlock", "DeadlockParty"),
-    "_api.holder": ("Holder", "LockStatus", "RWLockStatus", "SemaphoreStatus"),
+    "_api.holder": ("Holder", "LockStatus", "RWLockStatus", "SemaphoreStatus", "Waiting"),
     "_api.outcome": ("Outcome",),
     "_api.overview": ("Listed", "Waiter"),
     "_api.options": ("LeaseOptions",),

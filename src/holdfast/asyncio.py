@@ -10,7 +10,7 @@ async with locks.lock("orders:42", ttl=30) as lease:
 from holdfast._api.breaking import Asked, Broken
 from holdfast._api.changes import Change
 from holdfast._api.deadlocks import Deadlock, DeadlockParty
-from holdfast._api.holder import Holder, LockStatus, RWLockStatus, SemaphoreStatus
+from holdfast._api.holder import Holder, LockStatus, RWLockStatus, SemaphoreStatus, Waiting
 from holdfast._api.options import LeaseOptions
 from holdfast._api.outcome import Outcome
 from holdfast._api.overview import Listed, Waiter
@@ -108,6 +108,7 @@ __all__ = [
     "Transaction",
     "UpgradeRefused",
     "Waiter",
+    "Waiting",
     "Wanted",
     "WriteLease",
     "WriteLock",

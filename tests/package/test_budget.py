@@ -17,15 +17,15 @@ PACKAGE = Path(holdfast.__file__).parent
 #: What stands at the top of the package is one room.
 TOP = "top"
 MOST_LINES = {
-    "_core": 7_510,
+    "_core": 7_620,
     "_drivers": 6_090,
     "lab": 5_900,
     "_transport": 3_800,
-    "_async": 3_875,
+    "_async": 3_975,
     "cli": 3_750,
     "_lua": 2_450,
-    "_api": 2_230,
-    TOP: 2_032,
+    "_api": 2_275,
+    TOP: 2_036,
     "compat": 900,
     "web": 600,
 }

@@ -62,6 +62,7 @@ NOT_PLAYED: dict[str, str] = {
             ),
             *("RWLockStatus.readers", "RWLockStatus.waiters", "RWLockStatus.writer", "SemaphoreStatus.available"),
             *(f"SemaphoreStatus.{fact}" for fact in ("holders", "permits", "used", "waiters")),
+            *(f"Waiting.{fact}" for fact in ("holder", "kind", "name", "place", "waited_s")),
             *(f"Waiter.{fact}" for fact in ("age_s", "host", "pid", "program", "token")),
             *(f"Listed.{fact}" for fact in ("fencing_token", "held", "holder", "holders", "kind", "name", "permits")),
             *("Listed.queue", "Listed.seen_at", "Listed.waiters"),

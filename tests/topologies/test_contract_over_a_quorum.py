@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+import holdfast
+from testbed.waiting import PATIENCE_S, eventually
 from tests.contract import test_lock as contract
+from tests.support.apis import Api
 from tests.topologies.borrowing import borrowed
 
 #: There is no queue; what they say of the rest is said in test_quorum.py.
@@ -29,3 +34,14 @@ globals().update(borrowed(contract, without=(*_QUEUE, *_ONE_SERVER, *_ALL_LOST))
 @pytest.fixture
 def kind() -> str:
     return "quorum"
+
+
+def test_who_waits_is_told_for_whom(locks: Any, others: Any, api: Api, unique_name: str) -> None:
+    lease = locks.lock(unique_name).acquire()
+    told: list[holdfast.Waiting] = []
+    waiting = api.start(others.lock(unique_name).acquire, PATIENCE_S, on_wait=told.append)
+    eventually(lambda: len(told) > 1)
+    assert told[-1].place is None  # there is no queue
+    eventually(lambda: told[-1].holder is not None and told[-1].holder.token == lease.token)
+    lease.release()
+    waiting.result().release()

@@ -13,7 +13,7 @@ from holdfast import embedded, errors
 from testbed import servers
 from testbed.servers import KINDS, Kind
 from testbed.topologies import plain
-from testbed.waiting import eventually
+from testbed.waiting import PATIENCE_S, eventually
 from tests.support.apis import Api
 from tests.support.standin import LikeRedis84
 
@@ -77,6 +77,18 @@ def test_they_exclude_and_take_turns(server: embedded.Server, api: Api, unique_n
     second = waiting.result()
     assert second.fencing_token > lease.fencing_token
     second.release()
+
+
+def test_who_waits_is_told_for_whom(server: embedded.Server, api: Api, unique_name: str) -> None:
+    locks = warned(api, server.url, unique_name)
+    others = warned(api, server.url, f"{unique_name}-others")
+    lease = locks.lock(unique_name).acquire()
+    told: list[holdfast.Waiting] = []
+    waiting = api.start(others.lock(unique_name).acquire, PATIENCE_S, on_wait=told.append)
+    eventually(lambda: len(told) > 1)
+    assert told[-1].place is None  # there is no queue
+    lease.release()
+    waiting.result().release()
 
 
 def test_what_is_not_ours_is_left_alone(server: embedded.Server, api: Api, unique_name: str) -> None:

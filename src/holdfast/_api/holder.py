@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from holdfast._core.tokens import is_kept, is_ours
 from holdfast.errors import shown
 
-__all__ = ["Holder", "LockStatus", "RWLockStatus", "SemaphoreStatus", "holder_of"]
+__all__ = ["Holder", "LockStatus", "RWLockStatus", "SemaphoreStatus", "Waiting", "holder_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,26 @@ class Holder:
     def __str__(self) -> str:
         left = "without a time limit" if self.remaining_s is None else f"{self.remaining_s:.1f} s left"
         return f"{self.who}, {left}"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What an acquire waits for, as `on_wait` is told.
+
+    `place`: in the queue, 1 for the next one; None where there is none (over a quorum), or it is not known. `holder`:
+    who holds it, or one of those who do; None where that is not known. `waited_s`: since when it waits, s.
+    """
+
+    kind: str
+    name: str
+    waited_s: float
+    place: int | None
+    holder: Holder | None
+
+    def __str__(self) -> str:
+        place = "" if self.place is None else f", at place {self.place} of its queue"
+        holder = "" if self.holder is None else f", held by {self.holder}"
+        return f"waiting for {self.kind} {self.name!r} for {self.waited_s:.1f} s{place}{holder}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from holdfast._transport.clock import clock
 from holdfast.errors import ConfigurationError, LeaseLost
 
 if TYPE_CHECKING:
-    from holdfast._api.holder import Holder
+    from holdfast._api.holder import Holder, Waiting
 
 __all__ = ["Election"]
 
@@ -100,11 +100,17 @@ class Election(Enterable[Lease]):
         lease = self.lease
         return lease is not None and not lease._hold.check_expired(clock())
 
-    # sync: def campaign(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> Lease:
-    async def campaign(self, timeout: Duration | None = None) -> Lease:
-        """Wait to be elected, `timeout` seconds at most; returns the lease. Errors as `Lock.acquire`."""
-        # sync: lease = self._lock._acquire(timeout_of(timeout), cancel, sys._getframe(1))
-        lease = await self._lock._acquire(timeout_of(timeout), sys._getframe(1))
+    async def campaign(
+        self,
+        timeout: Duration | None = None,
+        # sync-add: cancel: Cancel | None = None,
+        *,
+        on_wait: Callable[[Waiting], object] | None = None,
+    ) -> Lease:
+        """Wait to be elected, `timeout` seconds at most; returns the lease. `on_wait` and errors as `Lock.acquire`."""
+        lock = self._lock if on_wait is None else self._lock._telling(on_wait)
+        # sync: lease = lock._acquire(timeout_of(timeout), cancel, sys._getframe(1))
+        lease = await lock._acquire(timeout_of(timeout), sys._getframe(1))
         try:
             self._leads.won(self._session.me(), lease)
             return lease

@@ -17,7 +17,7 @@ from holdfast._core.overview import KINDS, Entry, Walk, look_at
 # sync-add: from holdfast._transport.waits import Flag
 from holdfast.errors import ConfigurationError, HoldfastError
 
-__all__ = ["described", "find_deadlocks", "last_holder", "list_locks", "watch_lock"]
+__all__ = ["described", "find_deadlocks", "holder_behind", "last_holder", "list_locks", "look", "watch_lock"]
 
 #: How many holders and waiters of a lock are named: in a list, and of one that is watched.
 _NAMED_MAX = 16
@@ -72,19 +72,31 @@ def _namespace(session: Session) -> str:
     return session.namespace
 
 
+async def look(session: Session, kind: str, name: str) -> Entry | None:
+    """What lies there, as far as that is to be learned at once; None where it is not."""
+    if session.quorum is not None:
+        return None
+    kind = kind if kind in KINDS else "lock"
+    settings = session.settings._replace(request_timeout_s=_LAST_PATIENCE_S)
+    try:
+        return (await session.run(look_at(session.namespace, [(kind, name)], _NAMED_MAX, settings)))[0]
+    except HoldfastError:
+        return None
+
+
 async def last_holder(session: Session, kind: str, name: str, token: str, waited: bool) -> Holder:
     """Who held it when it was waited for in vain, as far as that is to be learned at once; unless `waited`, unasked."""
+    return await holder_behind(session, token, await look(session, kind, name) if waited else None, waited)
+
+
+async def holder_behind(session: Session, token: str, seen: Entry | None, asks: bool) -> Holder:
+    """Who holds by that token, as it was seen; unless `asks`, as far as that is known here."""
     client_id = client_id_of(token)
     remaining_ms, fence, told = -1, 0, session.told_by.get(client_id or "")
+    if seen is not None and token in (held := dict(seen.holders)):
+        remaining_ms, fence = held[token], seen.fence if seen.kind in ("lock", "election") else 0
     try:
-        if waited and session.quorum is None:
-            kind = kind if kind in KINDS else "lock"
-            settings = session.settings._replace(request_timeout_s=_LAST_PATIENCE_S)
-            for seen in await session.run(look_at(session.namespace, [(kind, name)], _NAMED_MAX, settings)):
-                held = dict(seen.holders)
-                if token in held:
-                    remaining_ms, fence = held[token], seen.fence if seen.kind in ("lock", "election") else 0
-        if waited and told is None and client_id is not None:
+        if asks and told is None and client_id is not None:
             told = await session.run(look_up(client_key(session.namespace, client_id), _LAST_PATIENCE_S))
             session.hear(client_id, told)
     except HoldfastError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Never
 
 from holdfast._api.options import PERMITS_MAX, Duration, Options, check_count, refuse_keywords, timeout_of
@@ -17,7 +18,7 @@ from holdfast._core.replies import SemaphoreSeen
 from holdfast.errors import AcquireTimeout
 
 if TYPE_CHECKING:
-    from holdfast._api.holder import SemaphoreStatus
+    from holdfast._api.holder import SemaphoreStatus, Waiting
 
 __all__ = ["Semaphore"]
 
@@ -55,6 +56,7 @@ class Semaphore(TurnLeasable[Lease]):
         timeout: Duration | None = None,
         # sync-add: cancel: Cancel | None = None,
         deadlock_check: Duration | None = None,
+        on_wait: Callable[[Waiting], object] | None = None,
         **elsewhere: Never,
     ) -> Lease:
         """Acquire this many permits under one lease, waiting in FIFO order. Otherwise as `Lock.acquire`.
@@ -67,6 +69,8 @@ class Semaphore(TurnLeasable[Lease]):
         if elsewhere:
             refuse_keywords("acquire", elsewhere)
         lock = self if deadlock_check is None else self._checking(deadlock_check)
+        if on_wait is not None:
+            lock = lock._telling(on_wait)
         # sync: return lock._acquire(timeout_of(timeout), cancel, sys._getframe(1), _mark(permits))
         return await lock._acquire(timeout_of(timeout), sys._getframe(1), _mark(permits))
 

@@ -34,6 +34,7 @@ __all__ = [
     "Reply",
     "Sleep",
     "Spawn",
+    "Tell",
     "Unlisten",
     "Wake",
 ]
@@ -214,6 +215,16 @@ class Sleep(Effect[None]):
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
+
+
+class Tell(Effect[None]):
+    """Call `function(argument)`, which is the caller's; where that may be awaited, await what it returns."""
+
+    __slots__ = ("argument", "function")
+
+    def __init__(self, function: Callable[[Any], Any], argument: Any) -> None:
+        self.function = function
+        self.argument = argument
 
 
 class Now(Effect[float]):

@@ -35,6 +35,7 @@ from holdfast._core.effects import (
     Random,
     Sleep,
     Spawn,
+    Tell,
     Unlisten,
 )
 from holdfast._core.failure import RequestFailed
@@ -142,6 +143,7 @@ class AioDriver:
             AwaitWake: waits.await_wake,
             AwaitTurn: waits.await_turn,
             Sleep: waits.sleep,
+            Tell: lambda tell: tell.function(tell.argument),
             Command: requests.command,
             CallMany: requests.call_many,
         }

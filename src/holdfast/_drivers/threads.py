@@ -34,6 +34,7 @@ from holdfast._core.effects import (
     Random,
     Sleep,
     Spawn,
+    Tell,
     Unlisten,
     Wake,
 )
@@ -121,6 +122,7 @@ class ThreadDriver:
             AwaitWake: self._await_wake,
             AwaitTurn: self._await_turn,
             Sleep: self._sleep,
+            Tell: lambda tell, _cancel: tell.function(tell.argument),
             Command: self._command,
             CallMany: self._call_many,
         }

@@ -27,7 +27,7 @@ from holdfast._transport.waits import Flag
 from holdfast.errors import ConfigurationError, LeaseLost
 
 if TYPE_CHECKING:
-    from holdfast._api.holder import Holder
+    from holdfast._api.holder import Holder, Waiting
 
 __all__ = ["Election"]
 
@@ -89,9 +89,16 @@ class Election(Enterable[Lease]):
         lease = self.lease
         return lease is not None and not lease._hold.check_expired(clock())
 
-    def campaign(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> Lease:
-        """Wait to be elected, `timeout` seconds at most; returns the lease. Errors as `Lock.acquire`."""
-        lease = self._lock._acquire(timeout_of(timeout), cancel, sys._getframe(1))
+    def campaign(
+        self,
+        timeout: Duration | None = None,
+        cancel: Cancel | None = None,
+        *,
+        on_wait: Callable[[Waiting], object] | None = None,
+    ) -> Lease:
+        """Wait to be elected, `timeout` seconds at most; returns the lease. `on_wait` and errors as `Lock.acquire`."""
+        lock = self._lock if on_wait is None else self._lock._telling(on_wait)
+        lease = lock._acquire(timeout_of(timeout), cancel, sys._getframe(1))
         try:
             self._leads.won(self._session.me(), lease)
             return lease

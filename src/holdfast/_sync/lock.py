@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from copy import copy
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from holdfast._api.client_info import client_id_of, client_key
+from holdfast._api.lazily import lazily
 from holdfast._api.lease_stack import LeaseStack
 from holdfast._api.options import Duration, Options, options_of, refuse_keywords, timeout_of
 from holdfast._core.describe import look_up
@@ -20,6 +23,7 @@ from holdfast._core.record import RENEWAL, LeaseRecord
 from holdfast._core.replicas import Sync
 from holdfast._core.replies import LockSeen
 from holdfast._core.snapshot import snapshot
+from holdfast._core.telling import telling
 from holdfast._core.tenure import Tenure, Turn
 from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for, wait_for
 from holdfast._drivers.cancel import Cancel
@@ -32,7 +36,7 @@ from holdfast._transport.pack import PreparedRequest
 from holdfast.errors import AcquireTimeout, AlreadyHeld, ConfigurationError, LeaseLost
 
 if TYPE_CHECKING:
-    from holdfast._api.holder import Holder, LockStatus
+    from holdfast._api.holder import Holder, LockStatus, Waiting
 
 __all__ = ["Leasable", "Lock", "TurnLeasable"]
 
@@ -75,13 +79,17 @@ class Leasable(Acquirable[L], Enterable[L]):
         cancel: Cancel | None = None,
         *,
         deadlock_check: Duration | None = None,
+        on_wait: Callable[[Waiting], object] | None = None,
         **elsewhere: Never,
     ) -> L:
         """Acquire the lock, waiting in FIFO order.
 
         `timeout`: the budget for waiting in seconds; None waits indefinitely; a server that stays unavailable for 30 s
         still raises. `deadlock_check`: as in `Client.lock`, for this acquire. `cancel`: a `holdfast.Cancel` that ends
-        the waiting from another thread.
+        the waiting from another thread. `on_wait`: called with a `Waiting` (place in the queue, holder) as soon as it
+        has to be waited, and then about once a second, which costs a request or two each time. What it returns is
+        awaited if it may be. What it raises ends the acquire, and comes out of it. While it runs the lock is not taken:
+        another waiter may be, after two seconds.
 
         Returns the `Lease`. Raises `AcquireTimeout`, `AcquireCancelled`, `DeadlockDetected`, `AlreadyHeld` when this
         thread holds it, and the server's errors (`ServerUnreachable`, `ServerError`, `OutcomeUnknown`, …). Whatever it
@@ -90,6 +98,8 @@ class Leasable(Acquirable[L], Enterable[L]):
         if elsewhere:
             refuse_keywords("acquire", elsewhere)
         lock = self if deadlock_check is None else self._checking(deadlock_check)
+        if on_wait is not None:
+            lock = lock._telling(on_wait)
         return lock._acquire(None if timeout is None else timeout_of(timeout), cancel, sys._getframe(1))
 
     def _checking(self, deadlock_check: Duration) -> Self:
@@ -101,6 +111,14 @@ class Leasable(Acquirable[L], Enterable[L]):
     def _change(self, options: Options) -> None:
         """Go on with other options."""
         raise NotImplementedError
+
+    def _telling(self, on_wait: Callable[[Waiting], object]) -> Self:
+        """The same, which tells that function what it waits for; in the queue on the server, by the protocol."""
+        tell = lazily("holdfast._sync.on_wait").teller(self, on_wait)
+        made = copy(self)
+        made._asks, made._line_key = (), None
+        vars(made)["_ask"] = lambda token, *how: telling(partial(self._ask, token, *how), token, tell)
+        return made
 
     def try_acquire(self) -> L | None:
         """Acquire it if it is free and has no waiters; None otherwise, at once."""
