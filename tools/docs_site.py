@@ -23,6 +23,8 @@ DOCS = ROOT / "docs"
 #: What mkdocs.yml calls `docs_dir`.
 STAGED = ROOT / "build" / "docs"
 PICTURES = {".svg", ".png"}
+#: What the site has beside pages and pictures.
+ASSETS = ROOT / "tools" / "site"
 #: The table of contents for readers of the repository: the site has its own.
 INDEX = PurePosixPath("docs/README.md")
 LANGUAGES = {"English", "中文"}
@@ -105,6 +107,7 @@ def stage(folder: Path) -> None:
             there = folder / picture.relative_to(DOCS)
             there.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(picture, there)
+    shutil.copytree(ASSETS, folder / "assets")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
