@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,6 +12,7 @@ import redis
 import holdfast as library
 from holdfast import embedded
 from tests.support.browser import Browser, Unusable, chromium
+from tests.web.conftest import get
 
 ROWS = "[...document.querySelectorAll('#body [role=row]:not([hidden])')]"
 NAMES = f"{ROWS}.map(row => row.querySelector('.name').textContent)"
@@ -59,6 +62,31 @@ def test_it_follows_a_lock(
         lease.release()
         browser.until(f"{ROWS}.length === 0")
     assert browser.evaluate("document.querySelectorAll('script:not([src]), style, [style*=expression]').length") == 0
+
+
+def test_a_deadlock_is_shown(
+    browse: Callable[[str], Browser], serve: Callable[..., str], valkey_server: embedded.Server, unique_name: str
+) -> None:
+    address = serve(f"{unique_name}*")
+    browser = browse(address)
+    cancel = library.Cancel()
+
+    def wait_for_itself() -> None:
+        with library.connect(valkey_server.url) as client, client.semaphore(unique_name, 1) as _:
+            with contextlib.suppress(library.AcquireCancelled):
+                client.semaphore(unique_name, 1).acquire(cancel=cancel)
+
+    thread = threading.Thread(target=wait_for_itself)
+    thread.start()
+    try:
+        shown = f"document.getElementById('trouble').textContent.includes('{unique_name}')"
+        browser.until(f"!document.getElementById('trouble').hidden && {shown}")
+        ((party,),) = get(address, "api/locks")["deadlocks"]
+        assert (party["kind"], party["name"], party["held_name"]) == ("semaphore", unique_name, unique_name)
+    finally:
+        cancel.set()
+        thread.join()
+    browser.until("document.getElementById('trouble').hidden")
 
 
 def test_many_locks_take_few_rows(

@@ -32,6 +32,8 @@ HISTORIES_MAX, HISTORY_MAX, HISTORY_S = 5_000, 200, 600.0
 RATE_S = 10.0
 #: The pause while no browser looks on, s: the history goes on.
 IDLE_S = 2.0
+#: How often it looks for deadlocks, s, while anything is waited for.
+DEADLOCKS_S = 2.0
 #: A look that takes longer has failed, s.
 LOOK_MAX_S = 20.0
 #: Messages that a browser may be behind.
@@ -50,6 +52,8 @@ class Poller:
         self.seen: dict[str, Listed] = {}
         self.error: str | None = None
         self.truncated = False
+        self.deadlocks: list[list[dict[str, Any]]] = []
+        self._deadlocks_at = 0.0
         self.looks = self.grants = 0
         self.took_s = 0.0
         self._at_ms = 0
@@ -134,7 +138,8 @@ class Poller:
         return view.metrics(self.seen.values(), self.error is None, self.took_s, self.looks, self.grants)
 
     def _state(self) -> dict[str, Any]:
-        return {"at": self._at_ms, "error": self.error, "truncated": self.truncated, "looks": self.looks}
+        facts = {"at": self._at_ms, "error": self.error, "truncated": self.truncated, "looks": self.looks}
+        return {**facts, "deadlocks": self.deadlocks}
 
     def _snapshot(self) -> bytes:
         if self._whole is None:
@@ -160,6 +165,14 @@ class Poller:
         for which, after in found.items():
             self._remember(which, self.seen.get(which), after, quiet=first)
         self.seen = found
+        now = time.monotonic()
+        if now >= self._deadlocks_at:
+            self._deadlocks_at = now + DEADLOCKS_S
+            waited = any(each.waiters for each in found.values())
+            told = [view.deadlock_of(each) for each in await self._client.deadlocks()] if waited else []
+            self.deadlocks = [
+                parties for parties in told if any(view.id_by(one["kind"], one["name"]) in found for one in parties)
+            ]
         self._forget()
         self._tell({which: view.row_of(each, self._rate(which)) for which, each in found.items()})
 

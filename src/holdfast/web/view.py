@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from holdfast import Change, Holder, Listed, Waiter
+from holdfast import Change, Deadlock, Holder, Listed, Waiter
 
-__all__ = ["KINDS", "change_of", "detail_of", "id_by", "id_of", "label", "metrics", "ms", "row_of"]
+__all__ = ["KINDS", "change_of", "deadlock_of", "detail_of", "id_by", "id_of", "label", "metrics", "ms", "row_of"]
 
 KINDS = ("lock", "rwlock", "semaphore", "election")
 
@@ -54,6 +55,11 @@ def row_of(seen: Listed, rate: float) -> dict[str, Any]:
         "rate": round(rate, 1),
         "fencing_token": seen.fencing_token or None,
     }
+
+
+def deadlock_of(deadlock: Deadlock) -> list[dict[str, Any]]:
+    """Its parties, and in words what each of them holds and waits for."""
+    return [{**asdict(party), "text": str(party)} for party in deadlock.parties]
 
 
 def detail_of(seen: Listed, rate: float, history: Iterable[dict[str, Any]]) -> dict[str, Any]:

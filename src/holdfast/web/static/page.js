@@ -13,6 +13,7 @@ const TEXTS = {
     more: n => ` and ${n} more`, of: (n, m) => `${n} of ${m}: `,
     server: (what, at) => `The server of the locks does not answer: ${what}. What is shown is of ${at}.`,
     page: at => `No connection to holdfast web. What is shown is of ${at}.`,
+    stuck: "Deadlock: ",
     cut: "There are more locks than are shown: give holdfast web a pattern.",
     holders: "Held by", queue: "Queue", nobody: "No one waits.", program: "Program", since: "Since", token: "Token",
     fence: "Last fencing token", place: "Place", waits: "Waits for", history: "Last minutes", noHistory: "Nothing has changed since holdfast web looks.",
@@ -35,6 +36,7 @@ const TEXTS = {
     more: n => `，另有 ${n} 个`, of: (n, m) => `${m} 个许可中的 ${n} 个：`,
     server: (what, at) => `锁所在的服务器没有应答：${what}。显示的是 ${at} 的情况。`,
     page: at => `与 holdfast web 的连接已断开。显示的是 ${at} 的情况。`,
+    stuck: "死锁：",
     cut: "锁太多，没有全部显示：请给 holdfast web 指定一个模式。",
     holders: "持有者", queue: "队列", nobody: "没有人在等待。", program: "程序", since: "自何时", token: "令牌",
     fence: "最近的 fencing token", place: "位置", waits: "已等待", history: "最近几分钟", noHistory: "自 holdfast web 开始查看以来没有变化。",
@@ -206,7 +208,8 @@ const tell = () => {
   $("state").dataset.state = word;
   set($("state"), word === "pause" ? T.paused : T[word]);
   const at = shownAt ? clock(shownAt) : "–";
-  const trouble = !connected && shownAt ? T.page(at) : state.error ? T.server(plain(state.error), at) : state.truncated ? T.cut : "";
+  const stuck = (state.deadlocks ?? []).map(parties => T.stuck + parties.map(party => plain(party.text)).join("; ")).join("\n");
+  const trouble = !connected && shownAt ? T.page(at) : state.error ? T.server(plain(state.error), at) : stuck || (state.truncated ? T.cut : "");
   $("trouble").hidden = !trouble;
   set($("trouble"), trouble);
 };
