@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from tests.support.apis import Api
 
 #: Leases that last: what ends them is the break.
 TTL_S = 600.0
+#: A holder that listens is told within some ms (`python -m bench.told` measures it); a busy machine may take this long.
+TOLD_WITHIN_S = 5.0
 
 
 def lost_for(lease: Any) -> str:
@@ -30,8 +33,11 @@ def test_the_holder_hears_and_the_next_waiter_gets_it(locks: Any, others: Any, a
     lease = locks.lock(unique_name, ttl=TTL_S).acquire()
     waiting = api.start(others.lock(unique_name, ttl=TTL_S).acquire, PATIENCE_S)
     eventually(lambda: locks.lock(unique_name).waiters() == 1)
+    eventually(lambda: bool(others.ask(unique_name)))  # it listens
+    began_at = time.monotonic()
     broken = others.break_(unique_name, reason="stuck since noon")
     reason = lost_for(lease)
+    assert time.monotonic() - began_at < TOLD_WITHIN_S
     assert reason.startswith("broken by ") and reason.endswith(f", pid {os.getpid()}: stuck since noon")
     (holder,) = broken.holders
     assert (broken.kind, holder.token, holder.fencing_token) == ("lock", lease.token, lease.fencing_token)
