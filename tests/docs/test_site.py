@@ -1,0 +1,36 @@
+"""The documentation site leads to every page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Found from the pages that list them.
+LISTED = ("design/",)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    configuration = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    linked = set(re.findall(r"^ +- (?:[^:\n]+: )?(\S+\.md)$", configuration.split("\nnav:\n")[1], re.MULTILINE))
+    docs = ROOT / "docs"
+    pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md") if not path.name.endswith(".zh-CN.md")}
+    pages -= {"README.md"}  # the table of contents for readers of the repository
+    assert sorted(page for page in pages - linked if not page.startswith(LISTED)) == [], "add it to nav in mkdocs.yml"
+    beside = {"index.md", "reference.md", "changelog.md", "contributing.md", "security.md"}
+    assert sorted(linked - pages - beside) == [], "nav in mkdocs.yml names what is not there"
+
+
+def test_every_user_page_is_in_chinese_too() -> None:
+    """Pages about how it was made and tested are English only."""
+    inside = {"README", "faults", "torture", "simulation", "mutants", "performance"}
+    docs = ROOT / "docs"
+    missing = [
+        path.relative_to(docs).as_posix()
+        for path in docs.rglob("*.md")
+        if not path.name.endswith(".zh-CN.md")
+        and not path.relative_to(docs).as_posix().startswith(LISTED)
+        and path.stem not in inside
+        and not path.with_suffix(".zh-CN.md").exists()
+    ]
+    assert missing == []
