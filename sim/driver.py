@@ -40,7 +40,7 @@ from holdfast._core.hearing import Ears
 from holdfast._core.keeping import Keeper
 from holdfast._core.record import LeaseRecord, LeaseState, Schedule
 from holdfast._core.settings import Settings
-from holdfast._core.tenure import Lines
+from holdfast._core.tenure import Lines, Note
 from holdfast._core.tokens import make_token
 from holdfast._core.waiting import Busy, Grant, granted, released, within
 from sim.clock import Clock
@@ -220,6 +220,7 @@ class Process:
         self.contention = Contention(settings)
         #: Workers that wait for each other here.
         self.lines = Lines(settings, nullcontext())
+        self.notes: dict[object, Note] = {}
         #: What stays here after its release.
         self.keeper = Keeper(settings, self.watch, self._spawn_for_keeper)
         #: What holders hear by; only where someone breaks leases.

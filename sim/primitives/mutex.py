@@ -15,7 +15,7 @@ from holdfast._core.keeping import Keeping
 from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.mutex import LockTurn
 from holdfast._core.record import LeaseRecord
-from holdfast._core.tenure import BLOCK, MARK, Tenure, Turn, as_owner, left, wait_in_line
+from holdfast._core.tenure import BLOCK, MARK, Note, Tenure, Turn, as_owner, is_alone, left, wait_in_line
 from holdfast._core.tokens import KEPT
 from holdfast._core.validity import DRIFT
 from holdfast._core.waiting import Busy, Grant, request_timeout_for
@@ -121,10 +121,13 @@ class Locks(Sessions[Lock]):
                 return self.take_kept(process, lock, kept, ttl_ms)
             if process.keeper.hears(keys.lock, process.listening(None, keys.lock)):
                 token += KEPT
-        if self.in_lines and settings.tenure_ms and timeout_s != 0:
+        note: Note | None = None
+        if self.in_lines and settings.tenure_ms:
             # Who waits for each other has the same options.
-            line_ttl_ms = options.line_ttl_ms(exclusive.renews)
-            return await self.take_turn(process, lock, exclusive, token, line_ttl_ms, timeout_s)
+            ttl_ms = options.line_ttl_ms(exclusive.renews)
+            note = process.notes.setdefault((keys.lock, exclusive.renews), Note())
+            if not is_alone(note, process.lines) and timeout_s != 0:
+                return await self.take_turn(process, lock, exclusive, note, token, ttl_ms, timeout_s)
 
         def start(timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
             return exclusive.acquire(token, ttl_ms, timeout_s, not sent and process.listening(None, keys.lock))
@@ -135,6 +138,8 @@ class Locks(Sessions[Lock]):
         if got is None:
             return None
         hold = self.hold_of(process, lock, token, ttl_ms, got, exclusive.renews)
+        if note is not None:
+            note.last = hold
         return hold, self.believe(process, [lock], hold)
 
     def take_kept(
@@ -149,12 +154,19 @@ class Locks(Sessions[Lock]):
         return hold, self.believe(process, [lock], hold)
 
     async def take_turn(
-        self, process: Process, lock: Lock, exclusive: OneServer, token: str, ttl_ms: int, timeout_s: float | None
+        self,
+        process: Process,
+        lock: Lock,
+        exclusive: OneServer,
+        note: Note,
+        token: str,
+        ttl_ms: int,
+        timeout_s: float | None,
     ) -> tuple[LeaseRecord, list[tuple[Lock, Belief]]] | None:
         """The same where workers of a process wait for each other."""
         keys, settings = lock.keys, process.settings
         turn = Turn(token, process.local())
-        turn.join(process.lines, (keys.lock, exclusive.renews))
+        turn.join(process.lines, note)
         token, ledger = turn.token, lock.ledger
 
         def ask(timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
@@ -182,7 +194,7 @@ class Locks(Sessions[Lock]):
             return None
         if not turn.over:
             got.turn = turn
-        hold = self.hold_of(process, lock, token, ttl_ms, got, exclusive.renews)
+        note.last = hold = self.hold_of(process, lock, token, ttl_ms, got, exclusive.renews)
         if hold.turn is None:
             process.spawn(left(turn, give_back), "left", background=True)
         since = ledger.waiting.pop(token.encode())

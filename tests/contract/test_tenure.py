@@ -45,7 +45,8 @@ def test_it_is_handed_on_without_the_server(api: Api, url: str, raw: Any, unique
             seen.append(mine.token)
 
     workers = [api.start(take) for _ in range(4)]
-    eventually(lambda: sum(len(line.waiters) for line in lines_of(locks)) == 4)
+    eventually(lambda: locks.lock(unique_name).waiters() == 4)
+    assert sum(len(line.waiters) for line in lines_of(locks)) == 3, "one asks the server"
     lease.release()
     for worker in workers:
         worker.result(30)
@@ -62,11 +63,14 @@ def lines_of(locks: Any) -> list[Any]:
 def test_one_that_gives_up_leaves_the_others_their_turn(api: Api, url: str, unique_name: str) -> None:
     locks = api.connect(url, tenure=0.1)
     lease = locks.lock(unique_name).acquire()
+    first = api.start(lambda: locks.lock(unique_name).acquire(timeout=30).release())
+    eventually(lambda: locks.lock(unique_name).waiters() == 1)
     with pytest.raises(holdfast.AcquireTimeout):
         api.start(lambda: locks.lock(unique_name).acquire(timeout=0.05)).result(30)
     patient = api.start(lambda: locks.lock(unique_name).acquire(timeout=30).release())
     eventually(lambda: any(line.waiters for line in lines_of(locks)))
     lease.release()
+    first.result(30)
     patient.result(30)
 
 
@@ -74,13 +78,31 @@ def test_a_client_that_is_closed_ends_the_waiting(api: Api, url: str, raw: Any, 
     locks = api.connect(url, tenure=0.1)
     held = locks.lock(unique_name).acquire()
     waiting = [api.start(lambda: locks.lock(unique_name).acquire()) for _ in range(3)]
-    eventually(lambda: sum(len(line.waiters) for line in lines_of(locks)) == 3)
+    eventually(lambda: locks.lock(unique_name).waiters() == 3)
     locks.close()
     for each in waiting:
         with pytest.raises(holdfast.ClientClosed):
             each.result(30)
     assert held.state is holdfast.LeaseState.LOST
     assert not raw.exists(f"holdfast:{{{unique_name}}}")
+
+
+def test_one_that_is_alone_begins_no_line(api: Api, url: str, unique_name: str) -> None:
+    """Nor does the next, after a release, a timeout, or an attempt that was refused."""
+    locks, others = (api.connect(url, tenure=0.1) for _ in range(2))
+    lock = locks.lock(unique_name)
+    for _ in range(3):
+        with lock, locks.lock(unique_name + "-2"):
+            assert not lines_of(locks)
+    theirs = others.lock(unique_name).acquire()
+    assert lock.try_acquire() is None
+    with pytest.raises(holdfast.AcquireTimeout):
+        lock.acquire(timeout=0.05)
+    theirs.release()
+    with lock:
+        pass
+    with lock:
+        assert not lines_of(locks)
 
 
 @pytest.mark.parametrize("value", [-1, 0.11, True, "0.002", float("nan")])
@@ -90,7 +112,10 @@ def test_what_is_no_tenure_is_refused(api: Api, url: str, value: object) -> None
 
 
 def test_a_client_counts_its_own_waiters(api: Api, url: str, unique_name: str) -> None:
-    """Each once: those in its line, and those queued at the server; of another client's line the first."""
+    """Each once: those in its line, and those queued at the server; of another client only the latter.
+
+    These are two of each client: the one that came first, alone, and the one that found it, and began a line.
+    """
     locks, others = (api.connect(url, tenure=0.002) for _ in range(2))
     lease = locks.lock(unique_name).acquire()
 
@@ -98,10 +123,12 @@ def test_a_client_counts_its_own_waiters(api: Api, url: str, unique_name: str) -
         with client.lock(unique_name, ttl=ttl):
             pass
 
-    waiting = [api.start(take, client, ttl) for client in (locks, others) for ttl in (30.0, 30.0, 30.0)]
+    waiting = [api.start(take, others, 30.0)]
+    eventually(lambda: others.lock(unique_name).waiters() == 1)
+    waiting += [api.start(take, client, 30.0) for client in (locks, locks, locks, others, others)]
     waiting.append(api.start(take, locks, 20.0))  # with other options: in a line of its own
-    eventually(lambda: locks.lock(unique_name).waiters() == 5)
-    eventually(lambda: others.lock(unique_name).status().waiters == 4)
+    eventually(lambda: locks.lock(unique_name).waiters() == 6)
+    eventually(lambda: others.lock(unique_name).status().waiters == 5)
     lease.release()
     for each in waiting:
         each.result(60)

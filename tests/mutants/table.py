@@ -849,6 +849,15 @@ QUORUM: tuple[Mutant, ...] = tuple(
 LINES: tuple[Mutant, ...] = tuple(
     Mutant(what, file, old, new, IN_LINES)
     for what, file, old, new in (
+        ("an acquire leaves no note", TENURE, "    note.last = _Asking\n", ""),
+        (
+            "a note is not compared with the lease",
+            TENURE,
+            "return state is not _HELD and",
+            "return note.last is _No and",
+        ),
+        ("a line is not looked for", TENURE, " and note not in lines", ""),
+        ("who is not alone waits in no line", TENURE, "return state is not _HELD and note not in lines", "return True"),
         ("a tenure does not end", TENURE, "now < self.ends_at and", "True and"),
         ("a tenure is handed on beyond its block", TENURE, "tenure.fence >= tenure.last_fence", "False"),
         ("a tenure is handed on without validity", TENURE, " and hold.deadline - now >= self.least_s", ""),

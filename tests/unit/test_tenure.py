@@ -14,7 +14,7 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockTurn
 from holdfast._core.record import RENEWAL, LeaseRecord
 from holdfast._core.settings import DEFAULT
-from holdfast._core.tenure import BLOCK, MARK, Line, Lines, Turn, release_in_line
+from holdfast._core.tenure import BLOCK, MARK, Line, Lines, Note, Turn, is_alone, release_in_line
 
 SETTINGS = DEFAULT._replace(tenure_ms=2.0)
 TTL_MS = 30_000
@@ -55,6 +55,44 @@ def marked(of: Lines) -> tuple[Line, Turn, Turn, LeaseRecord]:
 def test_the_block_is_as_long_as_the_scripts_say() -> None:
     text = (Path(holdfast.__file__).parent / "_lua" / "fence.lua").read_text(encoding="utf-8")
     assert f"local FENCE_BLOCK = {BLOCK}\n" in text and f"== '{MARK}'" in text
+
+
+def test_who_finds_another_asking_or_holding_is_not_alone() -> None:
+    of, note = lines(), Note()
+    assert is_alone(note, of)
+    assert not is_alone(note, of), "the first asks still"
+    note.last = lease = LeaseRecord("lock", "a:1:1", 1, TTL_MS, 0.0, _nothing, _nothing)
+    assert not is_alone(note, of), "it holds"
+    note.last = lease
+    assert lease.mark_released()
+    assert is_alone(note, of)
+
+
+def test_who_comes_behind_a_lost_lease_is_alone() -> None:
+    of, note = lines(), Note()
+    note.last = lease = LeaseRecord("lock", "a:1:1", 1, TTL_MS, 0.0, _nothing, _nothing)
+    lease.lose("expired")
+    assert is_alone(note, of)
+
+
+def test_who_finds_a_line_is_not_alone() -> None:
+    """Whatever the note says: the last to leave one may have been refused."""
+    of, note = lines(), Note()
+    first = Turn("a:1:1", 0.0)
+    first.join(of, note)
+    assert not is_alone(note, of)
+    note.last = LeaseRecord("lock", "a:1:1", 1, TTL_MS, 0.0, _nothing, _nothing)
+    note.last.lose("expired")
+    assert not is_alone(note, of)
+    first.leave()
+    note.last = LeaseRecord("lock", "a:1:1", 1, TTL_MS, 0.0, _nothing, _nothing)
+    note.last.lose("expired")
+    assert is_alone(note, of)
+
+
+def test_a_lock_has_a_note_of_its_own() -> None:
+    of, one, other = lines(), Note(), Note()
+    assert is_alone(one, of) and is_alone(other, of)
 
 
 def test_the_first_asks_with_a_plain_token_and_the_others_with_a_marked_one() -> None:

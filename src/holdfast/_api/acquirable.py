@@ -8,7 +8,7 @@ from typing import Any
 from holdfast._api.options import Options
 from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
-from holdfast._core.tenure import Turn, as_owner, wait_in_line
+from holdfast._core.tenure import Note, Turn, as_owner, wait_in_line
 from holdfast._core.tokens import is_kept
 from holdfast._core.waiting import Busy, Grant
 from holdfast._transport.pack import PreparedRequest
@@ -40,7 +40,7 @@ class AcquirableBase:
         #: By which the client keeps it after its release; None: it does not.
         self._kept_as: str | None = None
         #: Whose acquires wait for each other inside of the client; None: all ask the server.
-        self._line_key: object = None
+        self._line_key: Note | None = None
 
     # What a kind of lock has to say.
 

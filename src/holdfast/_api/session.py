@@ -21,7 +21,7 @@ from holdfast._core.plain import Scripts
 from holdfast._core.replicas import Replicas
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
-from holdfast._core.tenure import MARK
+from holdfast._core.tenure import MARK, Note
 from holdfast._transport.pack import PreparedRequest
 from holdfast.errors import ConfigurationError
 
@@ -33,12 +33,13 @@ _SHARED_MAX = 1_000
 _TOLD_MAX = 10_000
 
 
-class Shared:
+class Shared(Note):
     """What the objects of one lock with the same options have in common, so that making one costs little."""
 
     __slots__ = ("asks", "exclusive", "in_line", "keys")
 
     def __init__(self, keys: LockKeys, exclusive: Exclusive) -> None:
+        super().__init__()
         self.keys = keys
         self.exclusive = exclusive
         #: The first requests of acquire and release, once they were made.

@@ -25,7 +25,7 @@ from holdfast._core.keeping import Keeping
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
-from holdfast._core.tenure import MARK, Turn, left
+from holdfast._core.tenure import MARK, Turn, is_alone, left
 from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._drivers.aio import AioDriver
@@ -87,12 +87,14 @@ class Acquirable(AcquirableBase, Generic[L]):
         token = f"{driver.client_id}:{self._mark if mark is None else mark}{me}:{next(session.sequence)}"
         if kept_as is not None and driver.keeper.hears(kept_as, driver.listening(kept_as)):
             token += KEPT
-        turn = None if self._line_key is None or timeout_s == 0 else Turn(token, clock())
+        turn: Turn | None = None
         release_ask = asks[1] if asks else None
         asking = driver.asking
+        note = self._line_key
         try:
-            if turn is not None:
-                turn.join(driver.lines, self._line_key)
+            if note is not None and not is_alone(note, driver.lines) and timeout_s != 0:
+                turn = Turn(token, clock())
+                turn.join(driver.lines, note)
                 token = turn.token
             asking[token] = self
             if report.detailed:
@@ -111,6 +113,8 @@ class Acquirable(AcquirableBase, Generic[L]):
                     got.turn = turn
                 hold = self._record(token, got)
                 hold.report = report
+                if note is not None:
+                    note.last = hold
                 if turn is not None and hold.turn is None and not turn.over:
                     driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
                 if got.stray or got.more is PLAIN or token[-1] == MARK:

@@ -13,6 +13,9 @@ goes to the first in the server's queue, where we stand by the arrival of the tu
 in order: when it hands on to a turn that came later than a waiter elsewhere, all that still wait here came later, too,
 and so did the one that passes. Hence no waiter is overtaken by more than one tenure of each other client.
 
+An acquire that is alone begins no line, but leaves a note. The one that finds another asking by the note, or holding,
+begins the line; it asks the server itself, as the first is in no line.
+
 A line ends when its owner finds no turn behind it, or has lost what it held. Turns that wait in it then begin a new
 one. Two lines of one lock do no harm, any more than two clients do.
 
@@ -30,7 +33,7 @@ from typing import Any, TypeAlias
 
 from holdfast._core.effects import AwaitTurn, Now, Protocol, Spawn
 from holdfast._core.failure import RequestFailed
-from holdfast._core.record import LeaseRecord
+from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
 from holdfast._core.waiting import Acquisition, Busy, Grant
@@ -41,10 +44,12 @@ __all__ = [
     "SOON_MS",
     "Line",
     "Lines",
+    "Note",
     "Tenure",
     "TenureLease",
     "Turn",
     "as_owner",
+    "is_alone",
     "left",
     "release_in_line",
     "wait_in_line",
@@ -57,6 +62,8 @@ BLOCK = 1_024
 
 #: Most turns come sooner than that. Drivers wait this long, at the least cost, before they start a protocol, ms.
 SOON_MS = 100
+
+_HELD = LeaseState.HELD
 
 #: Starts the protocol that asks the server, with the time left for it.
 Ask: TypeAlias = "Callable[[float | None], Protocol[Grant | Busy]]"
@@ -90,6 +97,36 @@ class Tenure:
     def block(self) -> tuple[int, ...]:
         """For scripts that give back the rest of it."""
         return (self.last_fence, self.fence) if self.last_fence else ()
+
+
+class _Asking:
+    """What stands in a note until a lease comes of the acquire that left it."""
+
+    state = LeaseState.HELD
+
+
+class _No(_Asking):
+    state = LeaseState.RELEASED
+
+
+class Note:
+    """What the last acquire of a lock, with these options, has left for the next one of its client. Lines go by it.
+
+    A hint, never cleared but by the next lease: where it is wrong, a line is begun too early or too late.
+    """
+
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        #: The lease that came of it, or what stands for one until then.
+        self.last: LeaseRecord | type[_Asking] = _No
+
+
+def is_alone(note: Note, lines: Lines) -> bool:
+    """Whether an acquire that leaves its note finds no other one, and so begins no line."""
+    state = note.last.state
+    note.last = _Asking
+    return state is not _HELD and note not in lines
 
 
 class Lines(dict[Any, "Line"]):

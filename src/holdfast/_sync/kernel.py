@@ -24,7 +24,7 @@ from holdfast._core.keeping import Keeping
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
-from holdfast._core.tenure import MARK, Turn, left
+from holdfast._core.tenure import MARK, Turn, is_alone, left
 from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._drivers.cancel import Cancel
@@ -101,12 +101,14 @@ class Acquirable(AcquirableBase, Generic[L]):
         report = session.reports.begin(self._label, self._name, self._report_level)
         release_ask = asks[1] if asks else None
         asking = driver.asking
+        note = self._line_key
         try:
             # Not in a signal handler of a thread that has a turn: it would wait for what it has interrupted.
-            if self._line_key is not None and timeout_s != 0 and thread not in driver.turning:
+            found = note is not None and not is_alone(note, driver.lines)
+            if found and timeout_s != 0 and thread not in driver.turning:
                 turn = Turn(token, clock())
                 driver.turning.add(thread)
-                turn.join(driver.lines, self._line_key)
+                turn.join(driver.lines, note)
                 token = turn.token
             asking[token] = self
             if report.detailed:
@@ -123,6 +125,8 @@ class Acquirable(AcquirableBase, Generic[L]):
                     got.turn = turn
                 hold = self._record(token, got)
                 hold.report = report
+                if note is not None:
+                    note.last = hold
                 if turn is not None and hold.turn is None and not turn.over:
                     driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
                 if got.stray or got.more is PLAIN or token[-1] == MARK:
