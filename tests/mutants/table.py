@@ -72,8 +72,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a granted lock has no ttl",
         ACQUIRE,
-        "\n  redis.call('SET', lock, token, 'PX', ttl_ms)\n  return",
-        "\n  redis.call('SET', lock, token)\n  return",
+        "    redis.call('SET', lock, token, 'PX', ttl_ms)\n    return {1, fence}\n  end\n  holder",
+        "    redis.call('SET', lock, token)\n    return {1, fence}\n  end\n  holder",
     ),
     Mutant("a release does not compare the token", RELEASE, "local mine = holder == token", "local mine = true"),
     Mutant(
@@ -780,8 +780,8 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "a second candidate leads as well",
                 ACQUIRE,
-                "if not holder then",
-                "if holder then",
+                "if not holder then\n-- #include fence\n-- #include queue",
+                "if holder then\n-- #include fence\n-- #include queue",
             ),
         )
     ),
@@ -910,7 +910,7 @@ LINES: tuple[Mutant, ...] = tuple(
             "            if type(got) is Grant:\n",
             "            if False:\n",
         ),
-        ("a pass does not release", ACQUIRE, "  redis.call('DEL', lock)\n  unblock", "  unblock"),
+        ("a pass does not release", ACQUIRE, "    redis.call('DEL', lock)\n    unblock", "    unblock"),
         ("a pass releases what others hold", ACQUIRE, "redis.call('GET', lock) == ARGV[8] and", "true and"),
         ("a block is one fencing token", FENCE, "FENCE_BLOCK = 1024", "FENCE_BLOCK = 1"),
         ("a repeat is told the end of its block", FENCE, "last and last + 1 - fences_of(token)", "last and last"),

@@ -7,32 +7,37 @@
 --         {0, holder's remaining ms (-1: no ttl), holder, place in the queue (-1: not queued), arrival_us}
 --         {0, 0, "", place, arrival_us}       free, but its queue is not gone through: ask again at once
 --         {-1}                                                          this token was given back before
--- #include fence
-local lock, fence_key, queue, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local token, ttl_ms, fence_ms = ARGV[1], ARGV[2], ARGV[5]
-
-if ARGV[8] and redis.call('GET', lock) == ARGV[8] and not redis.call('ZSCORE', gone, token) then
-  redis.call('DEL', lock)
-  unblock(fence_key, ARGV[9], ARGV[10], fence_ms)
-end
-
--- Free, and no waiters: first, since it is the most frequent case and should cost least.
-if redis.call('EXISTS', lock, queue, gone) == 0 then
-  local fence = next_fence(fence_key, fence_ms, nil, token)
-  if not fence then
-    return bad_fence(fence_key)
-  end
-  redis.call('SET', lock, token, 'PX', ttl_ms)
-  return {1, fence}
-end
-
 -- #include limits
 -- #include holder
-local holder = holder_of(lock)
+local lock, fence_key, queue, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local token, ttl_ms, fence_ms = ARGV[1], ARGV[2], ARGV[5]
+local waits = ARGV[3] == 'wait'
+
+-- Who waits is likely to find it held: then there is less to look at.
+local holder = waits and not ARGV[8] and holder_of(lock)
+if not holder then
+-- #include fence
+  if ARGV[8] and redis.call('GET', lock) == ARGV[8] and not redis.call('ZSCORE', gone, token) then
+    redis.call('DEL', lock)
+    unblock(fence_key, ARGV[9], ARGV[10], fence_ms)
+  end
+  -- Free, and no waiters: first, since it is the most frequent case and should cost least.
+  if redis.call('EXISTS', lock, queue, gone) == 0 then
+    local fence = next_fence(fence_key, fence_ms, nil, token)
+    if not fence then
+      return bad_fence(fence_key)
+    end
+    redis.call('SET', lock, token, 'PX', ttl_ms)
+    return {1, fence}
+  end
+  holder = holder_of(lock)
+end
+
 if redis.call('ZRANK', gone, token) then
   return {-1}
 end
 if holder == token then
+-- #include fence
   -- A late repeat must not shorten what was extended since.
   redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), tonumber(ttl_ms)))
   local fence = same_fence(fence_key, fence_ms, token)
@@ -40,10 +45,7 @@ if holder == token then
 end
 
 -- #include waiters
--- #include queue
 -- #include wanted
-
-local waits = ARGV[3] == 'wait'
 local arrival, new = tonumber(ARGV[4]), false
 if waits then
   if arrival <= 0 then
@@ -58,6 +60,8 @@ if waits then
   end
 end
 if not holder then
+-- #include fence
+-- #include queue
   -- The last holder's time ran out: the queue goes first, and the client that asks may be its head.
   holder = next_waiter(queue, ARGV[7], token)
   if holder == nil or holder == token then
