@@ -21,6 +21,7 @@ from bench import peers, peers_aio
 
 __all__ = [
     "Seen",
+    "cpu_us",
     "handoffs_us",
     "jain",
     "longest_wait_s",
@@ -43,6 +44,8 @@ class Seen:
 
     turns: list[tuple[float, float]] = field(default_factory=list)
     error: str | None = None
+    #: What all of its process has used of a CPU meanwhile, s; 0.0 where another party of that process says it.
+    cpu_s: float = 0.0
 
 
 def handoffs_us(all_seen: Sequence[Seen], skip_s: float) -> list[float]:
@@ -71,6 +74,11 @@ def longest_wait_s(all_seen: Sequence[Seen]) -> float:
     """The longest time between the end of a party's turn and its next one; it asks at once."""
     waits = (later[0] - earlier[1] for seen in all_seen for earlier, later in itertools.pairwise(seen.turns))
     return max(waits, default=math.nan)
+
+
+def cpu_us(all_seen: Sequence[Seen]) -> float:
+    """What a turn has cost its processes of a CPU, µs: user's and system's, of all threads."""
+    return sum(each.cpu_s for each in all_seen) * 1e6 / max(1, sum(len(each.turns) for each in all_seen))
 
 
 def per_s(all_seen: Sequence[Seen]) -> float:
@@ -140,10 +148,12 @@ def _threads(peer: peers.Peer, name: str, count: int, hold_s: float, until: Any)
     for thread in threads:
         thread.start()
     end[0] = until()
+    began_s = time.process_time()
     gate.set()
     give_up = end[0] + _END_S
     for thread in threads:
         thread.join(max(0.0, give_up - time.monotonic()))
+    all_seen[0].cpu_s = time.process_time() - began_s
     return _checked(all_seen, sum(thread.is_alive() for thread in threads))
 
 
@@ -211,7 +221,7 @@ def of_processes(
             said = _hear(pipe)
             if isinstance(said, str):
                 raise RuntimeError(said)
-            all_seen += [Seen(turns) for turns in said]
+            all_seen += [Seen(turns, cpu_s=cpu_s) for turns, cpu_s in said]
         for pipe in pipes:
             pipe.send(None)  # no one leaves while others measure
         for process in processes:
@@ -243,7 +253,7 @@ def _process(
         return end
 
     try:
-        pipe.send([seen.turns for seen in _threads(peer, name, threads, hold_s, until)])
+        pipe.send([(seen.turns, seen.cpu_s) for seen in _threads(peer, name, threads, hold_s, until)])
     except RuntimeError as error:
         pipe.send(str(error))
     pipe.recv()

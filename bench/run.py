@@ -7,7 +7,9 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import redis
 
 from holdfast import embedded
 
@@ -31,6 +33,12 @@ class Run:
     def some(self, full: int, quick: int) -> int:
         """How many: in earnest, and with --quick."""
         return quick if self.quick else full
+
+    def server_cpu_s(self) -> float:
+        """What the server has used of a CPU so far: user's and system's time."""
+        with redis.Redis.from_url(self.server.url) as client:
+            info: Any = client.info("cpu")
+        return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
 
     def say(self, what: str) -> None:
         """Progress, on stderr."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,12 +24,22 @@ class _Found:
     jain: float
     wait_ms: float
     starved: int
+    #: Of a CPU, for each turn, µs.
+    client_us: float = math.nan
+    server_us: float = math.nan
 
 
-def _found(seen: Sequence[crowd.Seen]) -> _Found:
+def _found(seen: Sequence[crowd.Seen], server_s: float = math.nan) -> _Found:
     counts = [len(each.turns) for each in seen]
     starved = sum(count <= 1 for count in counts)
-    return _Found(crowd.per_s(seen), crowd.jain(counts), crowd.longest_wait_s(seen) * 1000, starved)
+    return _Found(
+        crowd.per_s(seen),
+        crowd.jain(counts),
+        crowd.longest_wait_s(seen) * 1000,
+        starved,
+        crowd.cpu_us(seen),
+        server_s * 1e6 / max(1, sum(counts)),
+    )
 
 
 def _filled(
@@ -60,8 +71,12 @@ def contended(run: Run) -> Table:
     names = ["BLPOP floor", OURS, IDIOM, TENURE, _THEIRS, "python-redis-lock"]
 
     def measure(who: str) -> Callable[[], _Found]:
-        url = run.server.url
-        return lambda: _found(crowd.of_processes(who, url, unique("crowd"), processes, 0.0, lasts_s, threads))
+        def once() -> _Found:
+            before_s = run.server_cpu_s()
+            seen = crowd.of_processes(who, run.server.url, unique("crowd"), processes, 0.0, lasts_s, threads)
+            return _found(seen, run.server_cpu_s() - before_s)
+
+        return once
 
     found = rounds(run, "contended", run.some(3, 1), {who: measure(who) for who in names})
     table = Table(
@@ -70,10 +85,19 @@ def contended(run: Run) -> Table:
         f"All threads acquire and release as fast as they can, for {lasts_s:g} s. Jain's index is 1 when all get the "
         f"same, {1 / (processes * threads):.2f} when one gets everything; starved are those that got it once or never. "
         "With a tenure, the threads of a client hand the lock on among themselves for up to 2 ms; without, every turn "
-        "goes through the server, in the order of arrival there.",
-        ("", "acquisitions/s", "× redis-py", "Jain's index", "longest wait, ms", f"starved of {processes * threads}"),
+        "goes through the server, in the order of arrival there. CPU: user's and system's time for each turn, of the "
+        "processes that contend and of the server.",
+        (
+            *("", "acquisitions/s", "× redis-py", "Jain's index", "longest wait, ms"),
+            *(f"starved of {processes * threads}", "clients' CPU, µs", "server's CPU, µs"),
+        ),
     )
     figures = _filled(table, found, _THEIRS)
+    for at, (who, all_found) in enumerate(found.items()):
+        client_us = median(each.client_us for each in all_found)
+        server_us = median(each.server_us for each in all_found)
+        table.lines[at] = (*table.lines[at], number(client_us), number(server_us))
+        figures[who] |= {"client CPU us": client_us, "server CPU us": server_us}
     for who, least, fair in ((TENURE, 5.0, 0.95), (OURS, 1.3, 0.99), (IDIOM, 1.3, 0.99)):
         table.targets += [
             Target(f"{who}, × the acquisitions/s of redis-py", figures[who]["ratio"] or 0.0, least, True),

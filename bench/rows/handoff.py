@@ -46,38 +46,49 @@ def _handoff(run: Run, kind: str, compete: Callable[..., list[crowd.Seen]], name
         f"Handoff between waiting {kind}",
         f"From the start of a release to the next grant, µs (p50 / p99, medians of {turns} interleaved rounds of "
         f"{lasts_s:g} s), with {sizes[0]} … {sizes[-1]} {kind} that hold for {_HOLD_S * 1000:g} ms and queue again. "
-        "The floor is a bare socket with BLPOP for everyone, and LPUSH: no lease, no token, no fencing.",
-        ("", *(f"{size} {kind}" for size in sizes), *(f"{size}: × the floor" for size in sizes)),
+        "The floor is a bare socket with BLPOP for everyone, and LPUSH: no lease, no token, no fencing."
+        + (" CPU: for each turn, of the clients + of the server." if kind == "processes" else ""),
+        (
+            *("", *(f"{size} {kind}" for size in sizes), *(f"{size}: × the floor" for size in sizes)),
+            *(f"{size}: CPU, µs" for size in sizes if kind == "processes"),
+        ),
     )
     medians: dict[int, dict[str, list[float]]] = {}
     cells: dict[str, list[str]] = {who: [who] for who in names}
+    cpu: dict[str, list[str]] = {who: [] for who in names}
     for who in names:
         table.figures[who] = {}
     for size in sizes:
 
-        def measure(who: str, size: int = size) -> Callable[[], tuple[float, float]]:
-            def once() -> tuple[float, float]:
+        def measure(who: str, size: int = size) -> Callable[[], tuple[float, float, float, float]]:
+            def once() -> tuple[float, float, float, float]:
+                before_s = run.server_cpu_s()
                 seen = compete(who, run.server.url, unique("handoff"), size, _HOLD_S, lasts_s)
+                server_us = (run.server_cpu_s() - before_s) * 1e6 / max(1, sum(len(each.turns) for each in seen))
+                cpu_us = crowd.cpu_us(seen), server_us
                 found = crowd.handoffs_us(seen, lasts_s / 4) or crowd.handoffs_us(seen, 0.0)
                 if len(found) < 2:
-                    return math.nan, math.nan  # too few took over from each other
-                return statistics.median(found), statistics.quantiles(found, n=100)[98]
+                    return math.nan, math.nan, *cpu_us  # too few took over from each other
+                return statistics.median(found), statistics.quantiles(found, n=100)[98], *cpu_us
 
             return once
 
         found = rounds(run, f"handoff, {size} {kind}", turns, {who: measure(who) for who in names})
-        medians[size] = {who: [p50 for p50, _ in found[who]] for who in names}
+        medians[size] = {who: [each[0] for each in found[who]] for who in names}
         for who in names:
             p50 = median(medians[size][who])
-            p99 = median(p99 for _, p99 in found[who])
+            p99, client_us, server_us = (median(each[at] for each in found[who]) for at in (1, 2, 3))
             cells[who].append(f"{number(p50)} / {number(p99)}")
             table.figures[who] |= {f"p50 us at {size}": p50, f"p99 us at {size}": p99}
+            if kind == "processes":
+                table.figures[who] |= {f"client CPU us at {size}": client_us, f"server CPU us at {size}": server_us}
+                cpu[who].append(f"{number(client_us)} + {number(server_us)}")
     for size in sizes:
         for who in names:
             times = ratio(medians[size][who], medians[size][FLOOR])
             cells[who].append(number(times))
             table.figures[who][f"ratio at {size}"] = times
-    table.lines += cells.values()
+    table.lines += [(*cells[who], *cpu[who]) for who in names]
     table.targets += [
         Target(f"holdfast, {size} {kind}, p50 × the floor", table.figures["holdfast"][f"ratio at {size}"] or 0.0, 2.5)
         for size in sizes
