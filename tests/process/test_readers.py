@@ -241,6 +241,38 @@ def test_an_inbox_is_given_up_in_the_middle_of_reading(
 
 # An exception between the making of a socket and its first name leaves it to the collector.
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_a_long_wait_does_not_keep_the_watchdog_awake(
+    valkey_server: embedded.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is due, and the thread that waits reads: a slow machine has fewer rounds, never more."""
+    rounds = 0
+    usual = Watchdog._round
+    name = unique("reader")
+
+    def turns(client: holdfast.Client, count: int) -> None:
+        for _ in range(count):
+            with client.lock(name):
+                time.sleep(0.002)
+
+    with holdfast.connect(valkey_server.url, tenure=0) as mine, holdfast.connect(valkey_server.url, tenure=0) as other:
+
+        def counted(self: Watchdog, *eyes: Any) -> None:
+            nonlocal rounds
+            rounds += self.driver is mine._session.driver
+            usual(self, *eyes)
+
+        for each in [_API.start(turns, client, 60) for client in (mine, other)]:
+            each.result(_SOON_S)
+        with other.lock(name):
+            monkeypatch.setattr(Watchdog, "_round", counted)
+            waiting = _API.start(turns, mine, 1)
+            time.sleep(0.5)
+            before = rounds
+            time.sleep(0.5)
+            assert rounds - before <= 2
+        waiting.result(_SOON_S)
+
+
 def test_a_storm_of_signals_at_the_reader_costs_the_others_nothing(crowd: Crowd) -> None:
     """The main thread waits and is interrupted all the time, while others are granted what they wait for."""
     first = crowd.taken()

@@ -470,9 +470,12 @@ class Unattended:
         self._inboxes = inboxes
         self._watched: dict[_Inbox, socket.socket] = {}
         self._looked_at = 0.0
+        #: Whether threads wait again and again, each for a short time.
+        self.is_brisk = False
 
     def prepare(self, selector: selectors.BaseSelector) -> float | None:
         """Before that selects; returns after how long at most this is called again, s."""
+        self.is_brisk = False
         found = self._inboxes.all()
         if not found and not self._watched:
             return None
@@ -493,12 +496,12 @@ class Unattended:
 
     def _pause_s(self, now: float, since_last_s: float) -> float | None:
         """Until when to leave it to those that wait; None: until one of them, which has waited for long, pokes."""
-        if since_last_s >= _ATTENDED_S:
-            self._inboxes.pokes = True
-            began_at = self._inboxes.waiting_since()
-            if began_at is not None and now - began_at >= _ATTENDED_S:
-                return None
-            self._inboxes.pokes = False
+        is_time = self._inboxes.pokes = since_last_s >= _ATTENDED_S
+        began_at = self._inboxes.waiting_since()
+        self.is_brisk = began_at is None or now - began_at < _ATTENDED_S
+        if is_time and not self.is_brisk:
+            return None
+        self._inboxes.pokes = False
         return _ATTENDED_S
 
     def _watch(self, selector: selectors.BaseSelector, inbox: _Inbox) -> None:

@@ -191,7 +191,7 @@ class Watchdog(Worker):
             wait_s = pause_s if wait_s is None else min(wait_s, pause_s)
         ready = selector.select(wait_s)
         # While locks are fought over, the next lease comes soon, and may be due as soon.
-        self._lingers = bool(ready) or next_at is not None or pause_s is not None
+        self._lingers = bool(ready) or next_at is not None or unattended.is_brisk
         for key, _ in ready:
             if isinstance(key.data, PendingReply):
                 self._read_owed(selector, key.data)
