@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import threading
 import time
@@ -363,3 +364,15 @@ def test_the_documentation_has_every_record(page: str) -> None:
         (first, *_) = re.findall(rf"^\| `{event}` \| ([A-Z]+) \|.*\| `(.*)` \|$", text, re.MULTILINE)[::-1]
         assert first[0] == logging.getLevelName(level), event
         assert set(names) <= {name.strip() for name in first[1].split(",")}, event
+
+
+def test_who_breaks_is_logged_where_that_is_done(locks: Any, others: Any, kept: Kept, unique_name: str) -> None:
+    lease = locks.lock(unique_name, ttl=600).acquire()
+    eventually(lambda: bool(others.ask(unique_name)))  # it listens
+    assert others.break_(unique_name, reason="stuck", grace=60)
+    record = kept.one(unique_name, "broke")
+    assert record.levelno == logging.INFO
+    assert record.holdfast_fencing_token == lease.fencing_token
+    assert (record.holdfast_reason, record.holdfast_forced) == ("stuck", False)
+    assert f", pid {os.getpid()} (" in record.holdfast_holder
+    assert lease.lost.wait(60)

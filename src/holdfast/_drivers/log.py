@@ -28,6 +28,7 @@ _RECORDS: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "busy": (DEBUG, f"{_WHAT}: not acquired within %(waited_s).3f s", ("waited_s",)),
     "failed": (DEBUG, f"{_WHAT}: not acquired after %(waited_s).3f s: %(error)s", ("waited_s", "error")),
     "adopted": (INFO, f"{_WHAT}: its lease was taken over from another process", ()),
+    "broke": (INFO, f"{_WHAT}: taken away from %(holder)s (%(reason)s)", ("holder", "reason", "forced")),
     "released": (DEBUG, f"{_WHAT}: released after %(held_s).3f s", ("held_s",)),
     "renewed": (DEBUG, f"{_WHAT}: renewed, %(lag_s).3f s after it was due", ("lag_s",)),
     "suspect": (DEBUG, f"{_WHAT}: a renewal failed; still held", ()),

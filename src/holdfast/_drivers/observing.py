@@ -164,6 +164,10 @@ class Reports:
         LOG.send("adopted", LeaseInfo(record.label, record.name, record.fence))
         return self.begin(record.label, record.name)
 
+    def broke(self, kind: str, name: str, fence: int, holder: str, reason: str, forced: bool) -> None:
+        """This client has taken a lease away from its holder."""
+        LOG.send("broke", LeaseInfo(kind, name, fence), holder, reason, forced)
+
     def raised(self, record: LeaseRecord, error: BaseException) -> None:
         """A block has raised that, and its lease is lost."""
         LOG.send("raised", LeaseInfo(record.label, record.name, record.fence), record.reason, type(error).__name__)

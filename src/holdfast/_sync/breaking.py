@@ -29,7 +29,10 @@ def break_(
     became = session.run(take_away(held, text, grace_s, session.settings))
     ends = {each.token: end for each, end in zip(held, became, strict=True) if end != GONE}
     forced = [token for token, end in ends.items() if end == FORCED]
-    return Broken(name, seen.kind, holders_of(seen, [*ends], about), holders_of(seen, forced, about))
+    broken = Broken(name, seen.kind, holders_of(seen, [*ends], about), holders_of(seen, forced, about))
+    for each in broken.holders:
+        session.reports.broke(seen.kind, name, each.fencing_token or 0, each.who, reason, each in broken.forced)
+    return broken
 
 
 def ask(session: Session, name: str, kind: str | None, holder: Holder | str | int | None, reason: str) -> Asked:
