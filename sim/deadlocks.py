@@ -50,7 +50,9 @@ class _Thing(NamedTuple):
 
 
 class _Moment(NamedTuple):
-    """Who held and who waited from one time on: by name, (holders, queue) in order."""
+    """Who held and who waited from one time on: by name, (holders, queue) in order. Who has died waits for as long as
+    the server has not noticed.
+    """
 
     since: float
     seen: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]
@@ -70,14 +72,9 @@ def _reads(token: str) -> bool:
     return ":r." in token
 
 
-def stuck(moment: _Moment, dead: Collection[str], waiting: Collection[str] | None) -> set[Party]:
+def stuck(moment: _Moment, waiting: Collection[str] | None) -> set[Party]:
     """Who can never come to an end: not even when all do that can. `waiting`: the tokens that count; None: all."""
-    queues = {
-        name: [
-            token for token in queue if token.partition(":")[0] not in dead and (waiting is None or token in waiting)
-        ]
-        for name, _, queue in moment.seen
-    }
+    queues = {name: [token for token in queue if waiting is None or token in waiting] for name, _, queue in moment.seen}
     waits = {token: party_of(token) for queue in queues.values() for token in queue}
     ending = {party_of(token) for _, holders, _ in moment.seen for token in holders} - {*waits.values()}
     while True:
@@ -248,8 +245,13 @@ class Deadlocks(Primitive):
     def note(self, waiting: frozenset[str]) -> None:
         """Write down what is so from now on."""
         self.waiting = waiting
-        seen = tuple((thing.name, *self.look(thing)) for thing in self.things)
-        self.moments.append(_Moment(self.world.now, seen))
+        numsub, inboxes = self.world.master.server.numsub, self.things[0].keys.inboxes
+        seen = []
+        for thing in self.things:
+            holders, queue = self.look(thing)
+            there = tuple(token for token in queue if numsub(f"{inboxes}{token.partition(':')[0]}".encode()))
+            seen.append((thing.name, holders, there))
+        self.moments.append(_Moment(self.world.now, tuple(seen)))
         self.asked.append(waiting)
 
     def look(self, thing: _Thing) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -283,7 +285,7 @@ class Deadlocks(Primitive):
         tokens = {step.token for step in found.circle}
         for moment, asked in zip(reversed(self.moments), reversed(self.asked), strict=True):
             all_wait = not self.calm or tokens <= asked
-            if all_wait and parties <= stuck(moment, self.dead, asked if self.calm else None):
+            if all_wait and parties <= stuck(moment, asked if self.calm else None):
                 return
             if moment.since <= since:
                 break

@@ -978,7 +978,6 @@ CIRCLES: tuple[Mutant, ...] = tuple(
         ("all of a client are one party", DEADLOCKS, "return found[1], found[3]", 'return found[1], ""'),
         ("one free permit is as none", DEADLOCKS, "holders if left < max(", "holders if left <= max("),
         ("each party has a claim of its own", DETECTING, 'namespace, "deadlock").part(', "namespace, token).part("),
-        ("the dead wait", DETECTING, "if count > 0}", "if count >= 0}"),
         ("one that waits is stuck", DEADLOCKS, "if len(edges) == len(stuck):", "if True:"),
         (
             "one holder of a semaphore is all",

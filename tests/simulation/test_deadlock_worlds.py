@@ -47,4 +47,4 @@ def _tokens(words: str) -> tuple[str, ...]:
     ],
 )
 def test_what_the_worlds_hold_for_a_deadlock(seen: list[tuple[str, str, str]], expected: str) -> None:
-    assert "".join(sorted(client for client, _ in stuck(_moment(*seen), (), None))) == expected
+    assert "".join(sorted(client for client, _ in stuck(_moment(*seen), None))) == expected
