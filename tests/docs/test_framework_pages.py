@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(page for page in (ROOT / "docs" / "frameworks").glob("*.md") if ".zh-CN." not in page.name)
-EXAMPLES = [file.read_text(encoding="utf-8") for file in (ROOT / "examples" / "frameworks").iterdir() if file.is_file()]
+FILES = [file for file in (ROOT / "examples" / "frameworks").rglob("*") if file.is_file() and file.suffix != ".pyc"]
+EXAMPLES = [file.read_text(encoding="utf-8") for file in FILES]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
