@@ -479,7 +479,7 @@ def test_53_many_waiters_wake_one_by_one_in_order(
 ) -> None:
     server: embedded.Server = private_server()
     look = looking_at(server)
-    clients = [api.connect(server.url) for _ in range(3)]
+    clients = [api.connect(server.url, tenure=0) for _ in range(3)]  # each waiter is to stand at the server
     holder = clients[0].lock(unique_name).acquire()
     order: list[int] = []
 
