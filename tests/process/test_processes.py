@@ -170,7 +170,7 @@ def test_ctrl_c_while_waiting(valkey_server: embedded.Server, raw: Any, unique_n
 def test_20_after_fork_the_child_holds_nothing(valkey_server: embedded.Server, raw: Any, unique_name: str) -> None:
     process = _python(
         """
-        import os, sys, threading, holdfast
+        import os, sys, threading, time, holdfast
         url, name = sys.argv[1:]
         locks = holdfast.connect(url)
         lease = locks.lock(name, ttl=3).acquire()
@@ -183,6 +183,10 @@ def test_20_after_fork_the_child_holds_nothing(valkey_server: embedded.Server, r
                 assert locks.lock(name).try_acquire() is None
                 mine = locks.lock(name + "-child").acquire()
                 assert mine.token.partition(":")[0] != lease.token.partition(":")[0]
+                until = time.monotonic() + 60
+                while locks.lock(name + "-child").holder().pid != os.getpid():  # others find out who it is
+                    assert time.monotonic() < until
+                    time.sleep(0.01)
                 mine.release()
                 locks.close()
                 os._exit(0)

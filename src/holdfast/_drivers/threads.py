@@ -132,6 +132,7 @@ class ThreadDriver:
 
     def _reset(self, client_id: str) -> None:
         self.client_id = client_id
+        self.introduce_at = float("-inf")  # when the client says again who it is
         self.channel = self._inboxes + client_id
         self.closed = False
         self._right_to_close: dict[str, int] = {}  # taken by who closes

@@ -115,7 +115,7 @@ class Acquirable(AcquirableBase, Generic[L]):
                 driver.queueing[token] = report
             if turn is None or turn.first:
                 start = self._ask if turn is None else partial(self._ask_as_owner, turn)
-                if session.introduce_at < 0.0 and timeout_s != 0:
+                if driver.introduce_at < 0.0 and timeout_s != 0:
                     start = partial(_introduced, partial(session.introduce, clock()), start)
                 got = driver.acquire(asks[0] if asks else None, start, token, timeout_s, self._ttl_ms, cancel)
             else:
@@ -131,7 +131,7 @@ class Acquirable(AcquirableBase, Generic[L]):
                     driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
                 if got.stray or got.more is PLAIN or token[-1] == MARK:
                     release_ask = None  # it is not the usual one
-                if got.sent_at >= session.introduce_at:
+                if got.sent_at >= driver.introduce_at:
                     session.introduce(got.sent_at)
                 # No variable here has the lease, which a kept traceback would keep.
                 return self._granted(driver, hold, owners, code, offset, release_ask)

@@ -49,7 +49,6 @@ class Session(SessionBase):
         self.moves: bool = getattr(topology, "moves", True)
         super().__init__(redis_client, topology.nodes(), namespace, settings, Reports(observer))
         self.driver = ThreadDriver(topology, os.urandom(12).hex(), inbox_prefix(namespace), settings, self.reports)
-        self.introduce_at = float("-inf")
         self.finalizer = weakref.finalize(self, close_later, self.driver)
         self.finalizer.atexit = False  # ours runs earlier, for all clients
         _sessions.add(self)
@@ -93,7 +92,7 @@ class Session(SessionBase):
 
     def introduce(self, now: float) -> None:
         """Say again who this client is."""
-        self.introduce_at = now + CLIENT_INFO_MS / 2000
+        self.driver.introduce_at = now + CLIENT_INFO_MS / 2000
         key = client_key(self.namespace, self.driver.client_id)
         self.driver.spawn(introduce(key, partial(introduction, time.time()), CLIENT_INFO_MS))
 
