@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -118,8 +119,11 @@ def test_a_storm_over_a_slow_wire_leaves_nothing(valkey_server: embedded.Server,
     """Requests, replies and wake-ups are on their way for some time, so that cancellations meet them there."""
 
     async def main() -> None:
+        writers: set[asyncio.StreamWriter] = set()
+
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             there = await asyncio.open_connection(valkey_server.host, valkey_server.port)
+            writers.update((writer, there[1]))
             await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
 
         async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -144,6 +148,10 @@ def test_a_storm_over_a_slow_wire_leaves_nothing(valkey_server: embedded.Server,
         assert cancelled >= 300
         await raw.aclose()
         proxy.close()
+        for writer in writers:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
     run(main)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import ssl
@@ -342,6 +343,8 @@ def test_over_tls(valkey_server: embedded.Server, unique_name: str, tmp_path: Pa
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
 
+        writers: set[asyncio.StreamWriter] = set()
+
         async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
                 while data := await reader.read(65536):
@@ -353,6 +356,7 @@ def test_over_tls(valkey_server: embedded.Server, unique_name: str, tmp_path: Pa
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             there = await asyncio.open_connection(valkey_server.host, valkey_server.port)
+            writers.update((writer, there[1]))
             await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
 
         proxy = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
@@ -370,6 +374,10 @@ def test_over_tls(valkey_server: embedded.Server, unique_name: str, tmp_path: Pa
             leases = await asyncio.gather(*(each.acquire() for each in many))
             await asyncio.gather(*(lease.release() for lease in leases))
         proxy.close()
+        for writer in writers:
+            writer.close()
+            with contextlib.suppress(OSError, ssl.SSLError):
+                await writer.wait_closed()
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
