@@ -21,7 +21,7 @@ MOST_LINES = {
     "_drivers": 6_095,
     "lab": 5_900,
     "_transport": 3_800,
-    "_async": 3_975,
+    "_async": 3_980,
     "cli": 3_750,
     "_lua": 2_450,
     "_api": 2_275,

@@ -102,7 +102,7 @@ def test_an_exception_at_some_bytecodes_leaves_nothing(operation: str, bench: Be
     "operation",
     [
         *("lock, with", "lock, releases not waited for", "lock that stays with its client", "lock handed over"),
-        *("upgrade and downgrade", "condition, wait"),
+        *("upgrade and downgrade", "condition, wait", "election, run"),
     ],
 )
 def test_an_exception_at_every_bytecode_leaves_nothing(operation: str, bench: Bench) -> None:

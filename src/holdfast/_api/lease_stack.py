@@ -106,6 +106,10 @@ class Leads(Generic[W, L]):
                 self._leases.pop(other, None)
         self._leases[owner] = lease
 
+    def own(self, owner: W) -> L | None:
+        """By which the owner was elected last."""
+        return self._leases.get(owner)
+
     def of(self, owner: W) -> L | None:
         """The owner's own lease, lost or not; for others the one that leads now, or else the last one."""
         own = self._leases.get(owner)

@@ -166,17 +166,24 @@ class Election(Enterable[Lease]):
         What `lead` raises ends it too, but for the `LeaseLost` of this leadership.
         """
         check_callable("lead", lead)
+        me = self._session.me()
         while True:
-            # sync: lease = self.campaign(cancel=cancel)
-            lease = await self.campaign()
+            before = self._leads.own(me)
+            lease: Lease | None = None
             try:
+                # sync: lease = self.campaign(cancel=cancel)
+                lease = await self.campaign()
                 async with lease:
                     return await awaited("lead", lead, lead(lease))
             except LeaseLost:
-                if lease.state is not LeaseState.LOST or lease.lost.reason == "closed":
+                if lease is None or lease.state is not LeaseState.LOST or lease.lost.reason == "closed":
                     raise
             finally:
-                self._leads.forget(lease)
+                # Not released by its block when an exception has come before that.
+                won = self._leads.own(me) if lease is None else lease
+                if won is not None and won is not before:
+                    won._abandon()
+                    self._leads.forget(won)
 
     # sync: def _obtain(self, frame: FrameType) -> Lease:
     def _obtain(self, frame: FrameType) -> Awaitable[Lease]:
