@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -152,3 +153,15 @@ def test_a_number_alone_says_nothing_to_a_semaphore(locks: Any, raw: Any, unique
     with pytest.raises(TypeError, match=r"permits=2, or timeout"):
         locks.semaphore(unique_name, 3).acquire(2)
     assert not list(raw.scan_iter(f"*{unique_name}*"))
+
+
+# ---- what cannot go to another process ----
+
+
+def test_what_cannot_be_pickled_says_what_can_be_done(locks: Any, unique_name: str) -> None:
+    lease = locks.lock(unique_name).acquire()
+    made = (locks.lock("a"), locks.semaphore("a", 2), locks.rwlock("a").read(), locks.election("a"))
+    for thing in (locks, *made, lease):
+        with pytest.raises(TypeError, match=r"holdfast\.connect\(url\) in the other one"):
+            pickle.dumps(bare(thing))
+    lease.release()

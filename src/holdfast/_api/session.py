@@ -10,7 +10,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from holdfast._api.client_info import client_key
 from holdfast._api.endpoints import quorum_of
@@ -56,6 +56,12 @@ class SessionBase:
     #: How many servers the keys are on, and what makes a token of an owner.
     masters: Callable[[], int]
     new_token: Callable[[str | None], str]
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a client, and what it makes, belongs to one process: call holdfast.connect(url) in the other one, and "
+            "pass names to it; `lease.handle()` makes text of a lease that goes on there"
+        )
 
     def __init__(
         self, redis_client: Any, nodes: Sequence[Any], namespace: str | None, settings: Settings, reports: Any

@@ -447,6 +447,9 @@ class Lease:
             self._driver.give_back(hold)
             self._session.disown(self)
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return self._session.__reduce__()
+
     def __repr__(self) -> str:
         return (
             f"<Lease of {self._hold.name!r}: {self.state.name}, fencing token {self._hold.fence}, "

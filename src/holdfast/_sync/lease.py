@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from types import CodeType, FrameType, TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast._api.decorated import refuse_coroutine_function
 from holdfast._api.handles import handle_of
@@ -388,6 +388,9 @@ class Lease:
         elif hold.alive:
             self._driver.give_back(hold)
             self._session.disown(self)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return self._session.__reduce__()
 
     def __repr__(self) -> str:
         return (
