@@ -46,7 +46,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 prepared: $(READY)
 	@$(BIN)/python -m pytest --collect-only -q > /dev/null || true
 
-test: $(READY) prepared ## the tests, in a few minutes (PYTEST_ARGS="-k name", JOBS=6)
+test: $(READY) $(if $(PYTEST_ARGS),,prepared) ## the tests, in a few minutes (PYTEST_ARGS="-k name", JOBS=6)
 	$(PYTEST) -m "not thorough" $(PYTEST_ARGS)
 
 test-thorough: $(READY) ## what `make test` leaves out: long forms, and what repeats others (CI runs it, too)
