@@ -106,7 +106,7 @@ class AioDriver:
         moves: bool = getattr(topology, "moves", True)  # whether MOVED and ASK can come
         #: Where all first requests go; None where that depends on the key.
         self._only = topology.nodes()[0] if not moves and len(topology.nodes()) == 1 else None
-        #: Whether the fast path can be used. Where keys move from node to node, the protocol has to follow them.
+        #: Whether the fast path can be used: where keys move from node to node, the protocol has to follow them.
         self.can_ask = not moves
         self.ears = Ears(self, self._only is not None)
         self._alarm: asyncio.TimerHandle | None = None
@@ -129,7 +129,7 @@ class AioDriver:
         self.waits = waits = Waits(self, topology, inboxes + client_id, settings)
         self.listening, self.hears_at = waits.listening, waits.hears_at
         self.requests = requests = Requests(self, topology)
-        self.call = requests.call
+        self.call = requests.call  # send it; the awaitable has the reply
         self.at_once: dict[type[Effect[Any]], Callable[[Any], Any]] = {
             Now: lambda _: clock(),
             Random: lambda _: self.random(),

@@ -291,10 +291,14 @@ class Lease:
             if report.detailed and hold.state is _RELEASED and held:
                 report.released()
         if not held:
-            hold.mark_taken()
-            if self._loss is not None:
-                self._loss._fire("taken")
+            self._mark_taken()
         return held
+
+    def _mark_taken(self) -> None:
+        """It was not held any more when it was released."""
+        self._hold.mark_taken()
+        if self._loss is not None:
+            self._loss._fire("taken")
 
     def _keep(self) -> bool:
         """Release it when `at_least` is over: by its time. That this may end before the answer comes is no loss."""
@@ -306,9 +310,7 @@ class Lease:
         now = clock()
         order = hold.extending(int(max(_CUT_MIN_S, hold.kept_until - now) * 1000), now)
         if not self._session.run(hold.or_why(hold.extension(order.asks_ms, order))):
-            hold.mark_taken()
-            if self._loss is not None:
-                self._loss._fire("taken")
+            self._mark_taken()
             return False
         return True
 
