@@ -46,7 +46,8 @@ class DeadlockParty:
     def who(self) -> str:
         """Where it runs and what it is called, in a few words."""
         host, program, token = (shown(each, 128) for each in (self.host, self.program, self.token))
-        return f"{program} ({host}, pid {self.pid}, {shown(self.owner)})" if self.host else f"token {token}"
+        owner = f", thread or task {shown(self.owner)}" if self.owner else ""
+        return f"{program} ({host}, pid {self.pid}{owner})" if self.host else f"token {token}"
 
     def __str__(self) -> str:
         has = "holds" if self.holds else "stands in the queue of"
