@@ -20,6 +20,7 @@ import holdfast
 import holdfast.asyncio
 from holdfast import embedded
 from holdfast._core.effects import Now, Sleep
+from testbed.proxy import Proxy
 from testbed.waiting import PATIENCE_S, eventually
 
 #: What the end of a client may take with a server that hangs, on a busy machine, s; it is about two.
@@ -123,6 +124,19 @@ def test_eight_clients_end_side_by_side_at_a_server_that_hangs(api: str, private
 def _left(server: embedded.Server, name: str) -> int:
     with redis.Redis.from_url(server.url, decode_responses=True) as raw:
         return sum(not key.endswith(":fence") for key in raw.scan_iter(f"holdfast:{{{name}*", count=10_000))
+
+
+def test_a_server_that_is_slow_to_connect_is_told(
+    wire: Proxy, valkey_server: embedded.Server, unique_name: str
+) -> None:
+    """It has as long as one that is connected and silent."""
+    client = holdfast.connect(wire.url)
+    lease = client.lock(unique_name, ttl=60).acquire()
+    wire.cut()
+    wire.slow(0.3)  # each way
+    client.close()
+    assert lease.lost.reason == "closed"
+    assert _left(valkey_server, unique_name) == 0
 
 
 @pytest.mark.parametrize(

@@ -442,7 +442,7 @@ class _Errands:
             # The only step that waits for one server alone: others may have to be told, too.
             left_s = self._until - clock()
             try:
-                wire = node.connect(max(0.05, min(_SILENCE_S / 2, left_s / 2)), last=True)
+                wire = node.connect(max(0.05, min(_SILENCE_S, left_s / 2)), last=True)
             except RequestFailed as failure:
                 self._dead[node] = failure
                 failure.transient = False
