@@ -16,11 +16,14 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 import holdfast as library
 from holdfast import embedded
+from holdfast.cli.top import _Looks
 from tests.support.commands import PATIENCE_S, holdfast, started, wait_for
 
 
@@ -139,6 +142,22 @@ def test_takeovers_are_counted(valkey_server: embedded.Server, unique_name: str)
                     pass
             rate = rows[0]["takeovers_per_s"]
         assert rate > 0
+
+
+def test_a_renewal_in_a_long_list_is_no_takeover() -> None:
+    """Holders stand in the order in which their leases end: a renewal brings one that was behind the cut into view."""
+    permits = [library.Holder(f"{number:02}", True, 30.0, None, None) for number in range(20)]
+    looks = iter([permits, permits[1:] + permits[:1], permits[2:] + permits[:2]])
+    at = datetime.now(UTC)
+
+    class Client:
+        def list(self, pattern: str) -> list[library.Listed]:
+            named = tuple(next(looks)[:16])
+            return [library.Listed("semaphore", pattern, named, 20, (), 0, 7, 20, at)]
+
+    client: Any = Client()
+    seen = _Looks(client, "a")
+    assert [(top.rate, top.many) for _ in range(3) for top in seen.look()] == [(0.0, False)] * 3
 
 
 def test_what_is_wrong_is_said() -> None:

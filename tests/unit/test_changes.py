@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast import Holder, Listed, Waiter
+from holdfast import Change, Holder, Listed, Waiter
 from holdfast._api.changes import changes
 from holdfast._api.overview import Kind
 
@@ -74,6 +74,20 @@ def test_of_lists_that_are_cut_nothing_is_made_up() -> None:
     assert told(before, after) == ["left a"]
     # "b" may stand behind the cut again only if it has come later than what is named.
     assert told(look(0, "h", "ab", age_s=1, more=3), look(1, "h", "a", age_s=8, more=3)) == []
+
+
+@pytest.mark.parametrize(
+    "before, after, expected",
+    [
+        (None, look(0, "a", "b"), 1),
+        (look(0, "a", "b", fence=1), look(1, "b", fence=2), 1),
+        (look(0, "a", fence=1), look(1, "a", "b", fence=1), 0),
+        (look(0, "", "abc", fence=1), look(1, fence=2), 1),  # three have gone: one was granted, two may have given up
+        (look(0, "a", kind="semaphore"), look(1, "abc", fence=3, kind="semaphore"), 2),
+    ],
+)
+def test_grants_are_counted(before: Listed | None, after: Listed, expected: int) -> None:
+    assert Change.grants(before, after) == expected
 
 
 def test_a_change_says_how_it_was() -> None:

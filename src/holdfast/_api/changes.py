@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 from holdfast._api.holder import Holder
 from holdfast._api.overview import Kind, Listed, Waiter
 
-__all__ = ["Change", "What", "changes"]
+__all__ = ["Change", "What", "changes", "grants"]
 
 What: TypeAlias = Literal["held", "handed_on", "released", "expired", "waiting", "left", "missed"]
 
@@ -41,6 +41,11 @@ class Change:
     held: int
     waiters: int
     fencing_token: int
+
+    @staticmethod
+    def grants(before: Listed | None, after: Listed) -> int:
+        """How often it was granted between two looks (None: it was not listed), at least: they show no more."""
+        return grants(changes(before, after))
 
 
 def changes(before: Listed | None, after: Listed) -> Iterator[Change]:
@@ -80,6 +85,12 @@ def changes(before: Listed | None, after: Listed) -> Iterator[Change]:
     for waiter in after.queue:
         if waiter.token not in waited and (before.waiters == len(waited) or waiter.age_s <= gap.total_seconds()):
             yield change("waiting", waiter)
+
+
+def grants(told: Iterable[Change]) -> int:
+    """How many times it was granted between two looks, at least: who is told as missed may have given up instead."""
+    whats = [each.what for each in told]
+    return whats.count("held") + whats.count("handed_on") or int("missed" in whats)
 
 
 def _tokens(of: Iterable[Holder | Waiter]) -> set[str]:

@@ -40,7 +40,7 @@ examples:
   holdfast top --once --json
 
 Keys: w h r sort by waiters, hold time, rate; q ends. Without a terminal it prints one table. The rate is of the last
-ten seconds; it counts at most one takeover a look, so that ">" means at least.
+ten seconds. Of several takeovers between two looks it sees the last, so that ">" means at least.
 
 exit status: 0 when the server answered; 64 usage  69 server not available  77 access refused"""
 
@@ -97,38 +97,36 @@ class _Looks:
     def __init__(self, client: Client, pattern: str) -> None:
         self._client = client
         self._pattern = pattern
-        self._before: dict[tuple[str, str], tuple[frozenset[str], int]] | None = None
+        self._before: dict[tuple[str, str], Listed] | None = None
         self._taken: deque[tuple[float, Counter[tuple[str, str]]]] = deque()
 
     def look(self) -> list[Top]:
         """How it is now."""
-        found = {
+        from holdfast import Change
+
+        found: dict[tuple[str, str], Listed] = {
             ("lock" if each.kind == "rwlock" else each.kind, each.name): each
             for each in self._client.list(self._pattern)
         }
         now = time.monotonic()
-        seen: dict[tuple[str, str], tuple[frozenset[str], int]] = {}
         taken: Counter[tuple[str, str]] = Counter()
-        for which, each in found.items():
-            seen[which] = frozenset(holder.token for holder in each.holders), each.fencing_token
-            taken[which] += self._taken_over(which, *seen[which])
+        if self._before is not None:
+            taken.update({which: Change.grants(self._before.get(which), each) for which, each in found.items()})
         self._taken.append((now, taken))
         while self._taken[0][0] < now - _RATE_S:
             self._taken.popleft()
-        self._before = seen
+        self._before = found
         over_s = max(now - self._taken[0][0], 0.001)
-        counts: Counter[tuple[str, str]] = sum((each for _, each in list(self._taken)[1:]), Counter())
-        looks = len(self._taken) - 1
+        looks = [each for _, each in list(self._taken)[1:]]
         return [
-            Top(each, _hold_s(each), counts[which] / over_s, looks > 1 and counts[which] == looks)
+            Top(
+                each,
+                _hold_s(each),
+                sum(counts[which] for counts in looks) / over_s,
+                len(looks) > 1 and all(counts[which] for counts in looks),
+            )
             for which, each in found.items()
         ]
-
-    def _taken_over(self, which: tuple[str, str], holders: frozenset[str], fence: int) -> bool:
-        if self._before is None:
-            return False
-        were, last = self._before.get(which, (frozenset(), 0))
-        return bool(holders - were) or (fence > last > 0 and holders != were)
 
 
 def _hold_s(found: Listed) -> float | None:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast import Change, Listed
-from holdfast._api.changes import changes
+from holdfast._api.changes import changes, grants
 from holdfast.errors import HoldfastError
 from holdfast.web import view
 
@@ -178,13 +178,16 @@ class Poller:
 
     def _remember(self, which: str, before: Listed | None, after: Listed, quiet: bool = False) -> None:
         """What has happened; `quiet`: before we looked for the first time, so that it counts for no rate."""
-        for change in changes(before, after):
-            history = self._histories.setdefault(which, deque(maxlen=HISTORY_MAX))
-            self._histories.move_to_end(which)
-            history.append(view.change_of(change))
-            if change.what in ("held", "handed_on", "missed") and not quiet:
-                self.grants += 1
-                self._granted.setdefault(which, deque()).append(time.monotonic())
+        told = list(changes(before, after))
+        if not told:
+            return
+        history = self._histories.setdefault(which, deque(maxlen=HISTORY_MAX))
+        self._histories.move_to_end(which)
+        history.extend(map(view.change_of, told))
+        granted = 0 if quiet else grants(told)
+        if granted:
+            self.grants += granted
+            self._granted.setdefault(which, deque()).extend([time.monotonic()] * granted)
 
     def _forget(self) -> None:
         while len(self._histories) > HISTORIES_MAX:

@@ -120,7 +120,7 @@ def metrics(seen: Iterable[Listed], up: bool, took_s: float, looks: int, grants:
         *_metric("holdfast_web_up", "gauge", "Whether the last look at the server succeeded.", {"": int(up)}),
         *_metric("holdfast_web_look_seconds", "gauge", "How long the last look took.", {"": round(took_s, 6)}),
         *_metric("holdfast_web_looks_total", "counter", "Looks at the server.", {"": looks}),
-        *_metric("holdfast_web_grants_total", "counter", "Grants that were seen, at most one a look.", {"": grants}),
+        *_metric("holdfast_web_grants_total", "counter", "Grants that were seen, at least.", {"": grants}),
     ]
     for name, help_text, values in (
         ("holdfast_web_locks", "Locks that are held or waited for.", locks),
