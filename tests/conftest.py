@@ -42,6 +42,12 @@ hypothesis.settings.register_profile("random", deadline=None)
 hypothesis.settings.load_profile("random" if os.environ.get("HYPOTHESIS_RANDOM") else "same")
 
 
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: no collection of garbage has to go through it again (tests ask for many)."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def shared_servers() -> Iterator[Callable[[Kind], embedded.Server]]:
     """``shared_servers(kind)``: this process's server of that kind, started at first need."""

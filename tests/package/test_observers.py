@@ -55,7 +55,7 @@ def test_prometheus_counts_what_happens(
     other = api.connect(valkey_server.url)
     name = f"orders:{unique_name}"
     of = {"kind": "lock", "family": "orders"}
-    with locks.lock(name, ttl=0.5):
+    with locks.lock(name, ttl=3):  # a busy machine may stand still for half a second
         eventually(lambda: value(registry, "holdfast_renewal_lag_seconds_count", **of))
         assert value(registry, "holdfast_leases_held", **of) == 1
     eventually(lambda: value(registry, "holdfast_hold_seconds_count", **of) == 1)
