@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -20,9 +21,12 @@ from tests.support.bytecodes import Place
 __all__ = ["OPERATIONS", "Bench", "Interrupted", "Operation", "Place", "block_ends", "excused", "name_for"]
 
 #: What is ours must be gone from the server this long after an interruption, s: no one has to wait for a ttl.
-PATIENCE_S = 8.0
+PATIENCE_S = 15.0
 #: Long beside that, so that no ttl does the work.
 TTL_S = 60.0
+#: What `name_for` makes: names begin with this.
+_NAME = "intr"
+_NAMES = re.compile(rf"{_NAME}-\d+-\d+-[0-9a-f]{{8}}")
 
 
 class Interrupted(BaseException):
@@ -52,8 +56,11 @@ class Bench:
 
     def left(self, name: str) -> dict[str, Any]:
         """What is on the server of that name: holders, waiters, permits, readers."""
+        return self._found(f"*{name}*")
+
+    def _found(self, pattern: str) -> dict[str, Any]:
         left: dict[str, Any] = {}
-        for key in sorted(str(key, "utf-8") for key in self.redis.scan_iter(f"*{name}*", count=1000)):
+        for key in sorted(str(key, "utf-8") for key in self.redis.scan_iter(pattern, count=10_000)):
             if key.endswith((":fence", ":gone", ":fenced", ":limit", ":barrier", ":latch", ":event", ":sem")):
                 continue  # what it is, not who is at it
             if ":order:" in key:
@@ -69,16 +76,27 @@ class Bench:
                 left[key] = kind
         return left
 
-    def gone(self, name: str, allowed: Callable[[dict[str, Any]], bool] = lambda left: not left) -> dict[str, Any]:
+    def left_of(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """The names of `name_for` of which something is left, and what: one look at the server for all of them."""
+        wanted, found = set(names), dict[str, dict[str, Any]]()
+        for key, value in self._found(f"*{_NAME}-*").items():
+            for name in wanted.intersection(_NAMES.findall(key)):
+                found.setdefault(name, {})[key] = value
+        return found
+
+    def gone(self, name: str) -> dict[str, Any]:
         """Waits for it; returns what is left all the same."""
+        return self.gone_of([name]).get(name, {})
+
+    def gone_of(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Waits until nothing of them is left; returns those of which something is left all the same."""
         until = time.monotonic() + PATIENCE_S
-        while left := self.left(name):
-            if allowed(left):
-                return {}
-            if time.monotonic() > until:
-                return left
-            time.sleep(0.002)
-        return {}
+        names = list(names)
+        pause_s = 0.002
+        while (left := self.left_of(names)) and time.monotonic() < until:
+            time.sleep(pause_s)
+            pause_s = min(0.1, 2 * pause_s)
+        return left
 
     @contextlib.contextmanager
     def held_by_other(self, lock: Any, release_after: float | None = None) -> Iterator[None]:
@@ -343,7 +361,7 @@ OPERATIONS: dict[str, Operation] = {
 
 def name_for(operation: str) -> str:
     """A name that is no one else's."""
-    return unique("intr")
+    return unique(_NAME)
 
 
 @functools.cache

@@ -169,7 +169,7 @@ def test_an_exception_between_a_grant_and_its_caller_leaves_nothing(kind: str, v
                 await _interrupted(locks, kind, name, n)
                 names[name] = f"{places[n][0].co_qualname} {places[n][1]} {_opname(*places[n])}"
             await asyncio.sleep(0.3)
-            return {names[name]: left for name in names if (left := bench.left(name))}
+            return {names[name]: left for name, left in bench.left_of(names).items()}
 
     left = asyncio.run(main())
     bench.close()
