@@ -95,41 +95,46 @@ class LeaseRecord:
     """
 
     __slots__ = (
+        "__dict__",
         "__weakref__",
-        "asked",
         "deadline",
         "due_at",
         "extension",
-        "extensions",
         "fence",
         "held_since",
-        "kept_until",
-        "label",
-        "least_ms",
-        "limited",
-        "max_until",
         "most_ms",
         "name",
         "next_at",
-        "on_loss",
-        "on_suspect",
-        "on_want",
-        "overlong",
-        "places",
-        "reason",
         "release",
         "renew_from",
-        "renews",
         "report",
-        "short_s",
         "state",
-        "stray",
         "token",
         "ttl_ms",
         "unended",
-        "wanted_by",
     )
 
+    # What most leases never change stands here, and is not written for each of them.
+
+    #: Of what, for messages; see `Leasable._label`.
+    label = "lock"
+    renews = True
+    short_s = 0.0
+    kept_until = 0.0  # a release before that leaves it to its time
+    max_until: float | None = None
+    reason: str | None = None
+    asked = False
+    limited = False  # its last extension was cut to what max_hold left
+    extensions = 0  # asked for so far
+    overlong = False  # the server's clock was set back
+    least_ms = _NO_TTL_MS  # the least ttl that one of them was for
+    stray = False  # a request for it went unanswered, as in `Grant`
+    on_loss: Callable[[str], None] | None = None
+    on_suspect: Callable[[], None] | None = None
+    #: As `Acquisition.places`; who asks for it, and why; and what is called when it is asked for first.
+    places: tuple[LockKeys, ...] = ()
+    wanted_by: str | None = None
+    on_want: Callable[[str], None] | None = None
     #: Of a lease that its client may hand on: see `tenure.py`.
     turn: Any = None
     tenure: Any = None
@@ -146,44 +151,25 @@ class LeaseRecord:
         deadline: float | None = None,
     ) -> None:
         self.name = name
-        #: Of what, for messages; see `Leasable._label`.
-        self.label = "lock"
         self.token = token
         self.fence = fence
         self.ttl_ms = ttl_ms
         if deadline is None:
             self.deadline = deadline_of(sent_at, ttl_ms)
-            self.short_s = 0.0
         else:
             self.deadline = deadline
             self.short_s = deadline - sent_at  # what it begins with, until it is extended
         if extension is not None and release is not None:  # else the class makes them when they are wanted
             self.extension = extension
             self.release = release
-        self.renews = True
         self.held_since = sent_at
-        self.kept_until = 0.0  # a release before that leaves it to its time
-        self.max_until: float | None = None
         self.state = _HELD
         self.unended = True  # deleted by who ends it, which only one can
-        self.reason: str | None = None
-        self.asked = False
-        self.limited = False  # its last extension was cut to what max_hold left
         self.renew_from = sent_at
-        self.extensions = 0  # asked for so far
-        self.overlong = False  # the server's clock was set back
-        self.least_ms = _NO_TTL_MS  # the least ttl that one of them was for
         self.most_ms = ttl_ms  # the greatest ttl that anything was for
-        self.stray = False  # a request for it went unanswered, as in `Grant`
         self.next_at = 0.0
         self.due_at: float  # when its last renewal was, once there was one
         self.report: Report = SILENT
-        self.on_loss: Callable[[str], None] | None = None
-        self.on_suspect: Callable[[], None] | None = None
-        #: As `Acquisition.places`; who asks for it, and why; and what is called when it is asked for first.
-        self.places: tuple[LockKeys, ...] = ()
-        self.wanted_by: str | None = None
-        self.on_want: Callable[[str], None] | None = None
 
     def hand_on(self, now: float) -> bool:
         """Its client has it go on under another lease, where `turn` says that it may. False: it has to be released."""
