@@ -1,7 +1,9 @@
-"""What `status()` says, and that it says it in one request."""
+"""What `status()` says, and that it says it in one request, once it is known who the holder's client is."""
 
 from __future__ import annotations
 
+import os
+import socket
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +41,49 @@ def test_each_is_one_request(
         commands = commands_of(thing.status)
         assert commands["evalsha"] + commands["eval"] == 1
         assert commands["getrange"] <= 1, "inside of the script"
-    assert commands_of(lock.holder)["getrange"] == 2, "that of a description is counted"
+    assert commands_of(lock.holder)["getrange"] == 1, "its description is known by then"
+    lease.release()
+
+
+def test_the_holder_is_named(locks: Any, others: Any, unique_name: str) -> None:
+    """By its host, pid and program, as everywhere; also if it was seen before it had said who it is."""
+    lease = locks.lock(unique_name).acquire()
+    writer = locks.rwlock(f"{unique_name}-rw").write().acquire()
+    eventually(lambda: others.lock(unique_name).status().holder.host)
+    me = socket.gethostname(), os.getpid()
+    for holder in (
+        others.lock(unique_name).status().holder,
+        others.rwlock(f"{unique_name}-rw").status().writer,
+        others.lock(f"{unique_name}-rw").holder(),
+    ):
+        assert (holder.host, holder.pid) == me and holder.program and holder.remaining_s > 0
+    lease.release()
+    writer.release()
+
+
+def the_one_listed(api: Api, locks: Any, name: str) -> Any:
+    found = locks.list(name)
+
+    async def collect() -> list[Any]:
+        return [each async for each in found]
+
+    (one,) = found if api.name == "threads" else api.call(collect)  # type: ignore[attr-defined]
+    return one
+
+
+def test_a_client_that_has_not_said_yet_who_it_is(
+    api: Api, locks: Any, others: Any, raw: Any, unique_name: str
+) -> None:
+    """It is asked about again, by all that tell who holds something."""
+    lease = locks.lock(unique_name).acquire()
+    key = f"holdfast:client:{lease.token.partition(':')[0]}"
+    eventually(lambda: raw.exists(key))
+    said = raw.getdel(key)
+    assert the_one_listed(api, others, unique_name).holder.host is None
+    assert others.lock(unique_name).status().holder.host is None
+    raw.set(key, said, px=60_000)
+    assert the_one_listed(api, others, unique_name).holder.pid == os.getpid()
+    assert others.lock(unique_name).status().holder.pid == os.getpid()
     lease.release()
 
 

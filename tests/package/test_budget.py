@@ -17,11 +17,11 @@ PACKAGE = Path(holdfast.__file__).parent
 #: What stands at the top of the package is one room.
 TOP = "top"
 MOST_LINES = {
-    "_core": 7_655,
+    "_core": 7_660,
     "_drivers": 6_095,
     "lab": 5_900,
     "_transport": 3_800,
-    "_async": 3_985,
+    "_async": 4_006,
     "cli": 3_750,
     "_lua": 2_450,
     "_api": 2_300,

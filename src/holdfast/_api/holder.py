@@ -73,12 +73,11 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class LockStatus:
-    """A lock as it was at one moment, seen in one request.
+    """A lock as it was at one moment.
 
-    `holder`: who holds it, by its token (`host`, `pid` and `program` take another request: `Lock.holder`); None when it
-    is free. `waiters`: how many wait, as `Lock.waiters` counts them; 0 over a quorum, which has no queue.
-    `fencing_token`: of the last lease, be it held or not; 0 when there was none for a day. Over a quorum all of it is
-    what a majority of the servers says.
+    `holder`: who holds it; None when it is free. `waiters`: how many wait, as `Lock.waiters` counts them; 0 over a
+    quorum, which has no queue. `fencing_token`: of the last lease, be it held or not; 0 when there was none for a day.
+    Over a quorum all of it is what a majority of the servers says.
     """
 
     name: str
@@ -104,7 +103,7 @@ class LockStatus:
 
 @dataclass(frozen=True, slots=True)
 class RWLockStatus:
-    """A shared lock as it was at one moment, seen in one request.
+    """A shared lock as it was at one moment.
 
     `writer`: as `LockStatus.holder`; the holder of the exclusive lock of that name counts. `readers`: how many read.
     Since when each of them does is not known. The others are as in `LockStatus`.

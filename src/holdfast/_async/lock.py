@@ -12,7 +12,6 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
-from holdfast._api.client_info import client_id_of, client_key
 from holdfast._api.lazily import lazily
 from holdfast._api.lease_stack import LeaseStack
 from holdfast._api.options import Duration, Options, options_of, refuse_keywords, timeout_of
@@ -20,7 +19,6 @@ from holdfast._async.entering import Enterable
 from holdfast._async.kernel import Acquirable
 from holdfast._async.lease import Lease
 from holdfast._async.lifecycle import Session, has_ended
-from holdfast._core.describe import look_up
 from holdfast._core.effects import Protocol
 from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.record import RENEWAL, LeaseRecord
@@ -280,12 +278,14 @@ class Lock(Leasable[Lease]):
         return self._granted(driver, record, owners, current_task(), frame.f_code, frame.f_lasti, None)
 
     async def status(self) -> LockStatus:
-        """Holder, remaining time, waiters and last fencing token at one moment, in one request. Only for reporting."""
-        token, remaining_ms, fence, waiters = await self._inspect()
-        from holdfast._api.holder import LockStatus, holder_of  # not at the start: most programs never ask
+        """Holder, remaining time, waiters and last fencing token at one moment. Only for reporting.
 
-        holder = holder_of(token, remaining_ms, fence, None) if token else None
-        return LockStatus(self._name, holder, waiters, fence)
+        In one request, and one more when this client sees that of the holder for the first time, to learn who it is.
+        """
+        seen = await self._inspect()
+        from holdfast._api.holder import LockStatus  # not at the start: most programs never ask
+
+        return LockStatus(self._name, await self._holder(seen), seen.waiters, seen.fence)
 
     async def locked(self) -> bool:
         """Whether it is held at this moment. Only good for reporting: the answer may be old when it comes.
@@ -297,15 +297,15 @@ class Lock(Leasable[Lease]):
 
     async def holder(self) -> Holder | None:
         """Who holds it, since when, where, and for how long still; None when it is free."""
-        session = self._session
-        token, remaining_ms, fence, _ = await self._inspect()
-        if not token:
-            return None
-        client_id = client_id_of(token)
-        description = await session.run(look_up(client_key(session.namespace, client_id))) if client_id else None
-        from holdfast._api.holder import holder_of  # not at the start: most programs never ask
+        return await self._holder(await self._inspect())
 
-        return holder_of(token, remaining_ms, fence, description)
+    async def _holder(self, seen: LockSeen) -> Holder | None:
+        if not seen.holder:
+            return None
+        # sync: overview = lazily("holdfast._sync.overview")
+        overview = lazily("holdfast._async.overview")
+        holder: Holder = await overview.holder_by(self._session, seen.holder, seen.remaining_ms, seen.fence)
+        return holder
 
     async def last_fencing_token(self) -> int:
         """The fencing token of the last lease, be it held or not; 0 when there was none for a day."""

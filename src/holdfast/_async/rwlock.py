@@ -200,11 +200,15 @@ class RWLock:
         return WriteLock(self._session, self._name, self._options)
 
     async def status(self) -> RWLockStatus:
-        """Writer, readers, waiters and last fencing token at one moment, in one request. Only for reporting."""
-        token, remaining_ms, readers, waiters, fence = await self._inspect()
-        from holdfast._api.holder import RWLockStatus, holder_of
+        """Writer, readers, waiters and last fencing token at one moment. Only for reporting.
 
-        writer = holder_of(token, remaining_ms, fence, None) if token else None
+        In one request, and one more when this client sees that of the writer for the first time, to learn who it is.
+        """
+        token, remaining_ms, readers, waiters, fence = await self._inspect()
+        from holdfast._api.holder import RWLockStatus
+        from holdfast._async.overview import holder_by
+
+        writer = await holder_by(self._session, token, remaining_ms, fence) if token else None
         return RWLockStatus(self._name, writer, readers, waiters, fence)
 
     async def readers(self) -> int:

@@ -8,9 +8,10 @@ from holdfast._core.effects import Command, Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.replies import DONE, MAYBE
 
-__all__ = ["introduce", "look_up"]
+__all__ = ["PATIENCE_S", "introduce", "look_up"]
 
-_PATIENCE_S = 2.0
+#: How long describing may take, s: nothing depends on it.
+PATIENCE_S = 2.0
 #: No description has more bytes.
 _LONGEST = 8_192
 
@@ -21,12 +22,12 @@ async def introduce(key: str, describe: Callable[[], str], keep_ms: int) -> None
     So is an OSError of `describe`: without a free descriptor it cannot even import what it needs.
     """
     try:
-        await Command(("SET", key, describe(), "PX", keep_ms), _PATIENCE_S, key=key, fits=DONE)
+        await Command(("SET", key, describe(), "PX", keep_ms), PATIENCE_S, key=key, fits=DONE)
     except (RequestFailed, OSError):
         pass
 
 
-async def look_up(key: str, patience_s: float = _PATIENCE_S) -> bytes | None:
+async def look_up(key: str, patience_s: float = PATIENCE_S) -> bytes | None:
     """A description; None when there is none, or it may not be read. Of what is longer than any, only the beginning."""
     for ask in (("GETRANGE", key, 0, _LONGEST - 1), ("GET", key)):
         try:
@@ -35,5 +36,5 @@ async def look_up(key: str, patience_s: float = _PATIENCE_S) -> bytes | None:
             if failure.kind != "NOPERM":
                 return None
         else:
-            return found if isinstance(found, bytes) else None
+            return found if isinstance(found, bytes) and found else None  # GETRANGE of what is not there is empty
     return None

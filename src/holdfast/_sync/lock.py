@@ -12,11 +12,9 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
-from holdfast._api.client_info import client_id_of, client_key
 from holdfast._api.lazily import lazily
 from holdfast._api.lease_stack import LeaseStack
 from holdfast._api.options import Duration, Options, options_of, refuse_keywords, timeout_of
-from holdfast._core.describe import look_up
 from holdfast._core.effects import Protocol
 from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.record import RENEWAL, LeaseRecord
@@ -268,12 +266,14 @@ class Lock(Leasable[Lease]):
         return self._granted(driver, record, owners, frame.f_code, frame.f_lasti, None)
 
     def status(self) -> LockStatus:
-        """Holder, remaining time, waiters and last fencing token at one moment, in one request. Only for reporting."""
-        token, remaining_ms, fence, waiters = self._inspect()
-        from holdfast._api.holder import LockStatus, holder_of  # not at the start: most programs never ask
+        """Holder, remaining time, waiters and last fencing token at one moment. Only for reporting.
 
-        holder = holder_of(token, remaining_ms, fence, None) if token else None
-        return LockStatus(self._name, holder, waiters, fence)
+        In one request, and one more when this client sees that of the holder for the first time, to learn who it is.
+        """
+        seen = self._inspect()
+        from holdfast._api.holder import LockStatus  # not at the start: most programs never ask
+
+        return LockStatus(self._name, self._holder(seen), seen.waiters, seen.fence)
 
     def locked(self) -> bool:
         """Whether it is held at this moment. Only good for reporting: the answer may be old when it comes.
@@ -285,15 +285,14 @@ class Lock(Leasable[Lease]):
 
     def holder(self) -> Holder | None:
         """Who holds it, since when, where, and for how long still; None when it is free."""
-        session = self._session
-        token, remaining_ms, fence, _ = self._inspect()
-        if not token:
-            return None
-        client_id = client_id_of(token)
-        description = session.run(look_up(client_key(session.namespace, client_id))) if client_id else None
-        from holdfast._api.holder import holder_of  # not at the start: most programs never ask
+        return self._holder(self._inspect())
 
-        return holder_of(token, remaining_ms, fence, description)
+    def _holder(self, seen: LockSeen) -> Holder | None:
+        if not seen.holder:
+            return None
+        overview = lazily("holdfast._sync.overview")
+        holder: Holder = overview.holder_by(self._session, seen.holder, seen.remaining_ms, seen.fence)
+        return holder
 
     def last_fencing_token(self) -> int:
         """The fencing token of the last lease, be it held or not; 0 when there was none for a day."""

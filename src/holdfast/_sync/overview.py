@@ -12,13 +12,22 @@ from holdfast._api.client_info import client_id_of, client_key
 from holdfast._api.deadlocks import Deadlock, deadlock_of
 from holdfast._api.holder import Holder, holder_of
 from holdfast._api.overview import Listed, listed
-from holdfast._core.describe import look_up
+from holdfast._core.describe import PATIENCE_S, look_up
 from holdfast._core.overview import KINDS, Entry, Walk, look_at
 from holdfast._sync.lifecycle import Session
 from holdfast._transport.waits import Flag
 from holdfast.errors import ConfigurationError, HoldfastError
 
-__all__ = ["described", "find_deadlocks", "holder_behind", "last_holder", "list_locks", "look", "watch_lock"]
+__all__ = [
+    "described",
+    "find_deadlocks",
+    "holder_behind",
+    "holder_by",
+    "last_holder",
+    "list_locks",
+    "look",
+    "watch_lock",
+]
 
 #: How many holders and waiters of a lock are named: in a list, and of one that is watched.
 _NAMED_MAX = 16
@@ -88,28 +97,34 @@ def last_holder(session: Session, kind: str, name: str, token: str, waited: bool
 
 def holder_behind(session: Session, token: str, seen: Entry | None, asks: bool) -> Holder:
     """Who holds by that token, as it was seen; unless `asks`, as far as that is known here."""
-    client_id = client_id_of(token)
-    remaining_ms, fence, told = -1, 0, session.told_by.get(client_id or "")
+    remaining_ms, fence = -1, 0
     if seen is not None and token in (held := dict(seen.holders)):
         remaining_ms, fence = held[token], seen.fence if seen.kind in ("lock", "election") else 0
+    if not asks:
+        return holder_of(token, remaining_ms, fence, session.told_by.get(client_id_of(token) or ""))
+    return holder_by(session, token, remaining_ms, fence, _LAST_PATIENCE_S)
+
+
+def holder_by(session: Session, token: str, remaining_ms: int, fence: int, patience_s: float = PATIENCE_S) -> Holder:
+    """Who holds by that token. Takes a request the first time that its client is asked about."""
     try:
-        if asks and told is None and client_id is not None:
-            told = session.run(look_up(client_key(session.namespace, client_id), _LAST_PATIENCE_S))
-            session.hear(client_id, told)
+        told = _told_by(session, token, patience_s)
     except HoldfastError:
-        pass  # what is known of it says enough
+        told = None  # what is known of it says enough
     return holder_of(token, remaining_ms, fence, told)
 
 
 def described(session: Session, seen: Entry) -> dict[str, bytes | None]:
     """What the clients behind its tokens say of themselves; once it is known it is not asked for again."""
-    found = {}
-    for token, _ in (*seen.holders, *seen.waiters):
-        client_id = client_id_of(token)
-        if client_id is not None:
-            told = session.told_by.get(client_id)
-            if told is None:
-                told = session.run(look_up(client_key(session.namespace, client_id)))
-                session.hear(client_id, told)
-            found[token] = told
-    return found
+    return {token: _told_by(session, token) for token, _ in (*seen.holders, *seen.waiters)}
+
+
+def _told_by(session: Session, token: str, patience_s: float = PATIENCE_S) -> bytes | None:
+    client_id = client_id_of(token)
+    if client_id is None:
+        return None
+    told = session.told_by.get(client_id)
+    if told is None:
+        told = session.run(look_up(client_key(session.namespace, client_id), patience_s))
+        session.hear(client_id, told)
+    return told

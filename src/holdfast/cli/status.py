@@ -50,7 +50,8 @@ def _look(options: argparse.Namespace) -> dict[str, Any]:
 
     with holdfast.connect(**client_options(options)) as client:
         lock = client.lock(options.name)
-        status, holder = lock.status(), lock.holder()
+        status = lock.status()
+        holder = status.holder
         found: dict[str, Any] = {
             "name": options.name,
             "held": holder is not None,
