@@ -38,7 +38,8 @@ def test_nothing_breaks_that_is_promised(name: str, seeds: range) -> None:
 
 @pytest.mark.parametrize("seed", [25, 172, 321, 1361, 2822, 3335, 10842, 22672, 34328])
 def test_seeds_that_found_something(seed: int) -> None:
-    """In the protocol, or in what was demanded of it: docs/simulation.md tells what."""
+    """In the protocol, or in what was demanded of it: docs/simulation.md tells what. Of 1361, 2822 and 3335 it was the
+    latter: a forgotten queue, and idle times that a lost lease explains."""
     assert run.run_seed(seed, names=["mutex"]).violation is None, run.report(seed, "ordinary", names=["mutex"])
 
 
@@ -105,12 +106,6 @@ def test_a_trace_costs_nothing_but_time() -> None:
 
 def test_different_seeds_are_different_worlds() -> None:
     assert len({str(replace(Options.draw(seed), seed=0)) for seed in range(50)}) == 50
-
-
-@pytest.mark.parametrize("seed", [1361, 2822, 3335])
-def test_a_seed_that_was_blamed_for_what_is_not_promised(seed: int) -> None:
-    """Kept from the long runs: a forgotten queue, and idle times that a lost lease explains."""
-    assert run.run_seed(seed, names=["mutex"]).violation is None, run.report(seed, "ordinary", names=["mutex"])
 
 
 def test_a_failing_seed_says_how_to_see_it_again() -> None:

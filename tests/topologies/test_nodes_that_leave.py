@@ -39,6 +39,7 @@ class Node(StandIn):
 
     def _answer(self, client: socket.socket) -> None:
         reader = hiredis.Reader()
+        subscribed = False
         with socket.create_connection(self._target) as server:
             while data := client.recv(65536):
                 reader.feed(data)
@@ -51,8 +52,10 @@ class Node(StandIn):
                         client.sendall(b"-MOVED 0 %b\r\n" % self.owner.address.encode())
                     else:
                         server.sendall(pack_command(request))
+                        if subscribed:
+                            continue  # the other thread passes everything on
                         client.sendall(read_one(server))
-                        if word == b"SUBSCRIBE":
+                        if subscribed := word == b"SUBSCRIBE":
                             threading.Thread(target=pump, args=(server, client), daemon=True).start()
 
 
