@@ -25,6 +25,13 @@ def test_changes_as_lines_and_as_json(valkey_server: embedded.Server, unique_nam
             lease.release()
             assert "released by" in told.stdout.readline().decode()
             assert json.loads(facts.stdout.readline())["what"] == "released"
+            lease = client.lock(unique_name).acquire()
+            assert b"held by" in told.stdout.readline()
+            assert json.loads(facts.stdout.readline())["what"] == "held"
+            assert client.break_(unique_name, reason="stuck", holder=lease.token)
+            line, fact = told.stdout.readline().decode(), json.loads(facts.stdout.readline())
+            assert "taken from" in line and line.endswith(f", pid {os.getpid()}: stuck)\n")
+            assert fact["what"] == "broken" and fact["reason"] in line
             for process in (told, facts):
                 process.send_signal(signal.SIGINT)
                 assert process.wait(PATIENCE_S) == 130

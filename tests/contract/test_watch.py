@@ -83,6 +83,20 @@ def test_who_and_what_else(watcher: Watcher, locks: Any, unique_name: str) -> No
     assert watcher.next().what == "released"
 
 
+@pytest.mark.parametrize("kind", ["lock", "semaphore", "election"])
+def test_a_break_says_who_and_why(watcher: Watcher, locks: Any, others: Any, unique_name: str, kind: str) -> None:
+    lease = {
+        "lock": lambda: locks.lock(unique_name).acquire(),
+        "semaphore": lambda: locks.semaphore(unique_name, 2).acquire(),
+        "election": lambda: locks.election(unique_name).campaign(),
+    }[kind]()
+    assert watcher.next().what == "held"
+    assert others.break_(unique_name, reason="stuck")
+    broken = watcher.next()
+    assert (broken.what, broken.kind, broken.who and broken.who.token) == ("broken", kind, lease.token)
+    assert broken.reason is not None and broken.reason.endswith(f", pid {os.getpid()}: stuck")
+
+
 def test_one_whose_time_is_up(watcher: Watcher, raw: Any, unique_name: str) -> None:
     raw.set(f"holdfast:{{{unique_name}}}", "someone", px=300)
     assert watcher.next().what == "held"

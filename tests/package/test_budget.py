@@ -21,13 +21,13 @@ MOST_LINES = {
     "_drivers": 6_095,
     "lab": 5_900,
     "_transport": 3_800,
-    "_async": 4_006,
+    "_async": 4_030,
     "cli": 3_750,
     "_lua": 2_450,
     "_api": 2_300,
     TOP: 2_036,
     "compat": 900,
-    "web": 600,
+    "web": 605,
 }
 #: The threads API is generated from `_async`: a smaller share of it than this is by hand, or comments are left out.
 GENERATED = "_sync"

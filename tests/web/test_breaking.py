@@ -66,8 +66,28 @@ def test_a_lease_is_broken(page: str, valkey_server: embedded.Server, unique_nam
             assert second.fencing_token > lease.fencing_token
             assert post(page, body)[0] == 409  # the holder of now is another one
             assert second.state is library.LeaseState.HELD
-    (found,) = get(page, f"api/locks?name={unique_name}")["locks"]
-    assert "broken" in [each["what"] for each in found["history"]]
+    ends = ends_of(page, unique_name, lease.token)
+    assert [each["what"] for each in ends] == ["broken"] and ends[0]["reason"].endswith(": test")
+
+
+def ends_of(page: str, name: str, token: str) -> list[dict[str, Any]]:
+    """What the history says of the end of that lease, once it does."""
+
+    def told() -> list[dict[str, Any]]:
+        (found,) = get(page, f"api/locks?name={name}")["locks"]
+        return [each for each in found["history"] if each["token"] == token and each["what"] not in ("held", "waiting")]
+
+    eventually(lambda: bool(told()))
+    return told()
+
+
+def test_a_break_from_elsewhere_shows_as_one(page: str, valkey_server: embedded.Server, unique_name: str) -> None:
+    with library.connect(valkey_server.url) as client:
+        lease = client.lock(unique_name).acquire()
+        held(page, unique_name)
+        assert client.break_(unique_name, reason="from elsewhere")
+    (end,) = ends_of(page, unique_name, lease.token)
+    assert end["what"] == "broken" and end["reason"].endswith(": from elsewhere")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from holdfast._api.overview import Kind, Listed, Waiter
 
 __all__ = ["Change", "What", "changes", "grants"]
 
-What: TypeAlias = Literal["held", "handed_on", "released", "expired", "waiting", "left", "missed"]
+What: TypeAlias = Literal["held", "handed_on", "released", "expired", "broken", "waiting", "left", "missed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,10 @@ class Change:
     """One change of a lock, semaphore or election.
 
     `what`: "held" (granted), "handed_on" (granted to one that was seen waiting), "released", "expired" (its time was
-    up), "waiting" (joined the queue), "left" (gave up, or its process ended), "missed" (between two looks it was held
-    and released again, at least once: by `who`, unless that waiter gave up just then, or by an unknown one, None).
-    `at`: when it was seen, by the server's clock. `held`, `waiters` and `fencing_token`: as they were then.
+    up), "broken" (taken away: `reason` says by whom and why; see `Client.explain`), "waiting" (joined the queue),
+    "left" (gave up, or its process ended), "missed" (between two looks it was held and released again, at least once:
+    by `who`, unless that waiter gave up just then, or by an unknown one, None). `at`: when it was seen, by the server's
+    clock. `held`, `waiters` and `fencing_token`: as they were then.
     """
 
     what: What
@@ -41,6 +42,7 @@ class Change:
     held: int
     waiters: int
     fencing_token: int
+    reason: str | None = None
 
     @staticmethod
     def grants(before: Listed | None, after: Listed) -> int:

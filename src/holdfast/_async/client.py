@@ -343,6 +343,16 @@ class Client:
             raise ConfigurationError("poll", poll, f"{_POLL_LEAST_S} seconds or more")
         return watch_lock(self._session, check_name(name), poll_s)
 
+    async def explain(self, change: Change) -> Change:
+        """That change, or what it was if a lease was broken: "broken", with who did it and why as its `reason`.
+
+        For programs that compare looks of `list` themselves; `watch` has done it. Takes one small request where a lease
+        has ended. Known for ten minutes; of a multilock, for the lock that was named.
+        """
+        from holdfast._async.overview import explain
+
+        return await explain(self._session, change)
+
     async def break_(
         self,
         name: str,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from holdfast._api.changes import Change, changes
 from holdfast._api.client_info import client_id_of, client_key
@@ -12,13 +13,15 @@ from holdfast._api.holder import Holder, holder_of
 from holdfast._api.overview import Listed, listed
 from holdfast._async.lifecycle import Session
 from holdfast._core.describe import PATIENCE_S, look_up
-from holdfast._core.overview import KINDS, Entry, Walk, look_at
+from holdfast._core.keys import lock_keys
+from holdfast._core.overview import KINDS, Entry, Walk, look_at, part_of
 
 # sync-add: from holdfast._transport.waits import Flag
-from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.errors import ConfigurationError, HoldfastError, shown
 
 __all__ = [
     "described",
+    "explain",
     "find_deadlocks",
     "holder_behind",
     "holder_by",
@@ -66,13 +69,22 @@ async def watch_lock(session: Session, name: str, every_s: float) -> AsyncIterat
     while True:
         for number, seen in enumerate(await session.run(look_at(namespace, names, _WATCHED_MAX, session.settings))):
             after = listed(seen, await described(session, seen))
-            # sync: yield from changes(before.get(number), after)
             for change in changes(before.get(number), after):
-                # sync-drop
-                yield change
+                yield await explain(session, change)
             before[number] = after
         # sync: pause.wait_s(every_s)
         await asyncio.sleep(every_s)
+
+
+async def explain(session: Session, change: Change) -> Change:
+    """See `Client.explain`."""
+    if change.what not in ("released", "expired") or change.who is None:
+        return change
+    keys = part_of(change.kind, lock_keys(_namespace(session), change.name))
+    note = await session.run(look_up(keys.note_of(change.who.token)))
+    return (
+        change if note is None else replace(change, what="broken", reason=shown(note.decode("utf-8", "replace"), 400))
+    )
 
 
 def _namespace(session: Session) -> str:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from holdfast._api.changes import Change, changes
 from holdfast._api.client_info import client_id_of, client_key
@@ -13,13 +14,15 @@ from holdfast._api.deadlocks import Deadlock, deadlock_of
 from holdfast._api.holder import Holder, holder_of
 from holdfast._api.overview import Listed, listed
 from holdfast._core.describe import PATIENCE_S, look_up
-from holdfast._core.overview import KINDS, Entry, Walk, look_at
+from holdfast._core.keys import lock_keys
+from holdfast._core.overview import KINDS, Entry, Walk, look_at, part_of
 from holdfast._sync.lifecycle import Session
 from holdfast._transport.waits import Flag
-from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.errors import ConfigurationError, HoldfastError, shown
 
 __all__ = [
     "described",
+    "explain",
     "find_deadlocks",
     "holder_behind",
     "holder_by",
@@ -67,9 +70,21 @@ def watch_lock(session: Session, name: str, every_s: float) -> Iterator[Change]:
     while True:
         for number, seen in enumerate(session.run(look_at(namespace, names, _WATCHED_MAX, session.settings))):
             after = listed(seen, described(session, seen))
-            yield from changes(before.get(number), after)
+            for change in changes(before.get(number), after):
+                yield explain(session, change)
             before[number] = after
         pause.wait_s(every_s)
+
+
+def explain(session: Session, change: Change) -> Change:
+    """See `Client.explain`."""
+    if change.what not in ("released", "expired") or change.who is None:
+        return change
+    keys = part_of(change.kind, lock_keys(_namespace(session), change.name))
+    note = session.run(look_up(keys.note_of(change.who.token)))
+    return (
+        change if note is None else replace(change, what="broken", reason=shown(note.decode("utf-8", "replace"), 400))
+    )
 
 
 def _namespace(session: Session) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_server_options, client_options, duration
-from holdfast.cli.report import JSON_VERSION, say
+from holdfast.cli.report import JSON_VERSION, clean, say
 from holdfast.cli.table import named, person
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ _WORDS = {
     "handed_on": "handed on to",
     "released": "released by",
     "expired": "expired, of",
+    "broken": "taken from",
     "waiting": "waits:",
     "left": "left the queue:",
     "missed": "held and released between two looks",
@@ -74,6 +75,7 @@ def _print(change: Change, options: argparse.Namespace) -> None:
         kind = "" if change.kind == "lock" else f" [{change.kind}]"
         who = "" if change.who is None else f" {named(change.who)}"
         rest = [f"fencing token {change.fencing_token}"] if change.what in ("held", "handed_on") else []
+        rest += [] if change.reason is None else [f"by {clean(change.reason)}"]
         rest += [f"{change.waiters} waiting"] if change.waiters else []
         at = change.at.astimezone()
         sys.stdout.write(
@@ -95,4 +97,5 @@ def _fact(change: Change) -> dict[str, Any]:
         "held": change.held,
         "waiters": change.waiters,
         "fencing_token": change.fencing_token or None,
+        "reason": change.reason,
     }

@@ -14,7 +14,6 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from holdfast import Change, Listed
@@ -34,6 +33,8 @@ RATE_S = 10.0
 IDLE_S = 2.0
 #: How often it looks for deadlocks, s, while anything is waited for.
 DEADLOCKS_S = 2.0
+#: How a lease ends as two looks show it, and of how many it is looked up after each whether they were broken.
+ENDS, EXPLAINED_MAX = ("released", "expired"), 50
 #: A look that takes longer has failed, s.
 LOOK_MAX_S = 20.0
 #: Messages that a browser may be behind.
@@ -59,6 +60,8 @@ class Poller:
         self._at_ms = 0
         self._rows: dict[str, dict[str, Any]] = {}
         self._histories: OrderedDict[str, deque[dict[str, Any]]] = OrderedDict()
+        #: What has ended since the last look, and as what it was told.
+        self._ended: list[tuple[dict[str, Any], Change]] = []
         self._granted: dict[str, deque[float]] = {}
         self._streams: set[asyncio.Queue[bytes | None]] = set()
         self._wanted = asyncio.Event()
@@ -124,9 +127,6 @@ class Poller:
         self._wanted.set()
         if not broken:
             return 409, "it is not held by that one any more"
-        change = Change("released", seen.kind, name, datetime.now(UTC), holder, 0, seen.waiters, seen.fencing_token)
-        history = self._histories.setdefault(which, deque(maxlen=HISTORY_MAX))
-        history.append({**view.change_of(change), "what": "broken"})
         return 200, "released on its behalf: it did not answer" if broken.forced else "its holder has let go"
 
     def table(self) -> dict[str, Any]:
@@ -165,6 +165,7 @@ class Poller:
         for which, after in found.items():
             self._remember(which, self.seen.get(which), after, quiet=first)
         self.seen = found
+        await self._explain()
         now = time.monotonic()
         if now >= self._deadlocks_at:
             self._deadlocks_at = now + DEADLOCKS_S
@@ -183,11 +184,21 @@ class Poller:
             return
         history = self._histories.setdefault(which, deque(maxlen=HISTORY_MAX))
         self._histories.move_to_end(which)
-        history.extend(map(view.change_of, told))
+        facts = list(map(view.change_of, told))
+        history.extend(facts)
+        self._ended += [(fact, each) for fact, each in zip(facts, told, strict=True) if each.what in ENDS]
         granted = 0 if quiet else grants(told)
         if granted:
             self.grants += granted
             self._granted.setdefault(which, deque()).extend([time.monotonic()] * granted)
+
+    async def _explain(self) -> None:
+        """What has ended may have been broken."""
+        ended, self._ended = self._ended[-EXPLAINED_MAX:], []
+        for (fact, _), change in zip(
+            ended, await asyncio.gather(*(self._client.explain(change) for _, change in ended)), strict=True
+        ):
+            fact.update(view.change_of(change))
 
     def _forget(self) -> None:
         while len(self._histories) > HISTORIES_MAX:

@@ -95,6 +95,7 @@ def change_of(change: Change) -> dict[str, Any]:
         "held": change.held,
         "waiters": change.waiters,
         "fencing_token": change.fencing_token or None,
+        "reason": change.reason,
     }
 
 

@@ -340,7 +340,7 @@ const about = locks => {
     if (!lock.history.length) parts.push(make("p", { class: "soft" }, T.noHistory));
     else parts.push(make("div", { class: "wide" }, picture(lock, at)), table([T.when, T.what, T.program, T.queued], lock.history.slice(-50).reverse().map(each => [
       clock(each.at), make("span", { class: "chip", "data-what": each.what }, T.does[each.what] ?? plain(each.what)),
-      each.who === null ? "–" : plain(each.who), String(each.waiters)])));
+      each.who === null ? "–" : plain(each.who) + (each.reason ? ` (${plain(each.reason)})` : ""), String(each.waiters)])));
   }
   if (typing()) return;  // what is being filled in stays
   const place = $("detail").scrollTop;
