@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.lab import runs
-from holdfast.lab.faults import FAULTS
-from holdfast.lab.handles import ENTRIES, THREADS, entry_for_factory
+from holdfast.lab.faults import FAULTS, Fault
+from holdfast.lab.handles import ENTRIES, THREADS, Entry, entry_for_factory
 from holdfast.lab.texts import expected
 from holdfast.lab.verdicts import SAFE
 
@@ -48,12 +48,16 @@ FLAWS = {
 }
 
 
-def play(chosen: dict[str, list[str]], clients: str) -> list[runs.Cell]:
+def pairs_of(chosen: dict[str, list[str]], clients: str) -> list[tuple[Entry, Fault]]:
     pairs = []
     for listing, faults in chosen.items():
         entry = entry_for_factory(f"tests.lab.listings:{listing}", ENTRIES[THEORY[listing]].servers).of(clients)
         pairs += [(entry, FAULTS[fault]) for fault in faults if FAULTS[fault].applies_to(entry)]
-    return runs.play_many(pairs, path=[ROOT], jobs=6)
+    return pairs
+
+
+def play(chosen: dict[str, list[str]], clients: str, jobs: int) -> list[runs.Cell]:
+    return runs.play_many(pairs_of(chosen, clients), path=[ROOT], jobs=jobs)
 
 
 def false_ticks(cells: list[runs.Cell]) -> list[str]:
@@ -67,15 +71,27 @@ def false_ticks(cells: list[runs.Cell]) -> list[str]:
 
 @pytest.mark.timeout(300)  # many processes on a machine that may be busy
 def test_one_flaw_of_each_listing_is_found() -> None:
-    cells = play({listing: [fault] for listing, fault in FLAWS.items()}, "processes")
+    cells = play({listing: [fault] for listing, fault in FLAWS.items()}, "processes", jobs=6)
     assert {cell.fault for cell in cells if cell.verdict == runs.NOT_RUN} == set()
     assert len(cells) == len(THEORY) and false_ticks(cells) == []
     assert [cell.title for cell in cells if cell.verdict == SAFE] == []
 
 
+EVERY_WAY = ["processes", THREADS]
+
+
 @pytest.mark.thorough
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("clients", ["processes", THREADS])
-def test_no_listing_gets_a_tick_that_is_false(clients: str) -> None:
-    cells = play({listing: list(FAULTS) for listing in THEORY}, clients)
-    assert len(cells) > 250 and false_ticks(cells) == []
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("clients", EVERY_WAY)
+@pytest.mark.parametrize("listing", THEORY)
+def test_no_listing_gets_a_tick_that_is_false(listing: str, clients: str) -> None:
+    chosen = {listing: list(FAULTS)}
+    cells = play(chosen, clients, jobs=3)
+    assert len(cells) == len(pairs_of(chosen, clients)) and false_ticks(cells) == []
+
+
+@pytest.mark.parametrize("clients", EVERY_WAY)
+def test_faults_apply_to_listings(clients: str) -> None:
+    """Otherwise the test above would play nothing."""
+    assert all(len(pairs_of({listing: list(FAULTS)}, clients)) > 10 for listing in THEORY)
+    assert len(pairs_of({listing: list(FAULTS) for listing in THEORY}, clients)) > 250

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from typing import Any
 
 import pytest
 
@@ -14,17 +13,12 @@ needs_spin = pytest.mark.skipif(
     shutil.which("spin") is None or shutil.which("gcc") is None, reason="no spin or no gcc (apt-get install spin gcc)"
 )
 SAMPLED = ("NO_CONFIRM", "TWOSTEP", "NO_WRITE_BACK", "LOCAL_TRUST", "HAND_AFTER_SEND", "CUTS=1")
-SAMPLE = [row for row in models.ROWS if row.defines.rpartition(" ")[2] in SAMPLED]
-
-
-def tier(row: models.Row) -> Any:
-    """Three processes take ten times as long as two: `make model` and the thorough tier check them."""
-    marks = [pytest.mark.thorough] if row.defines.startswith("W=3") else []
-    return pytest.param(row, marks=marks, id=row.defines)
+#: Three processes take ten times as long as two: `make model` checks them, with all others.
+SAMPLE = [row for row in models.ROWS if row.defines.rpartition(" ")[2] in SAMPLED and "W=3" not in row.defines]
 
 
 @needs_spin
-@pytest.mark.parametrize("row", [tier(row) for row in SAMPLE])
+@pytest.mark.parametrize("row", SAMPLE, ids=lambda row: row.defines)
 def test_a_model_answers_as_demanded(row: models.Row) -> None:
     assert models.check(row).good
 
