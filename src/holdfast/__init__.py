@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast._api.options import LeaseOptions
     from holdfast._api.outcome import Outcome
     from holdfast._api.overview import Listed, Waiter
+    from holdfast._api.whereabouts import Whereabouts
     from holdfast._drivers.cancel import Cancel
     from holdfast._drivers.observing import LeaseInfo, Observer
     from holdfast._sync.client import Client, connect
@@ -116,6 +117,7 @@ __all__ = [
     "Waiter",
     "Waiting",
     "Wanted",
+    "Whereabouts",
     "WriteLease",
     "WriteLock",
     "connect",
@@ -132,6 +134,7 @@ _HOMES = {
     "_api.holder": ("Holder", "LockStatus", "RWLockStatus", "SemaphoreStatus", "Waiting"),
     "_api.outcome": ("Outcome",),
     "_api.overview": ("Listed", "Waiter"),
+    "_api.whereabouts": ("Whereabouts",),
     "_api.options": ("LeaseOptions",),
     "_drivers.cancel": ("Cancel",),
     "_drivers.observing": ("LeaseInfo", "Observer"),

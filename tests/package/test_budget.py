@@ -17,15 +17,15 @@ PACKAGE = Path(holdfast.__file__).parent
 #: What stands at the top of the package is one room.
 TOP = "top"
 MOST_LINES = {
-    "_core": 7_660,
-    "_drivers": 6_095,
+    "_core": 7_695,
+    "_drivers": 6_105,
     "lab": 5_900,
     "_transport": 3_800,
-    "_async": 4_030,
+    "_async": 4_085,
     "cli": 3_750,
     "_lua": 2_450,
-    "_api": 2_300,
-    TOP: 2_036,
+    "_api": 2_380,
+    TOP: 2_040,
     "compat": 900,
     "web": 605,
 }

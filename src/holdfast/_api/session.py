@@ -10,10 +10,12 @@ import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import FrameType
 from typing import Any, Literal, NoReturn
 
 from holdfast._api.client_info import client_key
 from holdfast._api.endpoints import quorum_of
+from holdfast._api.lazily import lazily
 from holdfast._api.options import Options
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
 from holdfast._core.keys import LockKeys
@@ -56,6 +58,8 @@ class SessionBase:
     #: How many servers the keys are on, and what makes a token of an owner.
     masters: Callable[[], int]
     new_token: Callable[[str | None], str]
+    #: The name of an owner, a thread or task, and its stack, innermost first.
+    running: Callable[[int], tuple[str | None, Sequence[FrameType]]]
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -141,6 +145,11 @@ class SessionBase:
         party = party_of(token, {}, False)
         held = [lease() for (_, owner), lease in snapshot(self.owners.items()) if party and str(owner) == party[1]]
         return [lease.token for lease in held if lease is not None and lease.token[-1] == MARK]
+
+    def whereabouts(self, token: str) -> bytes:
+        """Where in this program that token is held."""
+        said: bytes = lazily("holdfast._api.whereabouts").said(self, token)
+        return said
 
     def replicas_for(self, sync_replicas: int | Literal["all"] | None) -> Replicas | None:
         """Which replicas have to acknowledge, and what is known of them."""

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from holdfast._api.holder import Holder
     from holdfast._api.outcome import Outcome
     from holdfast._api.overview import Kind, Listed
+    from holdfast._api.whereabouts import Whereabouts
     from holdfast._async.condition import Condition
     from holdfast._async.election import Election
     from holdfast._async.gates import Barrier, CountDownLatch, Event
@@ -396,6 +397,24 @@ class Client:
         from holdfast._async.breaking import ask
 
         return await ask(self._session, check_name(name), kind, holder, reason)
+
+    async def whereabouts(
+        self, name: str, *, kind: Kind | None = None, holder: Holder | str | int | None = None
+    ) -> tuple[Whereabouts, ...]:
+        """Where in their programs the holders of `name` are: thread or task, where it was acquired, and their stack.
+
+            for found in await locks.whereabouts("orders:42"):
+                print(found)
+
+        Asks the clients of the holders, which look at that moment: a lease costs nothing for it. One that does not answer
+        within a second has no stack: it is stopped, cut off, no holdfast client, or holds for less than a tenth of a
+        second. A lease that was passed on counts as that of the thread or task that has acquired it. The arguments are
+        those of `break_`. Only for reporting; not over a quorum.
+        """
+        self._not_over_quorum("whereabouts")
+        from holdfast._async.breaking import whereabouts
+
+        return await whereabouts(self._session, check_name(name), kind, holder)
 
     def optimistic(self, *keys: str, attempts: int = 50) -> Optimistic:
         """Change `keys` (of the server, as they are; in a Cluster of one slot) without a lock; see `Optimistic`."""

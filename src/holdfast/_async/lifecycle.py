@@ -17,6 +17,7 @@ import weakref
 from asyncio import _get_running_loop, current_task
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import FrameType
 from typing import Any, TypeVar
 
 from holdfast._api.client_info import CLIENT_INFO_MS, client_key, introduction
@@ -107,6 +108,7 @@ class Session(SessionBase):
                 break
         else:
             driver = self._left.new_driver()
+            driver.ears.whereabouts = weakref.WeakMethod(self.whereabouts)
             self.drivers.append(driver)
         self._left.start(driver)
         self.here = driver
@@ -155,6 +157,19 @@ class Session(SessionBase):
         """How many servers the keys are on, as far as is known."""
         masters = getattr(self.driver.topology, "masters", None)
         return 1 if masters is None else len(masters())
+
+    def running(self, owner: int) -> tuple[str | None, list[FrameType]]:
+        """The name of that task of the running loop, and where it waits, innermost first."""
+        task = next((each for each in asyncio.all_tasks() if id(each) == owner), None)
+        if task is None:
+            return None, []
+        frames: list[FrameType] = []
+        waits: Any = task.get_coro()
+        while waits is not None:
+            frame = getattr(waits, "cr_frame", None) or getattr(waits, "gi_frame", None)
+            frames += [] if frame is None else [frame]
+            waits = getattr(waits, "cr_await", None) or getattr(waits, "gi_yieldfrom", None)
+        return task.get_name(), frames[::-1]
 
     def introduce(self, driver: AioDriver, now: float) -> None:
         """Say again who this client is."""

@@ -10,13 +10,15 @@ note when it renews.
 
 from __future__ import annotations
 
+import re
 import typing
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
-from holdfast._core.effects import Listen, Now, Protocol, Sleep, Unlisten, Wake
+from holdfast._core.effects import Command, Listen, Now, Protocol, Sleep, Unlisten, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keeping import Keeper
 from holdfast._core.record import LeaseRecord, Schedule, broken_by, note_for
+from holdfast._core.replies import DONE
 from holdfast._core.settings import Settings
 
 __all__ = ["Ears"]
@@ -29,6 +31,9 @@ _AGAIN_S, _SOON_S = 30.0, 1.0
 _NOTES_MAX = 1_000
 #: How long what is done for a loss (callbacks, the end of bodies) may delay the release, s; looked at this often.
 _TOLD_S, _TOLD_LOOK_S = 0.3, 0.005
+#: Questions where something is held: how many are answered in a second, how they look, and for how long the answer lies
+#: on the server, ms.
+_ANSWERS_MAX, _QUESTION, _ANSWER_MS = 100, re.compile("[0-9a-z:]{1,80}"), 10_000
 
 
 class Driver(typing.Protocol):
@@ -56,6 +61,9 @@ class Ears:
         self._asked: dict[Hashable, float] = {}
         #: When those that could not be opened are to be asked for again.
         self._again_at = float("inf")
+        #: Says where in this program that token is held, as bytes: its session does; None where it has ended.
+        self.whereabouts: Callable[[], Callable[[str], bytes] | None] = lambda: None
+        self._answers, self._answers_until = 0, 0.0
         driver.schedule.look_s = LOOK_S
 
     def look(self, now: float) -> None:
@@ -113,6 +121,9 @@ class Ears:
 
     def told(self, token: str, wake: Wake) -> None:
         """What a message says to a holder."""
+        if wake.kind == Wake.WHERE:
+            self._driver.spawn(self._answer(token, *wake.text.partition(" ")[::2]))
+            return
         self._driver.keeper.told(token)
         if wake.kind == Wake.YIELD:
             return
@@ -123,6 +134,23 @@ class Ears:
                 else:
                     self._broken(hold, wake.text)
                 return
+
+    async def _answer(self, token: str, question: str, lock: str) -> None:
+        """Say where the lease of that token is held, under that key of its own."""
+        now, whereabouts = await Now(), self.whereabouts()
+        if now >= self._answers_until:
+            self._answers, self._answers_until = 0, now + 1.0
+        self._answers += 1
+        holds = (hold for hold in self._driver.schedule if hold.alive and hold.token == token)
+        keys = next((keys for hold in holds for keys in hold.places if keys.lock == lock), None)
+        if self._answers > _ANSWERS_MAX or keys is None or whereabouts is None or not _QUESTION.fullmatch(question):
+            return
+        key = keys.answer_to(question)
+        try:
+            answer = ("SET", key, whereabouts(token), "PX", _ANSWER_MS)
+            await Command(answer, self._driver.settings.request_timeout_s, key=key, fits=DONE)
+        except RequestFailed:
+            pass  # who asks gives up
 
     def _broken(self, hold: LeaseRecord, by: str) -> None:
         hold.lose(broken_by(by))

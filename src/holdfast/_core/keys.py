@@ -26,7 +26,7 @@ _SPECIAL = re.compile("[:%}]")
 #: Slots of a Cluster.
 SLOTS = 16_384
 #: Names that are the other keys of another name, without a namespace. See `_beside`.
-_KINDS = "done|fence|fenced|queue|gone|order|broken|readers|upgraded|cond|sem|leader|event|latch|barrier"
+_KINDS = "done|fence|fenced|queue|gone|order|broken|where|readers|upgraded|cond|sem|leader|event|latch|barrier"
 _SIDE_KEY = re.compile(rf"(\{{[^}}]*\}}|.*\}}.*%c?):({_KINDS})(:.*)?", re.DOTALL)
 
 
@@ -60,6 +60,10 @@ class LockKeys:
     def note_of(self, token: str) -> str:
         """Where it stands who has broken a lease, and why."""
         return f"{self.base}:broken:{token}"
+
+    def answer_to(self, question: str) -> str:
+        """Where a holder writes where in its program it is."""
+        return f"{self.base}:where:{question}"
 
     def more(self, *kinds: str) -> tuple[str, ...]:
         """`all`, and further keys behind them."""

@@ -13,13 +13,17 @@ import threading
 import weakref
 from typing import Any
 
-__all__ = ["Here", "has_ended", "here"]
+__all__ = ["Here", "has_ended", "here", "ident_of"]
 
 
 class _Alive:
     """Lives as long as its thread."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "ident")
+
+    def __init__(self) -> None:
+        #: As the system calls it, which gives the number to another thread when this one has ended.
+        self.ident = threading.get_ident()
 
 
 class Here:
@@ -50,6 +54,12 @@ def _make(local: type[Any]) -> Here:
 
     made: Here = Mine()
     return made
+
+
+def ident_of(number: int) -> int | None:
+    """What the system calls the thread of that number; None when it has ended."""
+    alive = _alive.get(number)
+    return None if alive is None else alive.ident
 
 
 def has_ended(number: int) -> bool:

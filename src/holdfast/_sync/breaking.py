@@ -8,12 +8,13 @@ from __future__ import annotations
 from holdfast._api.breaking import Asked, Broken, chosen, holders_of, kinds_of, said
 from holdfast._api.holder import Holder
 from holdfast._api.options import Duration, timeout_of
-from holdfast._core.breaking import FORCED, GONE, Held, holders, take_away, want
+from holdfast._api.whereabouts import Whereabouts, where
+from holdfast._core.breaking import FORCED, GONE, Held, holders, take_away, want, where_are
 from holdfast._core.overview import Entry
 from holdfast._sync.lifecycle import Session
 from holdfast._sync.overview import described
 
-__all__ = ["ask", "break_"]
+__all__ = ["ask", "break_", "whereabouts"]
 
 
 def break_(
@@ -47,6 +48,24 @@ def ask(session: Session, name: str, kind: str | None, holder: Holder | str | in
     for each in held:
         told[session.run(want(each, text, session.settings))].append(each.token)
     return Asked(name, seen.kind, holders_of(seen, told[2], about), holders_of(seen, told[1], about))
+
+
+def whereabouts(
+    session: Session, name: str, kind: str | None, holder: Holder | str | int | None
+) -> tuple[Whereabouts, ...]:
+    """See `Client.whereabouts`."""
+    seen, held, about = _found(session, name, kind, holder)
+    if seen is None:
+        return ()
+    answers = dict(
+        zip(
+            [each.token for each in held],
+            session.run(where_are(held, session.new_token("where"), session.settings)),
+            strict=True,
+        )
+    )
+    holders = holders_of(seen, [*answers], about)
+    return where(holders, [answers[each.token] for each in holders])
 
 
 def _found(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 import time
 import weakref
 from functools import partial
+from types import FrameType
 from typing import Any, TypeVar
 
 from holdfast._api.client_info import CLIENT_INFO_MS, client_key, introduction
@@ -20,7 +23,7 @@ from holdfast._core.settings import Settings
 from holdfast._core.tokens import make_token
 from holdfast._drivers.closing import close_later, left_open
 from holdfast._drivers.ending import end
-from holdfast._drivers.identity import has_ended
+from holdfast._drivers.identity import has_ended, ident_of
 from holdfast._drivers.last_words import at_end
 from holdfast._drivers.observing import Reports
 from holdfast._drivers.threads import ThreadDriver
@@ -49,6 +52,7 @@ class Session(SessionBase):
         self.moves: bool = getattr(topology, "moves", True)
         super().__init__(redis_client, topology.nodes(), namespace, settings, Reports(observer))
         self.driver = ThreadDriver(topology, os.urandom(12).hex(), inbox_prefix(namespace), settings, self.reports)
+        self.driver.ears.whereabouts = weakref.WeakMethod(self.whereabouts)
         self.finalizer = weakref.finalize(self, close_later, self.driver)
         self.finalizer.atexit = False  # ours runs earlier, for all clients
         _sessions.add(self)
@@ -89,6 +93,17 @@ class Session(SessionBase):
         """How many servers the keys are on, as far as is known."""
         masters = getattr(self.driver.topology, "masters", None)
         return 1 if masters is None else len(masters())
+
+    def running(self, owner: int) -> tuple[str | None, list[FrameType]]:
+        """The name of that thread, and its stack, innermost first."""
+        ident = ident_of(owner)
+        names = [thread.name for thread in threading.enumerate() if thread.ident == ident]
+        frame = None if ident is None else sys._current_frames().get(ident)
+        frames = []
+        while frame is not None:
+            frames.append(frame)
+            frame = frame.f_back
+        return (names[0] if names else None), frames
 
     def introduce(self, now: float) -> None:
         """Say again who this client is."""

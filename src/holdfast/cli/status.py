@@ -5,21 +5,23 @@ from __future__ import annotations
 import argparse
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_server_options, client_options
 from holdfast.cli.report import clean, emit_json, json_error
 
 if TYPE_CHECKING:
-    from holdfast import Holder, Semaphore
+    from holdfast import Client, Holder, Semaphore
 
 __all__ = ["main"]
 
+_KINDS: tuple[Literal["lock", "semaphore", "election"], ...] = ("lock", "semaphore", "election")
 _EPILOG = """\
 examples:
   holdfast status nightly-report
   holdfast status --json nightly-report | jq .holder.host
+  holdfast status --where orders:42
 
 For people and reports. Never base a decision on it: the answer may be out of date (use `holdfast run --no-wait`).
 
@@ -31,6 +33,7 @@ def main(words: list[str]) -> int:
     """The command."""
     parser = Parser("status", description="Who holds a lock, since when, and for how much longer.", epilog=_EPILOG)
     parser.add_argument("name", metavar="NAME", help="the lock")
+    parser.add_argument("--where", action="store_true", help="ask each holder where in its program it is, too")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_server_options(parser, embedded=False)
     options = parser.parse_args(words)
@@ -71,9 +74,25 @@ def _look(options: argparse.Namespace) -> dict[str, Any]:
             if "eval" not in error.message.lower():
                 raise
             # Nor does a server without scripts; who has them was not seen by this user.
+        if options.where:
+            found["where"] = [each for kind in _KINDS for each in _where(client, options.name, kind)]
     if holder is not None and not found["sharers"]:
         found["holder"] = _person(holder)
     return found
+
+
+def _where(client: Client, name: str, kind: Literal["lock", "semaphore", "election"]) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": kind,
+            "token": each.holder.token,
+            "who": each.holder.who,
+            "runs_as": each.runs_as,
+            "acquired_at": each.acquired_at,
+            "stack": list(each.stack),
+        }
+        for each in client.whereabouts(name, kind=kind)
+    ]
 
 
 def _person(holder: Holder | None) -> dict[str, Any] | None:
@@ -116,7 +135,13 @@ def _print(found: dict[str, Any]) -> None:
         lines.append(("slots", "{free} of {total} free, {waiters} waiters".format(**found["slots"])))
     if found["leader"] is not None:
         lines += _about("led by", found["leader"])
-    sys.stdout.write("".join(f"{label:<14} {value}\n" for label, value in lines))
+    for each in found.get("where", ()):
+        lines.append(("asked", clean(each["who"])))
+        lines += [("  runs as", each["runs_as"])] if each["runs_as"] else []
+        lines += [("  acquired at", each["acquired_at"])] if each["acquired_at"] else []
+        silent = "it does not tell, or has ended" if each["acquired_at"] else "it does not answer"
+        lines += [("" if place else "  now at", line) for place, line in enumerate(each["stack"] or [silent])]
+    sys.stdout.write("".join(f"{label:<14} {clean(value)}\n" for label, value in lines))
 
 
 def _about(label: str, person: dict[str, Any]) -> list[tuple[str, str]]:

@@ -1,0 +1,148 @@
+"""`whereabouts()`: where in their programs holders are, as their clients answer."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from holdfast.errors import ConfigurationError
+from testbed.waiting import eventually
+from tests.support.apis import Api
+
+HERE = __file__
+
+
+def told(asker: Any, name: str, **options: Any) -> Any:
+    """What the only holder answers, once it listens: after a tenth of a second."""
+    eventually(lambda: asker.whereabouts(name, **options)[0].runs_as)
+    (found,) = asker.whereabouts(name, **options)
+    return found
+
+
+def acquire_and_wait(lock: Any, release: threading.Event) -> None:
+    lease = lock.acquire()
+    release.wait(60)
+    lease.release()
+
+
+def line_of(function: Any, text: str) -> str:
+    lines, first = inspect.getsourcelines(function)
+    return f"{HERE}:{first + next(place for place, line in enumerate(lines) if text in line)}"
+
+
+def test_a_thread_says_what_it_does(locks: Any, others: Any, api: Api, unique_name: str) -> None:
+    if api.name != "threads":
+        pytest.skip("tasks: see below")
+    release = threading.Event()
+    thread = threading.Thread(target=acquire_and_wait, args=(locks.lock(unique_name), release), name="a thread")
+    thread.start()
+    try:
+        eventually(lambda: others.lock(unique_name).locked())
+        found = told(others, unique_name)
+        assert found.runs_as == "a thread" and found.holder.host
+        assert found.acquired_at == line_of(acquire_and_wait, "lock.acquire()")
+        assert f"{line_of(acquire_and_wait, 'release.wait')} in acquire_and_wait" in found.stack
+        assert found.acquired_at in str(found) and found.stack[0] in str(found)
+    finally:
+        release.set()
+        thread.join()
+
+
+def test_a_task_says_where_it_waits(locks: Any, others: Any, api: Api, unique_name: str) -> None:
+    if api.name != "asyncio":
+        pytest.skip("threads: see above")
+    inner = locks._target
+    release = asyncio.Event()
+
+    async def work() -> None:
+        async with inner.lock(unique_name):
+            await pause()
+
+    async def pause() -> None:
+        await release.wait()
+
+    tasks: list[asyncio.Task[None]] = []
+    api.call(lambda: tasks.append(asyncio.create_task(work(), name="a task")))  # type: ignore[attr-defined]
+    eventually(lambda: others.lock(unique_name).locked())
+    found = told(others, unique_name)
+    assert found.runs_as == "a task"
+    lines = [line.rpartition(" in ")[2] for line in found.stack]
+    assert lines[-2:] == ["pause", "work"]  # the innermost first
+    api.call(release.set)  # type: ignore[attr-defined]
+    api.call(lambda: tasks[0])  # type: ignore[attr-defined]
+
+
+def test_the_thread_that_holds_it_now_is_meant(api: Api, server: Any, others: Any, unique_name: str) -> None:
+    """Within a tenure the token stays, and another thread has it."""
+    if api.name != "threads":
+        pytest.skip("a task is found in the same way")
+    lock, release = api.connect(server.url, tenure=0.1).lock(unique_name), threading.Event()
+    lease = lock.acquire()
+    assert told(others, unique_name).runs_as == threading.current_thread().name
+    thread = threading.Thread(target=acquire_and_wait, args=(lock, release), name="the second")
+    thread.start()
+    try:
+        eventually(lambda: lock.waiters() == 1)
+        lease.release()
+        eventually(lambda: [each.runs_as for each in others.whereabouts(unique_name)] == ["the second"])
+    finally:
+        release.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("kind", ["rwlock", "semaphore", "election"])
+def test_other_kinds(locks: Any, others: Any, api: Api, unique_name: str, kind: str) -> None:
+    actor = api.actor()
+    if kind == "election":
+        lease = actor.ask(locks.election(unique_name), "campaign")
+    else:
+        what = locks.rwlock(unique_name).read() if kind == "rwlock" else locks.semaphore(unique_name, 2)
+        lease = actor.ask(what, "acquire")
+    found = told(others, unique_name, kind=kind)
+    assert found.holder.token == lease.token and found.stack
+    assert others.whereabouts(unique_name, kind=kind, holder=lease.token)[0].stack
+    lease.release()
+
+
+def test_who_does_not_answer(locks: Any, others: Any, raw: Any, unique_name: str) -> None:
+    assert locks.whereabouts(unique_name) == ()
+    raw.set(f"holdfast:{{{unique_name}}}", "someone", px=60_000)
+    (found,) = locks.whereabouts(unique_name)
+    assert (found.holder.token, found.runs_as, found.acquired_at, found.stack) == ("someone", None, None, ())
+    assert str(found) == found.holder.who
+    with pytest.raises(ConfigurationError, match="kind"):
+        locks.whereabouts(unique_name, kind="latch")
+
+
+def test_an_answer_goes_only_where_it_belongs(locks: Any, others: Any, raw: Any, unique_name: str) -> None:
+    """A client that may publish to an inbox cannot have other keys written, nor as many as it likes."""
+    lease = locks.lock(unique_name).acquire()
+    eventually(lambda: others.ask(unique_name))
+    key = f"holdfast:{{{unique_name}}}"
+    inbox = f"holdfast:inbox:{lease.token.partition(':')[0]}"
+    for message in (
+        f"where {lease.token} 1 victim",
+        f"where {lease.token} a}}b {key}",
+        f"where {lease.token}",
+        "where",
+    ):
+        assert raw.publish(inbox, message) == 1
+    began_at = time.monotonic()
+    with raw.pipeline(transaction=False) as pipeline:
+        for number in range(1000):
+            pipeline.publish(inbox, f"where {lease.token} {number} {key}")
+        pipeline.publish(inbox, f"want {lease.token} me")
+        pipeline.execute()
+    eventually(lambda: raw.exists(f"{key}:where:0"))
+    eventually(lambda: lease.wanted.is_set())  # the rest has been read by then
+    most = 100 * (2 + time.monotonic() - began_at)
+    answers = list(raw.scan_iter(f"{key}:where:*", count=1000))
+    assert 1 <= len(answers) <= most and not raw.exists("victim")
+    assert all(0 < raw.pttl(each) <= 10_000 for each in answers)
+    assert not [each for each in answers if "}b" in each]
+    lease.release()
