@@ -70,7 +70,15 @@ NOT_PLAYED: dict[str, str] = {
             *(f"DeadlockParty.{fact}" for fact in ("held_kind", "held_name", "held_token", "holds", "host", "kind")),
             *(f"DeadlockParty.{fact}" for fact in ("name", "owner", "pid", "program", "timeout_left_s", "token")),
             *(f"DeadlockParty.{fact}" for fact in ("waited_s", "where", "who")),
-            *(f"Change.{fact}" for fact in ("at", "fencing_token", "held", "kind", "name", "waiters", "what", "who")),
+            *(
+                f"Change.{fact}"
+                for fact in ("at", "fencing_token", "grants", "held", "kind", "name", "reason", "waiters")
+            ),
+            *(
+                "Change.what",
+                "Change.who",
+                *(f"Whereabouts.{fact}" for fact in ("acquired_at", "holder", "runs_as", "stack")),
+            ),
         ),
         _FACT,
     ),
@@ -124,6 +132,8 @@ NOT_PLAYED: dict[str, str] = {
         ("Cancel.clear", "Cancel.is_set", "Cancel.isSet", "Cancel.set", "Cancel.wait"),
         "an event of threading; what it does to an acquisition is the worlds' cancellation, at any effect",
     ),
+    "Client.explain": "looks at what a break has written, as Client.watch does: tests/contract/test_watch.py",
+    "Client.whereabouts": "asks other clients as Client.ask does: tests/contract/test_whereabouts.py",
     "Transaction.delete": "queues a command as Transaction.set does",
     "FenceGate.check": "a gate in this process: tests/unit/test_fencing.py",
     "check_rowcount": "looks at a number of rows: tests/unit/test_fencing.py",
