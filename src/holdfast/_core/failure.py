@@ -150,12 +150,16 @@ class RequestFailed(Exception):
                 return ServerUnreachable(self.node, self.message, about, self.way_out)
             return OutcomeUnknown(self.node, self.message, about)
         if self.kind == "NOPERM" and self.way_out is None:
-            right = missing(self.message, self.request)
-            out = _WAY_OUT["NOPERM"] if right is None else f"no permission: the user needs {right}; {_RIGHTS}"
+            out = self.denied() or _WAY_OUT["NOPERM"]
             of_scripts = "eval" in self.message.lower() or "script" in self.message.lower()
             refused = ScriptRefused if of_scripts and not _DENIED_INSIDE.search(self.message) else ServerError
             return refused(self.node, self.kind, self.message, out, about)
         return ServerError(self.node, self.kind, self.message, self.way_out or self._known_way_out(), about)
+
+    def denied(self) -> str | None:
+        """The right that the user lacks, in words; None where it is not that, or not known which."""
+        right = missing(self.message, self.request) if self.kind == "NOPERM" else None
+        return None if right is None else f"no permission: the user needs {right}; {_RIGHTS}"
 
     def _known_way_out(self) -> str | None:
         if self.kind == "ERR" and "unknown command" in self.message.lower():
@@ -196,5 +200,7 @@ def refusal(message: str, node: str) -> RequestFailed:
         for word in ("OOM", "READONLY", "NOPERM", "MISCONF", "NOREPLICAS", "WRONGTYPE"):
             if f"-{word}" in message or f" {word} " in message:
                 return RequestFailed(word, message, node, maybe_executed=True, transient=word in _PASSING)
+    if kind == "EXECABORT" and " NOPERM " in message:
+        kind = "NOPERM"  # EXEC itself is denied
     sent = kind in ("UNBLOCKED", "UNKILLABLE") or "killed" in message.lower()
     return RequestFailed(kind, message, node, maybe_executed=sent, transient=kind in _PASSING)

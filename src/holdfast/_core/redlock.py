@@ -240,7 +240,7 @@ def _problem(name: str, answer: Voted) -> str:
     if answer is None:
         return f"{name}: no answer in time"
     if isinstance(answer, RequestFailed):
-        return f"{name}: {answer.message}"
+        return f"{name}: {answer.denied() or answer.message}"
     if answer.kind == Vote.RESTARTED:
         if answer.votes_in_ms < 0:
             return f"{name}: does not vote, since INFO is forbidden and its uptime unknown"

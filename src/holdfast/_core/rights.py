@@ -38,14 +38,21 @@ PRIMITIVES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "optimistic": ((), ("watch", "unwatch", "multi", "exec", "discard", "get", "set", "del")),
     "compare_and_set": (("set_if",), ("set", "get")),
     "fencing": (("fenced_set",), ()),
+    "once, get_or_set": (
+        ("rw_acquire", "rw_release", "rw_renew", "rw_inspect", "fenced_set"),
+        (*_DESCRIPTION, *_INBOX, "get"),
+    ),
     "quorum": (
         ("quorum_acquire", "raise_fence", "release", "renew", "renew_many", "inspect"),
         _DESCRIPTION,
     ),
-    "list": (("overview",), ("scan", "get", "getrange")),
-    "deadlocks": (("overview",), ("pubsub|numsub", "scan", "get", "getrange")),
+    "list, top": (("overview",), ("scan", "get", "getrange")),
+    "watch": (("overview",), ("get", "getrange")),
+    "deadlocks, web": (("overview",), ("pubsub|numsub", "scan", "get", "getrange")),
     "break, ask": (("overview", "tell", "release", "rw_release", "sem_release"), ("get",)),
 }
+#: What stands in a part that a script includes, where the script does not go.
+_NOT_REACHED = {"fenced_set": {"time"}}
 #: What else is needed, and when.
 NEEDS = {
     "sync_replicas": ("wait", "info"),
@@ -75,7 +82,9 @@ def rights(*primitives: str) -> list[str]:
     needed: set[str] = set()
     for name in names:
         scripts, beside = PRIMITIVES[name]
-        needed.update(beside, *(_commands(SCRIPTS[script].text) for script in scripts))
+        needed.update(beside)
+        for script in scripts:
+            needed |= _commands(SCRIPTS[script].text) - _NOT_REACHED.get(script, set())
     runs = _SCRIPTS if any(PRIMITIVES[name][0] for name in names) else ()
     return [*runs, *sorted(needed - set(runs))]
 
