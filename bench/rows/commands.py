@@ -13,7 +13,7 @@ from bench import crowd, peers
 from bench.run import Run, rounds
 from bench.tables import Table, Target, number
 
-__all__ = ["commands", "server"]
+__all__ = ["commands", "counted", "server"]
 
 #: What the counting itself, and setting up, sends.
 _NOT_COUNTED = frozenset({"info", "monitor", "client", "hello", "script", "subscribe", "select", "ping", "config"})
@@ -41,13 +41,13 @@ def commands(run: Run) -> Table:
                 release(acquire())
                 if isinstance(peer, peers.Holdfast):
                     peer.settle()
-                with _counted(client) as cycle:
+                with counted(client) as cycle:
                     for _ in range(cycles):
                         release(acquire())
             finally:
                 peer.close()
             waiting = "BLPOP floor" if who == peers.FLOOR else who
-            with _counted(client) as handoff:
+            with counted(client) as handoff:
                 seen = crowd.of_threads(waiting, run.server.url, peers.unique(), 8, 0.002, lasts_s)
             turns = sum(len(each.turns) for each in seen)
             which = ", ".join(
@@ -86,7 +86,7 @@ class _Count:
 
 
 @contextlib.contextmanager
-def _counted(client: redis.Redis) -> Iterator[_Count]:
+def counted(client: redis.Redis) -> Iterator[_Count]:
     """Counts what the server does meanwhile."""
     count = _Count()
     untyped: Any = client
