@@ -23,9 +23,9 @@ from holdfast._core.waiting import once_more
 
 __all__ = ["KINDS", "Entry", "Walk", "keys_of", "look_at", "part_of"]
 
-#: Keys that one SCAN goes over, and names that one call looks at, at most: about 0.1 ms of the server's each.
-SCAN_COUNT = 200
-NAMES_MAX = 25
+#: Keys that one SCAN goes over, and names that one call looks at, at most: 0.1 and 0.2 ms of the server's CPU each.
+SCAN_COUNT = 100
+NAMES_MAX = 10
 
 #: What is listed, and the part of its keys' names behind the lock's.
 KINDS = {"lock": "", "semaphore": ":sem", "election": ":leader"}
