@@ -17,7 +17,7 @@ PACKAGE = Path(holdfast.__file__).parent
 #: What stands at the top of the package is one room.
 TOP = "top"
 MOST_LINES = {
-    "_core": 7_707,
+    "_core": 7_714,
     "_drivers": 6_105,
     "lab": 5_900,
     "_transport": 3_800,

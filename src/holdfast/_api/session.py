@@ -175,5 +175,5 @@ class SessionBase:
         """Nothing is held by that lease any more. Takes no lock: finalizers call it."""
         for owner in lease._owners:
             held = self.owners.get(owner)
-            if held is not None and held() in (lease, None):
+            if held is not None and ((known := held()) is lease or known is None):
                 self.owners.pop(owner, None)

@@ -88,7 +88,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         if kept_as is not None and driver.keeper.hears(kept_as, driver.listening(kept_as)):
             token += KEPT
         turn: Turn | None = None
-        release_ask = asks[1] if asks else None
+        first, release_ask = asks or (None, None)
         asking = driver.asking
         note = self._line_key
         try:
@@ -103,7 +103,7 @@ class Acquirable(AcquirableBase, Generic[L]):
                 start = self._ask if turn is None else partial(self._ask_as_owner, turn)
                 if driver.introduce_at < 0.0 and timeout_s != 0:
                     start = partial(_introduced, partial(session.introduce, driver, clock()), start)
-                got = await driver.acquire(asks[0] if asks else None, start, token, timeout_s, self._ttl_ms)
+                got = await driver.acquire(first, start, token, timeout_s, self._ttl_ms)
             else:
                 got = await driver.wait_in_line(turn, self._wait_in_line, timeout_s, self._ttl_ms)
             if type(got) is Grant:

@@ -293,7 +293,7 @@ class Lease:
                 return False
             session.disown(self)
             ask = self._release_ask
-            waits = ask is None or (ask.confirm if wait is None else wait)
+            waits = wait if wait is not None or ask is None else ask.confirm
             if not waits and ask is not None and release_later(session, driver, hold, ask):
                 return True
             held = await release(session, driver, hold, ask)

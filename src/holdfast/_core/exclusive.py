@@ -134,12 +134,13 @@ class OneServer(Exclusive):
     def hold(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
         keys = self.keys
         if grant.more is not plain.PLAIN:
-            if type(grant.kept) is Keeping:
-                return KeptLease.again(grant.kept, ttl_ms, grant.sent_at)
+            kept = grant.kept
+            if kept is not None and type(kept) is Keeping:
+                return KeptLease.again(kept, ttl_ms, grant.sent_at)
             if not grant.stray:
                 if grant.turn is not None:
                     return self._hold_in_line(grant.turn, token, grant, ttl_ms)
-                if grant.kept is not None:
+                if kept is not None:
                     kept = self._begin_to_keep(token, grant, ttl_ms)
                     return KeptLease(kept, None, grant.fence, ttl_ms, grant.sent_at, grant.until)
                 return _LockRecord(self, token, grant, ttl_ms)
@@ -212,8 +213,11 @@ class _LockRecord(LeaseRecord):
     def __init__(self, exclusive: OneServer, token: str, grant: Grant, ttl_ms: int) -> None:
         self._exclusive = exclusive
         name = exclusive.keys.name
-        super().__init__(name, token, grant.fence, ttl_ms, grant.sent_at, None, None, grant.until)
-        self.places = exclusive.places
+        LeaseRecord.__init__(self, name, token, grant.fence, ttl_ms, grant.sent_at, None, None, grant.until)
+
+    @property
+    def places(self) -> tuple[LockKeys, ...]:  # type: ignore[override]  # never set
+        return self._exclusive.places
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("extension", "release"):

@@ -138,6 +138,7 @@ class LeaseRecord:
     #: Of a lease that its client may hand on: see `tenure.py`.
     turn: Any = None
     tenure: Any = None
+    due_at: float  # when its last renewal was, once there was one
 
     def __init__(
         self,
@@ -168,7 +169,6 @@ class LeaseRecord:
         self.renew_from = sent_at
         self.most_ms = ttl_ms  # the greatest ttl that anything was for
         self.next_at = 0.0
-        self.due_at: float  # when its last renewal was, once there was one
         self.report: Report = SILENT
 
     def hand_on(self, now: float) -> bool:
@@ -446,7 +446,10 @@ class Schedule:
         """Watch a hold; returns when it needs attention first. `jitter` is a random number in [0, 1)."""
         self._new[id(hold)] = hold
         hold.next_at = jitter
-        at = self._first_at(hold)
+        wait_s, look_s = hold.ttl_ms * self._plan_s_per_ms, self.look_s
+        at = hold.held_since + (wait_s if wait_s < look_s else look_s)
+        if hold.short_s or at > hold.deadline:  # else that is what `_first_at` says
+            at = self._first_at(hold)
         plan_at = self._plan_at
         try:
             if at < plan_at[0]:

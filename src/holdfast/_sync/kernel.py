@@ -99,7 +99,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         got: Grant | Busy
         hold: LeaseRecord | None = None
         report = session.reports.begin(self._label, self._name, self._report_level)
-        release_ask = asks[1] if asks else None
+        first, release_ask = asks or (None, None)
         asking = driver.asking
         note = self._line_key
         try:
@@ -117,7 +117,7 @@ class Acquirable(AcquirableBase, Generic[L]):
                 start = self._ask if turn is None else partial(self._ask_as_owner, turn)
                 if driver.introduce_at < 0.0 and timeout_s != 0:
                     start = partial(_introduced, partial(session.introduce, clock()), start)
-                got = driver.acquire(asks[0] if asks else None, start, token, timeout_s, self._ttl_ms, cancel)
+                got = driver.acquire(first, start, token, timeout_s, self._ttl_ms, cancel)
             else:
                 got = driver.wait_in_line(turn, self._wait_in_line, timeout_s, self._ttl_ms, cancel)
             if type(got) is Grant:
