@@ -7,14 +7,21 @@ import collections
 import hashlib
 import os
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import hiredis
 
 from bench.peers import CHECKED_DELETE, FIFO, FLOOR, OURS, TENURE, TTL_MS, packed
+from holdfast._lua import SCRIPTS, Script
 
-__all__ = ["PEERS", "Pair", "Peer"]
+__all__ = ["OUR_SCRIPTS", "PEERS", "Pair", "Peer"]
+
+#: What the scripts of holdfast allow where the client makes no leases.
+OUR_SCRIPTS = "floor, scripts of holdfast"
+#: Locks that share a call, at most; how long a fencing token is kept, ms.
+_EACH_MAX = 32
+_FENCE_MS = b"86400000"
 
 Pair: TypeAlias = tuple[Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[object]]]
 
@@ -105,10 +112,13 @@ class _Wire(asyncio.Protocol):
         self._transport.close()
 
 
-async def _connect(url: str) -> _Wire:
+W = TypeVar("W", bound=_Wire)
+
+
+async def _connect(url: str, kind: Callable[[], W]) -> W:
     where = urlsplit(url)
     _, wire = await asyncio.get_running_loop().create_connection(
-        _Wire, where.hostname or "127.0.0.1", where.port or 6379
+        kind, where.hostname or "127.0.0.1", where.port or 6379
     )
     return wire
 
@@ -122,7 +132,7 @@ class Floor:
 
     async def pair(self, name: str) -> Pair:
         if self._wire is None:
-            self._wire = await _connect(self._url)
+            self._wire = await _connect(self._url, _Wire)
             await self._wire.ask(packed(b"SCRIPT", b"LOAD", CHECKED_DELETE))
         sha = hashlib.sha1(CHECKED_DELETE).hexdigest().encode()
         key, token = f"floor:{name}".encode(), os.urandom(12).hex().encode()
@@ -130,6 +140,66 @@ class Floor:
         give = packed(b"EVALSHA", sha, b"1", key, token)
         ask = self._wire.ask
         return lambda: ask(take), lambda _: ask(give)
+
+    async def close(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+
+
+class _Numbers(list[Any]):
+    """The futures of those that share a call, in the place of one."""
+
+    def set_result(self, reply: list[int]) -> None:
+        for future, number in zip(self, reply, strict=True):
+            future.set_result(number)
+
+
+class _Calls(_Wire):
+    """The same with scripts for several locks: one call for those that are asked for in one turn of the loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._members: dict[Script, list[tuple[asyncio.Future[Any], tuple[bytes, ...], bytes]]] = {}
+
+    def join(self, script: Script, keys: tuple[bytes, ...], token: bytes) -> asyncio.Future[Any]:
+        future = self._loop.create_future()
+        if not self._members:
+            self._loop.call_soon(self._call)
+        self._members.setdefault(script, []).append((future, keys, token))
+        return future
+
+    def _call(self) -> None:
+        members, self._members = self._members, {}
+        for script, asked in members.items():
+            shared = [b"%d" % TTL_MS, _FENCE_MS] if script.name == "acquire_each" else []
+            for at in range(0, len(asked), _EACH_MAX):
+                share = asked[at : at + _EACH_MAX]
+                keys = [key for _, keys, _ in share for key in keys]
+                tokens = [token for _, _, token in share]
+                self._held_back.append(
+                    packed(b"EVALSHA", script.sha.encode(), b"%d" % len(keys), *keys, *shared, *tokens)
+                )
+                numbers: Any = _Numbers([future for future, _, _ in share])
+                self._asked.append(numbers)
+        self._flush()
+
+
+class ScriptsFloor:
+    """The scripts of `holdfast`, without leases: what is left of a pair for its client."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._wire: _Calls | None = None
+
+    async def pair(self, name: str) -> Pair:
+        take, give = SCRIPTS["acquire_each"], SCRIPTS["release_each"]
+        if self._wire is None:
+            self._wire = await _connect(self._url, _Calls)
+            for script in (take, give):
+                await self._wire.ask(packed(b"SCRIPT", b"LOAD", script.text.encode()))
+        key, token, join = f"floor:{{{name}}}".encode(), os.urandom(12).hex().encode(), self._wire.join
+        of_take, of_give = (key, key + b":fence", key + b":queue", key + b":gone"), (key, key + b":queue")
+        return lambda: join(take, of_take, token), lambda _: join(give, of_give, token)
 
     async def close(self) -> None:
         if self._wire is not None:
@@ -144,7 +214,7 @@ class HandoffFloor:
         self._wires: list[_Wire] = []
 
     async def pair(self, name: str) -> Pair:
-        wire = await _connect(self._url)
+        wire = await _connect(self._url, _Wire)
         self._wires.append(wire)
         key = f"floor:{name}".encode()
         take, give = packed(b"BLPOP", key, b"0"), packed(b"LPUSH", key, b"1")
@@ -184,6 +254,7 @@ class Fifo:
 
 PEERS: dict[str, Callable[[str], Peer]] = {
     FLOOR: Floor,
+    OUR_SCRIPTS: ScriptsFloor,
     "BLPOP floor": HandoffFloor,
     FIFO: Fifo,
     OURS: Holdfast,

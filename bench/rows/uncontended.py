@@ -36,12 +36,13 @@ def threads(run: Run) -> Table:
 
 def tasks(run: Run) -> Table:
     """One event loop with 1, 100 and 1,000 tasks, each with a lock of its own."""
-    names = [peers.FLOOR, "holdfast", "redis-py Lock"]
+    names = [peers.FLOOR, peers_aio.OUR_SCRIPTS, "holdfast", "redis-py Lock"]
     table = Table(
         "asyncio",
         "Acquire and release, asyncio, each task with its own lock",
         "The floor is one connection that all tasks share (`asyncio.Protocol` and a C parser, writes of one loop "
-        "iteration sent together).",
+        "iteration sent together). With the scripts of holdfast: the same, where a call for up to 32 locks does what "
+        "leases need (a fencing token, a look at the queue), and nothing is made of the replies.",
         (
             "",
             "1 task, µs per pair",
