@@ -8,6 +8,7 @@ import socket
 
 import holdfast as library
 from holdfast import embedded
+from holdfast.cli.table import table
 from tests.support.commands import holdfast, started, wait_for
 
 
@@ -61,3 +62,14 @@ def test_names_cannot_write_to_the_terminal(valkey_server: embedded.Server, uniq
     with library.connect(valkey_server.url) as client, client.lock(f"{unique_name}\x1b[31mred\n"):
         said = holdfast("list", f"{unique_name}*", url=valkey_server.url).stdout.decode()
     assert "\x1b" not in said and len(said.splitlines()) == 4
+
+
+def test_what_is_widest_is_cut_first() -> None:
+    """A long name leaves room for its holder."""
+    rows = [("NAME", "HELD BY", "LEFT"), ("x" * 100, "worker.py (web1, pid 981)", "1 s")]
+    head, line = table(rows, 60, cut=(1, 0))
+    assert len(head) <= 60 and len(line) <= 60
+    assert "worker.py (web1, pid 981)" in line and line.startswith("x" * 24)
+    _, line = table(rows, 40, cut=(1, 0))
+    assert len(line) <= 40 and "worker.py (" in line and "xxxxxxxxxx" in line
+    assert table(rows, None, cut=(1, 0))[1] == "  ".join(rows[1])

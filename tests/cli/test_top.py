@@ -58,7 +58,7 @@ class Screen:
 @contextmanager
 def screen(*words: str, url: str) -> Iterator[Screen]:
     master, slave = pty.openpty()
-    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 100, 0, 0))
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 200, 0, 0))
     environment = {**os.environ, "HOLDFAST_URL": url}
     environment.pop("COLUMNS", None)
     environment.pop("LINES", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.report import clean
@@ -17,14 +17,13 @@ __all__ = ["fitted", "held_by", "left_of", "named", "oldest_of", "person", "span
 _LEAST = 12
 
 
-def table(rows: Sequence[Sequence[str]], width: int | None, cut: Iterable[int] = ()) -> list[str]:
-    """Lines of these rows, the first of which are the heads; wider than `width`, the columns `cut` are shortened."""
+def table(rows: Sequence[Sequence[str]], width: int | None, cut: Sequence[int] = ()) -> list[str]:
+    """Lines of these rows, the first of which are heads; beyond `width`, the widest of the columns `cut` are cut."""
     widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))]
     over = 0 if width is None else sum(widths) + 2 * len(widths) - 2 - width
-    for column in cut:
-        less = min(max(over, 0), max(0, widths[column] - _LEAST))
-        widths[column] -= less
-        over -= less
+    while over > 0 and widths[widest := max(cut, key=lambda column: widths[column], default=0)] > _LEAST and cut:
+        widths[widest] -= 1
+        over -= 1
     return ["  ".join(fitted(*cell) for cell in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
