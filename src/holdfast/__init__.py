@@ -9,6 +9,8 @@ with locks.lock("orders:42", ttl=30) as lease:
 
 from __future__ import annotations
 
+from holdfast._transport.lazily import lazily as _lazily
+
 TYPE_CHECKING = False  # that of typing, which takes longer to import than all of this
 if TYPE_CHECKING:
     from typing import Any
@@ -154,12 +156,10 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
     if name in ("asyncio", "embedded", "errors", "fencing", "testing"):
-        return import_module(f"holdfast.{name}")
+        return _lazily(f"holdfast.{name}")
     if name in __all__:
-        value = globals()[name] = getattr(import_module(f"holdfast.{_HOME.get(name, 'errors')}"), name)
+        value = globals()[name] = getattr(_lazily(f"holdfast.{_HOME.get(name, 'errors')}"), name)
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

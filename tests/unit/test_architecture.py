@@ -109,7 +109,7 @@ PACKAGE: dict[str, Room] = {
     "_api": Room(_FACTS | {"_core", "_transport"}, _CLIENTS),
     "_async": Room(_FACTS | {"_core", "_transport", "_drivers", "_api"}),
     "_sync": Room(_FACTS | {"_core", "_transport", "_drivers", "_api"}, stdlib_without=frozenset({"asyncio"})),
-    "": Room(_FACTS | {"_api", "_sync", "_drivers.cancel", "_drivers.observing", "asyncio"}),
+    "": Room(_FACTS | {"_api", "_sync", "_transport.lazily", "_drivers.cancel", "_drivers.observing", "asyncio"}),
     "asyncio": Room(_FACTS | {"_api", "_async", "_drivers.observing"}),
     "embedded": Room(_FACTS),
     "prometheus": Room(_PUBLIC | {"_api.labels"}, frozenset({"prometheus_client"})),
@@ -302,3 +302,37 @@ def test_a_missing_all_is_found() -> None:
     assert declares_all("__all__ = ['x']")
     assert declares_all("__all__: list[str] = []")
     assert not declares_all("def f():\n    __all__ = []")
+
+
+# ---- imports that wait ----
+
+#: Commands and pages are processes that do not fork amid an import; of `_lua`, tests alone ask for all scripts.
+_MAY_IMPORT_LATE = ("cli", "lab", "web", "embedded", "testing", "_lua")
+
+
+def late_imports(text: str) -> list[int]:
+    """The lines of a file on which a function imports, not `with importing`: a fork may come in the middle."""
+    found = []
+
+    def look(node: ast.AST, late: bool) -> None:
+        for each in ast.iter_child_nodes(node):
+            if late and isinstance(each, ast.Import | ast.ImportFrom):
+                found.append(each.lineno)
+            guarded = isinstance(each, ast.With) and ast.unparse(each.items[0].context_expr) == "importing"
+            inner = isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+            look(each, (late or inner) and not guarded)
+
+    look(ast.parse(text), False)
+    return found
+
+
+def test_no_fork_comes_amid_a_late_import() -> None:
+    package = ROOT / "src" / "holdfast"
+    files = {str(path.relative_to(package)): path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
+    late = {name: late_imports(text) for name, text in files.items() if not name.startswith(_MAY_IMPORT_LATE)}
+    assert not {name: lines for name, lines in late.items() if lines}, "write them `with importing`, or at the top"
+
+
+def test_a_late_import_is_found() -> None:
+    assert late_imports("import a\ndef f():\n    if x:\n        from b import c\n") == [4]
+    assert late_imports("def f():\n    with importing:\n        from b import c\n    import d\n") == [4]

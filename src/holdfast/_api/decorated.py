@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from holdfast._transport.lazily import importing
 from holdfast.errors import ConfigurationError
 
 __all__ = ["check_callable", "check_function", "check_result", "refuse_coroutine_function"]
@@ -18,8 +19,8 @@ _LATER = "its body would run after the lock was released; take the lock inside t
 
 def check_function(function: Any, *, asynchronous: bool) -> None:
     """Refuse, at decoration, what cannot be decorated."""
-    from inspect import isasyncgenfunction, isclass, iscoroutinefunction, isgeneratorfunction
-
+    with importing:
+        from inspect import isasyncgenfunction, isclass, iscoroutinefunction, isgeneratorfunction
     wanted = "a coroutine function" if asynchronous else "a plain function"
     if isinstance(function, (staticmethod, classmethod)):
         kind = type(function).__name__
@@ -55,8 +56,8 @@ def check_callable(argument: str, function: Any) -> None:
 
 def refuse_coroutine_function(argument: str, function: Any) -> None:
     """For functions that threads call, and whose results are not awaited."""
-    from inspect import isasyncgenfunction, iscoroutinefunction
-
+    with importing:
+        from inspect import isasyncgenfunction, iscoroutinefunction
     for called in (function, getattr(function, "__call__", None)):  # noqa: B004
         if iscoroutinefunction(called) or isasyncgenfunction(called):
             raise ConfigurationError(argument, function, "a plain function; what it returns is not awaited")
@@ -68,9 +69,9 @@ def check_result(
     """Refuse what a call returned when its body has still to run: a wrapper can hide that from `check_function`."""
     if result is None or type(result) in _DONE:
         return
-    from contextlib import AbstractAsyncContextManager, AbstractContextManager
-    from inspect import isasyncgen, isawaitable, iscoroutine, isgenerator
-
+    with importing:
+        from contextlib import AbstractAsyncContextManager, AbstractContextManager
+        from inspect import isasyncgen, isawaitable, iscoroutine, isgenerator
     what = None
     if isgenerator(result) or isasyncgen(result):
         what = "a generator"

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from holdfast._api.options import Duration, timeout_of, ttl_ms_of
 from holdfast._core.redlock import Quorum
 from holdfast._core.settings import Settings
+from holdfast._transport.lazily import importing, lazily
 from holdfast.errors import ConfigurationError, redacted
 
 __all__ = ["Api", "Members", "Seeds", "client_of_url", "members_of", "quorum_of", "seeds_of", "settings_for"]
@@ -188,13 +189,7 @@ def _check_database(url: str, scheme: str) -> None:
 
 
 def _library(api: Api) -> Any:
-    if api == "threads":
-        import redis
-
-        return redis
-    import redis.asyncio
-
-    return redis.asyncio
+    return lazily("redis" if api == "threads" else "redis.asyncio")
 
 
 def _split(url: str, default_port: int) -> tuple[str, list[tuple[str, int]], list[str], dict[str, str]]:
@@ -216,8 +211,8 @@ def _split(url: str, default_port: int) -> tuple[str, list[tuple[str, int]], lis
 
 def _connection_kwargs(secure: bool, credentials: str, database: str, options: dict[str, str]) -> dict[str, Any]:
     """What redis-py makes of the same things in a plain URL."""
-    from redis import connection
-
+    with importing:
+        from redis import connection
     if database and not database.isdigit():
         raise _Unreadable("the database has to be a number")
     scheme = "rediss" if secure else "redis"
@@ -248,21 +243,21 @@ def _sentinel(url: str, api: Api) -> Any:
 
 
 def _once(api: Api) -> Any:
-    from redis.backoff import NoBackoff
-
+    with importing:
+        from redis.backoff import NoBackoff
     if api == "threads":
-        from redis.retry import Retry
-
+        with importing:
+            from redis.retry import Retry
         return Retry(NoBackoff(), 0)
-    from redis.asyncio.retry import Retry as AsyncioRetry
-
+    with importing:
+        from redis.asyncio.retry import Retry as AsyncioRetry
     return AsyncioRetry(NoBackoff(), 0)
 
 
 def _discovery(api: Api) -> Any:
     """A Sentinel client."""
-    from holdfast._transport import sentinel
-
+    with importing:
+        from holdfast._transport import sentinel
     return sentinel.Discovery if api == "threads" else sentinel.AsyncioDiscovery
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from holdfast._core.record import LeaseRecord
 from holdfast._core.tokens import TOKEN_MAX
+from holdfast._transport.lazily import importing
 from holdfast.errors import ConfigurationError
 
 __all__ = ["Handle", "handle_of", "read_handle"]
@@ -29,16 +30,16 @@ class Handle(NamedTuple):
 
 def handle_of(record: LeaseRecord, namespace: str | None) -> str:
     """As text: one line of ASCII."""
-    import json
-
+    with importing:
+        import json
     handle = Handle(namespace, record.name, record.token, record.fence, record.extensions)
     return json.dumps([_MARK, *handle])
 
 
 def read_handle(text: object, namespace: str | None) -> Handle:
     """Of text that `Lease.handle` made for a client of this namespace."""
-    import json
-
+    with importing:
+        import json
     try:
         mark, *fields = json.loads(text)  # type: ignore[arg-type] # what is no str is a TypeError
         handle = Handle(*fields)

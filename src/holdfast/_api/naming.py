@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from holdfast._api.options import check_name
+from holdfast._transport.lazily import importing
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -49,9 +50,9 @@ def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     """From the arguments of a call to the name. What the template names has to be a parameter of the function."""
     check_template(template)
     # Imported here: a program that names no lock by a template need not wait for these at its start.
-    from inspect import signature as signature_of
-    from string import Formatter
-
+    with importing:
+        from inspect import signature as signature_of
+        from string import Formatter
     try:
         signature = signature_of(function)
     except (TypeError, ValueError):

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 
+from holdfast._transport.lazily import importing
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -78,8 +79,8 @@ def _seconds(argument: str, value: object, allowed: str) -> float:
         if math.isfinite(seconds):
             return seconds
         raise ConfigurationError(argument, value, allowed)
-    from datetime import timedelta  # a caller that passes one has imported it before
-
+    with importing:
+        from datetime import timedelta  # a caller that passes one has imported it before
     if isinstance(value, timedelta):
         return value.total_seconds()
     raise ConfigurationError(argument, value, allowed)

@@ -15,7 +15,6 @@ from typing import Any, Literal, NoReturn
 
 from holdfast._api.client_info import client_key
 from holdfast._api.endpoints import quorum_of
-from holdfast._api.lazily import lazily
 from holdfast._api.options import Options
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
 from holdfast._core.keys import LockKeys
@@ -24,6 +23,7 @@ from holdfast._core.replicas import Replicas
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import MARK, Note
+from holdfast._transport.lazily import importing, lazily
 from holdfast._transport.pack import PreparedRequest
 from holdfast.errors import ConfigurationError
 
@@ -121,9 +121,9 @@ class SessionBase:
             raise ConfigurationError("deadlock_check", every_s, allowed)
 
         def check() -> Any:
-            from holdfast._api.deadlocks import detected, where_it_waits
-            from holdfast._core.detecting import Check
-
+            with importing:
+                from holdfast._api.deadlocks import detected, where_it_waits
+                from holdfast._core.detecting import Check
             claim, error = partial(self.new_token, "deadlock"), partial(detected, name, label)
             return Check(self.detector(), every_s, claim, self._held_by, where_it_waits, error)
 
@@ -132,16 +132,16 @@ class SessionBase:
     def detector(self) -> Any:
         """What looks for deadlocks, for all of this client."""
         if self._detector is None and self.namespace is not None:
-            from holdfast._core.detecting import Detector
-
+            with importing:
+                from holdfast._core.detecting import Detector
             key = partial(client_key, self.namespace)
             self._detector = Detector(self.namespace, not self.moves, self.settings, self.masters, key)
         return self._detector
 
     def _held_by(self, token: str) -> list[str]:
         """The tokens by which who waits with that one holds something, where these do not say so."""
-        from holdfast._core.deadlocks import party_of
-
+        with importing:
+            from holdfast._core.deadlocks import party_of
         party = party_of(token, {}, False)
         held = [lease() for (_, owner), lease in snapshot(self.owners.items()) if party and str(owner) == party[1]]
         return [lease.token for lease in held if lease is not None and lease.token[-1] == MARK]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast._api.endpoints import Members, Seeds, seeds_of
+from holdfast._transport.lazily import importing
 from holdfast._transport.plain import Address
 from holdfast._transport.port import Topology
 from holdfast._transport.quorum import QuorumTopology
@@ -23,9 +24,9 @@ _ASYNCIO = "an asyncio client of redis-py (redis.asyncio.Redis), or holdfast.asy
 
 def threads_topology(place: Any) -> Topology[Node]:
     """For a client that blocks."""
-    from holdfast._transport.single import SingleTopology
-    from holdfast._transport.threads import Node, node_of_client
-
+    with importing:
+        from holdfast._transport.single import SingleTopology
+        from holdfast._transport.threads import Node, node_of_client
     if isinstance(place, Address):
         return SingleTopology(Node(place.name, place.connection, is_ours=place.needs_no_names))
     if isinstance(place, Members):
@@ -35,8 +36,8 @@ def threads_topology(place: Any) -> Topology[Node]:
     _refuse_part(place, _THREADS)
     seeds = place if isinstance(place, Seeds) else seeds_of(place)
     if seeds is not None:
-        from holdfast._transport.cluster_threads import ThreadsCluster
-
+        with importing:
+            from holdfast._transport.cluster_threads import ThreadsCluster
         if _is_asyncio(seeds.connection_class):
             _check_threads(place, wrong=True)
         return ThreadsCluster(seeds.addresses, lambda host, port: Node(f"{host}:{port}", _maker(seeds, host, port)))
@@ -53,8 +54,8 @@ def _through_sentinel(client: Any) -> bool:
 
 
 def _is_asyncio(connection_class: Any) -> bool:
-    from inspect import iscoroutinefunction
-
+    with importing:
+        from inspect import iscoroutinefunction
     return iscoroutinefunction(getattr(connection_class, "connect", None))
 
 
@@ -101,9 +102,9 @@ def _check_threads(client: Any, wrong: bool = False) -> None:
 
 def asyncio_topology(place: Any) -> Callable[[], Topology[aio.Node]]:
     """For an asyncio client: what makes the servers, for each event loop its own."""
-    from holdfast._transport.aio import Node, node_of_client
-    from holdfast._transport.single import SingleTopology
-
+    with importing:
+        from holdfast._transport.aio import Node, node_of_client
+        from holdfast._transport.single import SingleTopology
     if isinstance(place, Members):
         for client in place.clients:
             _check_asyncio(client)
@@ -111,8 +112,8 @@ def asyncio_topology(place: Any) -> Callable[[], Topology[aio.Node]]:
     _refuse_part(place, _ASYNCIO)
     seeds = place if isinstance(place, Seeds) else seeds_of(place)
     if seeds is not None:
-        from holdfast._transport.cluster_aio import AioCluster
-
+        with importing:
+            from holdfast._transport.cluster_aio import AioCluster
         if not _is_asyncio(seeds.connection_class):
             _check_asyncio(place, wrong=True)
         return lambda: AioCluster(seeds.addresses, lambda host, port: Node(f"{host}:{port}", _maker(seeds, host, port)))

@@ -33,6 +33,7 @@ from holdfast._async.lease import Lease
 from holdfast._async.lifecycle import API, Session, client_at
 from holdfast._async.lock import Lock
 from holdfast._core.settings import DEFAULT, Settings
+from holdfast._transport.lazily import importing
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -206,8 +207,8 @@ class Client:
         `max_hold` counts from the first lease on.
         """
         self._not_over_quorum("a shared lock")
-        from holdfast._async.rwlock import RWLock
-
+        with importing:
+            from holdfast._async.rwlock import RWLock
         return RWLock(self._session, check_name(name), options_of(options, self._options))
 
     @explains_options
@@ -221,8 +222,8 @@ class Client:
         `DeclarationMismatch` when it is used. `resize` changes it for all. Not related to the lock of that name.
         """
         self._not_over_quorum("a semaphore")
-        from holdfast._async.semaphore import Semaphore
-
+        with importing:
+            from holdfast._async.semaphore import Semaphore
         declared = 0 if permits is None else check_count("permits", permits, 1, PERMITS_MAX)
         return Semaphore(self._session, check_name(name), options_of(options, self._options), declared)
 
@@ -237,8 +238,8 @@ class Client:
         order) may be held already. One fencing token for all.
         """
         self._not_over_quorum("several locks at once")
-        from holdfast._async.multilock import MultiLock
-
+        with importing:
+            from holdfast._async.multilock import MultiLock
         return MultiLock(self._session, check_names(names), options_of(options, self._options))
 
     def condition(self, lock: Lock, name: str = "default") -> Condition:
@@ -248,8 +249,8 @@ class Client:
         the lock.
         """
         self._not_over_quorum("a condition")
-        from holdfast._async.condition import Condition
-
+        with importing:
+            from holdfast._async.condition import Condition
         if type(lock) is not Lock or lock._session is not self._session:
             raise ConfigurationError("lock", lock, "a lock that this client has made")
         return Condition(lock, check_name(name))
@@ -260,8 +261,8 @@ class Client:
         All declare the same `count`. The server forgets it `keep` seconds after its last use.
         """
         self._not_over_quorum("a latch")
-        from holdfast._async.gates import CountDownLatch
-
+        with importing:
+            from holdfast._async.gates import CountDownLatch
         declared = check_count("count", count, 1, COUNT_MAX)
         return CountDownLatch(self._session, check_name(name), declared, ttl_ms_of(keep, "keep"))
 
@@ -271,8 +272,8 @@ class Client:
         The server forgets that it was set `keep` seconds after its last use.
         """
         self._not_over_quorum("an event")
-        from holdfast._async.gates import Event
-
+        with importing:
+            from holdfast._async.gates import Event
         return Event(self._session, check_name(name), ttl_ms_of(keep, "keep"))
 
     def barrier(self, name: str, parties: int, *, keep: Duration = _DAY_S) -> Barrier:
@@ -281,16 +282,16 @@ class Client:
         All declare the same `parties`. The server forgets it `keep` seconds after its last use.
         """
         self._not_over_quorum("a barrier")
-        from holdfast._async.gates import Barrier
-
+        with importing:
+            from holdfast._async.gates import Barrier
         declared = check_count("parties", parties, 1, PARTIES_MAX)
         return Barrier(self._session, check_name(name), declared, ttl_ms_of(keep, "keep"))
 
     @explains_options
     def election(self, name: str, **options: Unpack[LeaseOptions]) -> Election:
         """An election called `name`: of all who campaign, one leads at a time, as long as it renews its lease."""
-        from holdfast._async.election import Election
-
+        with importing:
+            from holdfast._async.election import Election
         return Election(self._session, check_name(name), options_of(options, self._options))
 
     def list(self, pattern: str = "*") -> AsyncIterator[Listed]:
@@ -304,8 +305,8 @@ class Client:
         changes nothing. Only for reporting.
         """
         self._not_over_quorum("a list of locks")
-        from holdfast._async.overview import list_locks
-
+        with importing:
+            from holdfast._async.overview import list_locks
         return list_locks(self._session, check_name(pattern, "pattern"))
 
     async def deadlocks(self) -> tuple[Deadlock, ...]:
@@ -322,8 +323,8 @@ class Client:
         acquired it, wherever it is used.
         """
         self._not_over_quorum("looking for deadlocks")
-        from holdfast._async.overview import find_deadlocks
-
+        with importing:
+            from holdfast._async.overview import find_deadlocks
         return await find_deadlocks(self._session)
 
     def watch(self, name: str, *, poll: Duration = 0.05) -> AsyncIterator[Change]:
@@ -337,8 +338,8 @@ class Client:
         fencing token shows it. Raises the server's errors, and has then ended. Only for reporting.
         """
         self._not_over_quorum("watching a lock")
-        from holdfast._async.overview import watch_lock
-
+        with importing:
+            from holdfast._async.overview import watch_lock
         poll_s = timeout_of(poll, "poll")
         if poll_s is None or poll_s < _POLL_LEAST_S:
             raise ConfigurationError("poll", poll, f"{_POLL_LEAST_S} seconds or more")
@@ -350,8 +351,8 @@ class Client:
         For programs that compare looks of `list` themselves; `watch` has done it. Takes one small request where a lease
         has ended. Known for ten minutes; of a multilock, for the lock that was named.
         """
-        from holdfast._async.overview import explain
-
+        with importing:
+            from holdfast._async.overview import explain
         return await explain(self._session, change)
 
     async def break_(
@@ -382,8 +383,8 @@ class Client:
         May be repeated. Raises the server's errors; not over a quorum.
         """
         self._not_over_quorum("break_")
-        from holdfast._async.breaking import break_
-
+        with importing:
+            from holdfast._async.breaking import break_
         return await break_(self._session, check_name(name), kind, holder, reason, grace)
 
     async def ask(
@@ -394,8 +395,8 @@ class Client:
         What follows from that is for the holder to decide. The arguments are those of `break_`.
         """
         self._not_over_quorum("ask")
-        from holdfast._async.breaking import ask
-
+        with importing:
+            from holdfast._async.breaking import ask
         return await ask(self._session, check_name(name), kind, holder, reason)
 
     async def whereabouts(
@@ -412,15 +413,15 @@ class Client:
         those of `break_`. Only for reporting; not over a quorum.
         """
         self._not_over_quorum("whereabouts")
-        from holdfast._async.breaking import whereabouts
-
+        with importing:
+            from holdfast._async.breaking import whereabouts
         return await whereabouts(self._session, check_name(name), kind, holder)
 
     def optimistic(self, *keys: str, attempts: int = 50) -> Optimistic:
         """Change `keys` (of the server, as they are; in a Cluster of one slot) without a lock; see `Optimistic`."""
         self._not_over_quorum("an optimistic write")
-        from holdfast._async.optimistic import Optimistic
-
+        with importing:
+            from holdfast._async.optimistic import Optimistic
         checked = check_names(keys)
         return Optimistic(self._session, checked, check_count("attempts", attempts, 1, 1_000_000))
 
@@ -440,8 +441,8 @@ class Client:
         Raises `OutcomeUnknown` when the answer was lost: it is not repeated, since that answer could mislead.
         """
         self._not_over_quorum("compare_and_set")
-        from holdfast._async.optimistic import compare_and_set
-
+        with importing:
+            from holdfast._async.optimistic import compare_and_set
         return await compare_and_set(self._session, key, expected, new, ttl, keep_ttl)
 
     @explains_options
@@ -469,8 +470,8 @@ class Client:
         twice, and `lease.fencing_token` tells the two apart. It never counts as done before it has returned.
         """
         self._not_over_quorum("once")
-        from holdfast._async.once import once
-
+        with importing:
+            from holdfast._async.once import once
         checked = options_of(options, self._options)
         return await once(self._session, name, function, ttl_ms_of(keep, "keep"), timeout_of(timeout), checked)
 
@@ -497,8 +498,8 @@ class Client:
         one of those that wait makes the value instead.
         """
         self._not_over_quorum("get_or_set")
-        from holdfast._async.once import get_or_set
-
+        with importing:
+            from holdfast._async.once import get_or_set
         checked = options_of(options, self._options)
         expire_ms = None if expire is None else ttl_ms_of(expire, "expire")
         return await get_or_set(self._session, key, make, expire_ms, timeout_of(timeout), checked)
@@ -563,7 +564,8 @@ class Client:
         `AcquireTimeout`. `skip_if_held`: do not wait, and return `otherwise` when it is held.
         `reentrant`: as in `lock`. Signature and types are kept. A loss cancels the body, as by `async with`.
         """
-        from holdfast._async.decorators import locked
+        with importing:
+            from holdfast._async.decorators import locked
 
         def make(name: str) -> Lock:
             return self.lock(name, reentrant=reentrant, **options)
@@ -619,8 +621,8 @@ class Client:
         self, key: str, value: Value, fencing_token: int, ttl_ms: int | None, remember_ms: int
     ) -> None:
         self._not_over_quorum("a guarded write")
-        from holdfast._async.optimistic import fenced_set
-
+        with importing:
+            from holdfast._async.optimistic import fenced_set
         await fenced_set(self._session, key, value, fencing_token, ttl_ms, remember_ms)
 
 

@@ -17,7 +17,6 @@ from typing import Any, Generic, TypeVar
 
 from holdfast._api import hook
 from holdfast._api.acquirable import AcquirableBase
-from holdfast._api.lazily import lazily
 from holdfast._async.lifecycle import Session
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
@@ -30,6 +29,7 @@ from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._drivers.aio import AioDriver
 from holdfast._transport.clock import clock
+from holdfast._transport.lazily import lazily
 from holdfast._transport.pack import PreparedRequest
 from holdfast.errors import AcquireTimeout, AlreadyHeld, ClientClosed, LeaseLost
 

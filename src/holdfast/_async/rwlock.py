@@ -15,9 +15,10 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import RWSeen
 from holdfast._core.waiting import Busy, Grant
+from holdfast._transport.clock import clock
 
 # sync-add: from holdfast._drivers.cancel import Cancel
-from holdfast._transport.clock import clock
+from holdfast._transport.lazily import importing
 
 if TYPE_CHECKING:
     from holdfast._api.holder import RWLockStatus
@@ -205,9 +206,9 @@ class RWLock:
         In one request, and one more when this client sees that of the writer for the first time, to learn who it is.
         """
         token, remaining_ms, readers, waiters, fence = await self._inspect()
-        from holdfast._api.holder import RWLockStatus
-        from holdfast._async.overview import holder_by
-
+        with importing:
+            from holdfast._api.holder import RWLockStatus
+            from holdfast._async.overview import holder_by
         writer = await holder_by(self._session, token, remaining_ms, fence) if token else None
         return RWLockStatus(self._name, writer, readers, waiters, fence)
 

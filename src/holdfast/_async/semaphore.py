@@ -13,6 +13,7 @@ from holdfast._async.lock import TurnLeasable
 from holdfast._core import semaphore
 from holdfast._core.keys import lock_keys
 from holdfast._core.replies import SemaphoreSeen
+from holdfast._transport.lazily import importing
 
 # sync-add: from holdfast._drivers.cancel import Cancel
 from holdfast.errors import AcquireTimeout
@@ -100,8 +101,8 @@ class Semaphore(TurnLeasable[Lease]):
     async def status(self) -> SemaphoreStatus:
         """Permits, holders, waiters and last fencing token at one moment, in one request. Only for reporting."""
         limit, _, used, waiters, holders, fence = await self._inspect()
-        from holdfast._api.holder import SemaphoreStatus
-
+        with importing:
+            from holdfast._api.holder import SemaphoreStatus
         return SemaphoreStatus(self._name, limit or self._declared, used, holders, waiters, fence)
 
     async def permits(self) -> int:

@@ -38,8 +38,7 @@ def _call(function: Callable[[], None]) -> None:
 
 
 def _in_child() -> None:
-    from multiprocessing import util
-
+    util = sys.modules["multiprocessing.util"]
     util.Finalize(None, _end_of_child, exitpriority=-100)  # after those that have a reason to come first
 
 

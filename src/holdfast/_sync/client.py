@@ -36,6 +36,7 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import API, Session, client_at
 from holdfast._sync.lock import Lock
+from holdfast._transport.lazily import importing
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -190,8 +191,8 @@ class Client:
         `max_hold` counts from the first lease on.
         """
         self._not_over_quorum("a shared lock")
-        from holdfast._sync.rwlock import RWLock
-
+        with importing:
+            from holdfast._sync.rwlock import RWLock
         return RWLock(self._session, check_name(name), options_of(options, self._options))
 
     @explains_options
@@ -205,8 +206,8 @@ class Client:
         `DeclarationMismatch` when it is used. `resize` changes it for all. Not related to the lock of that name.
         """
         self._not_over_quorum("a semaphore")
-        from holdfast._sync.semaphore import Semaphore
-
+        with importing:
+            from holdfast._sync.semaphore import Semaphore
         declared = 0 if permits is None else check_count("permits", permits, 1, PERMITS_MAX)
         return Semaphore(self._session, check_name(name), options_of(options, self._options), declared)
 
@@ -221,8 +222,8 @@ class Client:
         order) may be held already. One fencing token for all.
         """
         self._not_over_quorum("several locks at once")
-        from holdfast._sync.multilock import MultiLock
-
+        with importing:
+            from holdfast._sync.multilock import MultiLock
         return MultiLock(self._session, check_names(names), options_of(options, self._options))
 
     def condition(self, lock: Lock, name: str = "default") -> Condition:
@@ -232,8 +233,8 @@ class Client:
         the lock.
         """
         self._not_over_quorum("a condition")
-        from holdfast._sync.condition import Condition
-
+        with importing:
+            from holdfast._sync.condition import Condition
         if type(lock) is not Lock or lock._session is not self._session:
             raise ConfigurationError("lock", lock, "a lock that this client has made")
         return Condition(lock, check_name(name))
@@ -244,8 +245,8 @@ class Client:
         All declare the same `count`. The server forgets it `keep` seconds after its last use.
         """
         self._not_over_quorum("a latch")
-        from holdfast._sync.gates import CountDownLatch
-
+        with importing:
+            from holdfast._sync.gates import CountDownLatch
         declared = check_count("count", count, 1, COUNT_MAX)
         return CountDownLatch(self._session, check_name(name), declared, ttl_ms_of(keep, "keep"))
 
@@ -255,8 +256,8 @@ class Client:
         The server forgets that it was set `keep` seconds after its last use.
         """
         self._not_over_quorum("an event")
-        from holdfast._sync.gates import Event
-
+        with importing:
+            from holdfast._sync.gates import Event
         return Event(self._session, check_name(name), ttl_ms_of(keep, "keep"))
 
     def barrier(self, name: str, parties: int, *, keep: Duration = _DAY_S) -> Barrier:
@@ -265,16 +266,16 @@ class Client:
         All declare the same `parties`. The server forgets it `keep` seconds after its last use.
         """
         self._not_over_quorum("a barrier")
-        from holdfast._sync.gates import Barrier
-
+        with importing:
+            from holdfast._sync.gates import Barrier
         declared = check_count("parties", parties, 1, PARTIES_MAX)
         return Barrier(self._session, check_name(name), declared, ttl_ms_of(keep, "keep"))
 
     @explains_options
     def election(self, name: str, **options: Unpack[LeaseOptions]) -> Election:
         """An election called `name`: of all who campaign, one leads at a time, as long as it renews its lease."""
-        from holdfast._sync.election import Election
-
+        with importing:
+            from holdfast._sync.election import Election
         return Election(self._session, check_name(name), options_of(options, self._options))
 
     def list(self, pattern: str = "*") -> Iterator[Listed]:
@@ -288,8 +289,8 @@ class Client:
         changes nothing. Only for reporting.
         """
         self._not_over_quorum("a list of locks")
-        from holdfast._sync.overview import list_locks
-
+        with importing:
+            from holdfast._sync.overview import list_locks
         return list_locks(self._session, check_name(pattern, "pattern"))
 
     def deadlocks(self) -> tuple[Deadlock, ...]:
@@ -306,8 +307,8 @@ class Client:
         that has acquired it, wherever it is used.
         """
         self._not_over_quorum("looking for deadlocks")
-        from holdfast._sync.overview import find_deadlocks
-
+        with importing:
+            from holdfast._sync.overview import find_deadlocks
         return find_deadlocks(self._session)
 
     def watch(self, name: str, *, poll: Duration = 0.05) -> Iterator[Change]:
@@ -321,8 +322,8 @@ class Client:
         far as the fencing token shows it. Raises the server's errors, and has then ended. Only for reporting.
         """
         self._not_over_quorum("watching a lock")
-        from holdfast._sync.overview import watch_lock
-
+        with importing:
+            from holdfast._sync.overview import watch_lock
         poll_s = timeout_of(poll, "poll")
         if poll_s is None or poll_s < _POLL_LEAST_S:
             raise ConfigurationError("poll", poll, f"{_POLL_LEAST_S} seconds or more")
@@ -334,8 +335,8 @@ class Client:
         For programs that compare looks of `list` themselves; `watch` has done it. Takes one small request where a lease
         has ended. Known for ten minutes; of a multilock, for the lock that was named.
         """
-        from holdfast._sync.overview import explain
-
+        with importing:
+            from holdfast._sync.overview import explain
         return explain(self._session, change)
 
     def break_(
@@ -366,8 +367,8 @@ class Client:
         May be repeated. Raises the server's errors; not over a quorum.
         """
         self._not_over_quorum("break_")
-        from holdfast._sync.breaking import break_
-
+        with importing:
+            from holdfast._sync.breaking import break_
         return break_(self._session, check_name(name), kind, holder, reason, grace)
 
     def ask(
@@ -378,8 +379,8 @@ class Client:
         What follows from that is for the holder to decide. The arguments are those of `break_`.
         """
         self._not_over_quorum("ask")
-        from holdfast._sync.breaking import ask
-
+        with importing:
+            from holdfast._sync.breaking import ask
         return ask(self._session, check_name(name), kind, holder, reason)
 
     def whereabouts(
@@ -396,15 +397,15 @@ class Client:
         are those of `break_`. Only for reporting; not over a quorum.
         """
         self._not_over_quorum("whereabouts")
-        from holdfast._sync.breaking import whereabouts
-
+        with importing:
+            from holdfast._sync.breaking import whereabouts
         return whereabouts(self._session, check_name(name), kind, holder)
 
     def optimistic(self, *keys: str, attempts: int = 50) -> Optimistic:
         """Change `keys` (of the server, as they are; in a Cluster of one slot) without a lock; see `Optimistic`."""
         self._not_over_quorum("an optimistic write")
-        from holdfast._sync.optimistic import Optimistic
-
+        with importing:
+            from holdfast._sync.optimistic import Optimistic
         checked = check_names(keys)
         return Optimistic(self._session, checked, check_count("attempts", attempts, 1, 1_000_000))
 
@@ -424,8 +425,8 @@ class Client:
         Raises `OutcomeUnknown` when the answer was lost: it is not repeated, since that answer could mislead.
         """
         self._not_over_quorum("compare_and_set")
-        from holdfast._sync.optimistic import compare_and_set
-
+        with importing:
+            from holdfast._sync.optimistic import compare_and_set
         return compare_and_set(self._session, key, expected, new, ttl, keep_ttl)
 
     @explains_options
@@ -452,8 +453,8 @@ class Client:
         twice, and `lease.fencing_token` tells the two apart. It never counts as done before it has returned.
         """
         self._not_over_quorum("once")
-        from holdfast._sync.once import once
-
+        with importing:
+            from holdfast._sync.once import once
         checked = options_of(options, self._options)
         return once(self._session, name, function, ttl_ms_of(keep, "keep"), timeout_of(timeout), checked)
 
@@ -479,8 +480,8 @@ class Client:
         one of those that wait makes the value instead.
         """
         self._not_over_quorum("get_or_set")
-        from holdfast._sync.once import get_or_set
-
+        with importing:
+            from holdfast._sync.once import get_or_set
         checked = options_of(options, self._options)
         expire_ms = None if expire is None else ttl_ms_of(expire, "expire")
         return get_or_set(self._session, key, make, expire_ms, timeout_of(timeout), checked)
@@ -539,7 +540,8 @@ class Client:
         `AcquireTimeout`. `skip_if_held`: do not wait, and return `otherwise` when it is held. `reentrant`: as in
         `lock`. Signature and types are kept. A loss is raised at the end, as by `with`.
         """
-        from holdfast._sync.decorators import locked
+        with importing:
+            from holdfast._sync.decorators import locked
 
         def make(name: str) -> Lock:
             return self.lock(name, reentrant=reentrant, **options)
@@ -580,8 +582,8 @@ class Client:
 
     def _fenced_set(self, key: str, value: Value, fencing_token: int, ttl_ms: int | None, remember_ms: int) -> None:
         self._not_over_quorum("a guarded write")
-        from holdfast._sync.optimistic import fenced_set
-
+        with importing:
+            from holdfast._sync.optimistic import fenced_set
         fenced_set(self._session, key, value, fencing_token, ttl_ms, remember_ms)
 
 

@@ -17,7 +17,6 @@ from typing import Any, Generic, TypeVar
 
 from holdfast._api import hook
 from holdfast._api.acquirable import AcquirableBase
-from holdfast._api.lazily import lazily
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keeping import Keeping
@@ -31,6 +30,7 @@ from holdfast._drivers.cancel import Cancel
 from holdfast._drivers.threads import Cancelled, ThreadDriver
 from holdfast._sync.lifecycle import Session
 from holdfast._transport.clock import clock
+from holdfast._transport.lazily import lazily
 from holdfast._transport.pack import PreparedRequest
 from holdfast.errors import (
     AcquireCancelled,

@@ -12,7 +12,6 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
-from holdfast._api.lazily import lazily
 from holdfast._api.lease_stack import LeaseStack
 from holdfast._api.options import Duration, Options, options_of, refuse_keywords, timeout_of
 from holdfast._core.effects import Protocol
@@ -30,6 +29,7 @@ from holdfast._sync.kernel import Acquirable
 from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session, has_ended
 from holdfast._transport.clock import clock
+from holdfast._transport.lazily import importing, lazily
 from holdfast._transport.pack import PreparedRequest
 from holdfast.errors import AcquireTimeout, AlreadyHeld, ConfigurationError, LeaseLost
 
@@ -271,8 +271,8 @@ class Lock(Leasable[Lease]):
         In one request, and one more when this client sees that of the holder for the first time, to learn who it is.
         """
         seen = self._inspect()
-        from holdfast._api.holder import LockStatus  # not at the start: most programs never ask
-
+        with importing:
+            from holdfast._api.holder import LockStatus  # not at the start: most programs never ask
         return LockStatus(self._name, self._holder(seen), seen.waiters, seen.fence)
 
     def locked(self) -> bool:

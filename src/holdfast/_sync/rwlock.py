@@ -20,6 +20,7 @@ from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session
 from holdfast._sync.lock import TurnLeasable
 from holdfast._transport.clock import clock
+from holdfast._transport.lazily import importing
 
 if TYPE_CHECKING:
     from holdfast._api.holder import RWLockStatus
@@ -203,9 +204,9 @@ class RWLock:
         In one request, and one more when this client sees that of the writer for the first time, to learn who it is.
         """
         token, remaining_ms, readers, waiters, fence = self._inspect()
-        from holdfast._api.holder import RWLockStatus
-        from holdfast._sync.overview import holder_by
-
+        with importing:
+            from holdfast._api.holder import RWLockStatus
+            from holdfast._sync.overview import holder_by
         writer = holder_by(self._session, token, remaining_ms, fence) if token else None
         return RWLockStatus(self._name, writer, readers, waiters, fence)
 

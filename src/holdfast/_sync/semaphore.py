@@ -17,6 +17,7 @@ from holdfast._drivers.cancel import Cancel
 from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session
 from holdfast._sync.lock import TurnLeasable
+from holdfast._transport.lazily import importing
 from holdfast.errors import AcquireTimeout
 
 if TYPE_CHECKING:
@@ -100,8 +101,8 @@ class Semaphore(TurnLeasable[Lease]):
     def status(self) -> SemaphoreStatus:
         """Permits, holders, waiters and last fencing token at one moment, in one request. Only for reporting."""
         limit, _, used, waiters, holders, fence = self._inspect()
-        from holdfast._api.holder import SemaphoreStatus
-
+        with importing:
+            from holdfast._api.holder import SemaphoreStatus
         return SemaphoreStatus(self._name, limit or self._declared, used, holders, waiters, fence)
 
     def permits(self) -> int:

@@ -41,6 +41,7 @@ from holdfast._transport.greenlets import poll_of_the_system
 from holdfast._transport.handlers import interruption, raised_by_handler
 from holdfast._transport.handshake import is_tls, late
 from holdfast._transport.inherited import ours
+from holdfast._transport.lazily import importing
 from holdfast._transport.limits import MISPLACED
 from holdfast._transport.pack import pack_command, pack_script, pack_sync, spelled_out
 from holdfast._transport.pushes import Push
@@ -358,7 +359,8 @@ class Node:
                 raise  # a connection of our own says what is wrong
             # Imported here: it knows the errors of redis-py, which takes longer to import than all else together.
             try:
-                from holdfast._transport.refusals import connection_failed
+                with importing:
+                    from holdfast._transport.refusals import connection_failed
             except (OSError, ImportError):  # no descriptor is left to import it with, here or in another thread
                 raise RequestFailed("refused", str(error), self.name, maybe_executed=False, transient=True) from error
             raise connection_failed(error, self.name, tls=self._tls) from error
@@ -706,9 +708,9 @@ class Node:
 
 def _no_retry() -> Any:
     """Repeats are the protocol's. The connection is redis-py's, so that it has been imported."""
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
-
+    with importing:
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
     return Retry(NoBackoff(), 0)
 
 

@@ -10,16 +10,17 @@ import threading
 from importlib import import_module
 from typing import Any
 
-__all__ = ["lazily"]
+__all__ = ["importing", "lazily"]
 
-#: Reentrant: what is imported may be what an import has been interrupted for, by a signal handler that forks.
-_importing = threading.RLock()
+#: Held around such an import. Reentrant: what is imported may be what an import has been interrupted for, by a signal
+#: handler that forks.
+importing = threading.RLock()
 
 
 def lazily(module: str) -> Any:
     """The module of that name."""
-    with _importing:
+    with importing:
         return import_module(module)
 
 
-os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release)
+os.register_at_fork(before=importing.acquire, after_in_parent=importing.release, after_in_child=importing.release)
