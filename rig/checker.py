@@ -27,6 +27,8 @@ __all__ = ["Overlap", "Verdict", "judge"]
 #: Who asked less than this after another one may have reached the server before it: threads are scheduled, requests
 #: travel.
 _TOGETHER_NS = 100_000_000
+#: A process that begins opens connections: what it asks for then may reach the server long after it was asked for.
+_STARTS_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +154,16 @@ def _overtaking(grants: Sequence[Grant], verdict: Verdict) -> None:
 
     A run of grants of one client that no other client's comes between counts as one tenure.
     """
+    began: dict[str, int] = {}
+    for grant in grants:
+        began[grant.worker] = min(grant.asked_ns, began.get(grant.worker, grant.asked_ns))
     turns = [grant for grant in grants if grant.mode == "exclusive"]
     starts = [grant.start_ns for grant in turns]
     run_of = list(itertools.accumulate((a.worker != b.worker for a, b in itertools.pairwise(turns)), initial=0))
     for at, waiter in enumerate(turns):
         verdict.longest_turn_s = max(verdict.longest_turn_s, (waiter.start_ns - waiter.asked_ns) / 1e9)
+        if waiter.asked_ns - began[waiter.worker] < _STARTS_NS:
+            continue
         runs: dict[str, set[int]] = defaultdict(set)
         for other in range(bisect.bisect_right(starts, waiter.asked_ns), at):
             overtaker = turns[other]

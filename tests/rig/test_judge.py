@@ -333,6 +333,7 @@ def asked(ident: str, fence: int, asked_ms: int, start_ms: int) -> Grant:
 
 def test_a_waiter_that_two_tenures_overtake_is_told() -> None:
     grants = [
+        asked("b0", 0, -1_500, -1_490),  # it has been at work for a while
         asked("a1", 1, 0, 0),
         asked("c1", 2, 300, 310),  # a tenure of two that came later,
         asked("c2", 3, 300, 320),
@@ -345,6 +346,14 @@ def test_a_waiter_that_two_tenures_overtake_is_told() -> None:
     verdict = judge(History([*grants[:-1], asked("c3", 5, 300, 340), asked("b1", 6, 10, 350)]))
     assert len(verdict.overtaken) == 1
     assert "b1 waited for 0.34 s, and 2 tenures of c" in verdict.overtaken[0]
+
+
+def test_the_order_is_not_judged_while_a_process_opens_its_connections() -> None:
+    grants = [asked("a1", 1, 0, 0), asked("c1", 2, 1_100, 1_110), asked("d1", 3, 1_100, 1_120)]
+    grants += [asked("c2", 4, 1_100, 1_130), asked("b1", 5, 900, 1_140)]
+    assert judge(History(grants)).overtaken == []
+    verdict = judge(History([asked("b0", 0, -150, -140), *grants]))
+    assert len(verdict.overtaken) == 1
 
 
 def test_those_that_asked_together_may_come_in_any_order() -> None:
