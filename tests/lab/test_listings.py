@@ -60,6 +60,10 @@ def play(chosen: dict[str, list[str]], clients: str, jobs: int) -> list[runs.Cel
     return runs.play_many(pairs_of(chosen, clients), path=[ROOT], jobs=jobs)
 
 
+def not_run(cell: runs.Cell) -> bool:
+    return cell.verdict == runs.NOT_RUN
+
+
 def false_ticks(cells: list[runs.Cell]) -> list[str]:
     found = []
     for cell in cells:
@@ -72,7 +76,10 @@ def false_ticks(cells: list[runs.Cell]) -> list[str]:
 @pytest.mark.timeout(300)  # many processes on a machine that may be busy
 def test_one_flaw_of_each_listing_is_found() -> None:
     cells = play({listing: [fault] for listing, fault in FLAWS.items()}, "processes", jobs=6)
-    assert {cell.fault for cell in cells if cell.verdict == runs.NOT_RUN} == set()
+    # Beside five others some fault may not come about at its moment: such a one is played again, alone.
+    missed = {cell.scheme.partition(":")[2]: [cell.fault] for cell in cells if not_run(cell)}
+    cells = [*(cell for cell in cells if not not_run(cell)), *play(missed, "processes", jobs=1)]
+    assert {cell.fault for cell in cells if not_run(cell)} == set()
     assert len(cells) == len(THEORY) and false_ticks(cells) == []
     assert [cell.title for cell in cells if cell.verdict == SAFE] == []
 
