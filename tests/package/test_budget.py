@@ -17,8 +17,8 @@ PACKAGE = Path(holdfast.__file__).parent
 #: What stands at the top of the package is one room.
 TOP = "top"
 MOST_LINES = {
-    "_core": 7_714,
-    "_drivers": 6_105,
+    "_core": 7_732,
+    "_drivers": 6_122,
     "lab": 5_900,
     "_transport": 3_808,
     "_async": 4_085,

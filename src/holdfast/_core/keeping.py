@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
-from holdfast._core.effects import Listen, Now, Protocol, Unlisten
+from holdfast._core.effects import Call, Listen, Now, Protocol, Unlisten
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import RENEWAL, LeaseRecord, Order
 from holdfast._core.settings import Settings
@@ -166,7 +166,11 @@ class Keeping(Tenure):
         """If it is idle, release it."""
         idle = self.holder
         if type(idle) is list and _is_first(idle):
-            self.keeper.spawn(self.give_up())
+            # Ended behind that: until then `look` sees to what an exception has left here.
+            if self.keeper.send is not None and self.keeper.send(self):
+                self.end()
+            else:
+                self.keeper.spawn(self.give_up())
 
     def told(self) -> None:
         """Others want it."""
@@ -182,11 +186,22 @@ class Keeping(Tenure):
     #: For its holder, as of a turn: its lease has ended without a release.
     lost = end
 
+    def first_release(self) -> Call:
+        """What `release` begins with."""
+        return self.asks().undo(0, request_timeout_for(self.ttl_ms, self.keeper.settings))
+
+    def release(self) -> Protocol[bool]:
+        """Release it at the server."""
+        return self.asks().release()
+
+    def lose_late(self) -> None:
+        """It was not held any more: no one has trusted it meanwhile."""
+
     async def give_up(self) -> None:
         """Release what was idle, or what was taken and did not begin."""
         self.end()
         try:
-            await self.asks().release()
+            await self.release()
         except RequestFailed:
             pass  # it goes on in the background, until the ttl ends it
 
@@ -345,6 +360,8 @@ class Keeper(dict[str, Keeping]):
         self._tokens: WeakValueDictionary[str, Keeping] = WeakValueDictionary()
         self._early: dict[str, None] = {}
         self._opening = False
+        #: Sends the release of what was idle, without waiting for the answer; False: it has sent nothing.
+        self.send: Callable[[Keeping], bool] | None = None
 
     def begin(self, kept: Keeping) -> None:
         """It was granted."""

@@ -177,6 +177,7 @@ class ThreadDriver:
         self._renewals = Renewals(self)
         #: Releases that were sent and not waited for.
         self.releasing = Unconfirmed(self)
+        self.keeper.send = self.releasing.let_go
         self._diallers: dict[Node, Dialler] = {}
 
     # ------------------------------------------------------------------ monkey patching

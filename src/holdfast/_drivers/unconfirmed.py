@@ -19,6 +19,7 @@ from typing import Any
 from holdfast._core.effects import Protocol, Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import confirm
+from holdfast._core.keeping import Keeping
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import FITS
 from holdfast._core.snapshot import snapshot
@@ -47,6 +48,7 @@ class Driver(typing.Protocol):
     topology: Topology[Node]
     closed: bool
 
+    def owner_of(self, key: str | None, index: int | None) -> Node: ...
     def adopt(self, asked: PendingReply) -> None: ...
     def no_later_than(self, at: float) -> None: ...
     def run(self, protocol: Protocol[None]) -> None: ...
@@ -58,7 +60,7 @@ class _Sent:
 
     __slots__ = ("claimer", "done", "first", "hold", "node", "right", "sent_at", "until", "wire")
 
-    def __init__(self, hold: LeaseRecord, first: PreparedRequest, node: Node, wire: Wire) -> None:
+    def __init__(self, hold: LeaseRecord | Keeping, first: PreparedRequest, node: Node, wire: Wire) -> None:
         self.hold = hold
         self.first = first
         self.node = node
@@ -90,6 +92,17 @@ class Unconfirmed:
     def __len__(self) -> int:
         return len(self.sent)
 
+    def let_go(self, kept: Keeping) -> bool:
+        """Send the release of what is kept and idle, in the thread that has heard that others want it.
+
+        False when it was not sent: there was no connection at hand.
+        """
+        first = PreparedRequest(kept.first_release())
+        node = self._driver.owner_of(first.key, None)
+        # It owes nothing, so that there is room for what is sent: the watchdog does not wait for the server.
+        wire = None if self._driver.closed or first.key in self.sent else node.idle()
+        return wire is not None and self._send(kept, first, node, wire)
+
     def send(self, hold: LeaseRecord, first: PreparedRequest) -> bool:
         """Send a release; False when it was not sent, and has to be waited for."""
         driver = self._driver
@@ -100,6 +113,10 @@ class Unconfirmed:
             wire = node.take(first.request_timeout_s)
         except RequestFailed:
             return False
+        return self._send(hold, first, node, wire)
+
+    def _send(self, hold: LeaseRecord | Keeping, first: PreparedRequest, node: Node, wire: Wire) -> bool:
+        driver = self._driver
         sent = _Sent(hold, first, node, wire)
         try:
             if self.sent.setdefault(first.key, sent) is not sent:
