@@ -106,8 +106,8 @@ def table(namespace: str | None = "holdfast") -> list[tuple[str, str]]:
 def missing(message: str, request: Any) -> str | None:
     """The right without which a request was denied with this message, as ACL SETUSER takes it; None: not known."""
     named = _NAMED.search(message)
-    if named is not None:
-        return f"+{named[1]}"
+    if named is not None:  # Redis 6.2 names "pubsub" where it lacks "pubsub|numsub"
+        return "+" + next((each for each in _SUBCOMMANDS if each.startswith(f"{named[1]}|")), named[1])
     keys = getattr(request, "keys", None) or [getattr(request, "key", None) or ""]
     namespace, has_tag, _ = keys[0].partition(":{")
     if "channel" in message:
