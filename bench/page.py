@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from bench.peers import FIFO, FLOOR, IDIOM, OURS, TENURE, UNCONFIRMED
+from bench.peers import FIFO, FLOOR, IDIOM, OURS, STRICT, UNCONFIRMED
 from bench.tables import Table, number
 
 __all__ = ["bars", "write"]
@@ -27,7 +27,7 @@ _ENGLISH = {
     OURS: "**holdfast**",
     IDIOM: "**holdfast**, a new object each time",
     UNCONFIRMED: "**holdfast**, release not waited for",
-    TENURE: "**holdfast**, `tenure=0.002`",
+    STRICT: "**holdfast**, `tenure=0`",
     "holdfast, asyncio": "**holdfast**, asyncio",
 }
 _CHINESE = {
@@ -37,7 +37,7 @@ _CHINESE = {
     OURS: "**holdfast**",
     IDIOM: "**holdfast**，每次新建对象",
     UNCONFIRMED: "**holdfast**，不等待释放的答复",
-    TENURE: "**holdfast**，`tenure=0.002`",
+    STRICT: "**holdfast**，`tenure=0`",
     "holdfast, asyncio": "**holdfast**，asyncio",
 }
 
@@ -105,7 +105,7 @@ _SECTIONS = [
             ("Jain's index", "Jain 指数", "jain", number),
             ("longest wait, ms", "最长等待，ms", "longest wait ms", number),
         ],
-        [_QUEUE, OURS, IDIOM, TENURE, *_THEIRS],
+        [_QUEUE, OURS, IDIOM, STRICT, *_THEIRS],
         "per_s",
         "/s",
     ),
@@ -121,7 +121,7 @@ _SECTIONS = [
             ("Jain's index", "Jain 指数", "jain", number),
             ("longest wait, ms", "最长等待，ms", "longest wait ms", number),
         ],
-        [FIFO, OURS, IDIOM, TENURE, "redis-py Lock"],
+        [FIFO, OURS, IDIOM, STRICT, "redis-py Lock"],
     ),
     _Section(
         "threads",

@@ -25,7 +25,7 @@ __all__ = [
     "IDIOM",
     "OURS",
     "PEERS",
-    "TENURE",
+    "STRICT",
     "TTL_MS",
     "UNCONFIRMED",
     "Inside",
@@ -43,7 +43,7 @@ TTL_MS = 30_000
 
 #: With one object for all turns; as the README does, `with locks.lock(name)`; every turn by way of the server.
 UNCONFIRMED = "holdfast, release not waited for"
-OURS, IDIOM, TENURE = "holdfast", "holdfast, as in the README", "holdfast, tenure of 2 ms"
+OURS, IDIOM, STRICT = "holdfast", "holdfast, as in the README", "holdfast, strict"
 #: What one process could do by itself.
 FIFO = "in-process FIFO"
 
@@ -134,10 +134,10 @@ class Idiom(Holdfast):
         return within
 
 
-class Tenure(Idiom):
-    """Its threads hand a lock on among themselves for a short while."""
+class Strict(Idiom):
+    """Its threads do not hand a lock on among themselves: each turn goes through the server."""
 
-    options: ClassVar[dict[str, Any]] = {"tenure": 0.002}
+    options: ClassVar[dict[str, Any]] = {"tenure": 0}
 
 
 def roomy(url: str) -> Any:
@@ -301,7 +301,7 @@ PEERS: dict[str, Callable[[str], Peer]] = {
     OURS: Holdfast,
     UNCONFIRMED: Unconfirmed,
     IDIOM: Idiom,
-    TENURE: Tenure,
+    STRICT: Strict,
     "redis-py Lock": RedisPy,
     "python-redis-lock": PythonRedisLock,
 }

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import hiredis
 
-from bench.peers import CHECKED_DELETE, FIFO, FLOOR, OURS, TENURE, TTL_MS, packed
+from bench.peers import CHECKED_DELETE, FIFO, FLOOR, OURS, STRICT, TTL_MS, packed
 from holdfast._lua import SCRIPTS, Script
 
 __all__ = ["OUR_SCRIPTS", "PEERS", "Pair", "Peer"]
@@ -51,10 +51,10 @@ class Holdfast:
         await self._locks.close()
 
 
-class Tenure(Holdfast):
-    """Its tasks hand a lock on among themselves for a short while."""
+class Strict(Holdfast):
+    """Its tasks do not hand a lock on among themselves: each turn goes through the server."""
 
-    options: ClassVar[dict[str, Any]] = {"tenure": 0.002}
+    options: ClassVar[dict[str, Any]] = {"tenure": 0}
 
 
 class RedisPy:
@@ -258,6 +258,6 @@ PEERS: dict[str, Callable[[str], Peer]] = {
     "BLPOP floor": HandoffFloor,
     FIFO: Fifo,
     OURS: Holdfast,
-    TENURE: Tenure,
+    STRICT: Strict,
     "redis-py Lock": RedisPy,
 }

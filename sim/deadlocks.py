@@ -19,10 +19,12 @@ from holdfast._core.effects import Sleep, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.mutex import LockTurn
+from holdfast._core.noting import Witness
 from holdfast._core.record import LeaseRecord
 from holdfast._core.rwlock import RWTurn
 from holdfast._core.semaphore import SemaphoreTurn, semaphore_keys
-from holdfast._core.tokens import make_token
+from holdfast._core.tenure import MARK
+from holdfast._core.tokens import make_token, owner_of
 from holdfast._core.waiting import Acquisition, Grant, wait_for
 from sim.driver import Cancelled, Process
 from sim.network import Node, Request
@@ -110,6 +112,8 @@ class Deadlocks(Primitive):
         self.waiting: frozenset[str] = frozenset()
         self.asked: list[frozenset[str]] = []
         self.dead: set[str] = set()
+        #: What parties hold by tokens that do not tell: they end as those of leases that a client hands on.
+        self.marked: dict[Party, list[str]] = {}
         #: Since when no party that was told stands in a queue.
         self.left_at = 0.0
         self.sequence = 0
@@ -169,6 +173,7 @@ class Deadlocks(Primitive):
         if things.count(self.things[3]) > 1:
             return
         held: list[LeaseRecord] = []
+        marked = self.marked[process.id, str(number)] = []
         cancelled = False
         try:
             for thing in things:
@@ -176,12 +181,16 @@ class Deadlocks(Primitive):
                 if hold is None:
                     break
                 held.append(hold)
+                if hold.token.endswith(MARK):
+                    marked.append(hold.token)
                 await Sleep(rng.expovariate(1 / options.work_s))
         except Cancelled:
             cancelled = True
         for hold in reversed(held):
             hold.check_expired(process.local())
             process.unwatch(hold)
+            if hold.token in marked:
+                marked.remove(hold.token)
             if hold.mark_released():
                 await Spawn(quietly(hold))
         if cancelled:
@@ -193,10 +202,12 @@ class Deadlocks(Primitive):
         acquisition = self.acquisition(process, number, thing)
         token = acquisition.token
         timeout_s = None if rng.random() < 0.7 else rng.random() * 8
+        held, where = partial(self.held, process), lambda: "here"
+        acquisition.check = Witness("holdfast", process.settings, held, where)
         if timeout_s is None or rng.random() < 0.5:
             every_s = rng.choice((0.3, 1.0, 3.0))
-            claim, where = partial(self.token, process, "deadlock"), lambda: "here"
-            acquisition.check = Check(self.detector(process), every_s, claim, lambda token: [], where, _Told)
+            claim = partial(self.token, process, "deadlock")
+            acquisition.check = Check(self.detector(process), every_s, claim, held, where, _Told)
         acquisition.renews = True
         began_at = world.now
         self.note(self.waiting | {token})
@@ -228,7 +239,12 @@ class Deadlocks(Primitive):
             return SemaphoreTurn(keys, token, ttl_ms, _PERMITS, settings)
         if thing.kind == "rwlock":
             return RWTurn(keys, self.token(process, f"{rng.choice('rrw')}.{number}"), ttl_ms, settings)
-        return LockTurn(keys, self.token(process, str(number)), ttl_ms, settings)
+        token = self.token(process, str(number))
+        return LockTurn(keys, token + MARK if rng.random() < 0.3 else token, ttl_ms, settings)
+
+    def held(self, process: Process, token: str) -> list[str]:
+        """What who waits by that token holds by tokens that do not tell."""
+        return self.marked.get((process.id, owner_of(token)), [])
 
     # -- what happens -----------------------------------------------------------------------------
 

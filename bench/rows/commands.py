@@ -23,7 +23,7 @@ def commands(run: Run) -> Table:
     """Counted, so one round is enough."""
     cycles = run.some(200, 50)
     lasts_s = run.some(10, 3) / 10
-    names = [peers.FLOOR, peers.OURS, "redis-py Lock", "python-redis-lock"]
+    names = [peers.FLOOR, peers.STRICT, "redis-py Lock", "python-redis-lock"]
     table = Table(
         "commands",
         "Commands that the server executes",
@@ -73,7 +73,7 @@ def commands(run: Run) -> Table:
             }
     # The first who comes finds the lock free, and the client introduces itself once: hence the little more.
     table.targets.append(
-        Target(f"{peers.OURS}, commands per handoff", table.figures[peers.OURS]["sent per handoff"] or 0.0, 2.1)
+        Target(f"{peers.STRICT}, commands per handoff", table.figures[peers.STRICT]["sent per handoff"] or 0.0, 2.1)
     )
     return table
 

@@ -6,11 +6,13 @@ import inspect
 import os
 import pickle
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any
 
 import pytest
 
 import holdfast
+from holdfast._core.settings import DEFAULT
 from holdfast.errors import AcquireTimeout, ConfigurationError, DeadlockDetected
 from testbed.waiting import PATIENCE_S, eventually
 from tests.support.apis import Actor, Api
@@ -214,6 +216,63 @@ def test_several_at_once(locks: Any, others: Any, api: Api, unique_name: str) ->
     wants_a = two.tell(others.multilock(*names[:2]), "acquire", timeout=LONG_S, deadlock_check=0.2)
     failed, leases = ends({wants_c: (one, [has]), wants_a: (two, [holds])})
     assert [type(error) for error in failed] == [DeadlockDetected] and len(leases) == 1
+
+
+def test_several_at_once_are_waited_for_with_looks(locks: Any, others: Any, api: Api, unique_name: str) -> None:
+    a, b = f"{unique_name}-a", f"{unique_name}-b"
+    one, two = api.actor(), api.actor()
+    (has_a,), (has_b,) = held(one, locks.lock(a)), held(two, others.lock(b))
+    wants_b = one.tell(locks.multilock(b, f"{b}-2", deadlock_check=0.2), "acquire", timeout=LONG_S)
+    wants_a = two.tell(others.lock(a), "acquire", timeout=LONG_S)
+    with pytest.raises(DeadlockDetected):
+        wants_b.result(PATIENCE_S)
+    one.ask(has_a, "release")
+    for lease in (wants_a.result(PATIENCE_S), has_b):
+        two.ask(lease, "release")
+
+
+def waits(lock: Any, number: int) -> bool:
+    return bool(lock.waiters() == number)
+
+
+def handed_on(locks: Any, name: str, holder: Actor, others: list[Actor]) -> Any:
+    """The lease of the holder, by the token of another one of its client."""
+    for _ in range(20):  # one that has waited in the line for a second leaves it
+        (before,) = held(others[0], locks.lock(name))
+        waiting = []
+        for number, actor in enumerate((*others[1:], holder), 1):
+            waiting.append((actor, actor.tell(locks.lock(name), "acquire")))
+            eventually(partial(waits, locks.lock(name), number))
+        others[0].ask(before, "release")
+        for actor, future in waiting:
+            lease = future.result(PATIENCE_S)
+            if actor is holder and lease.token == before.token:
+                return lease
+            before = lease
+            actor.ask(lease, "release")
+    pytest.fail("it was not handed on")
+
+
+def test_who_holds_what_was_handed_on_is_seen_without_any_check(api: Api, url: str, unique_name: str) -> None:
+    """Who waits for a second says what it holds, where tokens do not; and stands in a line for a second at most."""
+    settings = DEFAULT._replace(tenure_ms=60_000.0)
+    locks, others = (api.client(api.redis().Redis.from_url(url), _settings=settings) for _ in range(2))
+    a, b = f"{unique_name}-a", f"{unique_name}-b"
+    one, two, *more = (api.actor() for _ in range(5))
+    has_a = handed_on(locks, a, one, more)
+    (has_b,) = held(two, others.lock(b))
+    wants_b = one.tell(locks.lock(b), "acquire", timeout=LONG_S)
+    wants_a = two.tell(others.lock(a), "acquire", timeout=LONG_S)
+    eventually(lambda: len(deadlocks_of(locks, unique_name)) == 1)
+    (found,) = deadlocks_of(others, unique_name)
+    assert {party.held_token for party in found.parties} == {has_a.token, has_b.token}
+    assert {party.name: party.where is not None for party in found.parties} == {b: True, a: False}
+    behind = [actor.tell(locks.lock(b), "acquire", timeout=LONG_S) for actor in more]
+    eventually(lambda: others.lock(b).waiters() == 4)
+    has_a.release()
+    for lease in (wants_a.result(PATIENCE_S), has_b):
+        two.ask(lease, "release")
+    ends({wants_b: (one, []), **{future: (actor, []) for actor, future in zip(more, behind, strict=True)}})
 
 
 @pytest.mark.parametrize("options", [{"tenure": 0.02}, {"keep": 1}])

@@ -965,7 +965,7 @@ BREAKS: tuple[Mutant, ...] = tuple(
     )
 )
 
-DEADLOCKS, DETECTING = "_core/deadlocks.py", "_core/detecting.py"
+DEADLOCKS, DETECTING, NOTING = "_core/deadlocks.py", "_core/detecting.py", "_core/noting.py"
 
 #: What is wrong in who is told of a deadlock.
 CIRCLES: tuple[Mutant, ...] = tuple(
@@ -980,6 +980,15 @@ CIRCLES: tuple[Mutant, ...] = tuple(
         ("all of a client are one party", DEADLOCKS, "return found[1], found[3]", 'return found[1], ""'),
         ("one free permit is as none", DEADLOCKS, "holders if left < max(", "holders if left <= max("),
         ("each party has a claim of its own", DETECTING, 'namespace, "deadlock").part(', "namespace, token).part("),
+        (
+            "a waiter does not say what it holds",
+            DETECTING,
+            "held, where = tuple(self._held(token)), ",
+            "held, where = (), ",
+        ),
+        ("one that does not look says nothing", NOTING, "held = self._held(acquisition.token)", "held = ()"),
+        ("a note is gone at once", NOTING, "int(every_s * 3000) + 10_000", "1"),
+        ("a note is of another waiter", NOTING, "note_key(namespace, acquisition.token)", 'note_key(namespace, "")'),
         ("one that waits is stuck", DEADLOCKS, "if len(edges) == len(stuck):", "if True:"),
         (
             "one holder of a semaphore is all",

@@ -17,14 +17,14 @@ PACKAGE = Path(holdfast.__file__).parent
 #: What stands at the top of the package is one room.
 TOP = "top"
 MOST_LINES = {
-    "_core": 7_732,
+    "_core": 7_830,
     "_drivers": 6_122,
     "lab": 5_900,
     "_transport": 3_808,
-    "_async": 4_085,
+    "_async": 4_095,
     "cli": 3_750,
     "_lua": 2_450,
-    "_api": 2_380,
+    "_api": 2_390,
     TOP: 2_040,
     "compat": 900,
     "web": 605,

@@ -116,7 +116,7 @@ def test_a_wait_goes_on_from_a_message_that_has_to_be_confirmed() -> None:
             return [1, 7]
         return effects(effect)
 
-    waited = 100.1, Wake(Wake.GRANT, 7, 2_000)
+    waited = 100.1, 0.0, Wake(Wake.GRANT, 7, 2_000)
     got = drive(replay(wait_for(TURN, None, listening=True), 100.0, QUEUED, None, True, waited), perform)
     assert isinstance(got, Grant)
     assert (got.sent_at, got.until, len(asked)) == (105.0, None, 1)
@@ -125,7 +125,9 @@ def test_a_wait_goes_on_from_a_message_that_has_to_be_confirmed() -> None:
 
 def test_an_interrupted_wait_leaves_the_queue() -> None:
     effects = Effects()
-    replayed = replay(wait_for(TURN, None, listening=True), 100.0, QUEUED, KeyboardInterrupt(), True, (100.1, None))
+    replayed = replay(
+        wait_for(TURN, None, listening=True), 100.0, QUEUED, KeyboardInterrupt(), True, (100.1, 0.0, None)
+    )
     with pytest.raises(KeyboardInterrupt):
         drive(replayed, effects)
     assert (effects.count(Unlisten), effects.count(Spawn), effects.count(Call)) == (1, 1, 0)
@@ -149,6 +151,7 @@ def test_the_request_that_queues_is_the_protocol_s_own() -> None:
         (QUEUED, None, 0.525),
         (QUEUED, 100.25, 0.25),
         (QUEUED, 100.0, None),
+        ([0, 50_000, QUEUED[2], 9, 1_000_000], None, 0.9),
         ([1, 7], None, None),
         ([-1], None, None),
         ([0, 500, b"another program", 0, 1_000_000], None, None),
@@ -159,7 +162,7 @@ def test_the_request_that_queues_is_the_protocol_s_own() -> None:
 def test_only_a_place_behind_a_holder_of_ours_is_slept_in(
     reply: Any, until: float | None, wait_s: float | None
 ) -> None:
-    assert sleep_s(reply, 100.0, until, DEFAULT, 0.0) == wait_s
+    assert sleep_s(reply, 99.9, 100.0, until, DEFAULT, 0.0) == (wait_s and pytest.approx(wait_s))
 
 
 def test_only_a_grant_of_which_most_is_left_is_taken_as_it_is() -> None:

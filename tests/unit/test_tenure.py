@@ -9,12 +9,25 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast._core.effects import Now, Spawn
+from holdfast._core.effects import AwaitTurn, Effect, Now, Spawn
 from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockTurn
 from holdfast._core.record import RENEWAL, LeaseRecord
 from holdfast._core.settings import DEFAULT
-from holdfast._core.tenure import BLOCK, MARK, Line, Lines, Note, Turn, is_alone, release_in_line
+from holdfast._core.tenure import (
+    ALONE_MS,
+    BLOCK,
+    MARK,
+    Line,
+    Lines,
+    Note,
+    Turn,
+    is_alone,
+    release_in_line,
+    wait_in_line,
+)
+from holdfast._core.waiting import Busy
+from tests.support.steps import drive
 
 SETTINGS = DEFAULT._replace(tenure_ms=2.0)
 TTL_MS = 30_000
@@ -144,6 +157,27 @@ def test_in_doubt_it_is_passed(doubt: str) -> None:
         record.lasts(10 * TTL_MS)
     assert second.hand_on(now) and third.is_called()
     assert line.tenure.over and third.passes() == (second.token, BLOCK, line.tenure.fence)
+
+
+@pytest.mark.parametrize("ttl_ms", [ALONE_MS // 2, TTL_MS])
+def test_who_has_waited_for_long_asks_the_server(ttl_ms: int) -> None:
+    of = lines()
+    hold(joined(of, "a:1:1"))
+    turn, now, asked = joined(of, "a:1:2"), 0.0, []
+
+    async def ask(left_s: float | None) -> Any:
+        asked.append(now)
+        return Busy(None, now)
+
+    def perform(effect: Effect[Any]) -> Any:
+        nonlocal now
+        if isinstance(effect, AwaitTurn):
+            now += effect.timeout_s
+        return now
+
+    drive(wait_in_line(turn, ask, _nothing, None, ttl_ms), perform)
+    assert asked == [min(ttl_ms, ALONE_MS) / 1000]
+    assert turn.over
 
 
 def test_a_release_that_is_repeated_does_nothing() -> None:

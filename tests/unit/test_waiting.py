@@ -10,6 +10,7 @@ import pytest
 from holdfast._core.effects import (
     AwaitWake,
     Call,
+    Command,
     Effect,
     Listen,
     Now,
@@ -25,6 +26,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.multilock import MultiTurn
 from holdfast._core.mutex import LockTurn
+from holdfast._core.noting import Witness, note_parts
 from holdfast._core.replicas import Sync
 from holdfast._core.rwlock import RWTurn, downgrade
 from holdfast._core.settings import DEFAULT
@@ -254,6 +256,33 @@ def test_it_looks_for_itself_when_whom_the_lock_was_handed_to_may_hang(place: in
     driver.run(acquire(None, listening=True))
     claim_s = DEFAULT.claim_ms / 1000
     assert 1000 + claim_s * max(place, 1) <= driver.now <= 1000 + claim_s * (max(place, 1) + 0.5)
+
+
+@pytest.mark.parametrize(("held", "failed"), [((), False), (("theirs",), False), (("theirs",), True)])
+def test_who_waits_for_long_says_what_it_holds_and_waits_on(held: tuple[str, ...], failed: bool) -> None:
+    """No request more for the lock, and none at all where nothing is held."""
+    driver = Script((0.0, busy(remaining_ms=50_000, place=2)), (0.0, [1, 5]))
+    notes: list[Command] = []
+
+    def perform(effect: Effect[Any]) -> Any:
+        if isinstance(effect, Command):
+            notes.append(effect)
+            if failed:
+                raise passing()
+            return b"OK"
+        return driver.perform(effect)
+
+    turn = LockTurn(KEYS, TOKEN, 1000)
+    turn.check = Witness("holdfast", DEFAULT, lambda token: held if token == TOKEN else (), lambda: "here")
+    drive(wait_for(turn, 60.0, listening=True), perform)
+    assert 1000 + 2 * DEFAULT.claim_ms / 1000 <= driver.now < 1000 + 3 * DEFAULT.claim_ms / 1000
+    if not held:
+        assert notes == []
+        return
+    (note,) = notes
+    key, value, _, ttl_ms = note.args[1:]
+    assert (key, note_parts(str(value).encode())) == (f"holdfast:waits:{TOKEN}", (60.0, ["theirs"], "here"))
+    assert int(ttl_ms) >= 2 * 10_000, "there until it is left again"
 
 
 @pytest.mark.parametrize("answers, stray", [([(0.01, [1, 5])], False), ([(0.01, passing()), (0.01, [1, 5])], True)])

@@ -18,11 +18,13 @@ from holdfast._api.endpoints import quorum_of
 from holdfast._api.options import Options
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
 from holdfast._core.keys import LockKeys
+from holdfast._core.noting import Witness
 from holdfast._core.plain import Scripts
 from holdfast._core.replicas import Replicas
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import MARK, Note
+from holdfast._core.tokens import owner_of
 from holdfast._transport.lazily import importing, lazily
 from holdfast._transport.pack import PreparedRequest
 from holdfast.errors import ConfigurationError
@@ -85,6 +87,10 @@ class SessionBase:
         self._replicas: dict[int | None, Replicas] = {}
         self._ifeq: bool | None = None
         self._detector: Any = None
+        #: The `check` of acquires that do not look for deadlocks.
+        self.witness: Witness | None = None
+        if self.quorum is None and namespace is not None:
+            self.witness = Witness(namespace, settings, partial(_held_by, self.owners), _where_it_waits)
         #: What other clients say of themselves, by their ids, as far as it was asked for.
         self.told_by: dict[str, bytes] = {}
 
@@ -99,6 +105,7 @@ class SessionBase:
             self._shared.clear()
         made = Shared(keys, self._exclusive(keys, options.sync_replicas))
         made.exclusive.renews = options.renew
+        made.exclusive.witness = self.witness
         made.exclusive.checks = self.checks(what.partition(":")[0], keys.name, options)
         self._shared[what, options] = made
         return made
@@ -125,7 +132,7 @@ class SessionBase:
                 from holdfast._api.deadlocks import detected, where_it_waits
                 from holdfast._core.detecting import Check
             claim, error = partial(self.new_token, "deadlock"), partial(detected, name, label)
-            return Check(self.detector(), every_s, claim, self._held_by, where_it_waits, error)
+            return Check(self.detector(), every_s, claim, partial(_held_by, self.owners), where_it_waits, error)
 
         return check
 
@@ -137,14 +144,6 @@ class SessionBase:
             key = partial(client_key, self.namespace)
             self._detector = Detector(self.namespace, not self.moves, self.settings, self.masters, key)
         return self._detector
-
-    def _held_by(self, token: str) -> list[str]:
-        """The tokens by which who waits with that one holds something, where these do not say so."""
-        with importing:
-            from holdfast._core.deadlocks import party_of
-        party = party_of(token, {}, False)
-        held = [lease() for (_, owner), lease in snapshot(self.owners.items()) if party and str(owner) == party[1]]
-        return [lease.token for lease in held if lease is not None and lease.token[-1] == MARK]
 
     def whereabouts(self, token: str) -> bytes:
         """Where in this program that token is held."""
@@ -177,3 +176,16 @@ class SessionBase:
             held = self.owners.get(owner)
             if held is not None and ((known := held()) is lease or known is None):
                 self.owners.pop(owner, None)
+
+
+# Not a method: a session that is part of a circle would not end with its client.
+def _held_by(owners: dict[tuple[str, int], weakref.ref[Any]], token: str) -> list[str]:
+    """The tokens by which who waits with that one holds something, where these do not say so."""
+    party = owner_of(token)
+    held = [lease() for (_, owner), lease in snapshot(owners.items()) if str(owner) == party]
+    return [lease.token for lease in held if lease is not None and lease.token[-1] == MARK]
+
+
+def _where_it_waits() -> str:
+    where: str = lazily("holdfast._api.deadlocks").where_it_waits()
+    return where

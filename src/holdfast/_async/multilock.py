@@ -48,6 +48,8 @@ class MultiLock(TurnLeasable[Lease]):
 
     def _ask(self, token: str, timeout_s: float | None, sent: bool | None = False) -> Protocol[Grant | Busy]:
         turns = self._turns(token)
+        for turn in turns:
+            turn.check = self._session.witness if self._checks is None else self._checks()
         return multilock.acquire(turns, timeout_s, listening=not sent and self._session.driver.listening(turns[0].key))
 
     def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:

@@ -22,8 +22,8 @@ from holdfast._core.effects import AwaitWake, Command, Now, Random, Reply, Sleep
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import inbox_prefix, lock_keys
 from holdfast._core.mutex import LockTurn
+from holdfast._core.noting import leave_note, note_key, note_parts
 from holdfast._core.overview import Entry, Walk, look_at, part_of
-from holdfast._core.replies import DONE
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import client_of
 from holdfast._core.validity import deadline
@@ -143,7 +143,7 @@ class Detector:
 
     def note_of(self, token: str) -> str:
         """Where a waiter says where it waits."""
-        return f"{self.namespace}:waits:{token}"
+        return note_key(self.namespace, token)
 
     async def _read(self, waiter: _Waiter | None) -> list[Entry]:
         """All that is waited for."""
@@ -224,18 +224,6 @@ def _kind_of(entry: Entry) -> str:
     return "lock" if entry.kind == "rwlock" else entry.kind
 
 
-def note_parts(note: bytes | None) -> tuple[float | None, list[str], str]:
-    """What a note says: the timeout of the wait in s (None: no limit, or unknown), held tokens, where in the code."""
-    words = (note or b"").decode("utf-8", "replace").split("\n", 2)
-    if len(words) < 3:
-        return None, [], ""
-    try:
-        timeout_s = float(words[0]) if words[0] else None
-    except ValueError:
-        timeout_s = None
-    return timeout_s, words[1].split(), words[2]
-
-
 class Check:
     """What one waiter does about deadlocks: it looks every `every_s` while it waits.
 
@@ -281,7 +269,8 @@ class Check:
     async def _look(self, acquisition: Acquisition, timeout_s: float | None, waiter: _Waiter) -> bool:
         """Whether it could be learned."""
         detector, token = self._detector, acquisition.token
-        await self._leave_note(token, timeout_s)
+        held, where = tuple(self._held(token)), self._where()
+        await leave_note(acquisition, detector.namespace, timeout_s, held, where, self.every_s)
         first = await detector.seen(waiter)
         if not await detector.suspected(token, first):
             return True
@@ -313,11 +302,3 @@ class Check:
             if not (free or decided):
                 await Spawn(claim.give_back())
         raise self._error(await detector.explained(circle))
-
-    async def _leave_note(self, token: str, timeout_s: float | None) -> None:
-        timeout = "" if timeout_s is None else f"{timeout_s:.3f}"
-        note = f"{timeout}\n{' '.join(self._held(token))}\n{self._where()}"
-        key = self._detector.note_of(token)
-        keep_ms = int(self.every_s * 3000) + 10_000
-        request_timeout_s = self._detector.settings.request_timeout_s
-        await Command(("SET", key, note, "PX", keep_ms), request_timeout_s, key=key, fits=DONE)

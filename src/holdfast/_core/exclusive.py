@@ -30,10 +30,11 @@ __all__ = ["Exclusive", "OneServer", "OverQuorum"]
 class Exclusive:
     """`listens`: waiters hear of their turn, so that `acquire` wants to know whether the inbox is open.
 
-    `renews`: as `Acquisition.renews`. `checks`: makes what looks for deadlocks during one acquire; None: nothing does.
+    `renews`: as `Acquisition.renews`. `checks`: makes what looks for deadlocks during one acquire; None: nothing does,
+    and its `check` is the `witness`.
     """
 
-    __slots__ = ("checks", "keys", "places", "renews", "settings", "sync")
+    __slots__ = ("checks", "keys", "places", "renews", "settings", "sync", "witness")
 
     listens = True
 
@@ -43,6 +44,7 @@ class Exclusive:
         self.places: tuple[LockKeys, ...] = (keys,) if self.listens else ()
         self.renews = False
         self.checks: Callable[[], Any] | None = None
+        self.witness: Any = None
         self.settings = settings
         self.sync = sync
 
@@ -108,7 +110,7 @@ class OneServer(Exclusive):
         try:
             asks = LockTurn(keys, token, ttl_ms, settings, self.sync, turn)
             asks.renews, asks.unused = self.renews, True
-            asks.check = None if self.checks is None else self.checks()
+            asks.check = self.witness if self.checks is None else self.checks()
             return await wait_for(asks, timeout_s, listening=listening)
         except RequestFailed as failure:
             if self.sync is not None or not await plain.no_scripts(failure, keys, settings):

@@ -77,12 +77,12 @@ async def replay(
     reply: Reply,
     error: BaseException | None,
     listens: bool = False,
-    waited: tuple[float, Wake | None] | None = None,
+    waited: tuple[float, float, Wake | None] | None = None,
 ) -> R:
     """Go on with a protocol whose first request was sent at `asked_at`, and ended with that reply or error.
 
-    `listens`: its token was registered before. `waited`: the reply had come at that moment, and was followed by a wait,
-    which ended with that message or the error.
+    `listens`: its token was registered before. `waited`: the reply had come at that moment, and was followed by a wait
+    of `sleep_s` with that chance, which ended with that message or the error.
     """
     return await _Replayed(protocol, asked_at, reply, error, listens, waited)
 
@@ -93,14 +93,19 @@ def queueing(call: Call) -> Call:
     return Call(call.script, call.keys, args, call.request_timeout_s)
 
 
-def sleep_s(reply: Reply, now: float, until: float | None, settings: Settings, chance: float) -> float | None:
-    """How long to wait for a message behind this answer to a first request that queues; None: more is to be decided."""
+def sleep_s(
+    reply: Reply, asked_at: float, now: float, until: float | None, settings: Settings, chance: float
+) -> float | None:
+    """How long to wait for a message behind this answer to a first request that queues; None: more is to be decided.
+
+    Not beyond the moment at which a waiter says what it holds (`noting.py`): the protocol goes on waiting.
+    """
     if reply[0] != 0:
         return None
     taken = taken_of(reply)
     if taken.place < 0 or taken.ask_again or not is_ours(taken.holder):
         return None
-    wait_s = look_again_s(taken, settings, chance)
+    wait_s = min(look_again_s(taken, settings, chance), max(0.0, asked_at + settings.note_s - now))
     return wait_s if until is None or now + wait_s < until else until - now if now < until else None
 
 
@@ -141,7 +146,7 @@ class _Replayed(Effect[R]):
         reply: Reply,
         error: BaseException | None,
         listens: bool,
-        waited: tuple[float, Wake | None] | None,
+        waited: tuple[float, float, Wake | None] | None,
     ) -> None:
         self._protocol = protocol
         self._asked_at = asked_at
@@ -163,9 +168,9 @@ class _Replayed(Effect[R]):
                 if isinstance(error, RequestFailed):
                     error.about(effect)
                 if self._waited is not None:
-                    effect, result = protocol.send(self._reply), self._waited[1]
+                    effect, result = protocol.send(self._reply), self._waited[2]
                     while type(effect) in (Now, Random):
-                        effect = protocol.send(self._waited[0] if type(effect) is Now else 0.0)
+                        effect = protocol.send(self._waited[0 if type(effect) is Now else 1])
                 else:
                     result = self._reply
                 effect = protocol.send(result) if error is None else protocol.throw(error)

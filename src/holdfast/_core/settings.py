@@ -20,7 +20,9 @@ class Settings(NamedTuple):
     #: others would mind: a half-open waiter costs the queue this much.
     claim_ms: int = 2_000
     #: How long a client hands a lock on among its own before it goes through the server again; 0: not at all.
-    tenure_ms: float = 0.0
+    tenure_ms: float = 2.0
+    #: Who waits for longer than this and holds what its client hands on says so, for those who look for deadlocks, s.
+    note_s: float = 1.0
     #: How long a token that was given back is refused: far longer than a request can be under way.
     tombstone_ms: int = 60_000
     #: A request without an answer is given up after this; also at most a third of the ttl.

@@ -2,8 +2,8 @@
 
 Laws: one turn of a line at a time has its right, which is to ask the server, or to hold what the server has granted.
 The right changes hands in one step, taken by the turn that has it, or on behalf of one that has left with it. What was
-handed to a turn that leaves goes on to the next one, or back to the server. No turn waits here for longer than its ttl:
-after that it asks the server by itself.
+handed to a turn that leaves goes on to the next one, or back to the server. No turn waits here for longer than
+`ALONE_MS`, or its ttl: after that it asks the server by itself, where others see it wait.
 
 Theory: the local acquires of one lock form a *line*. Its owner alone talks to the server; the others wait. A grant
 begins a *tenure*. While that lasts, a release makes the next turn the owner, which then holds by the same token on the
@@ -39,6 +39,7 @@ from holdfast._core.snapshot import snapshot
 from holdfast._core.waiting import Acquisition, Busy, Grant
 
 __all__ = [
+    "ALONE_MS",
     "BLOCK",
     "MARK",
     "SOON_MS",
@@ -62,6 +63,8 @@ BLOCK = 1_024
 
 #: Most turns come sooner than that. Drivers wait this long, at the least cost, before they start a protocol, ms.
 SOON_MS = 100
+#: Who has waited for that long waits for one that holds for long, where nothing is gained by handing on, ms.
+ALONE_MS = 1_000
 
 _HELD = LeaseState.HELD
 
@@ -386,7 +389,7 @@ class TenureLease(LeaseRecord):
 async def wait_in_line(turn: Turn, ask: Ask, give_back: GiveBack, timeout_s: float | None, ttl_ms: int) -> Grant | Busy:
     """Wait for the turn, `timeout_s` at most; then take what was handed on, or ask the server."""
     give_up_at = None if timeout_s is None else turn.arrived_at + timeout_s
-    alone_at = turn.arrived_at + ttl_ms / 1000
+    alone_at = turn.arrived_at + min(ttl_ms, ALONE_MS) / 1000
     try:
         now = await Now()
         while True:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["KEPT", "TOKEN_MAX", "client_of", "is_kept", "is_ours", "make_token"]
+__all__ = ["KEPT", "TOKEN_MAX", "client_of", "is_kept", "is_ours", "make_token", "owner_of"]
 
 #: A client id is 24 hexadecimal digits: 96 random bits.
 _OURS = re.compile(r"[0-9a-f]{24}:[^:]*:[0-9]+(?:\*?\+)?")
@@ -36,3 +36,8 @@ def is_kept(token: str) -> bool:
 def client_of(token: str) -> str:
     """The client id within a token of ours."""
     return token.partition(":")[0]
+
+
+def owner_of(token: str) -> str:
+    """The number of the thread or task within a token of ours."""
+    return token.split(":", 2)[1].rpartition(".")[2]

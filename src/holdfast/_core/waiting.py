@@ -128,7 +128,7 @@ class Acquisition:
 
     `stray` is as in `Grant`, for the turn's own `release`. `renews`: what is granted is renewed by itself, so that it
     may begin with less than its ttl. `short_ms`: what it has begun with, until it is renewed; else 0. `check`: what
-    looks for deadlocks while it waits (`detecting.py`); None: nothing does.
+    looks for deadlocks while it waits (`detecting.py`), or helps those that do (`noting.py`); None: nothing does.
     """
 
     __slots__ = ("check", "claim_ms", "key", "renews", "settings", "short_ms", "stray", "sync", "token", "ttl_ms")
@@ -495,16 +495,19 @@ class _Waiting:
         return None
 
     async def _wake_within(self, wait_s: float) -> Wake | None:
-        """What comes for it in that time, which ends early where it is time to look for deadlocks."""
+        """What comes for it in that time, in which it looks for deadlocks when it is time for that."""
         acquisition = self.acquisition
-        if self.check_at is None or self.check_at > self.now + wait_s:
-            return await AwaitWake(acquisition.token, wait_s)
-        wake = await AwaitWake(acquisition.token, max(0.0, self.check_at - self.now))
-        if wake is None:
-            timeout_s = None if self.give_up_at is None else self.give_up_at - self.began_at
-            wake, pause_s = await acquisition.check.look(acquisition, timeout_s, self.give_up_at)
-            self.check_at = await Now() + pause_s
-        return wake
+        until, now = self.now + wait_s, self.now
+        while self.check_at is not None and self.check_at <= until:
+            wake = await AwaitWake(acquisition.token, max(0.0, self.check_at - now))
+            if wake is None:
+                timeout_s = None if self.give_up_at is None else self.give_up_at - self.began_at
+                wake, pause_s = await acquisition.check.look(acquisition, timeout_s, self.give_up_at)
+                now = await Now()
+                self.check_at = now + pause_s
+            if wake is not None:
+                return wake
+        return await AwaitWake(acquisition.token, max(0.0, until - now))
 
     def _pushed(self, wake: Wake, took_s: float) -> Grant | None:
         """The grant that a message tells of, with what is certainly left of its claim; None: to be confirmed."""

@@ -64,7 +64,7 @@ def first_wait(
     if timeout_s is not None:
         request_timeout_s = within(request_timeout_s, timeout_s)
     reply: Any = None
-    waited: tuple[float, Wake | None] | None = None
+    waited: tuple[float, float, Wake | None] | None = None
     asked_at = clock()
     try:
         inboxes.listen(token, node, request_timeout_s)
@@ -75,15 +75,16 @@ def first_wait(
         grant = granted(reply, asked_at, now, ttl_ms)
         if grant is None:
             until = None if timeout_s is None else asked_at + timeout_s
-            wait_s = sleep_s(reply, now, until, driver.settings, driver.random.random())
+            chance = driver.random.random()
+            wait_s = sleep_s(reply, asked_at, now, until, driver.settings, chance)
             if wait_s is not None:
-                waited = now, None
+                waited = now, chance, None
                 if driver.queueing and (report := driver.queueing.pop(token, None)) is not None:
                     report.queued()
                 wake = None if driver.closed else inboxes.wait(token, wait_s)
                 if driver.closed:
                     raise driver.final()
-                waited = now, wake
+                waited = now, chance, wake
                 grant = pushed(wake, asked_at, now - asked_at, clock(), ttl_ms)
         if grant is not None:
             inboxes.unlisten(token)

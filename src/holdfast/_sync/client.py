@@ -77,12 +77,12 @@ class Client:
         with locks.lock("orders:42") as lease:
             ...
 
-    `redis_client`: a redis-py or valkey-py client; its settings for connecting (TLS, users, Sentinel, …) are
-    used, and its connections are left alone. `namespace`: what keys begin with; None makes the lock's name the
-    key itself, as other lock libraries do, so that they exclude ours and the reverse. `tenure`: for how many
-    seconds (up to 0.1) its threads hand a lock on among themselves before it goes through the server again; 0:
-    not at all. `observer`: is told what happens to its locks (`Observer`). The other options are the defaults of
-    its locks (`LeaseOptions`).
+    `redis_client`: a redis-py or valkey-py client; its settings for connecting (TLS, users, Sentinel, …) are used, and
+    its connections are left alone. `namespace`: what keys begin with; None makes the lock's name the key itself, as
+    other lock libraries do, so that they exclude ours and the reverse. `tenure`: for how many seconds (up to 0.1) its
+    threads hand a lock on among themselves before it goes through the server again; None: 0.002; 0: not at all.
+    `observer`: is told what happens to its locks (`Observer`). The other options are the defaults of its locks
+    (`LeaseOptions`).
 
     Talks to no server before the first use. Safe to share between threads, and to keep over a fork: the child
     holds nothing and starts afresh. As a context manager it closes itself, which releases what is still held.
@@ -94,7 +94,7 @@ class Client:
         redis_client: Any,
         *,
         namespace: str | None = "holdfast",
-        tenure: Duration = 0.0,
+        tenure: Duration | None = None,
         observer: Observer | None = None,
         _settings: Settings = DEFAULT,
         **options: Unpack[LeaseOptions],
@@ -102,8 +102,7 @@ class Client:
         """See the class."""
         checked = check_namespace(namespace)
         self._options = options_of(options)
-        tenure_ms = tenure_ms_of(tenure)
-        settings = _settings._replace(tenure_ms=tenure_ms) if tenure_ms else _settings
+        settings = _settings if tenure is None else _settings._replace(tenure_ms=tenure_ms_of(tenure))
         self._session = Session(redis_client, checked, settings, observer)
 
     @classmethod
@@ -301,10 +300,10 @@ class Client:
 
         Locks, shared locks, semaphores, multilocks and elections of the namespace; of those that wait for each other in
         several circles, one circle is given. Each was there at one moment; a wait with a timeout counts until that is
-        over. Goes over the keys of the namespace, a few at a time, and changes nothing. Not seen: who waits behind
-        others of its own process (see `tenure`), or for anything else; who holds by a lease that its client hands on
-        (`tenure`, `keep`), unless that one waits with `deadlock_check`. A lease counts as that of the thread or task
-        that has acquired it, wherever it is used.
+        over. Goes over the keys of the namespace, a few at a time, and changes nothing. Not seen: who has waited for
+        less than a second behind others of its own process, or holds by a lease that its client has handed on
+        (`tenure`, `keep`) and waits since less than that; who waits for anything else. A lease counts as that of the
+        thread or task that has acquired it, wherever it is used.
         """
         self._not_over_quorum("looking for deadlocks")
         with importing:
@@ -592,7 +591,7 @@ def connect(
     url: str | None = None,
     *,
     namespace: str | None = "holdfast",
-    tenure: Duration = 0.0,
+    tenure: Duration | None = None,
     observer: Observer | None = None,
     **options: Unpack[LeaseOptions],
 ) -> Client:

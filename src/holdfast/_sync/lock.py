@@ -156,7 +156,7 @@ class TurnLeasable(Leasable[L]):
     def _ask(self, token: str, timeout_s: float | None, sent: bool | None = False) -> Protocol[Grant | Busy]:
         acquisition = self._acquisition(token)
         acquisition.renews = self._options.renew
-        acquisition.check = None if self._checks is None else self._checks()
+        acquisition.check = self._session.witness if self._checks is None else self._checks()
         return wait_for(acquisition, timeout_s, listening=not sent and self._session.driver.listening(acquisition.key))
 
     def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
@@ -301,8 +301,8 @@ class Lock(Leasable[Lease]):
     def waiters(self) -> int:
         """How many wait for it, including those whose process died since.
 
-        Threads of one client wait behind each other there (see `tenure`): those of this client are counted, of any
-        other client only the first.
+        Threads of one client wait behind each other there for up to a second (see `tenure`): those of this client are
+        counted, of any other client only the first.
         """
         return self._inspect().waiters
 

@@ -1,0 +1,77 @@
+"""What a waiter leaves for those who look for deadlocks: where in the code it waits, and what it holds by tokens that
+do not tell.
+
+Law: nothing depends on a note; it is gone soon after its waiter, at the latest by its ttl.
+
+Theory: a lease that a client hands on, or keeps, stands on the server by the token of the first who held it. Whose it
+is now, its client knows; and a deadlock needs that one to wait, for seconds. So who waits for as long as that says what
+it holds. Most waiters hold nothing of the kind, and write nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from holdfast._core.effects import Command, Wake
+from holdfast._core.failure import RequestFailed
+from holdfast._core.replies import DONE
+from holdfast._core.settings import Settings
+from holdfast._core.waiting import Acquisition
+
+__all__ = ["Witness", "leave_note", "note_key", "note_parts"]
+
+
+def note_key(namespace: str, token: str) -> str:
+    """Where a waiter says where it waits."""
+    return f"{namespace}:waits:{token}"
+
+
+async def leave_note(
+    acquisition: Acquisition, namespace: str, timeout_s: float | None, held: Sequence[str], where: str, every_s: float
+) -> None:
+    """Leave it, or leave it again, which is done every so often. Raises `RequestFailed`."""
+    timeout = "" if timeout_s is None else f"{timeout_s:.3f}"
+    key = note_key(namespace, acquisition.token)
+    note = f"{timeout}\n{' '.join(held)}\n{where}"
+    command = ("SET", key, note, "PX", int(every_s * 3000) + 10_000)
+    await Command(command, acquisition.settings.request_timeout_s, key=key, fits=DONE)
+
+
+def note_parts(note: bytes | None) -> tuple[float | None, list[str], str]:
+    """What a note says: the timeout of the wait in s (None: no limit, or unknown), held tokens, where in the code."""
+    words = (note or b"").decode("utf-8", "replace").split("\n", 2)
+    if len(words) < 3:
+        return None, [], ""
+    try:
+        timeout_s = float(words[0]) if words[0] else None
+    except ValueError:
+        timeout_s = None
+    return timeout_s, words[1].split(), words[2]
+
+
+class Witness:
+    """What all waiters of a client do that do not look for deadlocks themselves: they say what they hold."""
+
+    __slots__ = ("_held", "_namespace", "_where", "every_s")
+
+    def __init__(
+        self, namespace: str, settings: Settings, held: Callable[[str], Sequence[str]], where: Callable[[], str]
+    ) -> None:
+        self._namespace = namespace
+        #: How long one waits before it looks.
+        self.every_s = settings.note_s
+        self._held = held
+        self._where = where
+
+    async def look(
+        self, acquisition: Acquisition, timeout_s: float | None, until: float | None
+    ) -> tuple[Wake | None, float]:
+        """Say what is held. As `Check.look`: what has woken the waiter, and for how long not to look again, s."""
+        again_s = self.every_s * 10
+        held = self._held(acquisition.token)
+        if held:
+            try:
+                await leave_note(acquisition, self._namespace, timeout_s, held, self._where(), again_s)
+            except RequestFailed:
+                pass  # it is only to be looked at
+        return None, again_s
