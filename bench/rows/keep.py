@@ -61,7 +61,7 @@ def keep(run: Run) -> Table:
                 loop.run_until_complete(asyncio.sleep(0.05))
         found = rounds(run, "keep", turns, parties)
         for who, once in parties.items():
-            # The least of a few: in one of them the time for which it is kept may end, and it is acquired anew.
+            # The least of a few: in one of them the time for which it is kept may end, and it is acquired again.
             us, sent = median(found[who]), min(_requests(run, once) for _ in range(3)) / (cycles + 1)
             table.lines.append((who, number(us), number(sent), ""))
             table.figures[who] = {"us": us, "requests": sent}
