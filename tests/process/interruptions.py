@@ -388,10 +388,28 @@ def block_ends(code: CodeType) -> frozenset[int]:
 _COUNTS_AND_RETURNS = frozenset({"Acquirable._acquire"})
 
 
+#: Here what a Python function returns, a lease, is the argument of a function in C, and CPython looks for signals behind
+#: the latter only. What a trace function raises in between drops the lease, which may be taken for one that was received.
+_PASSES_ON = "Enterable.__enter__"
+
+
+@functools.cache
+def _passed_on(code: CodeType) -> frozenset[int]:
+    """The first call whose argument another call has just made, and whose result is not wanted."""
+    every = list(dis.get_instructions(code))
+    calls = [one for one in every if one.opname != "PRECALL"]
+    call = next(
+        second.offset
+        for first, second, then in zip(calls, calls[1:], calls[2:], strict=False)
+        if (first.opname, second.opname, then.opname) == ("CALL", "CALL", "POP_TOP")
+    )
+    return frozenset({call}.union(one.offset for one in every if one.opname == "PRECALL" and one.offset == call - 4))
+
+
 def excused(place: Place) -> bool:
     """Whether no signal handler can raise there, though a trace function can."""
     code, offset, _ = place
-    if offset in block_ends(code):
+    if offset in block_ends(code) or (code.co_qualname == _PASSES_ON and offset in _passed_on(code)):
         return True
     return code.co_qualname in _COUNTS_AND_RETURNS and offset in _reentrant_return(code)
 
