@@ -388,8 +388,8 @@ def block_ends(code: CodeType) -> frozenset[int]:
 _COUNTS_AND_RETURNS = frozenset({"Acquirable._acquire"})
 
 
-#: Here what a Python function returns, a lease, is the argument of a function in C, and CPython looks for signals behind
-#: the latter only. What a trace function raises in between drops the lease, which may be taken for one that was received.
+#: Here what a Python function returns, a lease, is the argument of a function in C, and CPython looks for signals
+#: behind the latter only. What a trace function raises in between drops the lease, which may be taken for received.
 _PASSES_ON = "Enterable.__enter__"
 
 
