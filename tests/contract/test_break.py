@@ -174,6 +174,20 @@ def test_who_is_asked_is_told_and_keeps_it(locks: Any, others: Any, api: Api, un
     assert not others.ask(unique_name)
 
 
+def test_who_is_asked_after_it_has_waited_for_a_condition_is_told(
+    locks: Any, others: Any, api: Api, unique_name: str
+) -> None:
+    told: list[Any] = []
+    lock = locks.lock(unique_name, ttl=TTL_S, on_wanted=told.append)
+    condition = locks.condition(getattr(lock, "_target", lock))
+    actor = api.actor()
+    actor.enter(lock)
+    assert actor.ask(condition, "wait", 0.05) is False
+    eventually(lambda: bool(others.ask(unique_name)))
+    eventually(lambda: len(told) == 1)
+    actor.leave(lock)
+
+
 def test_what_is_asked_for_first_is_known_later(locks: Any, others: Any, unique_name: str) -> None:
     lease = locks.lock(unique_name, ttl=TTL_S).acquire()
     eventually(lambda: bool(others.ask(unique_name, reason="early")))

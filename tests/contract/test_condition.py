@@ -158,7 +158,7 @@ def test_out_of_time_it_holds_the_lock_again(party: Any, raw: Any, unique_name: 
     lease = one.enter()
     assert one.wait(0.1).result() is False
     lease.ensure_held()
-    waiting = one.wait(0.1)
+    waiting = one.wait(1.0)
     two.enter()  # it has to wait for us to come back
     eventually(lambda: raw.zcard(key(unique_name, ":queue")) == 1)
     assert not waiting.done()

@@ -169,7 +169,7 @@ def life(client: Any, library: Greenlets) -> dict[str, Any]:
     outsiders = library.all([outsider, outsider])
 
     def let_go() -> str:
-        while not lock.waiters():
+        while lease.held and not lock.waiters():
             library.sleep(0.01)
         lease.release()
         return "released"

@@ -114,6 +114,7 @@ class Condition(Enterable[Lease]):
             lease._hold = again
             if record.on_loss is not None:
                 again.on_loss = record.on_loss  # `lost` was asked for just now
+            again.on_want = record.on_want
             driver.watch(again)
             if hook.observer is not None:
                 hook.observer.granted(again)
