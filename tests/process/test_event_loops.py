@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import ssl
@@ -111,6 +112,42 @@ def test_a_lease_can_be_released_in_another_loop(valkey_server: embedded.Server,
         loop.run_until_complete(asyncio.sleep(0.05))
     finally:
         loop.close()
+
+
+def test_a_task_is_never_taken_for_one_that_has_ended(valkey_server: embedded.Server, unique_name: str) -> None:
+    """Its id may be that of one which holds a lock still, as its lease went elsewhere."""
+
+    async def main() -> int:
+        kept: list[Any] = []
+        numbers: dict[int, int] = {}
+        reused = 0
+        async with holdfast.asyncio.connect(valkey_server.url) as locks:
+
+            async def hold(number: int) -> None:
+                kept.append(await locks.lock(f"{unique_name}-{number}", ttl=30).acquire())
+                numbers[id(asyncio.current_task())] = number
+
+            async def wait() -> None:
+                nonlocal reused
+                number = numbers.get(id(asyncio.current_task()))
+                if number is None:
+                    return
+                reused += 1
+                with pytest.raises(holdfast.AcquireTimeout):
+                    await locks.lock(f"{unique_name}-{number}", deadlock_check=0.1).acquire(timeout=1)
+
+            await asyncio.gather(*(hold(number) for number in range(50)))
+            await asyncio.sleep(0.1)
+            gc.collect()
+            for _ in range(10):  # which memory a new task gets is the allocator's choice
+                await asyncio.gather(*(wait() for _ in range(500)))
+                if reused:
+                    break
+            for lease in kept:
+                await lease.release()
+        return reused
+
+    assert asyncio.run(main()) > 0, "no id came again: the test shows nothing"
 
 
 def test_closing_closes(valkey_server: embedded.Server, unique_name: str) -> None:

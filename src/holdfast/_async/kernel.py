@@ -55,7 +55,8 @@ class Acquirable(AcquirableBase, Generic[L]):
         task = current_task(driver.loop)
         code, offset = frame.f_code, frame.f_lasti
         del frame
-        me = id(task)
+        known = session.numbers.get(id(task))
+        me = known[1] if known is not None and known[0]() is task else session.number_of(task)
         owned_as = self._owned_as if task is not None else ()  # without a task, owners cannot be told apart
         owners = ((owned_as[0], me),) if len(owned_as) == 1 else tuple([(kind, me) for kind in owned_as])
         for owner in owners:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import socket
 import sys
@@ -29,6 +30,7 @@ from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import inbox_prefix
 from holdfast._core.settings import Settings
+from holdfast._core.snapshot import snapshot
 from holdfast._core.tokens import make_token
 from holdfast._drivers.aio import AioDriver
 from holdfast._drivers.last_words import at_end
@@ -44,6 +46,9 @@ R = TypeVar("R")
 API: Api = "asyncio"
 #: How long the interpreter's end may be held up, s.
 _EXIT_PATIENCE_S = 2.0
+#: Numbers of tasks. When this many are known, those of tasks that have ended are forgotten.
+_numbers = itertools.count(1)
+_NUMBERS_MAX = 10_000
 
 
 def has_ended(task: asyncio.Task[Any] | None) -> bool:
@@ -78,6 +83,9 @@ class Session(SessionBase):
         self.moves: bool = getattr(topology, "moves", True)
         super().__init__(redis_client, topology.nodes(), namespace, settings, Reports(observer))
         self.closed = False
+        self._numbers_max = _NUMBERS_MAX
+        #: By the ids of tasks, which may come again: the task, and a number that does not.
+        self.numbers: dict[int, tuple[weakref.ref[asyncio.Task[Any]], int]] = {}
         #: The driver of the event loop in which it was used last.
         self.here: AioDriver | None = None
         self.drivers: list[AioDriver] = []
@@ -142,12 +150,28 @@ class Session(SessionBase):
 
     def new_token(self, owner: str | None = None) -> str:
         """For a request of the running task, or of `owner`."""
-        return make_token(self.driver.client_id, id(current_task()) if owner is None else owner, next(self.sequence))
+        number = self.number_of(current_task()) if owner is None else owner
+        return make_token(self.driver.client_id, number, next(self.sequence))
+
+    def number_of(self, task: asyncio.Task[Any] | None) -> int:
+        """Which task of this process that is; 0 for none."""
+        if task is None:
+            return 0
+        known = self.numbers.get(id(task))
+        if known is not None and known[0]() is task:
+            return known[1]
+        if len(self.numbers) >= self._numbers_max:
+            for ended in [each for each, (ref, _) in snapshot(self.numbers.items()) if ref() is None]:
+                self.numbers.pop(ended, None)
+            self._numbers_max = max(_NUMBERS_MAX, 2 * len(self.numbers))
+        number = next(_numbers)
+        self.numbers[id(task)] = weakref.ref(task), number
+        return number
 
     def lease_of(self, owned_as: str) -> Any:
         """The lease by which the running task holds it, or did until that was lost; None when there is none."""
         task = self.me()
-        held = self.owners.get((owned_as, id(task)))
+        held = self.owners.get((owned_as, self.number_of(task)))
         lease = held() if held is not None and task is not None else None
         if lease is None or lease._task is None or lease._task() is not task:
             return None  # another task that had this id
@@ -160,7 +184,7 @@ class Session(SessionBase):
 
     def running(self, owner: int) -> tuple[str | None, list[FrameType]]:
         """The name of that task of the running loop, and where it waits, innermost first."""
-        task = next((each for each in asyncio.all_tasks() if id(each) == owner), None)
+        task = next((ref() for ref, number in snapshot(self.numbers.values()) if number == owner), None)
         if task is None:
             return None, []
         frames: list[FrameType] = []
