@@ -301,7 +301,7 @@ def test_09_a_half_open_inbox_is_found_out(
     unique_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in ("holdfast._drivers.inboxes", "holdfast._transport.aio"):
+    for module in ("holdfast._drivers.inboxes", "holdfast._transport.inbox_aio"):
         monkeypatch.setattr(f"{module}.INBOX_QUIET_S", 0.1)
         monkeypatch.setattr(f"{module}.INBOX_TIMEOUT_S", 1.0)
     first = far.lock(unique_name).acquire()

@@ -85,13 +85,13 @@ async def main():
 """
 #: No one awaits the task that connects.
 A_CONNECTION_IS_MADE = """
-connect = transport._connect
+connect = transport.connect
 
 async def interrupted(*args):
     once()
     return await connect(*args)
 
-transport._connect = interrupted
+transport.connect = interrupted
 
 async def main():
     async with holdfast.asyncio.connect(url) as locks:

@@ -21,7 +21,7 @@ import holdfast
 import holdfast.asyncio
 from holdfast import embedded
 from holdfast._transport import aio as transport
-from holdfast._transport import mailbox_aio
+from holdfast._transport import inbox_aio, mailbox_aio
 from testbed.servers import unique
 from testbed.waiting import eventually
 
@@ -172,7 +172,7 @@ def test_a_fork_waits_for_a_socket_that_nobody_knows_yet(
     [
         pytest.param(AbstractConnection, "on_connect_check_health", id="a connection"),
         pytest.param(transport.Wire, "_pushed", id="an inbox on the connection of all"),
-        pytest.param(transport, "is_confirmation", id="an inbox"),
+        pytest.param(inbox_aio, "is_confirmation", id="an inbox"),
     ],
 )
 def test_a_forked_child_has_nothing_of_what_an_event_loop_is_making(

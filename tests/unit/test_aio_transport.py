@@ -30,7 +30,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._drivers.aio import AioDriver
 from holdfast._lua import SCRIPTS
-from holdfast._transport import aio, mailbox_aio
+from holdfast._transport import aio, connection_aio, inbox_aio, mailbox_aio
 from holdfast._transport.aio import node_of_client
 from holdfast._transport.clock import clock
 from holdfast._transport.single import SingleTopology
@@ -297,7 +297,7 @@ def test_a_server_that_hangs_up_after_the_handshake(play: Callable[[Test], None]
 
     async def test(fake: Fake, driver: AioDriver) -> None:
         hang_up = True
-        make = aio._connect
+        make = connection_aio.connect
 
         async def connect(*args: Any) -> Any:
             connection = await make(*args)
@@ -307,7 +307,8 @@ def test_a_server_that_hangs_up_after_the_handshake(play: Callable[[Test], None]
             return connection
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(aio, "_connect", connect)
+            for module in (aio, inbox_aio):
+                patch.setattr(module, "connect", connect)
             for effect in (call(), Listen("t", "k", PATIENCE_S)):
                 with pytest.raises(RequestFailed) as caught:
                     await driver.run(protocol(effect))
@@ -590,13 +591,13 @@ def test_a_connection_that_is_replaced_is_an_end_of_the_inbox(play: Callable[[Te
 def test_a_half_open_inbox_is_found_out(
     play: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch, speaking: Speaking
 ) -> None:
-    monkeypatch.setattr(aio, "INBOX_QUIET_S", -1.0)
+    monkeypatch.setattr(inbox_aio, "INBOX_QUIET_S", -1.0)
     monkeypatch.setattr(mailbox_aio, "INBOX_QUIET_S", -1.0)
 
     async def test(fake: Fake, driver: AioDriver) -> None:
         fake.answer = lambda words, wire: speaking.answer(words)
         await driver.run(protocol(Listen("a", "k", PATIENCE_S)))
-        monkeypatch.setattr(aio, "INBOX_TIMEOUT_S", 0.05)
+        monkeypatch.setattr(inbox_aio, "INBOX_TIMEOUT_S", 0.05)
         monkeypatch.setattr(mailbox_aio, "INBOX_TIMEOUT_S", 0.05)
         waiting = asyncio.create_task(driver.run(protocol(AwaitWake("a", PATIENCE_S))))
         await driver.run(protocol(Listen("b", "k", PATIENCE_S)))  # relies on it: asks for a sign of life

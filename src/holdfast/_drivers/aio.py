@@ -54,8 +54,9 @@ from holdfast._drivers.renewals_aio import Renewals
 from holdfast._drivers.requests_aio import Requests
 from holdfast._drivers.unconfirmed_aio import Unconfirmed
 from holdfast._drivers.waits_aio import Waits
-from holdfast._transport.aio import Node, forget_half_made
+from holdfast._transport.aio import Node
 from holdfast._transport.clock import clock
+from holdfast._transport.connection_aio import forget_half_made
 from holdfast._transport.pack import PreparedRequest
 from holdfast._transport.port import Topology
 

@@ -6,8 +6,7 @@ requests.
 
 Theory: one connection per server carries the commands of all tasks. What is submitted within one turn of the
 event loop leaves in one write; a request that finds the connection idle leaves at once, since waiting for the
-turn's end would only cost it a turn. The user's redis-py client says how to connect (TLS, users, Sentinel, database),
-and its connection class does that; after the handshake we put our own protocol on its transport.
+turn's end would only cost it a turn. `connection_aio.py` makes the connections.
 """
 
 from __future__ import annotations
@@ -22,33 +21,28 @@ from typing import Any, Protocol, TypeAlias
 from weakref import WeakSet
 
 import hiredis
-from redis.backoff import NoBackoff
 
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed, refusal
-from holdfast._core.replies import FITS, MAYBE, Fits, expected_of, is_confirmation, nonsense, promises_too_much
+from holdfast._core.replies import FITS, MAYBE, Fits, expected_of, nonsense, promises_too_much
 from holdfast._lua import Script
-from holdfast._transport.handshake import is_tls, late
-from holdfast._transport.limits import INBOX_QUIET_S, INBOX_TIMEOUT_S, MISPLACED
+from holdfast._transport.connection_aio import connect, drop, forget_transport, take_over
+from holdfast._transport.handshake import late
+from holdfast._transport.limits import MISPLACED
 from holdfast._transport.pack import Group, PreparedRequest, pack_command, spelled_out
 from holdfast._transport.pushes import Push
-from holdfast._transport.refusals import connection_failed
 from holdfast._transport.single import describe
 from holdfast._transport.together import EACH_MIN, Member, Together, shares
 
 __all__ = [
     "Hearing",
-    "Inbox",
     "Node",
     "Wire",
-    "forget_half_made",
     "node_of_client",
     "spelled_out",
     "told_already",
 ]
 
-#: A connection attempt, handshake and discovery included, is given up after this, s.
-CONNECT_TIMEOUT_S = 5.0
 #: A connection that owes replies and says nothing gets no new requests after this, s: they may do better on a new one.
 SILENCE_S = 1.0
 #: One that has been silent for this long is checked before it is used, s: the event loop may have been held up, and
@@ -62,28 +56,11 @@ LINGER_S = 10.0
 IDLE_WIRES_MAX = 8
 
 _MORE = object()
-#: Transports of a kind that cannot be silenced, kept from their finalizers.
-_forgotten: list[Any] = []
-_PING = pack_command(("PING",))
 #: The end of a connection, where the system tells it from other news.
 _HUNG_UP = getattr(select, "POLLRDHUP", 0)
 
 #: Future, deadline on the monotonic clock, bytes, the script that may have to be loaded, and which replies fit.
 _Request: TypeAlias = "tuple[asyncio.Future[Any] | Together, float, bytes, Script | None, Fits | None]"
-
-
-#: What no node knows yet: connections in their handshake, inboxes before their confirmation.
-_half_made: WeakSet[Any] = WeakSet()
-
-
-def forget_half_made() -> None:
-    """After fork in the child, as `Wire.forget`."""
-    for each in tuple(_half_made):
-        if isinstance(each, Inbox):
-            each.forget()
-        elif getattr(each, "_writer", None) is not None:
-            _forget_transport(each._writer.transport)
-    _half_made.clear()
 
 
 class Hearing(Protocol):
@@ -109,55 +86,10 @@ class _Subscription:
         self.on_end = on_end
 
 
-async def _connect(node: Node) -> Any:
-    """A connection of the client library, handshake done. Raises `RequestFailed`."""
-    connection: Any = None
-    try:
-        connection = node.make()
-        _half_made.add(connection)
-        node.tls = is_tls(connection)
-        # Nothing is repeated behind our back; and notices of maintenance would not be read.
-        connection.retry = type(connection.retry)(NoBackoff(), 0)
-        connection.maint_notifications_config = None
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            await connection.connect()
-        connection._writer.transport.is_closing  # noqa: B018 (what is no connection of redis-py has none)
-    except TimeoutError as error:
-        _drop(connection)
-        raise late(node.name, CONNECT_TIMEOUT_S, tls=node.tls) from error
-    except Exception as error:
-        _drop(connection)
-        raise connection_failed(error, node.name, tls=node.tls) from error
-    except BaseException:
-        _drop(connection)
-        raise
-    return connection
-
-
-def _drop(connection: Any) -> None:
-    if connection is not None and getattr(connection, "_writer", None) is not None:
-        connection._writer.transport.abort()
-        connection._writer = connection._reader = None
-
-
 def _fail(future: asyncio.Future[Any] | Together, failure: RequestFailed) -> None:
     """End a request. Where it is no longer waited for (a cancelled task), its exception counts as retrieved."""
     future.set_exception(failure)
     future.exception()  # looked at: asyncio logs what was not
-
-
-def _take_over(connection: Any, protocol: asyncio.Protocol) -> tuple[asyncio.Transport, Any, bytes]:
-    """Put our protocol on the connection: (transport, what must be kept alive, what was read ahead).
-
-    Its end may have been seen before, and would not be told again: the transport is closing then.
-    """
-    writer, reader = connection._writer, connection._reader
-    connection._writer = connection._reader = None  # else its finalizer would close ours
-    transport: asyncio.Transport = writer.transport
-    transport.set_protocol(protocol)
-    if getattr(reader, "_eof", False):
-        transport.abort()
-    return transport, writer, bytes(getattr(reader, "_buffer", b""))
 
 
 def _is_no_reply(reply: Reply) -> bool:
@@ -448,7 +380,7 @@ class Wire(asyncio.Protocol):
 
     async def _open(self) -> None:
         try:
-            connection = await _connect(self.node)
+            connection = await connect(self.node)
         except RequestFailed as failure:
             self._fail(failure)
             return
@@ -460,9 +392,9 @@ class Wire(asyncio.Protocol):
         finally:
             self._opening = None
         if self.ended:
-            _drop(connection)
+            drop(connection)
             return
-        transport, self._kept, ahead = _take_over(connection, self)
+        transport, self._kept, ahead = take_over(connection, self)
         if transport.is_closing():
             self._fail(
                 RequestFailed(
@@ -580,26 +512,8 @@ class Wire(asyncio.Protocol):
     def forget(self) -> None:
         """In another process, or after its event loop: let go of the descriptor without a word on it."""
         transport, self._transport = self._transport, None
-        _forget_transport(transport)
+        forget_transport(transport)
         self._kept = None
-
-
-def _forget_transport(transport: Any) -> None:
-    """Close our copy of the descriptor only; the event loop that it belonged to is not ours any more."""
-    while transport is not None:
-        sock = getattr(transport, "_sock", None)
-        try:
-            if sock is not None:
-                sock.close()
-            # Else the finalizers of the transport and its writer complain, or turn to the event loop.
-            if hasattr(transport, "_closing"):
-                transport._closing = True
-                transport._sock = None
-            else:
-                transport._closed = True
-        except (OSError, AttributeError):
-            _forgotten.append(transport)
-        transport = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
 
 
 def told_already(task: asyncio.Task[Any]) -> None:
@@ -608,119 +522,6 @@ def told_already(task: asyncio.Task[Any]) -> None:
     if isinstance(error, Exception):
         message = "Task exception was never retrieved"
         task.get_loop().call_exception_handler({"message": message, "exception": error, "future": task})
-
-
-class Inbox(asyncio.Protocol):
-    """A connection that is subscribed to one channel."""
-
-    def __init__(
-        self,
-        node: Node,
-        channel: str,
-        on_message: Callable[[Reply], None],
-        on_broken: Callable[[Hearing], None],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self.node = node
-        self._channel = channel
-        self._on_message = on_message
-        self._on_broken = on_broken
-        self._loop = loop
-        self._reader = hiredis.Reader(notEnoughData=_MORE)
-        self._transport: asyncio.Transport | None = None
-        self._kept: Any = None
-        self._confirmed: asyncio.Future[None] = loop.create_future()
-        self._heard_at = 0.0
-        self._asked: asyncio.TimerHandle | None = None
-        self.open = False
-
-    async def subscribe(self) -> None:
-        """Connect, and wait for the confirmation. Raises `RequestFailed`."""
-        connection = await _connect(self.node)
-        _half_made.add(self)
-        self._transport, self._kept, ahead = _take_over(connection, self)
-        if self._transport.is_closing():
-            self.connection_lost(None)
-        else:
-            if ahead:
-                self.data_received(ahead)
-            self._transport.write(pack_command(("SUBSCRIBE", self._channel)))
-        try:
-            async with asyncio.timeout(INBOX_TIMEOUT_S):
-                await self._confirmed
-        except TimeoutError:
-            self.abort()
-            raise RequestFailed(
-                "silent", "no answer to SUBSCRIBE", self.node.name, maybe_executed=False, transient=True
-            ) from None
-        except BaseException:
-            self.abort()
-            raise
-
-    def data_received(self, data: bytes) -> None:
-        """Messages, and the confirmation."""
-        self._heard_at = monotonic()
-        try:
-            self._reader.feed(data)
-            while (reply := self._reader.gets()) is not _MORE:
-                if self._confirmed.done():
-                    self._on_message(reply)
-                elif is_confirmation(reply, self._channel):
-                    self.open = True
-                    self._confirmed.set_result(None)
-                elif isinstance(reply, hiredis.ReplyError):
-                    self._confirmed.set_exception(refusal(str(reply), self.node.name))
-                else:
-                    raise ValueError(repr(reply))
-        except Exception as error:  # of the parser, which runs out of memory for some
-            if not self._confirmed.done():
-                self._confirmed.set_exception(nonsense(str(error), "a confirmation of SUBSCRIBE", self.node.name))
-            self.abort()
-
-    def check(self) -> None:
-        """It is relied on: ask for a sign of life when it has been quiet for long."""
-        now = monotonic()
-        if self._asked is None and self._transport is not None and now - self._heard_at > INBOX_QUIET_S:
-            self._transport.write(_PING)
-            self._asked = self._loop.call_later(INBOX_TIMEOUT_S, self._judge, now)
-
-    def _judge(self, asked_at: float) -> None:
-        self._asked = None
-        if self._heard_at < asked_at:
-            self.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """It will not tell anything any more."""
-        was_open, self.open = self.open, False
-        self._transport = self._kept = None
-        if self._asked is not None:
-            self._asked.cancel()
-            self._asked = None
-        if not self._confirmed.done():
-            said = str(exc) if exc is not None and str(exc) else "the connection was closed"
-            self._confirmed.set_exception(
-                RequestFailed("broken", said, self.node.name, maybe_executed=False, transient=True)
-            )
-            self._confirmed.exception()  # retrieved: it may not be waited for any more
-        if was_open:
-            self._on_broken(self)
-
-    def abort(self) -> None:
-        """End at once."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    @property
-    def gone(self) -> bool:
-        """Nothing is left of the connection."""
-        return self._transport is None
-
-    def forget(self) -> None:
-        """As for `Wire`."""
-        transport, self._transport = self._transport, None
-        self.open = False
-        _forget_transport(transport)
-        self._kept = None
 
 
 class Node:

@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
-from holdfast._transport.aio import Hearing, Inbox, Node, Wire
+from holdfast._transport.aio import Hearing, Node, Wire
 from holdfast._transport.clock import clock
+from holdfast._transport.inbox_aio import Inbox
 from holdfast._transport.limits import INBOX_QUIET_S, INBOX_TIMEOUT_S
 from holdfast._transport.pack import pack_command
 from holdfast._transport.pushes import PUSHES
