@@ -54,7 +54,7 @@ def _close_left() -> bool:
     try:
         _thread.start_new_thread(_start_closer, ())
     except CANNOT_START:
-        _closers.append(None)  # agents try again; else the next one takes it along, or the end of the process
+        _closers.append(None)  # watchdogs try again; else the next one takes it along, or the end of the process
         return False
     return True
 

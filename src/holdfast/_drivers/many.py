@@ -5,8 +5,8 @@ connection that owes a reply is used for nothing else until that has come.
 
 Theory: the caller's thread sends on one connection to each server and polls them all. When enough have answered, it
 waits a moment for the others, but not for those that took too long the last time; connections that still owe a
-reply are left to the agent, which reads it and hands it to `late`. A server without an idle connection is dialled by a
-thread of that server's own, since a handshake may hang; the caller takes the connection over when it is there.
+reply are left to the watchdog, which reads it and hands it to `late`. A server without an idle connection is dialled
+by a thread of that server's own, since a handshake may hang; the caller takes the connection over when it is there.
 """
 
 from __future__ import annotations

@@ -662,7 +662,7 @@ class ThreadDriver:
     def drop(self, hold: LeaseRecord) -> None:
         """Its lease was garbage-collected: renew it no more. No more than a note, since a collection may come anywhere.
 
-        The agent reads the notes before it renews anything.
+        The watchdog reads the notes before it renews anything.
         """
         self._dropped.append(hold)
 
@@ -744,7 +744,7 @@ class ThreadDriver:
         self._watchdog.adopt((asked,))
 
     def in_watchdog(self) -> bool:
-        """Whether this is the agent's thread, which must not wait for servers."""
+        """Whether this is the watchdog's thread, which must not wait for servers."""
         return threading.current_thread() is self._watchdog.thread
 
     def starved(self) -> bool:

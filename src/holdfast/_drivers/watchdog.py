@@ -32,13 +32,13 @@ __all__ = ["Watchdog"]
 
 #: Where no thread could be started, it is tried again after this, s.
 _START_AGAIN_S = 0.1
-#: How often the agent looks whether connections have owed a reply for too long, s.
+#: How often the watchdog looks whether connections have owed a reply for too long, s.
 _OWED_LOOK_S = 1.0
-#: How long after its last action the agent checks again by itself, s: usually below the time to the first renewal.
+#: How long after its last action the watchdog checks again by itself, s: usually below the time to the first renewal.
 #: Less where what woke it left less, within these bounds.
 _LINGER_S = 1.0
 _LINGER_MIN_S = 0.01
-#: Where the agent has no descriptor to wait with, it looks at the times so often, s.
+#: Where the watchdog has no descriptor to wait with, it looks at the times this often, s.
 _BLIND_S = 0.05
 
 
@@ -260,7 +260,7 @@ class Watchdog(Worker):
 
 
 def _open_eyes() -> tuple[selectors.BaseSelector, tuple[socket.socket, socket.socket]]:
-    """What the agent looks with, and what it is poked with. OSError when no descriptor is left."""
+    """What the watchdog looks with, and what wakes it. OSError when no descriptor is left."""
     waker = socket.socketpair()
     try:
         selector = selectors.DefaultSelector()
