@@ -10,7 +10,6 @@ clock.
 from __future__ import annotations
 
 import statistics
-import subprocess
 import sys
 import time
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import redis
 
 import holdfast
+from bench.beside import beside
 from holdfast import embedded
 
 __all__ = ["main"]
@@ -50,28 +50,19 @@ def fall(client: Any, name: str) -> tuple[float, float, int]:
 
 def main(rounds: int, locks: int) -> None:
     """Measure, and print."""
-    with (
-        embedded.server() as server,
-        holdfast.connect(server.unix_url) as client,
-        subprocess.Popen(
-            [sys.executable, "-c", _OTHER, server.unix_url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as other,
-    ):
-        assert other.stdin is not None and other.stdout is not None
+    with embedded.server() as server, holdfast.connect(server.unix_url) as client:
         took_s = []
-        for number in range(rounds):
-            with client.lock(f"a{number}"):
-                other.stdin.write("\n")
-                other.stdin.flush()
-                other.stdout.readline()
-                other.stdin.write("\n")
-                other.stdin.flush()
-                mine = fall(client, f"b{number}")
-            began, ended, told = other.stdout.readline().split()
-            theirs = float(began), float(ended), int(told)
-            assert mine[2] + theirs[2] == 1, "exactly one is told"
-            took_s.append((mine if mine[2] else theirs)[1] - max(mine[0], theirs[0]))
-        other.stdin.close()
+        with beside(_OTHER, server.unix_url) as other:
+            for number in range(rounds):
+                with client.lock(f"a{number}"):
+                    other.tell()
+                    other.heard()
+                    other.tell()
+                    mine = fall(client, f"b{number}")
+                began, ended, told = other.heard().split()
+                theirs = float(began), float(ended), int(told)
+                assert mine[2] + theirs[2] == 1, "exactly one is told"
+                took_s.append((mine if mine[2] else theirs)[1] - max(mine[0], theirs[0]))
         print(f"told after: p50 {statistics.median(took_s):.2f} s, at most {max(took_s):.2f} s, of {rounds}")
         raw = redis.Redis.from_url(server.url)
         pipeline = raw.pipeline(transaction=False)

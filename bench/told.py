@@ -9,11 +9,11 @@ that were broken in the first tenth of a second. Both processes read the same cl
 from __future__ import annotations
 
 import statistics
-import subprocess
 import sys
 import time
 
 import holdfast
+from bench.beside import beside
 from holdfast import embedded
 
 __all__ = ["main"]
@@ -37,24 +37,19 @@ def main(breaks: int) -> None:
     with (
         embedded.server() as server,
         holdfast.connect(server.unix_url) as client,
-        subprocess.Popen(
-            [sys.executable, "-c", _HOLDER, server.unix_url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as holder,
+        beside(_HOLDER, server.unix_url) as holder,
     ):
-        assert holder.stdin is not None and holder.stdout is not None
         for when in ("later", "at once"):
             took_ms = []
             for _ in range(breaks):
-                holder.stdin.write(when + "\n")
-                holder.stdin.flush()
-                holder.stdout.readline()
+                holder.tell(when)
+                holder.heard()
                 began_at = time.monotonic()
                 assert client.break_("told")
-                took_ms.append((float(holder.stdout.readline()) - began_at) * 1000)
+                took_ms.append((float(holder.heard()) - began_at) * 1000)
             took_ms.sort()
             p99 = took_ms[min(len(took_ms) - 1, len(took_ms) * 99 // 100)]
             print(f"broken {when}: p50 {statistics.median(took_ms):.1f} ms, p99 {p99:.1f} ms, of {breaks}")
-        holder.stdin.close()
 
 
 if __name__ == "__main__":
