@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ import redis.asyncio
 import holdfast.asyncio
 from holdfast import embedded
 from holdfast.asyncio import Client, LeaseLost, LeaseState
+from tests.support.relay import relay
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -119,39 +119,16 @@ def test_a_storm_over_a_slow_wire_leaves_nothing(valkey_server: embedded.Server,
     """Requests, replies and wake-ups are on their way for some time, so that cancellations meet them there."""
 
     async def main() -> None:
-        writers: set[asyncio.StreamWriter] = set()
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            there = await asyncio.open_connection(valkey_server.host, valkey_server.port)
-            writers.update((writer, there[1]))
-            await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
-
-        async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                while data := await reader.read(65536):
-                    await asyncio.sleep(0.004)
-                    writer.write(data)
-            except OSError:
-                pass
-            finally:
-                writer.close()
-
-        proxy = await asyncio.start_server(serve, "127.0.0.1", 0)
-        port = proxy.sockets[0].getsockname()[1]
         raw = redis.asyncio.Redis.from_url(valkey_server.url, decode_responses=True)
         cancelled = 0
-        async with holdfast.asyncio.connect(f"redis://127.0.0.1:{port}") as locks:
-            for wave in range(20):
-                cancelled += await _storm(locks, raw, f"{unique_name}-{wave}", 120, 0.2, wave)
-                if cancelled >= 300:
-                    break
-        assert cancelled >= 300
-        await raw.aclose()
-        proxy.close()
-        for writer in writers:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+        async with relay(valkey_server, delay_s=0.004) as port:
+            async with holdfast.asyncio.connect(f"redis://127.0.0.1:{port}") as locks:
+                for wave in range(20):
+                    cancelled += await _storm(locks, raw, f"{unique_name}-{wave}", 120, 0.2, wave)
+                    if cancelled >= 300:
+                        break
+            assert cancelled >= 300
+            await raw.aclose()
 
     run(main)
 

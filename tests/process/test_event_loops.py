@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
 import signal
@@ -21,6 +20,7 @@ import redis.asyncio
 import holdfast.asyncio
 from holdfast import embedded
 from holdfast.asyncio import ClientClosed, LeaseLost, LeaseState, ServerError
+from tests.support.relay import relay
 
 PATIENCE_S = 30.0
 
@@ -380,41 +380,19 @@ def test_over_tls(valkey_server: embedded.Server, unique_name: str, tmp_path: Pa
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
 
-        writers: set[asyncio.StreamWriter] = set()
-
-        async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                while data := await reader.read(65536):
-                    writer.write(data)
-            except OSError:
-                pass
-            finally:
-                writer.close()
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            there = await asyncio.open_connection(valkey_server.host, valkey_server.port)
-            writers.update((writer, there[1]))
-            await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
-
-        proxy = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-        port = proxy.sockets[0].getsockname()[1]
-        url = f"rediss://127.0.0.1:{port}?ssl_ca_certs={tmp_path / 'cert.pem'}"
-        async with holdfast.asyncio.connect(url) as locks:
-            lock = locks.lock(unique_name)
-            async with lock:
-                waiting = asyncio.create_task(lock.acquire())
-                while await lock.waiters() == 0:
-                    await asyncio.sleep(0.005)
-            async with await waiting:
-                pass
-            many = [locks.lock(f"{unique_name}-{number}") for number in range(200)]
-            leases = await asyncio.gather(*(each.acquire() for each in many))
-            await asyncio.gather(*(lease.release() for lease in leases))
-        proxy.close()
-        for writer in writers:
-            writer.close()
-            with contextlib.suppress(OSError, ssl.SSLError):
-                await writer.wait_closed()
+        async with relay(valkey_server, tls=context) as port:
+            url = f"rediss://127.0.0.1:{port}?ssl_ca_certs={tmp_path / 'cert.pem'}"
+            async with holdfast.asyncio.connect(url) as locks:
+                lock = locks.lock(unique_name)
+                async with lock:
+                    waiting = asyncio.create_task(lock.acquire())
+                    while await lock.waiters() == 0:
+                        await asyncio.sleep(0.005)
+                async with await waiting:
+                    pass
+                many = [locks.lock(f"{unique_name}-{number}") for number in range(200)]
+                leases = await asyncio.gather(*(each.acquire() for each in many))
+                await asyncio.gather(*(lease.release() for lease in leases))
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
