@@ -134,23 +134,30 @@ def test_the_owner_itself_is_still_known(valkey_server: embedded.Server, unique_
 def test_tasks_that_get_the_address_of_an_ended_one(
     valkey_server: embedded.Server, unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def address(task: asyncio.Task[Any]) -> int:
+        return 7 if task.get_name() in ("first", "second") else id(task)
+
     for module in (kernel, lifecycle):
-        monkeypatch.setattr(module, "id", lambda _task: 7, raising=False)  # the worst that can happen
+        monkeypatch.setattr(module, "id", address, raising=False)
 
     async def main() -> None:
         async with holdfast.asyncio.connect(valkey_server.url) as locks:
             lock = locks.lock(unique_name, reentrant=True)
-            lease = await asyncio.create_task(lock.acquire(timeout=0))
-            with pytest.raises(holdfast.AcquireTimeout):
-                await lock.acquire(timeout=0)
-            with pytest.raises(holdfast.NotHeld):
-                await locks.condition(lock).notify()
-            await lease.release()
-            async with lock as outer, lock as inner:
-                assert inner is outer
+
+            async def second() -> None:
                 with pytest.raises(holdfast.AcquireTimeout):
-                    await asyncio.create_task(lock.acquire(timeout=0))
-                assert await locks.condition(lock).notify() == 0, "the owner is still known"
+                    await lock.acquire(timeout=0)
+                with pytest.raises(holdfast.NotHeld):
+                    await locks.condition(lock).notify()
+                await lease.release()
+                async with lock as outer, lock as inner:
+                    assert inner is outer
+                    with pytest.raises(holdfast.AcquireTimeout):
+                        await asyncio.create_task(lock.acquire(timeout=0))
+                    assert await locks.condition(lock).notify() == 0, "the owner is still known"
+
+            lease = await asyncio.create_task(lock.acquire(timeout=0), name="first")
+            await asyncio.create_task(second(), name="second")
 
     asyncio.run(main())
 

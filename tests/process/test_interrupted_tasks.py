@@ -157,17 +157,19 @@ def test_an_exception_between_a_grant_and_its_caller_leaves_nothing(kind: str, v
     async def main() -> dict[str, Any]:
         async with holdfast.asyncio.connect(valkey_server.url, ttl=60) as locks:
             await _interrupted(locks, kind, name_for("task"), -1)
-            places = await _interrupted(locks, kind, name_for("task"), -1)
             names = {}
-            for n, (code, offset) in enumerate(places):
+            for n in range(len(await _interrupted(locks, kind, name_for("task"), -1))):
+                name = name_for("task")
+                places = await _interrupted(locks, kind, name, n)
+                if len(places) <= n:
+                    continue  # ran through: a task whose id is that of another one before takes a few bytecodes more
+                code, offset = places[n]
                 opname = _opname(code, offset)
                 if (opname.startswith(_NO_SIGNAL) and not _is_first(code, offset)) or excused(Place(code, offset, 0)):
                     continue
                 if code.co_qualname == "Enterable.__aenter__" and opname in ("PRECALL", "CALL") and kind == "reentrant":
                     continue
-                name = name_for("task")
-                await _interrupted(locks, kind, name, n)
-                names[name] = f"{places[n][0].co_qualname} {places[n][1]} {_opname(*places[n])}"
+                names[name] = f"{code.co_qualname} {offset} {opname}"
             await asyncio.sleep(0.3)
             return {names[name]: left for name, left in bench.left_of(names).items()}
 
