@@ -28,6 +28,7 @@ PROGRAM = textwrap.dedent(
     held = []
     ours = holdfast.HoldfastError
     count = 0
+    going_on = True
 
     def handler(number, frame):
         global count
@@ -44,12 +45,13 @@ PROGRAM = textwrap.dedent(
                 lease.release()
         stop.set()
         stop.clear()
-        signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0001, 0.01))
+        if going_on:
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0001, 0.01))
 
     signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, 0.005)
-    until = time.monotonic() + 1.5
-    while time.monotonic() < until:
+    begin = time.monotonic()
+    while time.monotonic() < begin + 1.5 or (count <= 20 and time.monotonic() < begin + 40):
         with contextlib.suppress(ours):
             lease = locks.lock(f"{name}-{rng.randrange(3)}").acquire(timeout=0.2, cancel=stop)
             held.append(lease)
@@ -57,6 +59,7 @@ PROGRAM = textwrap.dedent(
             stop.wait(0.001)
             held.remove(lease)
             lease.release()
+    going_on = False
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGTERM, lambda number, frame: locks.close())
     with contextlib.suppress(ours):
@@ -84,12 +87,14 @@ def play(server: embedded.Server, seeds: range) -> None:
         )
         for seed in seeds
     ]
-    for process in running:
-        try:
+    try:
+        for process in running:
             said, complaint = process.communicate(timeout=60)
-        finally:
+            assert (said, process.returncode) == ("ended True\n", 0), complaint
+    finally:
+        for process in running:
             process.kill()
-        assert (said, process.returncode) == ("ended True\n", 0), complaint
+            process.communicate()
 
 
 def test_handlers_at_random_moments(server: embedded.Server) -> None:
