@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,9 +19,9 @@ from tests.mutants.table import FIRST_WAIT, MUTANTS, PACKAGE, Mutant
 __all__ = ["main", "seen"]
 
 ROOT = PACKAGE.parents[1]
-#: A mutant that is not seen within this has survived, s.
-PATIENCE_S = 120.0
-#: Of which the simulation has so much before the unit tests are asked.
+#: A mutant that is not seen within this has survived, s: far more than a busy machine takes.
+PATIENCE_S = 900.0
+#: So much CPU has the simulation before the unit tests are asked, s.
 SIMULATION_S = 25.0
 UNIT_TESTS = (
     "tests/unit/test_batch.py",
@@ -41,8 +43,8 @@ UNSIMULATED = (FIRST_WAIT,)
 QUORUM_TESTS = ("tests/unit/test_redlock.py",)
 
 
-def seen(mutant: Mutant) -> tuple[str | None, float]:
-    """(who saw it, or None; how long that took)."""
+def seen(mutant: Mutant, known: str = "") -> tuple[str | None, float]:
+    """(who saw it, or None; how long that took). `known`: who saw it last, and is asked first."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         package = Path(folder) / "holdfast"
@@ -50,26 +52,56 @@ def seen(mutant: Mutant) -> tuple[str | None, float]:
         file = package / mutant.file
         file.write_text(file.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
         env = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
-        kill = [sys.executable, str(Path(__file__).with_name("kill.py")), str(SIMULATION_S), mutant.primitive]
         try:
-            if mutant.file not in UNSIMULATED:
-                done = subprocess.run(
-                    kill, env=env, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-                )
-                if done.returncode == 1 and done.stdout.startswith("simulation: "):
-                    return done.stdout.strip(), time.monotonic() - began
-                if done.returncode != 0:
-                    raise RuntimeError(f"the mutant {mutant.what!r} does not run:\n{done.stderr[-2000:]}")
-            tests = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not thorough"]
-            tests += QUORUM_TESTS if mutant.primitive == "quorum" else UNIT_TESTS
-            left_s = max(PATIENCE_S - (time.monotonic() - began), 5.0)
-            done = subprocess.run(tests, env=env, cwd=ROOT, capture_output=True, text=True, timeout=left_s, check=False)
+            by = _seen(mutant, env, known, began + PATIENCE_S)
         except subprocess.TimeoutExpired:
-            return None, time.monotonic() - began  # a mutant that hangs shows nothing of what it was meant for
-        if done.returncode == 1:
-            failed = next((line for line in done.stdout.splitlines() if line.startswith("FAILED ")), "unit tests")
-            return "unit: " + failed.removeprefix("FAILED ").split("::")[-1].split(" - ")[0], time.monotonic() - began
-    return None, time.monotonic() - began
+            by = None  # a mutant that hangs shows nothing of what it was meant for
+    return by, time.monotonic() - began
+
+
+def _seen(mutant: Mutant, env: dict[str, str], known: str, until: float) -> str | None:
+    files = QUORUM_TESTS if mutant.primitive == "quorum" else UNIT_TESTS
+    known_test = known.removeprefix("unit: ") if known.startswith("unit: ") else ""
+    if known_test and (by := _by_tests(_nodes(known_test, files), env, until)):
+        return by
+    if mutant.file not in UNSIMULATED:
+        seed = re.search(r"\(seed (\d+), (.+)\)", known)
+        kill = [sys.executable, str(Path(__file__).with_name("kill.py")), str(SIMULATION_S), mutant.primitive]
+        done = _run([*kill, *(seed.groups() if seed else ())], env, until)
+        if done.returncode == 1 and done.stdout.startswith("simulation: "):
+            return done.stdout.strip()
+        if done.returncode != 0:
+            raise RuntimeError(f"the mutant {mutant.what!r} does not run:\n{done.stderr[-2000:]}")
+    return _by_tests(files, env, until)
+
+
+def _nodes(test: str, files: Sequence[str]) -> list[str]:
+    """Where that test is."""
+    name = test.partition("[")[0]
+    return [f"{file}::{test}" for file in files if f"def {name}(" in (ROOT / file).read_text(encoding="utf-8")]
+
+
+def _by_tests(tests: Sequence[str], env: dict[str, str], until: float) -> str | None:
+    """The first of them that fails."""
+    if not tests:
+        return None
+    pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not thorough"]
+    done = _run([*pytest, *tests], env, until)
+    if done.returncode != 1:
+        return None
+    failed = next((line for line in done.stdout.splitlines() if line.startswith("FAILED ")), "unit tests")
+    return "unit: " + failed.removeprefix("FAILED ").split("::")[-1].split(" - ")[0]
+
+
+def _run(command: list[str], env: dict[str, str], until: float) -> subprocess.CompletedProcess[str]:
+    left_s = max(until - time.monotonic(), 5.0)
+    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=left_s, check=False)
+
+
+def _known(page: Path) -> dict[str, str]:
+    """Who saw each mutant of a table."""
+    rows = (line.split(" | ") for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| "))
+    return {row[0].removeprefix("| "): row[3] for row in rows if len(row) == 5}
 
 
 def main() -> int:
@@ -79,12 +111,20 @@ def main() -> int:
     parser.add_argument("--only", default="", help="those whose description holds this")
     parser.add_argument("--primitive", default="", help="those that are looked for in the worlds of this one")
     parser.add_argument("--markdown", type=Path, default=None)
+    parser.add_argument("--known", type=Path, default=None, help="a table: who saw a mutant there is asked first")
     options = parser.parse_args()
     chosen = [
         mutant for mutant in MUTANTS if options.only in mutant.what and options.primitive in ("", mutant.primitive)
     ]
+    known = {} if options.known is None else _known(options.known)
+
+    def tried(mutant: Mutant) -> tuple[str | None, float]:
+        by, seconds = seen(mutant, known.get(mutant.what, ""))
+        print(f"{seconds:6.1f} s  {mutant.what}: {by or 'SURVIVED'}", file=sys.stderr, flush=True)
+        return by, seconds
+
     with ThreadPoolExecutor(options.jobs) as pool:
-        results = list(pool.map(seen, chosen))
+        results = list(pool.map(tried, chosen))
     lines = ["| mutant | file | primitive | killed by | s |", "|-|-|-|-|-:|"]
     for mutant, (by, seconds) in zip(chosen, results, strict=True):
         lines.append(

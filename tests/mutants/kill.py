@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 
@@ -23,9 +24,9 @@ DEADLOCK_MODES = ("calm-deadlocks", "deadlocks")
 QUORUM_MODES = ("quorum-empty", "quorum")
 
 
-def main(seconds: float, primitive: str) -> int:
-    """1 as soon as something is seen."""
-    until = time.monotonic() + seconds
+def main(seconds: float, primitive: str, first: tuple[str, ...] = ()) -> int:
+    """1 as soon as something is seen, in `seconds` of CPU. `first`: the seed and the mode to begin with."""
+    until = time.process_time() + seconds
     over_quorum = primitive == "quorum"
     modes, names = (QUORUM_MODES, None) if over_quorum else (MODES, [primitive])
     if primitive == IN_LINES:
@@ -36,17 +37,18 @@ def main(seconds: float, primitive: str) -> int:
         modes, names = BREAK_MODES, ["mutex"]
     elif primitive == "deadlocks":
         modes, names = DEADLOCK_MODES, None
-    seed = 0
-    while time.monotonic() < until:
-        for mode in modes:
-            violation = run.run_seed(seed, mode, names=names).violation
-            if violation is not None:
-                print(f"simulation: {violation.kind} (seed {seed}, {mode})")
-                return 1
-        seed += 1
-    print(f"nothing in {seed} seeds of each mode")
+    worlds = ((seed, mode) for seed in itertools.count() for mode in modes)
+    known = [(int(first[0]), first[1])] if first and first[1] in modes else []
+    for count, (seed, mode) in enumerate(itertools.chain(known, worlds)):
+        violation = run.run_seed(seed, mode, names=names).violation
+        if violation is not None:
+            print(f"simulation: {violation.kind} (seed {seed}, {mode})")
+            return 1
+        if time.process_time() > until:
+            print(f"nothing in {count + 1} worlds")
+            return 0
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]), sys.argv[2]))
+    sys.exit(main(float(sys.argv[1]), sys.argv[2], tuple(sys.argv[3:5])))
