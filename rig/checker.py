@@ -68,6 +68,8 @@ class Verdict:
     documented: list[Overlap] = field(default_factory=list)
     bodies: int = 0
     disorder: list[str] = field(default_factory=list)
+    #: Leases that a client has handed on by itself.
+    handed_on: int = 0
     #: Waiters that were overtaken by two tenures or more of another client, and the longest wait of any that got in, s.
     overtaken: list[str] = field(default_factory=list)
     longest_turn_s: float = 0.0
@@ -152,30 +154,37 @@ def _order(grants: Sequence[Grant], verdict: Verdict) -> None:
 def _overtaking(grants: Sequence[Grant], verdict: Verdict) -> None:
     """Waiters that saw several tenures of one other client, each with a lease that was asked for after theirs.
 
-    A run of grants of one client that no other client's comes between counts as one tenure.
+    A tenure is a run of grants of one client by fencing tokens that follow each other: those of one block.
     """
     began: dict[str, int] = {}
     for grant in grants:
         began[grant.worker] = min(grant.asked_ns, began.get(grant.worker, grant.asked_ns))
     turns = [grant for grant in grants if grant.mode == "exclusive"]
     starts = [grant.start_ns for grant in turns]
-    run_of = list(itertools.accumulate((a.worker != b.worker for a, b in itertools.pairwise(turns)), initial=0))
+    begins = [not _handed_on(a, b) for a, b in itertools.pairwise(turns)]
+    verdict.handed_on += begins.count(False)
+    tenure_of = list(itertools.accumulate(begins, initial=0))
     for at, waiter in enumerate(turns):
         verdict.longest_turn_s = max(verdict.longest_turn_s, (waiter.start_ns - waiter.asked_ns) / 1e9)
         if waiter.asked_ns - began[waiter.worker] < _STARTS_NS:
             continue
-        runs: dict[str, set[int]] = defaultdict(set)
+        tenures: dict[str, set[int]] = defaultdict(set)
         for other in range(bisect.bisect_right(starts, waiter.asked_ns), at):
             overtaker = turns[other]
             if overtaker.worker != waiter.worker and overtaker.asked_ns > waiter.asked_ns + _TOGETHER_NS:
-                runs[overtaker.worker].add(run_of[other])
-        most = max(runs.items(), key=lambda found: len(found[1]), default=None)
+                tenures[overtaker.worker].add(tenure_of[other])
+        most = max(tenures.items(), key=lambda found: len(found[1]), default=None)
         if most is not None and len(most[1]) > 1:
             waited_s = (waiter.start_ns - waiter.asked_ns) / 1e9
             verdict.overtaken.append(
                 f"{waiter.lock}: {waiter.ident} waited for {waited_s:.2f} s, and {len(most[1])} tenures of {most[0]} "
                 "overtook it"
             )
+
+
+def _handed_on(first: Grant, then: Grant) -> bool:
+    """By the first one's client itself: the server's next fencing token is its time in µs."""
+    return first.worker == then.worker and first.fence is not None and then.fence == first.fence + 1
 
 
 def _waits(history: History, by_lock: dict[str, list[Grant]], verdict: Verdict) -> None:

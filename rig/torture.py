@@ -45,6 +45,8 @@ class Report:
     workers: int = 0
     lives: int = 0
     grants: int = 0
+    #: Of them, those that a client has handed on by itself.
+    handed_on: int = 0
     writes: int = 0
     faults: dict[str, int] = field(default_factory=dict)
     process_faults: dict[str, int] = field(default_factory=dict)
@@ -72,7 +74,8 @@ class Report:
         errors = ", ".join(f"{kind} {count}" for kind, count in sorted(self.errors.items())) or "none"
         lines = [
             f"{self.library} on {self.topology}, {self.seconds:.0f} s, seed {self.seed}, {self.workers} processes",
-            f"  grants                                    {self.grants:,} (with {self.writes:,} writes)",
+            f"  grants                                    {self.grants:,} (with {self.writes:,} writes), "
+            f"{self.handed_on:,} of them handed on inside of a client",
             f"  faults                                    {sum(self.faults.values())}: {faults}",
             f"  overlaps inside validity                  {self.overlaps}",
             f"  the same, in documented rows              {documented}",
@@ -264,6 +267,7 @@ def _grouped(findings: Sequence[str]) -> list[str]:
 
 def _fill(report: Report, history: History, verdict: Verdict, resource: Resource, run: Run, ttl_s: float) -> None:
     report.grants = len(history.grants)
+    report.handed_on = verdict.handed_on
     report.writes = history.writes
     report.faults = dict(Counter(fault.kind for fault in history.faults))
     report.overlaps = len(verdict.violations)

@@ -25,6 +25,8 @@ from rig.trace import Trace
 _TIMEOUT_S = 5.0
 #: Fraction of the stays that are longer than the ttl, where the library renews.
 _LONG_SHARE = 0.01
+#: And of those that only write once: several of them fit into the time for which a client hands a lock on by itself.
+_BRIEF_SHARE = 0.6
 
 
 class _Loop:
@@ -108,10 +110,12 @@ class _Loop:
     async def _stay(self, section: Section, lock: str, ident: str, start_ns: int) -> str | None:
         """In the critical section; the reason when it is lost on the way."""
         long = self._locks.renews and self._random.random() < _LONG_SHARE
-        steps = self._random.randint(1, 4)
+        brief = not long and self._random.random() < _BRIEF_SHARE
+        steps = 1 if brief else self._random.randint(1, 4)
         pause_s = self._ttl_s * self._random.uniform(0.2, 0.6) if long else 0.0
         for _ in range(steps):
-            await self._locks.sleep(pause_s or self._random.expovariate(1 / 0.003))
+            if not brief:
+                await self._locks.sleep(pause_s or self._random.expovariate(1 / 0.003))
             try:
                 until_ns = await self._until(section)
             except Lost as error:

@@ -341,11 +341,20 @@ def test_a_waiter_that_two_tenures_overtake_is_told() -> None:
         asked("b1", 5, 10, 340),
     ]
     verdict = judge(History(grants))
-    assert (verdict.overtaken, verdict.longest_turn_s) == ([], 0.33)
+    assert (verdict.overtaken, verdict.longest_turn_s, verdict.handed_on) == ([], 0.33, 1)
 
     verdict = judge(History([*grants[:-1], asked("c3", 5, 300, 340), asked("b1", 6, 10, 350)]))
     assert len(verdict.overtaken) == 1
     assert "b1 waited for 0.34 s, and 2 tenures of c" in verdict.overtaken[0]
+
+
+def test_two_tenures_of_one_client_in_a_row_are_two() -> None:
+    """A fencing token that does not follow the last one is the server's: no other client needs to come between."""
+    grants = [asked("b0", 0, -1_500, -1_490), asked("c1", 20, 300, 310), asked("c2", 21, 300, 320)]
+    verdict = judge(History([*grants, asked("c3", 22, 300, 330), asked("b1", 50, 10, 340)]))
+    assert (verdict.overtaken, verdict.handed_on) == ([], 2)
+    verdict = judge(History([*grants, asked("c3", 40, 300, 330), asked("b1", 50, 10, 340)]))
+    assert (len(verdict.overtaken), verdict.handed_on) == (1, 1)
 
 
 def test_the_order_is_not_judged_while_a_process_opens_its_connections() -> None:
