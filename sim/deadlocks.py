@@ -1,7 +1,7 @@
 """Parties that take several things one after the other, in any order, and look for deadlocks while they wait.
 
 Laws: who is told of a deadlock was in one at one moment, and that moment came after the last party that was told before
-had left its queue; every wait ends, since of each deadlock one party is told.
+had left its queue; none is told before it has left its own; every wait ends, since of each deadlock one party is told.
 
 Theory: whatever a server executes changes who holds and who waits; after each such step the world writes that down.
 When a party is told, what was written down says whether it was so: `stuck` knows nothing of the code that it checks,
@@ -289,6 +289,8 @@ class Deadlocks(Primitive):
     def gave_up(self, token: str, found: Found, since: float) -> None:
         """A party was told, and has left its queue."""
         self.was_real(found, max(since, self.left_at) if self.calm else since, f"{token} was told")
+        if self.calm and any(token in queue for _, _, queue in self.moments[-1].seen):
+            self.world.fail("told too early", f"{token} was told of a deadlock, and is still queued")
         for moment in reversed(self.moments):
             if any(token in queue for _, _, queue in moment.seen):
                 break

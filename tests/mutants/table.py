@@ -981,6 +981,24 @@ CIRCLES: tuple[Mutant, ...] = tuple(
         ("one free permit is as none", DEADLOCKS, "holders if left < max(", "holders if left <= max("),
         ("each party has a claim of its own", DETECTING, 'namespace, "deadlock").part(', "namespace, token).part("),
         (
+            "who is told of a deadlock has not left its queue",
+            DETECTING,
+            "await acquisition.undo(settings.tombstone_ms, settings.request_timeout_s)",
+            "pass",
+        ),
+        (
+            "the claim is given back before its waiter has left",
+            DETECTING,
+            "            decided = True\n",
+            "            await claim.undo(0, acquisition.settings.request_timeout_s)\n            decided = True\n",
+        ),
+        (
+            "the claim is given back where it is not known whether its waiter has left",
+            DETECTING,
+            "if not (free or decided):",
+            "if not free:",
+        ),
+        (
             "a waiter does not say what it holds",
             DETECTING,
             "held, where = tuple(self._held(token)), ",
