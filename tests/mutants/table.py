@@ -912,6 +912,18 @@ LINES: tuple[Mutant, ...] = tuple(
             "            if type(got) is Grant:\n",
             "            if False:\n",
         ),
+        (
+            "what came to no lease is handed on and given back",
+            TENURE,
+            "            line.tenure = None\n\n    def hand_on(",
+            "            pass\n\n    def hand_on(",
+        ),
+        (
+            "what was handed to one that gets no lease is forgotten",
+            TENURE,
+            " and line.tenure.token == self.token:\n            line.tenure = None\n\n    def hand_on(",
+            ":\n            line.tenure = None\n\n    def hand_on(",
+        ),
         ("a pass does not release", ACQUIRE, "    redis.call('DEL', lock)\n    unblock", "    unblock"),
         ("a pass releases what others hold", ACQUIRE, "redis.call('GET', lock) == ARGV[8] and", "true and"),
         ("a block is one fencing token", FENCE, "FENCE_BLOCK = 1024", "FENCE_BLOCK = 1"),

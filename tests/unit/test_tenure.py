@@ -206,6 +206,24 @@ def test_who_leaves_while_it_is_made_the_owner_is_noticed() -> None:
     assert first.hand_on(0.0) and third.is_called()
 
 
+def test_what_was_granted_and_came_to_no_lease_is_not_handed_on() -> None:
+    """Its token goes back to the server, as the one who was interrupted does not know how far it had come."""
+    line, second, third, _ = marked(lines())
+    second.disclaim()
+    assert second.leave() is None and line.owner is third
+    assert third.take(0.001) is None and third.passes() == ()
+
+
+def test_what_was_handed_to_who_gets_no_lease_goes_on() -> None:
+    of = lines()
+    line, second, third, _ = marked(of)
+    fourth = joined(of, "a:1:4")
+    assert second.hand_on(0.0005) and third.take(0.0006) is not None
+    third.disclaim()
+    assert third.leave() is None and line.owner is fourth
+    assert fourth.take(0.0007) is not None
+
+
 def test_a_loss_ends_the_line() -> None:
     of = lines()
     first, second = joined(of, "a:1:1"), joined(of, "a:1:2")

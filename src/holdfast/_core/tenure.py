@@ -321,6 +321,12 @@ class Turn:
             line.tenure = Tenure(token, fence, ends_at, min(settings.claim_ms, ttl_ms) / 2000)
         return line.tenure
 
+    def disclaim(self) -> None:
+        """No lease came of what its own token was granted: that goes back to the server, and to no one in the line."""
+        line = self.line
+        if line is not None and line.owner is self and line.tenure is not None and line.tenure.token == self.token:
+            line.tenure = None
+
     def hand_on(self, now: float) -> bool:
         """Its lease was released: the next turn is the owner. False: it has to be released at the server.
 

@@ -152,6 +152,8 @@ class Acquirable(AcquirableBase, Generic[L]):
                     session.owners.pop(owner, None)
                 driver.spawn_release(hold)
             if turn is not None:
+                if hold is None:
+                    turn.disclaim()
                 driver.spawn(left(turn, self._give_back))
             if hold is None or hold.turn is None:
                 driver.spawn(self._give_back(token))
