@@ -154,7 +154,8 @@ def _order(grants: Sequence[Grant], verdict: Verdict) -> None:
 def _overtaking(grants: Sequence[Grant], verdict: Verdict) -> None:
     """Waiters that saw several tenures of one other client, each with a lease that was asked for after theirs.
 
-    A tenure is a run of grants of one client by fencing tokens that follow each other: those of one block.
+    A tenure is a run of grants of one client by fencing tokens that follow each other: those of one block. Who waits is
+    known from when the request that led to its tenure stood in the queue.
     """
     began: dict[str, int] = {}
     for grant in grants:
@@ -164,14 +165,16 @@ def _overtaking(grants: Sequence[Grant], verdict: Verdict) -> None:
     begins = [not _handed_on(a, b) for a, b in itertools.pairwise(turns)]
     verdict.handed_on += begins.count(False)
     tenure_of = list(itertools.accumulate(begins, initial=0))
+    queued = {tenure: grant.queued_ns or 0 for tenure, grant in reversed([*zip(tenure_of, turns, strict=False)])}
     for at, waiter in enumerate(turns):
         verdict.longest_turn_s = max(verdict.longest_turn_s, (waiter.start_ns - waiter.asked_ns) / 1e9)
         if waiter.asked_ns - began[waiter.worker] < _STARTS_NS:
             continue
+        known_ns = max(waiter.asked_ns, queued[tenure_of[at]])
         tenures: dict[str, set[int]] = defaultdict(set)
         for other in range(bisect.bisect_right(starts, waiter.asked_ns), at):
             overtaker = turns[other]
-            if overtaker.worker != waiter.worker and overtaker.asked_ns > waiter.asked_ns + _TOGETHER_NS:
+            if overtaker.worker != waiter.worker and overtaker.asked_ns > known_ns + _TOGETHER_NS:
                 tenures[overtaker.worker].add(tenure_of[other])
         most = max(tenures.items(), key=lambda found: len(found[1]), default=None)
         if most is not None and len(most[1]) > 1:

@@ -48,6 +48,8 @@ class Grant:
     #: When it asked for the release, or noticed the loss.
     end_ns: int | None = None
     lost: str | None = None
+    #: When its request came to stand in the server's queue; None where it has not.
+    queued_ns: int | None = None
     #: The last sign of life of its worker in it.
     seen_ns: int = 0
     #: "exclusive", "shared", or for a semaphore how many permits were taken and how many there are.
@@ -121,6 +123,8 @@ class History:
             ident, at_ns, until_ns = rest
             grants[ident].until_ns = until_ns
             grants[ident].seen_ns = at_ns
+        elif kind == "queued":
+            ident, grants[ident].queued_ns = rest
         elif kind == "noted":
             ident, notes = rest
             grants[ident].notes += notes

@@ -1,22 +1,41 @@
 """What made a worker trust its leases: notes of the last requests of each, written to the history beside its looks.
 
+And when its requests came to stand in a queue.
+
 An overlap whose cause cannot be told is a defect of the rig. A note costs some microseconds. Workers only: in a
 life under process faults, exceptions would strike here instead of in the library.
 """
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from rig.history import now_ns
 
-__all__ = ["Trace", "as_lines"]
+__all__ = ["Trace", "as_lines", "asks", "queued_ns"]
 
 #: Leases whose notes are kept, and notes of each between two looks.
 _LEASES_MAX = 1_000
 _NOTES_MAX = 40
+
+
+#: Arrivals in a queue of the server, in its µs, that the present thread or task was told of by the present acquire.
+_ARRIVALS: ContextVar[list[int]] = ContextVar("arrivals")
+
+
+def asks() -> None:
+    """An acquire begins."""
+    _ARRIVALS.set([])
+
+
+def queued_ns() -> int | None:
+    """When it came to stand in the server's queue, by our clock; None where it has not."""
+    arrivals = _ARRIVALS.get()
+    return min(arrivals) * 1000 - (time.time_ns() - now_ns()) if arrivals else None
 
 
 class Trace:
@@ -27,9 +46,15 @@ class Trace:
 
     def install(self) -> None:
         """Note each answer that lengthens a lease, and over a quorum what each member answered."""
-        from holdfast._core import record, redlock
+        from holdfast._core import fast_path, record, redlock, waiting
 
-        ask, extended = redlock._ask, record.LeaseRecord.extended
+        ask, extended, taken_of = redlock._ask, record.LeaseRecord.extended, waiting.taken_of  # type: ignore[attr-defined]
+
+        def noted_taken(reply: Any) -> Any:
+            taken = taken_of(reply)
+            if taken.place >= 0 and (arrivals := _ARRIVALS.get(None)) is not None:
+                arrivals.append(taken.arrival)
+            return taken
 
         async def noted_ask(calls: Sequence[Any], *args: Any) -> Any:
             begin_ns, answers = now_ns(), None
@@ -50,6 +75,7 @@ class Trace:
             self._note(lease.token, [at_ns, at_ns, "extended", [], f"{told}, now {lease.deadline - now:.3f} s"])
             return kept
 
+        fast_path.taken_of = waiting.taken_of = noted_taken  # type: ignore[attr-defined]
         redlock._ask = noted_ask  # type: ignore[assignment]
         record.LeaseRecord.extended = noted_extended  # type: ignore[assignment, method-assign]
 

@@ -19,7 +19,7 @@ from typing import Any
 from rig.history import Log, now_ns
 from rig.locks import KINDS, Locks, Lost, Section
 from rig.resource import Writer
-from rig.trace import Trace
+from rig.trace import Trace, asks, queued_ns
 
 #: Waiting for a turn ends after this, s.
 _TIMEOUT_S = 5.0
@@ -56,6 +56,7 @@ class _Loop:
 
     async def _acquisition(self) -> None:
         lock = self._random.choice(self._config["locks"])
+        asks()
         asked_ns = now_ns()
         try:
             section = await self._locks.acquire(lock, _TIMEOUT_S)
@@ -76,6 +77,7 @@ class _Loop:
             lost: str | None = str(error)
         else:
             self._log.write("granted", ident, lock, section.fence, asked_ns, start_ns, until_ns)
+            self._log.write("queued", ident, queued_ns())
             self._write_notes(section, ident)
             lost = await self._stay(section, lock, ident, start_ns)
         if lost is None:

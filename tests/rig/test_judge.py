@@ -357,6 +357,17 @@ def test_two_tenures_of_one_client_in_a_row_are_two() -> None:
     assert (len(verdict.overtaken), verdict.handed_on) == (1, 1)
 
 
+def test_a_request_that_came_late_is_known_since_then() -> None:
+    grants = [asked("b0", 0, -1_500, -1_490), asked("c1", 20, 300, 310), asked("c2", 40, 300, 320)]
+    late = asked("b1", 50, 10, 340)
+    late.queued_ns = 150 * MS
+    assert len(judge(History([*grants, late])).overtaken) == 1
+    late.queued_ns = 250 * MS
+    assert judge(History([*grants, late])).overtaken == []
+    behind = asked("b2", 51, 20, 350)  # in the line of one whose request came late
+    assert judge(History([*grants, late, behind])).overtaken == []
+
+
 def test_the_order_is_not_judged_while_a_process_opens_its_connections() -> None:
     grants = [asked("a1", 1, 0, 0), asked("c1", 2, 1_100, 1_110), asked("d1", 3, 1_100, 1_120)]
     grants += [asked("c2", 4, 1_100, 1_130), asked("b1", 5, 900, 1_140)]

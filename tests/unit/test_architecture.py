@@ -131,7 +131,9 @@ BESIDE: dict[str, Room] = {
     "examples": Room(_PUBLIC, _ANY),  # they show holdfast together with other libraries
     "testbed": Room(_PUBLIC | {"_lua", "_drivers.many"}, _CLIENTS),
     # It judges what is public; what a lease stands on is noted inside, so that a finding can be explained.
-    "rig": Room(_PUBLIC | {"testbed", "_core.record", "_core.redlock"}, _ANY),
+    "rig": Room(
+        _PUBLIC | {"testbed", *(f"_core.{each}" for each in ("fast_path", "record", "redlock", "waiting"))}, _ANY
+    ),
     # It sends the requests of a listing itself, to take the time of each.
     "bench": Room(_PUBLIC | {"testbed", "_lua", "_core.keys", "_core.overview"}, _ANY),
     "tests": Room(frozenset({*PACKAGE, *FOLDERS}), _ANY),
