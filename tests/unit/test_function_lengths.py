@@ -13,7 +13,6 @@ LINES_MAX = 60
 REASONS = {
     "_core/redlock.py:acquire": (100, "one round after the other; its parts share what the last round has shown"),
     "_drivers/aio.py:__init__": (81, "the fields of the driver and the table of effects"),
-    "_drivers/many.py:ask_all": (150, "one wait for several servers: its steps share the sockets and the time left"),
 }
 
 

@@ -8,7 +8,11 @@ from collections.abc import Callable
 from holdfast._core.snapshot import snapshot
 from holdfast._transport.waits import Flag
 
-__all__ = ["Cancel"]
+__all__ = ["Cancel", "Cancelled"]
+
+
+class Cancelled(BaseException):
+    """Thrown into a protocol whose `cancel` was set. A BaseException, so that no protocol takes it for trouble."""
 
 
 class Cancel(threading.Event):

@@ -208,18 +208,160 @@ def ask_all(
 
     `adopt` takes over what is under way at the end. `cancelled(waker)`: whether to stop, and whom to wake for that.
     """
-    calls, enough = many.calls, many.enough
-    answers: list[Answer] = [None] * len(calls)
-    under_way: dict[int, PendingReply] = {}
-    dialling: set[int] = set()
-    poll = new_poll()
-    waker: _Waker | None = None
-    group: _Group | None = None
-    begun_at = clock()
-    until = begun_at + many.request_timeout_s
-    satisfied = False
-    #: A poll that nothing interrupts lasts no longer.
-    longest_s = float("inf")
+    asking = _Asking(many, nodes)
+    try:
+        for index, node in enumerate(nodes):
+            asking.ask(index, node, dialler_of)
+        if cancelled is not None:
+            asking.listen(cancelled)
+        asking.take(cancelled)
+    finally:
+        asking.end(adopt)
+    return asking.answers
+
+
+class _Asking:
+    """One call of `ask_all`."""
+
+    __slots__ = (
+        *("_begun_at", "_dialling", "_group", "_longest_s", "_many", "_nodes"),
+        *("_poll", "_requests", "_under_way", "_waker", "answers"),
+    )
+
+    def __init__(self, many: CallMany, nodes: Sequence[Node]) -> None:
+        self._many = many
+        self._nodes = nodes
+        self.answers: list[Answer] = [None] * len(many.calls)
+        #: By descriptor.
+        self._under_way: dict[int, PendingReply] = {}
+        self._dialling: set[int] = set()
+        self._poll = new_poll()
+        self._waker: _Waker | None = None
+        self._group: _Group | None = None
+        self._begun_at = clock()
+        #: A poll that nothing interrupts lasts no longer.
+        self._longest_s = float("inf")
+        self._requests = _pack(many.calls)
+
+    def ask(self, index: int, node: Node, dialler_of: Callable[[Node], Dialler]) -> None:
+        """Send that call, or have a connection made for it."""
+        wire = node.idle()
+        if wire is not None:
+            self._send(index, wire, self._begun_at)
+            return
+        if self._group is None:
+            try:
+                waker = self._register_waker()
+            except OSError as error:
+                if raised_by_handler(error):
+                    raise
+                self._refuse(index, error.strerror or str(error))
+                return
+            waker.drain()
+            self._group = _Group(waker)
+        if node.owed >= OWED_MAX or not dialler_of(node).dial(self._group, index):
+            self._refuse(index, "it owes too many answers already, or no thread could be started to connect to it")
+        else:
+            self._dialling.add(index)
+
+    def listen(self, cancelled: Callable[[Callable[[], None] | None], bool]) -> None:
+        """Have the poll end when the call is cancelled."""
+        try:
+            cancelled((self._waker or self._register_waker()).wake)
+        except OSError as error:
+            if raised_by_handler(error):
+                raise
+            self._longest_s = BLIND_S
+
+    def take(self, cancelled: Callable[[Callable[[], None] | None], bool] | None) -> None:
+        """Take the answers until there are enough, or the time is over."""
+        enough, under_way = self._many.enough, self._under_way
+        until = self._begun_at + self._many.request_timeout_s
+        satisfied = False
+        # TLS may have read ahead; a plain socket has nothing before it is polled.
+        while under_way or self._dialling:
+            if cancelled is not None and cancelled(None):
+                break
+            now = clock()
+            if not satisfied and enough is not None and enough(self.answers):
+                satisfied = True
+                until = min(until, now + max(GRACE_S, now - self._begun_at))
+            if now >= until or (satisfied and all(asked.node.slow for asked in under_way.values())):
+                break
+            for fd, _ in self._poll.poll(max(0.0, min(until - now, self._longest_s) * 1000)):
+                asked_there = under_way.get(fd)
+                if asked_there is not None:
+                    self._read(fd, asked_there)
+                elif self._waker is not None:
+                    self._waker.drain()
+                    self._take_connections()
+
+    def end(self, adopt: Callable[[Sequence[PendingReply]], None]) -> None:
+        """Leave what did not come in time to others."""
+        if self._group is not None:
+            self._group.over = True
+            while self._group.connected:
+                index, result = self._group.connected.popleft()
+                if isinstance(result, Wire):
+                    self._nodes[index].put(result)
+        for index in self._dialling:
+            self._refuse(index, "no connection in time")
+        if self._under_way:
+            late_until = clock() + LATE_PATIENCE_S
+            for asked in self._under_way.values():
+                asked.node.slow = True
+                asked.until = late_until
+            adopt(tuple(self._under_way.values()))
+        if self._waker is not None:
+            _wakers.append(self._waker)
+
+    def _send(self, index: int, wire: Wire, at: float) -> None:
+        node = self._nodes[index]
+        script, packed = self._requests[index]
+        try:
+            if wire.request_timeout_s:
+                wire.patience(0.0)
+            wire.sendall(packed)
+        except OSError as error:
+            wire.close()
+            if raised_by_handler(error):
+                raise
+            node.drop_idle()
+            self.answers[index] = RequestFailed("broken", str(error), node.name, maybe_executed=True, transient=True)
+            return
+        fd = wire.sock.fileno()
+        self._under_way[fd] = PendingReply(index, script, packed, node, wire, self._many.late, at)
+        self._poll.register(fd, _READABLE)
+
+    def _refuse(self, index: int, said: str) -> None:
+        name = self._nodes[index].name
+        self.answers[index] = RequestFailed("refused", said, name, maybe_executed=False, transient=True)
+
+    def _register_waker(self) -> _Waker:
+        self._waker = waker = _waker()
+        self._poll.register(waker.reader, _READABLE)
+        return waker
+
+    def _read(self, fd: int, asked: PendingReply) -> None:
+        answer = asked.read()
+        if answer is not None:
+            self._poll.unregister(fd)
+            del self._under_way[fd]
+            self.answers[asked.index] = answer
+            asked.node.slow = False
+
+    def _take_connections(self) -> None:
+        """Send on what the dialling threads have connected."""
+        while self._group is not None and self._group.connected:
+            index, result = self._group.connected.popleft()
+            self._dialling.discard(index)
+            if isinstance(result, Wire):
+                self._send(index, result, clock())
+            else:
+                self.answers[index] = result
+
+
+def _pack(calls: Sequence[Call]) -> list[tuple[Script, bytes]]:
     requests: list[tuple[Script, bytes]] = []
     before: Call | None = None
     for call in calls:
@@ -234,111 +376,4 @@ def ask_all(
             script = SCRIPTS[call.script]
             requests.append((script, pack_script(script, call.keys, call.args)))
         before = call
-
-    def send(index: int, wire: Wire, at: float) -> None:
-        node = nodes[index]
-        script, packed = requests[index]
-        try:
-            if wire.request_timeout_s:
-                wire.patience(0.0)
-            wire.sendall(packed)
-        except OSError as error:
-            wire.close()
-            if raised_by_handler(error):
-                raise
-            node.drop_idle()
-            answers[index] = RequestFailed("broken", str(error), node.name, maybe_executed=True, transient=True)
-            return
-        fd = wire.sock.fileno()
-        under_way[fd] = PendingReply(index, script, packed, node, wire, many.late, at)
-        poll.register(fd, _READABLE)
-
-    try:
-        for index, node in enumerate(nodes):
-            wire = node.idle()
-            if wire is not None:
-                send(index, wire, begun_at)
-                continue
-            if group is None:
-                try:
-                    waker = _waker()
-                except OSError as error:
-                    if raised_by_handler(error):
-                        raise
-                    said = error.strerror or str(error)
-                    answers[index] = RequestFailed("refused", said, node.name, maybe_executed=False, transient=True)
-                    continue
-                waker.drain()
-                poll.register(waker.reader, _READABLE)
-                group = _Group(waker)
-            if node.owed >= OWED_MAX or not dialler_of(node).dial(group, index):
-                said = "it owes too many answers already, or no thread could be started to connect to it"
-                answers[index] = RequestFailed("refused", said, node.name, maybe_executed=False, transient=True)
-            else:
-                dialling.add(index)
-        if cancelled is not None:
-            if waker is None:
-                try:
-                    waker = _waker()
-                except OSError as error:
-                    if raised_by_handler(error):
-                        raise
-                    longest_s = BLIND_S
-                else:
-                    poll.register(waker.reader, _READABLE)
-            if waker is not None:
-                cancelled(waker.wake)
-        # TLS may have read ahead; a plain socket has nothing before it is polled.
-        while True:
-            if cancelled is not None and cancelled(None):
-                break
-            now = clock()
-            if not under_way and not dialling:
-                break
-            if not satisfied and enough is not None and enough(answers):
-                satisfied = True
-                until = min(until, now + max(GRACE_S, now - begun_at))
-            if satisfied and not any(not asked.node.slow for asked in under_way.values()):
-                break
-            if now >= until:
-                break
-            for fd, _ in poll.poll(max(0.0, min(until - now, longest_s) * 1000)):
-                asked_there = under_way.get(fd)
-                if asked_there is not None:
-                    answer = asked_there.read()
-                    if answer is not None:
-                        poll.unregister(fd)
-                        del under_way[fd]
-                        answers[asked_there.index] = answer
-                        asked_there.node.slow = False
-                elif waker is not None and group is not None:
-                    waker.drain()
-                    while group.connected:
-                        index, result = group.connected.popleft()
-                        dialling.discard(index)
-                        if isinstance(result, Wire):
-                            send(index, result, clock())
-                        else:
-                            answers[index] = result
-                elif waker is not None:
-                    waker.drain()
-    finally:
-        if group is not None:
-            group.over = True
-            while group.connected:
-                index, result = group.connected.popleft()
-                if isinstance(result, Wire):
-                    nodes[index].put(result)
-        for index in dialling:
-            answers[index] = RequestFailed(
-                "refused", "no connection in time", nodes[index].name, maybe_executed=False, transient=True
-            )
-        if under_way:
-            late_until = clock() + LATE_PATIENCE_S
-            for asked in under_way.values():
-                asked.node.slow = True
-                asked.until = late_until
-            adopt(tuple(under_way.values()))
-        if waker is not None:
-            _wakers.append(waker)
-    return answers
+    return requests

@@ -21,7 +21,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from holdfast._core.effects import (
-    Answer,
     AwaitTurn,
     AwaitWake,
     Call,
@@ -49,42 +48,35 @@ from holdfast._core.tenure import SOON_MS, Lines, Turn
 from holdfast._core.waiting import Busy, Grant, granted, released, within
 from holdfast._drivers import closing
 from holdfast._drivers.background import Background
-from holdfast._drivers.cancel import Cancel
+from holdfast._drivers.cancel import Cancel, Cancelled
 from holdfast._drivers.ending import end as end_clients
 from holdfast._drivers.ending import run_out
 from holdfast._drivers.first_wait import first_wait
 from holdfast._drivers.identity import here
 from holdfast._drivers.inboxes import Inboxes
-from holdfast._drivers.many import Dialler, ask_all
 from holdfast._drivers.observing import Reports, Troubles
 from holdfast._drivers.renewer import Renewals
+from holdfast._drivers.requests import Requests
 from holdfast._drivers.teller import Teller
 from holdfast._drivers.unconfirmed import Unconfirmed
 from holdfast._drivers.watchdog import Watchdog
 from holdfast._transport.clock import clock
 from holdfast._transport.greenlets import refuse_half_patched, who_patched
 from holdfast._transport.inherited import let_go
-from holdfast._transport.limits import GONE, REDIRECTS_MAX
 from holdfast._transport.pack import PreparedRequest
 from holdfast._transport.pending import PendingReply
 from holdfast._transport.port import Topology
-from holdfast._transport.threads import Node, Wire
+from holdfast._transport.threads import Node
 from holdfast._transport.waits import Bell, Flag
 from holdfast.errors import ClientClosed, ConfigurationError, HoldfastError
 
-__all__ = ["Cancelled", "ThreadDriver"]
+__all__ = ["ThreadDriver"]
 
 R = TypeVar("R")
 
 
-#: A redirected request has at least this time, s.
-_REDIRECT_LEAST_S = 0.05
 #: At how many dropped holds those that have ended are removed; then at twice the number that remained.
 _ABANDONED_MIN = 1000
-
-
-class Cancelled(BaseException):
-    """Thrown into a protocol whose `cancel` was set. A BaseException, so that no protocol takes it for trouble."""
 
 
 _drivers: weakref.WeakSet[ThreadDriver] = weakref.WeakSet()
@@ -110,10 +102,10 @@ class ThreadDriver:
         self._only = nodes[0] if len(nodes) == 1 and self.can_ask else None
         self.settings = settings
         self._inboxes = inboxes
-        self._fails_over: bool = getattr(topology, "fails_over", False)
+        self.requests = Requests(self, topology)
         self.random = random.Random()
         self._perform: dict[type[Effect[Any]], Callable[[Any, Cancel | None], Any]] = {
-            Call: self._call,
+            Call: self.requests.call,
             Now: lambda _effect, _cancel: clock(),
             Random: lambda _effect, _cancel: self.random.random(),
             Spawn: self._spawn,
@@ -123,8 +115,8 @@ class ThreadDriver:
             AwaitTurn: self._await_turn,
             Sleep: self._sleep,
             Tell: lambda tell, _cancel: tell.function(tell.argument),
-            Command: self._command,
-            CallMany: self._call_many,
+            Command: self.requests.command,
+            CallMany: self.requests.call_many,
         }
         refuse_half_patched()
         self._reset(client_id)
@@ -167,7 +159,7 @@ class ThreadDriver:
         self.schedule = Schedule(self.settings)
         self.ears = Ears(self, self._only is not None)
         self.inboxes = Inboxes(self, self._over)
-        self._sessions: dict[str, Wire] = {}
+        self.requests.forget()
         self._dropped: collections.deque[LeaseRecord] = collections.deque()
         self._to_give_back: collections.deque[LeaseRecord] = collections.deque()
         self._abandoned: list[LeaseRecord] = []
@@ -178,7 +170,6 @@ class ThreadDriver:
         #: Releases that were sent and not waited for.
         self.releasing = Unconfirmed(self)
         self.keeper.send = self.releasing.let_go
-        self._diallers: dict[Node, Dialler] = {}
 
     # ------------------------------------------------------------------ monkey patching
 
@@ -204,7 +195,11 @@ class ThreadDriver:
 
     def _is_used(self) -> bool:
         return any(node.connected for node in self.topology.nodes()) or bool(
-            self._watchdog.thread or self._background.thread or self._renewals or self._diallers or len(self.schedule)
+            self._watchdog.thread
+            or self._background.thread
+            or self._renewals
+            or self.requests.is_dialling
+            or len(self.schedule)
         )
 
     # ------------------------------------------------------------------ running
@@ -365,166 +360,10 @@ class ThreadDriver:
     def failed(self, node: Node, failure: RequestFailed) -> RequestFailed:
         """A request of the fast path has failed; with what the protocol goes on."""
         self.troubles.saw(failure)
-        self._in_trouble(node, failure)
+        self.requests.in_trouble(node, failure)
         return self.final(failure) if self.closed else failure
 
     # ------------------------------------------------------------------ effects
-
-    def _call(self, call: Call, cancel: Cancel | None) -> Any:
-        until = clock() + call.request_timeout_s
-        node = self.topology.node_for(call.keys[0], call.node)
-        if not self.can_ask:
-            call = _within(call, until)  # the table of slots may have been waited for
-        try:
-            if cancel is None:
-                reply = node.call(call)
-            else:
-                reply = self._abortable(lambda on_wire: node.call(call, on_wire), cancel)
-            if self.troubles:
-                self.troubles.passed(node.name)
-            return reply
-        except RequestFailed as failure:
-            return self._elsewhere(node, failure, partial(_call_at, call, until))
-
-    def _elsewhere(self, node: Node, failure: RequestFailed, ask: Callable[[Node, bool], Any]) -> Any:
-        """Follow MOVED and ASK; any other trouble is noted, and raised."""
-        for _ in range(REDIRECTS_MAX):  # a slot can move while we follow it, but not forever
-            if failure.kind not in ("MOVED", "ASK"):
-                break
-            elsewhere = self.topology.redirect(node, failure)
-            if elsewhere is None:
-                break
-            node, asking = elsewhere
-            if not asking:
-                self.inboxes.ask_all()  # their inbox is at the node that has owned the slot
-            try:
-                return ask(node, asking)
-            except RequestFailed as again:
-                failure = again
-        self._in_trouble(node, failure)
-        raise failure
-
-    def _in_trouble(self, node: Node, failure: RequestFailed) -> None:
-        self.topology.troubled(node, failure)
-        if self._fails_over and failure.kind in GONE:
-            self.inboxes.drop(node)  # it may be connected to what was the master
-
-    def _abortable(self, act: Callable[[Callable[[Wire | None], None]], Any], cancel: Cancel) -> Any:
-        in_use: list[Wire] = []
-        turn = threading.RLock()  # so that no connection is aborted after it was said to be in use no more
-
-        def on_wire(wire: Wire | None) -> None:
-            with turn:
-                in_use.clear()
-                if wire is not None:
-                    in_use.append(wire)
-                    if cancel.is_set():
-                        wire.abort()
-
-        def abort() -> None:
-            with turn:
-                for wire in in_use:
-                    wire.abort()
-
-        cancel._watch(abort)
-        try:
-            return act(on_wire)
-        except RequestFailed:
-            if cancel.is_set():
-                raise Cancelled from None
-            raise
-        finally:
-            cancel._unwatch(abort)
-
-    def _command(self, command: Command, cancel: Cancel | None) -> Any:
-        node = self.topology.node_for(command.key, command.node)
-        until = clock() + command.request_timeout_s
-        try:
-            if command.session is None:
-                return node.command(command)
-            return self._command_in_session(node, command)
-        except RequestFailed as failure:
-            if command.session is not None:
-                if failure.kind == "MOVED":
-                    self.topology.redirect(node, failure)  # the session has to start over, at the right node
-                self._in_trouble(node, failure)
-                raise
-            return self._elsewhere(node, failure, partial(_command_at, command, until))
-
-    def _command_in_session(self, node: Node, command: Command) -> Any:
-        """One connection for all commands of a session; EXEC, DISCARD, UNWATCH and trouble end it."""
-        session = command.session
-        assert session is not None
-        wire = self._sessions.pop(session, None) or node.take(command.request_timeout_s)
-        reply = node.command_on(wire, command)  # closes the wire on trouble
-        if str(command.args[0]).upper() in ("EXEC", "DISCARD", "UNWATCH"):
-            node.put(wire)
-        else:
-            self._sessions[session] = wire
-        return reply
-
-    def _call_many(self, many: CallMany, cancel: Cancel | None) -> list[Answer]:
-        nodes = [self.topology.node_for(call.keys[0], call.node) for call in many.calls]
-        answers = (self._call_members if self.can_ask else self._call_slots)(many, nodes, cancel)
-        for call, node, answer in zip(many.calls, nodes, answers, strict=True):
-            if isinstance(answer, RequestFailed):
-                answer.about(call)
-                self.troubles.saw(answer)
-            elif answer is not None and self.troubles:
-                self.troubles.passed(node.name)
-        return answers
-
-    def _call_slots(self, many: CallMany, nodes: Sequence[Node], cancel: Cancel | None) -> list[Answer]:
-        """Several slots, which may have moved; one after the other where replicas have to acknowledge."""
-        answers: list[Answer]
-        if any(call.sync is not None for call in many.calls):
-            answers = []
-            for call in many.calls:
-                try:
-                    answers.append(self._call(call, cancel))
-                except RequestFailed as failure:
-                    answers.append(failure)
-            return answers
-        until = clock() + many.request_timeout_s
-        answers = self._call_members(many, nodes, cancel)
-        for index, answer in enumerate(answers):
-            if isinstance(answer, RequestFailed):
-                try:
-                    call = many.calls[index]
-                    answers[index] = self._elsewhere(
-                        nodes[index], answer, partial(_call_at, call, max(until, clock() + _REDIRECT_LEAST_S))
-                    )
-                except RequestFailed as failure:
-                    answers[index] = failure
-        return answers
-
-    def _call_members(self, many: CallMany, nodes: Sequence[Node], cancel: Cancel | None) -> list[Answer]:
-        if cancel is None:
-            return ask_all(many, nodes, self._dialler, self._watchdog.adopt, None)
-        watched: list[Callable[[], None]] = []
-
-        def cancelled(wake: Callable[[], None] | None) -> bool:
-            if wake is not None:
-                watched.append(wake)
-                cancel._watch(wake)
-            return cancel.is_set()
-
-        try:
-            answers = ask_all(many, nodes, self._dialler, self._watchdog.adopt, cancelled)
-        finally:
-            for wake in watched:
-                cancel._unwatch(wake)
-        if cancel.is_set():
-            raise Cancelled
-        return answers
-
-    def _dialler(self, node: Node) -> Dialler:
-        dialler = self._diallers.get(node)
-        if dialler is None:
-            for other in [other for other in tuple(self._diallers) if other.closed]:  # it has left its Cluster
-                self._diallers.pop(other).stop()
-            dialler = self._diallers.setdefault(node, Dialler(node))
-        return dialler
 
     def _sleep(self, sleep: Sleep, cancel: Cancel | None) -> None:
         if cancel is None:
@@ -725,7 +564,7 @@ class ThreadDriver:
 
     def follow(self, node: Node, failure: RequestFailed, call: Call, until: float) -> Any:
         """The reply to a call that ended so at this node, if it is to be had elsewhere by then."""
-        return self._elsewhere(node, failure, partial(_call_at, call, until))
+        return self.requests.follow(node, failure, call, until)
 
     def chance(self) -> float:
         """A random number in [0, 1)."""
@@ -739,9 +578,9 @@ class ThreadDriver:
         """Have the watchdog look at once what there is to do."""
         self._watchdog.poke()
 
-    def adopt(self, asked: PendingReply) -> None:
-        """Have the watchdog read what that connection owes."""
-        self._watchdog.adopt((asked,))
+    def adopt(self, asked: Sequence[PendingReply]) -> None:
+        """Have the watchdog read what those connections owe."""
+        self._watchdog.adopt(asked)
 
     def in_watchdog(self) -> bool:
         """Whether this is the watchdog's thread, which must not wait for servers."""
@@ -839,8 +678,7 @@ class ThreadDriver:
         """Tell it to end, and cut off what it may be waiting for."""
         self._watchdog.stop()
         self._renewals.stop()
-        for dialler in tuple(self._diallers.values()):
-            dialler.stop()
+        self.requests.stop_dialling()
         self.teller.stop()
         for node in self.topology.nodes():
             node.close()
@@ -853,9 +691,7 @@ class ThreadDriver:
         self._renewals.join(until)
         self._watchdog.disown()
         self.inboxes.close()
-        for wire in self._sessions.values():
-            wire.close()
-        self._sessions.clear()
+        self.requests.end_sessions()
 
     def after_fork(self, client_id: str) -> None:
         """In the child: nothing is held, nothing runs, every descriptor is closed without a word on it."""
@@ -870,23 +706,6 @@ class ThreadDriver:
             forget()
         self._watchdog.forget()
         self._reset(client_id)
-
-
-def _command_at(command: Command, until: float, node: Node, asking: bool) -> Any:
-    left_s = max(_REDIRECT_LEAST_S, until - clock())
-    return node.command(
-        Command(command.args, left_s, command.key, command.node, command.session, command.fits), asking=asking
-    )
-
-
-def _call_at(call: Call, until: float, node: Node, asking: bool) -> Any:
-    """Elsewhere, in the time that is left of the first request's."""
-    return node.call(_within(call, until), asking=asking)
-
-
-def _within(call: Call, until: float) -> Call:
-    left_s = max(_REDIRECT_LEAST_S, until - clock())
-    return Call(call.script, call.keys, call.args, left_s, call.node, call.sync)
 
 
 async def _ignoring_trouble(protocol: Protocol[Any]) -> None:

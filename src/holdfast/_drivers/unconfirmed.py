@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import typing
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast._core.effects import Protocol, Reply
@@ -49,7 +50,7 @@ class Driver(typing.Protocol):
     closed: bool
 
     def owner_of(self, key: str | None, index: int | None) -> Node: ...
-    def adopt(self, asked: PendingReply) -> None: ...
+    def adopt(self, asked: Sequence[PendingReply]) -> None: ...
     def no_later_than(self, at: float) -> None: ...
     def run(self, protocol: Protocol[None]) -> None: ...
     def spawn(self, protocol: Protocol[None]) -> None: ...
@@ -199,7 +200,7 @@ class Unconfirmed:
                 asked = PendingReply(0, first.script, packed, sent.node, wire, self._answered(sent), sent.sent_at)
                 asked.failed = self._failed(sent)
                 asked.until = sent.until
-                self._driver.adopt(asked)
+                self._driver.adopt((asked,))
             elif now > sent.until + _GRACE_S:
                 sent.wire.abort()  # its reader has ended, or will find the end
                 self._end(sent, _broken(sent.node))

@@ -26,8 +26,8 @@ from holdfast._core.replicas import NotAcked
 from holdfast._core.tenure import MARK, Turn, is_alone, left
 from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant
-from holdfast._drivers.cancel import Cancel
-from holdfast._drivers.threads import Cancelled, ThreadDriver
+from holdfast._drivers.cancel import Cancel, Cancelled
+from holdfast._drivers.threads import ThreadDriver
 from holdfast._sync.lifecycle import Session
 from holdfast._transport.clock import clock
 from holdfast._transport.lazily import lazily
