@@ -79,7 +79,7 @@ def _seen(mutant: Mutant, env: dict[str, str], known: str, until: float) -> str 
 def _nodes(test: str, files: Sequence[str]) -> list[str]:
     """Where that test is."""
     name = test.partition("[")[0]
-    return [f"{file}::{test}" for file in files if f"def {name}(" in (ROOT / file).read_text(encoding="utf-8")]
+    return [f"{file}::{name}" for file in files if f"def {name}(" in (ROOT / file).read_text(encoding="utf-8")]
 
 
 def _by_tests(tests: Sequence[str], env: dict[str, str], until: float) -> str | None:
