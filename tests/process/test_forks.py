@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import multiprocessing
 import os
 import socket
@@ -24,6 +23,7 @@ from holdfast._transport import aio as transport
 from holdfast._transport import inbox_aio, mailbox_aio
 from testbed.servers import unique
 from testbed.waiting import eventually
+from tests.support.forked import in_child
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 
@@ -35,25 +35,6 @@ def _descriptors() -> dict[int, str]:
             found[int(each)] = os.readlink(f"/proc/self/fd/{each}")
         except OSError:
             pass
-    return found
-
-
-def _in_child(look: Callable[[], Any]) -> Any:
-    """What `look()` returns in a forked child."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.close(reader)
-            found = look()
-        except BaseException as error:
-            found = repr(error)
-        os.write(writer, json.dumps(found).encode())
-        os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as pipe:
-        found = json.loads(pipe.read())
-    os.waitpid(child, 0)
     return found
 
 
@@ -119,7 +100,7 @@ def test_a_forked_child_has_nothing_of_busy_threads(
         time.sleep(0.2)
         with inside:
             for _ in range(8):
-                found = _in_child(look)
+                found = in_child(look)
                 assert found == {
                     "inherited": [],
                     "called": 0,
@@ -163,7 +144,7 @@ def test_a_fork_waits_for_a_socket_that_nobody_knows_yet(
         thread = threading.Thread(target=locks.lock(unique("fork")).holder)
         thread.start()
         assert made.wait(30)
-        assert _in_child(lambda: _inherited(before)) == []
+        assert in_child(lambda: _inherited(before)) == []
         thread.join()
 
 
@@ -183,7 +164,7 @@ def test_a_forked_child_has_nothing_of_what_an_event_loop_is_making(
     original = getattr(where, step)
 
     def forks(*args: Any, **options: Any) -> Any:
-        found.append(_in_child(lambda: _inherited(before)))
+        found.append(in_child(lambda: _inherited(before)))
         return original(*args, **options)
 
     async def main() -> None:
@@ -254,7 +235,7 @@ def test_a_forked_child_has_nothing_of_an_event_loop(valkey_server: embedded.Ser
             }
 
         for _ in range(5):
-            found = _in_child(look)
+            found = in_child(look)
             assert found == {"inherited": [], "lost": [True, "LOST", "forked"], "called": 0}
             await asyncio.sleep(0.007)
         assert not lease.lost.is_set()

@@ -53,6 +53,13 @@ def test_one_greenlet_is_inside(valkey_server: embedded.Server, library: str, wh
 
 
 @LIBRARIES
+def test_greenlets_hand_a_lock_on(valkey_server: embedded.Server, library: str) -> None:
+    line, _ = run(valkey_server, library, "first", "line")
+    assert (line["results"], line["leases"], line["lines"]) == (["alone"], 50, 0)
+    assert line["tokens"] < 50, "some have had the token of the one before them"
+
+
+@LIBRARIES
 @pytest.mark.parametrize("when", ["used", pytest.param("contended", marks=LONG)])
 def test_a_client_in_use_before_the_patch_is_refused(valkey_server: embedded.Server, library: str, when: str) -> None:
     crowd, end = run(valkey_server, library, when, "crowd")

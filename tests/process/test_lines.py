@@ -6,23 +6,30 @@ the second finds it, begins the line, and asks the server; the third passes; the
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import random
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import FrameType
 from typing import Any
 
 import pytest
+import redis
 
+import holdfast.asyncio
 from holdfast import embedded
 from holdfast._core import tenure
 from testbed.waiting import eventually
 from tests.process.interruptions import Bench, Interrupted, excused, name_for
 from tests.support.bytecodes import Place, at_bytecode, bytecodes_of, places_once
+from tests.support.forked import in_child
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning", "ignore::RuntimeWarning"
@@ -171,3 +178,367 @@ def test_an_exception_at_some_bytecodes_costs_no_one_its_turn(bench: Bench, plac
 @pytest.mark.parametrize("place", PLACES, ids=PLACES.get)
 def test_an_exception_at_every_bytecode_costs_no_one_its_turn(bench: Bench, place: int) -> None:
     _interrupt_everywhere(bench, place, None)
+
+
+def _four(locks: Any, name: str) -> tuple[Any, Callable[[], None]]:
+    """A lease of the third in a line, with a fourth behind it; and what lets that one go on, and waits for all."""
+    first = locks.lock(name).acquire()
+    queued = locks.lock(name).waiters
+    got: list[Any] = []
+    leases = ThreadPoolExecutor(4)
+    second = leases.submit(locks.lock(name).acquire, 30)
+    eventually(lambda: queued() == 1)
+    third = leases.submit(locks.lock(name).acquire, 30)
+    eventually(lambda: queued() == 2)
+    fourth = leases.submit(locks.lock(name).acquire, 30)
+    eventually(lambda: queued() == 3)
+    first.release()
+    second.result(30).release()
+    lease = third.result(30)
+
+    def rest() -> None:
+        got.append(fourth.result(30))
+        got[0].release()
+        leases.shutdown()
+
+    return lease, rest
+
+
+def test_a_lease_outlives_the_thread_at_the_head_of_its_line(bench: Bench) -> None:
+    """It ends; another thread releases the lease, and the next in the line has it."""
+    name = name_for("line")
+    holders: list[Any] = []
+
+    def hold() -> None:
+        holders.extend(_four(bench.locks, name))
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    thread.join(60)
+    lease, rest = holders
+    assert standing(bench.locks) == 1
+    lease.ensure_held()
+    lease.release()
+    rest()
+    assert bench.gone(name) == {} and not standing(bench.locks)
+
+
+def test_a_child_has_no_line_and_its_parent_goes_on_with_it(bench: Bench) -> None:
+    name = name_for("line")
+    lease, rest = _four(bench.locks, name)
+
+    def look() -> Any:
+        found = [standing(bench.locks), lease.state.name, bench.locks.lock(name).try_acquire()]
+        with bench.locks.lock(name + "-child") as own:
+            return [*found, own.state.name, bench.locks.lock(name).waiters()]
+
+    for _ in range(3):
+        assert in_child(look) == [0, "LOST", None, "HELD", 0]
+    lease.ensure_held()
+    assert standing(bench.locks) == 1
+    lease.release()
+    rest()
+    assert bench.gone(name) == {} and not standing(bench.locks)
+
+
+def test_the_collector_releases_in_any_thread(bench: Bench) -> None:
+    """Blocks of dropped generators end where the collector runs: in threads that wait in the line, or hand on."""
+    name = name_for("line")
+    errors: list[BaseException] = []
+    inside: list[int] = []
+    ended: list[int] = []
+
+    def block(number: int) -> Generator[None]:
+        try:
+            with bench.locks.lock(name) as lease:
+                inside.append(number)
+                assert inside == [number]
+                try:
+                    yield
+                finally:
+                    lease.ensure_held()
+                    inside.remove(number)
+        finally:
+            ended.append(number)
+
+    def work(number: int) -> None:
+        try:
+            for count in range(1, 11):
+                generator = block(number)
+                next(generator)
+                cycle: list[Any] = [generator]
+                cycle.append(cycle)
+                del generator, cycle
+                gc.collect()  # or another thread is collecting
+                eventually(lambda count=count: ended.count(number) == count)  # type: ignore[misc]
+        except BaseException as error:
+            errors.append(error)
+
+    threshold = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads), "a finalizer hangs"
+    finally:
+        gc.set_threshold(*threshold)
+    assert not errors and len(ended) == 60
+    assert bench.gone(name) == {} and not standing(bench.locks)
+
+
+# ---------------------------------------------------------------------- tasks
+
+
+class _Steps:
+    """A coroutine that is cancelled at its n-th await: while it waits, or together with the answer."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], n: int, with_answer: bool) -> None:
+        self._coroutine = coroutine
+        self.left = n
+        self._with_answer = with_answer
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        inner = self._coroutine.__await__()
+        task = asyncio.current_task()
+        assert task is not None
+        step: Callable[[], Any] = partial(next, inner)
+        while True:
+            try:
+                future = step()
+            except StopIteration as end:
+                return end.value
+            if not self.left:
+                if self._with_answer and future is not None:
+                    future.add_done_callback(lambda _: task.cancel())  # before the task itself hears of it
+                else:
+                    asyncio.get_running_loop().call_soon(task.cancel)
+            self.left -= 1
+            try:
+                answer = yield future
+            except BaseException as error:
+                step = partial(inner.throw, error)
+            else:
+                step = partial(inner.send, answer)
+
+
+async def _until(condition: Callable[[], Coroutine[Any, Any, bool]], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not await condition() and time.monotonic() < until:
+        await asyncio.sleep(0.001)
+
+
+async def _cancelled_at(locks: Any, name: str, place: int, n: int, with_answer: bool) -> bool:
+    """False: that many awaits there are not."""
+    came, entered, done = asyncio.Event(), asyncio.Event(), list[int]()
+
+    async def take(number: int) -> None:
+        async with locks.lock(name) as lease:
+            if number == 0:
+                entered.set()
+                await came.wait()
+            lease.ensure_held()
+        done.append(number)
+
+    tasks = [asyncio.create_task(take(0))]
+    await asyncio.wait_for(entered.wait(), 20)
+    steps = _Steps(take(place), n, with_answer)
+
+    async def play() -> None:
+        await steps
+
+    for number in range(1, 4):
+        tasks.append(asyncio.create_task(play() if number == place else take(number)))
+
+        async def there() -> bool:
+            waiting = sum(not task.done() for task in tasks) - 1
+            return bool(await locks.lock(name).waiters() >= waiting)
+
+        await _until(there, 20)
+    came.set()
+    ended = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 40)
+    for number, end in enumerate(ended):
+        assert end is None or (number == place and isinstance(end, asyncio.CancelledError)), (
+            place,
+            n,
+            with_answer,
+            end,
+        )
+    assert set(range(4)) - {place} <= set(done), (n, "each got its turn")
+    return steps.left < 0
+
+
+@pytest.mark.parametrize("with_answer", [False, True], ids=["waiting", "with the answer"])
+@pytest.mark.parametrize("place", PLACES, ids=PLACES.get)
+def test_a_cancellation_at_any_await_costs_no_one_its_turn(
+    valkey_server: embedded.Server, bench: Bench, place: int, with_answer: bool
+) -> None:
+    names: list[str] = []
+
+    async def main() -> int:
+        async with holdfast.asyncio.connect(valkey_server.url, ttl=TTL_S, tenure=TENURE_S) as locks:
+            for n in range(60):
+                names.append(name_for("line"))
+                if not await _cancelled_at(locks, names[-1], place, n, with_answer):
+                    break
+            assert not standing(locks)
+            assert bench.gone_of(names) == {}
+            return n
+
+    assert 2 <= asyncio.run(main()) < 59
+
+
+@contextlib.contextmanager
+def _loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(20)
+        loop.close()
+
+
+def test_two_event_loops_and_threads_are_inside_one_at_a_time(valkey_server: embedded.Server, bench: Bench) -> None:
+    """One asyncio client in two event loops, a line in each; and a client of threads."""
+    name = name_for("line")
+    inside: list[str] = []
+    fences: list[int] = []
+
+    def stay(who: str, lease: Any) -> None:
+        inside.append(who)
+        assert inside == [who]
+        lease.ensure_held()
+        fences.append(lease.fencing_token)
+        inside.remove(who)
+
+    locks = holdfast.asyncio.connect(valkey_server.url, ttl=TTL_S, tenure=TENURE_S)
+
+    async def tasks(loop: int) -> None:
+        async def work(number: int) -> None:
+            for _ in range(10):
+                async with locks.lock(name) as lease:
+                    stay(f"task {loop}.{number}", lease)
+
+        await asyncio.gather(*(work(number) for number in range(4)))
+
+    def threads(number: int) -> None:
+        for _ in range(10):
+            with bench.locks.lock(name) as lease:
+                stay(f"thread {number}", lease)
+
+    with _loop() as one, _loop() as two, ThreadPoolExecutor(4) as pool:
+        running: list[Any] = [asyncio.run_coroutine_threadsafe(tasks(n), loop) for n, loop in enumerate((one, two))]
+        running += [pool.submit(threads, number) for number in range(4)]
+        for each in running:
+            each.result(60)
+        assert not standing(bench.locks) and not standing(locks)
+        for loop in (one, two):
+            asyncio.run_coroutine_threadsafe(locks.close(), loop).result(20)
+    assert len(fences) == 120 and fences == sorted(set(fences))
+    assert bench.gone(name) == {}
+
+
+# ---------------------------------------------------------------------- ends
+
+_LINE = {
+    "threads": """
+import sys, threading, time
+import holdfast
+
+url, name = sys.argv[1:3]
+locks = holdfast.connect(url, ttl=600, tenure=0.1)
+lock = locks.lock(name)
+leases = []
+
+def take():
+    try:
+        leases.append(locks.lock(name).acquire())
+    except holdfast.ClientClosed:
+        pass
+
+first = lock.acquire()
+for count in range(1, 5):
+    threading.Thread(target=take, daemon=True).start()
+    while lock.waiters() < count:
+        time.sleep(0.002)
+first.release()
+while not leases:
+    time.sleep(0.002)
+leases[0].release()
+while len(leases) < 2:
+    time.sleep(0.002)
+print(lock.waiters(), len(leases), flush=True)
+""",
+    "asyncio": """
+import asyncio, sys
+import holdfast.asyncio
+
+url, name = sys.argv[1:3]
+locks = holdfast.asyncio.connect(url, ttl=600, tenure=0.1)
+lock = locks.lock(name)
+leases, tasks = [], []
+
+async def take():
+    leases.append(await locks.lock(name).acquire())
+
+async def main():
+    first = await lock.acquire()
+    for count in range(1, 5):
+        tasks.append(asyncio.create_task(take()))
+        while await lock.waiters() < count:
+            await asyncio.sleep(0.002)
+    await first.release()
+    while not leases:
+        await asyncio.sleep(0.002)
+    await leases[0].release()
+    while len(leases) < 2:
+        await asyncio.sleep(0.002)
+    print(await lock.waiters(), len(leases), flush=True)
+
+""",
+}
+#: What comes behind it, and what is said on stderr: nothing of ours.
+_ENDS = {
+    "threads": {"return": "", "sys.exit": "sys.exit(0)", "close": "locks.close()"},
+    "asyncio": {
+        "asyncio.run": "asyncio.run(main())",
+        "loop.close": "loop = asyncio.new_event_loop(); loop.run_until_complete(main()); loop.close()",
+        "another loop": """
+async def again():
+    async with locks.lock(name):
+        leases[1].state is holdfast.asyncio.LeaseState.LOST or sys.exit("it is held twice")
+    await locks.close()
+
+loop = asyncio.new_event_loop(); loop.run_until_complete(main()); loop.close()
+asyncio.run(again())
+""",
+        "no close": "loop = asyncio.new_event_loop(); loop.run_until_complete(main())",
+    },
+}
+
+
+@pytest.mark.parametrize(("api", "end"), [(api, end) for api, ends in _ENDS.items() for end in ends])
+def test_a_process_that_ends_leaves_no_line(
+    valkey_server: embedded.Server, unique_name: str, api: str, end: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LINE[api] + _ENDS[api][end], valkey_server.url, unique_name],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "2 2\n")
+    assert "holdfast" not in done.stderr.replace("unclosed lease", "")
+    with redis.Redis.from_url(valkey_server.url, decode_responses=True) as raw:
+        eventually(lambda: not _holding(raw, unique_name))
+
+
+def _holding(raw: Any, name: str) -> list[str]:
+    return [key for key in raw.scan_iter(f"*{{{name}*", count=1000) if not key.endswith((":fence", ":gone"))]

@@ -119,6 +119,28 @@ def crowd(client: Any, library: Greenlets, make: Callable[[], Any], size: int = 
     return {"most": most, "results": sorted(set(results)), "done": results.count("done")}
 
 
+def line(client: Any, library: Greenlets) -> dict[str, Any]:
+    """Greenlets of one client hand a lock on among themselves."""
+    tokens: list[str] = []
+    inside: list[str] = []
+
+    def work() -> str:
+        with locks.lock("line", ttl=20) as lease:
+            inside.append(lease.token)
+            tokens.append(lease.token)
+            library.sleep(0.001)
+            lease.ensure_held()
+            inside.remove(lease.token)
+            return "alone" if not inside else "not alone"
+
+    import holdfast
+
+    with holdfast.connect(URL, tenure=0.1) as locks:
+        results = library.all([work] * 50)
+        lines = len(locks._session.driver.lines)
+    return {"results": sorted(set(results)), "leases": len(tokens), "tokens": len(set(tokens)), "lines": lines}
+
+
 def hanging(client: Any, library: Greenlets) -> dict[str, Any]:
     """`acquire(timeout=0.5)` at a server that has stopped, while others go on."""
     with client.lock("hang"):
@@ -197,6 +219,7 @@ def main() -> None:
         return
     library = Greenlets()
     actions: dict[str, Callable[[], dict[str, Any]]] = {
+        "line": lambda: line(client, library),
         "crowd": lambda: crowd(client, library, lambda: client.lock("crowd", reentrant=True, ttl=20)),
         "hanging": lambda: hanging(client, library),
         "life": lambda: life(client, library),
