@@ -241,6 +241,25 @@ def test_an_observer_is_told(near: Any, wire: Proxy, far: Any, api: Api, unique_
     assert noted.threads == {"holdfast-observer"}
 
 
+def test_a_renewal_that_fails_and_how_late_the_next_one_is(api: Api, wire: Proxy, kept: Kept, unique_name: str) -> None:
+    noted = Noted()
+    lease = api.connect(wire.url, observer=noted).lock(unique_name, ttl=9).acquire()
+    wire.refuse()
+    eventually(lambda: "suspect" in noted.names())
+    assert lease.state is holdfast.LeaseState.SUSPECT and lease.held
+    since = time.monotonic()
+    eventually(lambda: time.monotonic() > since + 0.5)  # so long it is late at least
+    wire.heal()
+    eventually(lambda: "renewed" in noted.names())
+    (lag_s,) = (event[2] for event in noted.events if event[0] == "renewed")
+    assert 0.5 < lag_s < 9
+    record = kept.one(unique_name, "renewed")
+    assert (record.levelno, record.holdfast_lag_s) == (logging.DEBUG, lag_s)
+    assert all(each.levelno == logging.DEBUG for each in kept.records if each.holdfast_event == "suspect")  # type: ignore[attr-defined]
+    assert "suspect" in kept.of(unique_name)
+    lease.release()
+
+
 @pytest.mark.parametrize("kind", ["lock", "read lock", "write lock", "semaphore", "multilock", "election", "reentrant"])
 def test_each_kind_ends_what_it_begins(api: Api, wire: Proxy, kind: str, unique_name: str) -> None:
     noted = Noted()

@@ -370,6 +370,12 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "hold.asked = False\n        if id(hold) not in self._live:\n            return\n",
         "if id(hold) not in self._live:\n            return\n",
     ),
+    Mutant(
+        "a late renewal counts from its last try",
+        HOLD,
+        "if hold.state is _HELD:\n                        hold.due_at",
+        "if True:\n                        hold.due_at",
+    ),
     Mutant("all leases of a request are looked for under the keys of the first", RENEW_MANY, "key = key + width", ""),
     Mutant("all leases of a request are renewed with the first token", RENEW_MANY, "    at = at + 1\n", ""),
     Mutant("a lease that cannot be renewed with others counts as renewed", RENEW_MANY, "answer or -1", "answer or 1"),

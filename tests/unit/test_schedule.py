@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord, LeaseState, Schedule
+from holdfast._core.report import Report
 from holdfast._core.settings import DEFAULT
 from holdfast._core.validity import DRIFT, MARGIN_S, deadline
 
@@ -112,6 +114,34 @@ def test_an_answer_after_the_deadline_changes_nothing(ttl_ms: int, sent_at: floa
     assert not schedule.answered(hold, True, ttl_ms, at, end + late_s, 0.5)
     assert hold.state is LeaseState.LOST and hold.deadline == end
     assert told == ["expired"]
+
+
+class Lags(Report):
+    """Keeps how late each renewal was."""
+
+    detailed = True
+
+    def __init__(self) -> None:
+        self.lags_s: list[float] = []
+
+    def renewed(self, record: LeaseRecord, lag_s: float) -> None:
+        self.lags_s.append(lag_s)
+
+
+def test_a_renewal_is_late_since_it_was_due_first() -> None:
+    schedule, report = Schedule(), Lags()
+    hold = hold_of(9_000, 0.0)
+    hold.report = report
+    first_at = renewal_at(schedule, hold, 0.5)
+    schedule.failed(hold, first_at + 1.0, 0.5)
+    again_at = hold.next_at
+    assert schedule.due(again_at) == [hold], "it is tried again"
+    now = again_at + 0.5
+    assert schedule.answered(hold, 1, 9_000, again_at, now, 0.5)
+    next_at = hold.next_at
+    assert schedule.due(next_at) == [hold]
+    assert schedule.answered(hold, 1, 9_000, next_at, next_at + 0.25, 0.5)
+    assert report.lags_s == [pytest.approx(now - first_at), pytest.approx(0.25)] and now - first_at > 1.5
 
 
 def test_not_the_holder_any_more_is_a_loss_at_once() -> None:

@@ -138,7 +138,7 @@ class LeaseRecord:
     #: Of a lease that its client may hand on: see `tenure.py`.
     turn: Any = None
     tenure: Any = None
-    due_at: float  # when its last renewal was, once there was one
+    due_at: float  # when its last renewal was at first, once there was one
 
     def __init__(
         self,
@@ -543,7 +543,8 @@ class Schedule:
                     self._plan(hold, hold.deadline)
                 else:
                     hold.asked = True
-                    hold.due_at = at
+                    if hold.state is _HELD:
+                        hold.due_at = at
                     to_renew.append(hold)
                     self._plan(hold, hold.deadline)
             else:
