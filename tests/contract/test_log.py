@@ -241,6 +241,22 @@ def test_an_observer_is_told(near: Any, wire: Proxy, far: Any, api: Api, unique_
     assert noted.threads == {"holdfast-observer"}
 
 
+def test_who_is_in_the_way_is_told_and_logged(wire: Proxy, far: Any, api: Api, kept: Kept, unique_name: str) -> None:
+    noted = Noted()
+    locks = api.connect(wire.url, observer=noted)
+    held = far.lock(unique_name).acquire()
+    with pytest.raises(holdfast.AcquireTimeout) as caught:
+        locks.lock(unique_name).acquire(timeout=0.2)
+    eventually(lambda: "busy" in noted.names())
+    _, info, waited_s = noted.events[noted.names().index("busy")]
+    assert (info.holder, waited_s) == (caught.value.holder, caught.value.waited_s)
+    assert (info.holder.token, info.holder.pid) == (held.token, os.getpid()) and waited_s >= 0.2
+    record = kept.one(unique_name, "busy")
+    assert (record.holdfast_holder, record.holdfast_waited_s) == (info.holder.who, waited_s)
+    assert f"; held by {info.holder.who}" in record.getMessage() and f"pid {os.getpid()}" in record.getMessage()
+    held.release()
+
+
 def test_a_renewal_that_fails_and_how_late_the_next_one_is(api: Api, wire: Proxy, kept: Kept, unique_name: str) -> None:
     noted = Noted()
     lease = api.connect(wire.url, observer=noted).lock(unique_name, ttl=9).acquire()

@@ -155,11 +155,13 @@ class Acquirable(AcquirableBase, Generic[L]):
                 driver.queueing.pop(token, None)
         asking.pop(token, None)
         assert isinstance(got, Busy)
-        report.busy()
         holder = None
-        if got.holder:
-            overview = lazily("holdfast._async.overview")  # not at the start: most programs never need it
-            holder = await overview.last_holder(session, self._kind, self._name, got.holder, bool(timeout_s))
+        try:
+            if got.holder:
+                overview = lazily("holdfast._async.overview")  # not at the start: most programs never need it
+                holder = await overview.last_holder(session, self._kind, self._name, got.holder, bool(timeout_s))
+        finally:
+            report.busy(got.waited_s, holder)
         raise AcquireTimeout(self._name, got.waited_s, holder, kind=self._label)
 
     def _begin_again(

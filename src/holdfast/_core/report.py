@@ -24,8 +24,8 @@ class Report:
     def acquired(self, record: Any) -> None:
         """It was acquired, and this is what its lease stands on."""
 
-    def busy(self) -> None:
-        """It was not acquired in time."""
+    def busy(self, waited_s: float, holder: Any) -> None:
+        """It was not acquired in time, but held by that `Holder` (None where it is not known)."""
 
     def failed(self, error: BaseException) -> None:
         """That has come up before the caller had it."""

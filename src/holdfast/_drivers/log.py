@@ -90,6 +90,9 @@ def _sink(at: float, event: str, details: tuple[Any, ...]) -> None:
         lease, *rest = details
         if event == "acquired" and lease.kind == "election":
             level, message, names = _ELECTED
+        elif event == "busy" and lease.holder is not None:
+            message, names = f"{message}; held by %(holder)s", (*names, "holder")
+            rest.append(lease.holder.who)
     else:
         rest = list(details)
     logger = _logger or _find()

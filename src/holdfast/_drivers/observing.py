@@ -33,10 +33,11 @@ class LeaseInfo:
     """What an event is about: one acquisition, and the lease that came of it. The same object for all its events.
 
     `kind`: "lock", "read lock", "semaphore", …; `name`; `fencing_token`: 0 until it is acquired; `asked_at`: when the
-    acquire began (Unix time, s); `waited_s`: how long it took; `captured`: what `Observer.capture` has returned then.
+    acquire began (Unix time, s); `waited_s`: how long it took; `captured`: what `Observer.capture` has returned then;
+    `holder`: of one that was busy, the `Holder` in its way, as in `AcquireTimeout`.
     """
 
-    __slots__ = ("asked_at", "captured", "fencing_token", "kind", "name", "task", "thread", "waited_s")
+    __slots__ = ("asked_at", "captured", "fencing_token", "holder", "kind", "name", "task", "thread", "waited_s")
 
     def __init__(self, kind: str, name: str, fencing_token: int = 0) -> None:
         self.kind = kind
@@ -45,6 +46,7 @@ class LeaseInfo:
         self.asked_at = time.time()
         self.waited_s = 0.0
         self.captured: Any = None
+        self.holder: Any = None
         #: Its id and name, and the name of the asyncio task, for the log; None where it is not known.
         self.thread: tuple[int, str] | None = None
         self.task: str | None = None
@@ -243,8 +245,9 @@ class _Detailed(Report):
         info.fencing_token, info.waited_s = record.fence, now - self._asked_at
         self._reports.tell(self._logs, "acquired", info, info.waited_s)
 
-    def busy(self) -> None:
-        self._reports.tell(self._logs, "busy", self.info, clock() - self._asked_at)
+    def busy(self, waited_s: float, holder: Any) -> None:
+        self.info.holder = holder
+        self._reports.tell(self._logs, "busy", self.info, waited_s)
 
     def failed(self, error: BaseException) -> None:
         if self.info.fencing_token:

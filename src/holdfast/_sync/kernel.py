@@ -168,11 +168,13 @@ class Acquirable(AcquirableBase, Generic[L]):
             if turn is not None:
                 driver.turning.discard(thread)
         assert isinstance(got, Busy)
-        report.busy()
         holder = None
-        if got.holder:
-            overview = lazily("holdfast._sync.overview")  # not at the start: most programs never need it
-            holder = overview.last_holder(session, self._kind, self._name, got.holder, bool(timeout_s))
+        try:
+            if got.holder:
+                overview = lazily("holdfast._sync.overview")  # not at the start: most programs never need it
+                holder = overview.last_holder(session, self._kind, self._name, got.holder, bool(timeout_s))
+        finally:
+            report.busy(got.waited_s, holder)
         raise AcquireTimeout(self._name, got.waited_s, holder, kind=self._label)
 
     def _begin_again(
