@@ -292,6 +292,28 @@ def test_leases_that_a_client_hands_on(api: Api, url: str, unique_name: str, opt
     assert [type(error) for error in failed] == [DeadlockDetected] and len(leases) == 1
 
 
+@pytest.mark.parametrize("options", [{"tenure": 0}, {"tenure": 0.02}])
+def test_a_lease_that_is_passed_on_makes_no_circle_while_its_owner_does_not_wait(
+    api: Api, url: str, unique_name: str, options: dict[str, float]
+) -> None:
+    """Another thread or task releases it, and waits for something else meanwhile."""
+    locks, others = api.connect(url, **options), api.connect(url, **options)
+    a, b, c = (f"{unique_name}-{each}" for each in "abc")
+    one, two, user = api.actor(), api.actor(), api.actor()
+    (has_a,), (has_b,) = held(one, locks.lock(a)), held(two, others.lock(b))
+    (has_c,) = held(two, others.lock(c))
+    wants_a = two.tell(others.lock(a, deadlock_check=0.1), "acquire", timeout=LONG_S)
+    wants_b = user.tell(locks.lock(b, deadlock_check=0.1), "acquire", timeout=0.5)
+    assert isinstance(wants_b.exception(PATIENCE_S), AcquireTimeout), "it looks several times, and sees no circle"
+    assert deadlocks_of(locks, unique_name) == []
+    user.ask(has_a, "release")
+    got_a = wants_a.result(PATIENCE_S)
+    wants_c = one.tell(locks.lock(c, deadlock_check=0.1), "acquire", timeout=0.5)
+    assert isinstance(wants_c.exception(PATIENCE_S), AcquireTimeout), "nor is it in one that has nothing any more"
+    for lease in (got_a, has_b, has_c):
+        two.ask(lease, "release")
+
+
 def test_what_may_not_be_asked_for(locks: Any, api: Api, url: str, unique_name: str) -> None:
     for bad in (0, 0.09, -1, "soon", True, float("nan")):
         with pytest.raises(ConfigurationError, match="deadlock_check"):
