@@ -73,3 +73,9 @@ def test_what_is_widest_is_cut_first() -> None:
     _, line = table(rows, 40, cut=(1, 0))
     assert len(line) <= 40 and "worker.py (" in line and "xxxxxxxxxx" in line
     assert table(rows, None, cut=(1, 0))[1] == "  ".join(rows[1])
+
+
+def test_a_long_name_moves_no_other_line_where_nothing_is_cut() -> None:
+    head, line, long = table([("NAME", "LEFT"), ("short", "1 s"), ("x" * 400, "2 s")], None)
+    assert (head.index("LEFT"), line.index("1 s")) == (50, 50)
+    assert long == "x" * 400 + "  2 s"

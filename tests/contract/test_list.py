@@ -56,6 +56,24 @@ def test_every_kind(locks: Any, api: Api, unique_name: str) -> None:
     assert listed(api, locks, f"{unique_name}-*") == {}
 
 
+def test_kinds_that_share_a_locks_name(locks: Any, others: Any, api: Api, unique_name: str) -> None:
+    rwlock, multilock = locks.rwlock(f"{unique_name}-r"), locks.multilock(f"{unique_name}-a", f"{unique_name}-b")
+    writer, several = rwlock.write().acquire(), multilock.acquire()
+    found = listed(api, locks, f"{unique_name}-*")
+    assert sorted(found) == [
+        ("multilock", f"{unique_name}-a"),
+        ("multilock", f"{unique_name}-b"),
+        ("rwlock", f"{unique_name}-r"),
+    ]
+    assert locks.break_(f"{unique_name}-a", kind="multilock").kind == "multilock"
+    assert not several.held
+    reader = writer.downgrade()
+    upgraded = reader.upgrade()
+    assert [each.kind for each in all_of(api, locks, f"{unique_name}-r")] == ["rwlock"]
+    upgraded.release()
+    reader.release()
+
+
 def test_waiters_and_their_age(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     lease = locks.lock(unique_name).acquire()
     waiting = api.start(others.lock(unique_name).acquire)

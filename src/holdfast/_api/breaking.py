@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from holdfast._api.client_info import who_we_are
 from holdfast._api.holder import Holder, holder_of
+from holdfast._api.overview import unmixed
 from holdfast._core.breaking import Held, held_by
 from holdfast._core.overview import KINDS, Entry
 from holdfast._core.tenure import BLOCK, MARK
@@ -59,11 +60,9 @@ def kinds_of(kind: object) -> tuple[str, ...]:
     """Under which kinds to look; None: under all."""
     if kind is None:
         return tuple(KINDS)
-    if kind == "rwlock":
-        return ("lock",)
-    if isinstance(kind, str) and kind in KINDS:
-        return (kind,)
-    raise ConfigurationError("kind", kind, 'None, "lock", "rwlock", "semaphore" or "election"')
+    if isinstance(kind, str) and unmixed(kind) in KINDS:
+        return (unmixed(kind),)
+    raise ConfigurationError("kind", kind, 'None, "lock", "rwlock", "multilock", "semaphore" or "election"')
 
 
 def said(reason: object) -> str:

@@ -7,11 +7,16 @@ from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
 from holdfast._api.holder import Holder, holder_of
+from holdfast._core.multilock import MULTI
 from holdfast._core.overview import Entry
+from holdfast._core.rwlock import READER, WRITER
+from holdfast._core.tokens import mark_of
 
-__all__ = ["Kind", "Listed", "Waiter", "listed"]
+__all__ = ["Kind", "Listed", "Waiter", "kind_of", "listed", "unmixed"]
 
-Kind: TypeAlias = Literal["lock", "rwlock", "semaphore", "election"]
+Kind: TypeAlias = Literal["lock", "rwlock", "multilock", "semaphore", "election"]
+#: Of leases in the keys of a lock: their kind by the mark of the token ("u": a reader that was upgraded).
+_KINDS: dict[str, Kind] = {READER[0]: "rwlock", WRITER[0]: "rwlock", "u": "rwlock", MULTI[0]: "multilock"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +34,11 @@ class Waiter:
 class Listed:
     """A lock as it was when it was looked at.
 
-    `kind`: "rwlock" where readers hold it; a writer holds the "lock" of that name, and the locks of a multilock are
-    listed one by one. `holders` and `queue` name the first 16, `held` and `waiters` count all (with those whose process
-    died since); of readers and holders of a semaphore it is not known since when they are. `permits`: of a semaphore,
-    else 0. `fencing_token`: the last one; 0 when there was none for a day. `seen_at`: when it was looked at, by the
-    server's clock.
+    `kind`: what its first holder acquired, or without one the first waiter: a lock, a shared lock and a multilock share
+    their names. The locks of a multilock are listed one by one. `holders` and `queue` name the first 16, `held` and
+    `waiters` count all (with those whose process died since); of readers and holders of a semaphore it is not known
+    since when they are. `permits`: of a semaphore, else 0. `fencing_token`: the last one; 0 when there was none for a
+    day. `seen_at`: when it was looked at, by the server's clock.
     """
 
     kind: Kind
@@ -63,6 +68,17 @@ def listed(seen: Entry, described: dict[str, bytes | None]) -> Listed:
     for token, age_s in seen.waiters:
         who = holder_of(token, 0, 0, described.get(token))
         queue.append(Waiter(token, age_s, who.host, who.pid, who.program))
-    kind: Kind = seen.kind  # type: ignore[assignment]
     at = datetime.fromtimestamp(seen.at_us / 1e6, UTC)
-    return Listed(kind, seen.name, holders, seen.held, tuple(queue), seen.queued, seen.fence, seen.permits, at)
+    return Listed(kind_of(seen), seen.name, holders, seen.held, tuple(queue), seen.queued, seen.fence, seen.permits, at)
+
+
+def kind_of(seen: Entry) -> Kind:
+    """What its first holder acquired, or its first waiter."""
+    kind: Kind = seen.kind  # type: ignore[assignment]
+    tokens = [token for token, _ in (*seen.holders, *seen.waiters)]
+    return _KINDS.get(mark_of(tokens[0])[:1], kind) if kind == "lock" and tokens else kind
+
+
+def unmixed(kind: str) -> str:
+    """The kind under which it is kept: "lock" for all that share a lock's name."""
+    return "lock" if kind in _KINDS.values() else kind

@@ -374,8 +374,9 @@ class Client:
         off, dead) is released on its behalf then, and may go on until it looks at its lease: for that there are fencing
         tokens.
 
-        `kind`: "lock", "rwlock", "semaphore" or "election", if more than one is held under that name. `holder`: the one
-        that was shown, as a `Holder`, its token or its fencing token: if another one holds it by now, nothing is done.
+        `kind`: "lock", "rwlock" or "multilock" (which are one: they share names), "semaphore" or "election", if more
+        than one is held under that name. `holder`: the one that was shown, as a `Holder`, its token or its fencing
+        token: if another one holds it by now, nothing is done.
         None: all that hold it when it is looked at: every reader and holder of permits, 100 at most. Of a multilock,
         name one lock: its holder loses all of them. Threads that hand a lock on within their process (`tenure`) are one
         holder.

@@ -25,7 +25,7 @@ __all__ = ["Party", "Step", "circle_of", "circles", "common", "party_of", "stuck
 #: The client, and which of its threads or tasks.
 Party: TypeAlias = tuple[str, str]
 
-_TOKEN = re.compile(r"([0-9a-f]{24}):(r\.|w\.|u[0-9]+\.|[0-9]+\.)?([^:.]+):[0-9]+(\*?\+)?")
+_TOKEN = re.compile(r"([0-9a-f]{24}):(r\.|w\.|m\.|u[0-9]+\.|[0-9]+\.)?([^:.]+):[0-9]+(\*?\+)?")
 _ALONE = ("lock", "election")
 
 

@@ -25,7 +25,10 @@ from holdfast._core.validity import deadline
 from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for, wait_for
 from holdfast.errors import LeaseLost
 
-__all__ = ["MultiTurn", "acquire", "give_back", "group", "hold", "release", "renew", "slot_of", "turns_for"]
+__all__ = ["MULTI", "MultiTurn", "acquire", "give_back", "group", "hold", "release", "renew", "slot_of", "turns_for"]
+
+#: What the owner in the token of a multilock begins with, for those who look.
+MULTI = "m."
 
 
 def group(all_keys: Sequence[LockKeys], together: bool) -> list[list[LockKeys]]:

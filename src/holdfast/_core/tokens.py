@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["KEPT", "TOKEN_MAX", "client_of", "is_kept", "is_ours", "make_token", "owner_of"]
+__all__ = ["KEPT", "TOKEN_MAX", "client_of", "is_kept", "is_ours", "make_token", "mark_of", "owner_of"]
 
 #: A client id is 24 hexadecimal digits: 96 random bits.
 _OURS = re.compile(r"[0-9a-f]{24}:[^:]*:[0-9]+(?:\*?\+)?")
@@ -41,3 +41,8 @@ def client_of(token: str) -> str:
 def owner_of(token: str) -> str:
     """The number of the thread or task within a token of ours."""
     return token.split(":", 2)[1].rpartition(".")[2]
+
+
+def mark_of(token: str) -> str:
+    """What stands before the owner, with its dot: what kind of lease it is; "" for that of a lock, or of others."""
+    return "".join(token.split(":", 2)[1].rpartition(".")[:2]) if is_ours(token) else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from holdfast._api.breaking import Asked, Broken, chosen, holders_of, kinds_of, said
 from holdfast._api.holder import Holder
 from holdfast._api.options import Duration, timeout_of
+from holdfast._api.overview import kind_of
 from holdfast._api.whereabouts import Whereabouts, where
 from holdfast._core.breaking import FORCED, GONE, Held, holders, take_away, want, where_are
 from holdfast._core.overview import Entry
@@ -26,13 +27,13 @@ def break_(
     if seen is None:
         return Broken(name, None)
     if not held:
-        return Broken(name, seen.kind, found=holders_of(seen, None, about))
+        return Broken(name, kind_of(seen), found=holders_of(seen, None, about))
     became = session.run(take_away(held, text, grace_s, session.settings))
     ends = {each.token: end for each, end in zip(held, became, strict=True) if end != GONE}
     forced = [token for token, end in ends.items() if end == FORCED]
-    broken = Broken(name, seen.kind, holders_of(seen, [*ends], about), holders_of(seen, forced, about))
+    broken = Broken(name, kind_of(seen), holders_of(seen, [*ends], about), holders_of(seen, forced, about))
     for each in broken.holders:
-        session.reports.broke(seen.kind, name, each.fencing_token or 0, each.who, reason, each in broken.forced)
+        session.reports.broke(kind_of(seen), name, each.fencing_token or 0, each.who, reason, each in broken.forced)
     return broken
 
 
@@ -43,11 +44,11 @@ def ask(session: Session, name: str, kind: str | None, holder: Holder | str | in
     if seen is None:
         return Asked(name, None)
     if not held:
-        return Asked(name, seen.kind, found=holders_of(seen, None, about))
+        return Asked(name, kind_of(seen), found=holders_of(seen, None, about))
     told: dict[int, list[str]] = {0: [], 1: [], 2: []}
     for each in held:
         told[session.run(want(each, text, session.settings))].append(each.token)
-    return Asked(name, seen.kind, holders_of(seen, told[2], about), holders_of(seen, told[1], about))
+    return Asked(name, kind_of(seen), holders_of(seen, told[2], about), holders_of(seen, told[1], about))
 
 
 def whereabouts(

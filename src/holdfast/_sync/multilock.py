@@ -30,6 +30,7 @@ class MultiLock(TurnLeasable[Lease]):
 
     _label = "multilock"
     _kind = "multilock"
+    _mark = multilock.MULTI
 
     def __init__(self, session: Session, names: Sequence[str], options: Options) -> None:
         super().__init__(session, " + ".join(names), options)

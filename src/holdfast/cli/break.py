@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "main_of_ask"]
 
-_KINDS = ("lock", "rwlock", "semaphore", "election")
+_KINDS = ("lock", "rwlock", "multilock", "semaphore", "election")
 #: The fencing token of no holder.
 _NO_ONE = -1
 

@@ -15,12 +15,17 @@ __all__ = ["fitted", "held_by", "left_of", "named", "oldest_of", "person", "span
 
 #: No column is cut below this.
 _LEAST = 12
+#: Where nothing is cut, no column is filled up beyond this: one long name would move all others.
+_FILLED_MAX = 48
 
 
 def table(rows: Sequence[Sequence[str]], width: int | None, cut: Sequence[int] = ()) -> list[str]:
     """Lines of these rows, the first of which are heads; beyond `width`, the widest of the columns `cut` are cut."""
     widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))]
-    over = 0 if width is None else sum(widths) + 2 * len(widths) - 2 - width
+    if width is None:
+        widths = [min(each, _FILLED_MAX) for each in widths]
+        return ["  ".join(map(_filled, row, widths)).rstrip() for row in rows]
+    over = sum(widths) + 2 * len(widths) - 2 - width
     while over > 0 and widths[widest := max(cut, key=lambda column: widths[column], default=0)] > _LEAST and cut:
         widths[widest] -= 1
         over -= 1
@@ -33,6 +38,10 @@ def fitted(text: str, width: int) -> str:
         while text and _width(text) > width - 1:
             text = text[:-1]
         text += "…"
+    return _filled(text, width)
+
+
+def _filled(text: str, width: int) -> str:
     return text + " " * (width - _width(text))
 
 

@@ -105,7 +105,7 @@ class _Looks:
         from holdfast import Change
 
         found: dict[tuple[str, str], Listed] = {
-            ("lock" if each.kind == "rwlock" else each.kind, each.name): each
+            ("lock" if each.kind in ("rwlock", "multilock") else each.kind, each.name): each
             for each in self._client.list(self._pattern)
         }
         now = time.monotonic()

@@ -12,17 +12,17 @@ from holdfast import Change, Deadlock, Holder, Listed, Waiter
 
 __all__ = ["KINDS", "change_of", "deadlock_of", "detail_of", "id_by", "id_of", "label", "metrics", "ms", "row_of"]
 
-KINDS = ("lock", "rwlock", "semaphore", "election")
+KINDS = ("lock", "rwlock", "multilock", "semaphore", "election")
 
 
 def id_of(found: Listed | Change) -> str:
-    """A lock keeps its row when readers hold it."""
+    """A lock keeps its row when readers hold it, or a multilock."""
     return id_by(found.kind, found.name)
 
 
 def id_by(kind: str, name: str) -> str:
     """The same of these two."""
-    return f"{'lock' if kind == 'rwlock' else kind}:{name}"
+    return f"{'lock' if kind in ('rwlock', 'multilock') else kind}:{name}"
 
 
 def ms(at: datetime) -> int:
