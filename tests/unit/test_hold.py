@@ -22,6 +22,23 @@ def hold_of(ttl_ms: int, sent_at: float = 100.0, max_hold_ms: int | None = None)
     return hold
 
 
+def test_a_renewal_that_is_closed_before_it_begins_leaves_nothing_behind() -> None:
+    """As a client does that is closed meanwhile: Python complains of coroutines that were made and never run."""
+    made: list[int] = []
+
+    async def asks(ttl_ms: int, *order: Order) -> Any:
+        made.append(ttl_ms)
+
+    hold = hold_of(30_000)
+    hold.extension = asks
+    for protocol in (hold.renew(30_000), hold.or_why(10_000, Order(1))):
+        protocol.close()
+    protocol = hold.renew(20_000)
+    with pytest.raises(StopIteration):
+        _ = protocol.send(None)
+    assert made == [20_000]
+
+
 def test_a_shorter_ttl_counts_from_before_it_is_asked_for() -> None:
     hold = hold_of(600_000)
     assert hold.shorten(2_000, 110.0)

@@ -295,14 +295,12 @@ class LeaseRecord:
         """The protocol that renews it."""
         if self.overlong:
             self.overlong = False
-            asked = self.extension(ttl_ms, self._order(ttl_ms, shortens=True))
-        else:
-            asked = self.extension(ttl_ms, Order(self.extensions)) if self.extensions else self.extension(ttl_ms)
-        return self.or_why(asked)
+            return self.or_why(ttl_ms, self._order(ttl_ms, shortens=True))
+        return self.or_why(ttl_ms, Order(self.extensions)) if self.extensions else self.or_why(ttl_ms)
 
-    async def or_why(self, asked: Protocol[int]) -> int:
-        """What that says; where it is not held any more because it was broken, it is lost for that reason."""
-        held = await asked
+    async def or_why(self, ttl_ms: int, *order: Order) -> int:
+        """What `extension` says; where it is not held any more because it was broken, it is lost for that reason."""
+        held = await self.extension(ttl_ms, *order)
         if not held and self.places:
             note = await note_for(self)
             if note is not None:

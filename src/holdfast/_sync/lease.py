@@ -196,7 +196,7 @@ class Lease:
         if not hold.alive:
             raise self._ended("extend()")  # released meanwhile, and perhaps handed on under its token
         try:
-            held = self._session.run(hold.or_why(hold.extension(order.asks_ms, order)))
+            held = self._session.run(hold.or_why(order.asks_ms, order))
         except BaseException:
             driver.replan(hold)
             raise
@@ -309,7 +309,7 @@ class Lease:
             return False
         now = clock()
         order = hold.extending(int(max(_CUT_MIN_S, hold.kept_until - now) * 1000), now)
-        if not self._session.run(hold.or_why(hold.extension(order.asks_ms, order))):
+        if not self._session.run(hold.or_why(order.asks_ms, order)):
             self._mark_taken()
             return False
         return True
