@@ -267,7 +267,7 @@ def _grouped(findings: Sequence[str]) -> list[str]:
 
 def _fill(report: Report, history: History, verdict: Verdict, resource: Resource, run: Run, ttl_s: float) -> None:
     report.grants = len(history.grants)
-    report.handed_on = verdict.handed_on
+    report.handed_on = 0 if run.stage.name == "quorum" else verdict.handed_on  # there tokens are agreed on, not times
     report.writes = history.writes
     report.faults = dict(Counter(fault.kind for fault in history.faults))
     report.overlaps = len(verdict.violations)

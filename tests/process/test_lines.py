@@ -56,11 +56,12 @@ def standing(client: Any) -> int:
 
 
 class Crowd:
-    """The other three threads. `place`: where in the line the thread stands that `others` is used in."""
+    """The other three threads. `place`: where in the line the thread stands that `beside` is used in."""
 
-    def __init__(self, bench: Bench, place: int) -> None:
+    def __init__(self, bench: Bench, place: int, options: dict[str, Any]) -> None:
         self.locks = bench.locks
         self.place = place
+        self.options = options
 
     @contextlib.contextmanager
     def beside(self, name: str) -> Iterator[None]:
@@ -69,14 +70,20 @@ class Crowd:
         entered = [threading.Event() for _ in range(4)]
         done: list[int] = []
 
+        inside: list[int] = []
         wrong: list[str] = []
 
         def take(place: int) -> None:
             try:
-                with self.locks.lock(name):
+                with self.locks.lock(name, **self.options) as lease:
+                    inside.append(place)
                     entered[place].set()
                     if place == 0:
                         came.acquire(timeout=60)
+                    time.sleep(0.001)
+                    lease.ensure_held()
+                    inside.remove(place)
+                    assert not inside
                 done.append(place)
             except BaseException as error:
                 wrong.append(f"{place}: {error!r}")
@@ -125,59 +132,87 @@ def bench(valkey_server: embedded.Server) -> Iterator[Bench]:
     gc.collect()
 
 
-def _act(bench: Bench, name: str) -> None:
-    lease = bench.locks.lock(name).acquire(timeout=30)
+def _act(bench: Bench, name: str, options: dict[str, Any]) -> None:
+    lease = bench.locks.lock(name, **options).acquire(timeout=30)
     bench.reached.append(lease)
     lease.release()
 
 
 def _in_lines(places: list[Place]) -> list[int]:
     """The numbers of the bytecodes in which the line and its leases are changed, and of those that call them."""
-    names = ("tenure.py", "exclusive.py", "turns.py", "record.py", "acquirable.py", "lease.py")
+    names = ("tenure.py", "exclusive.py", "record.py", "acquirable.py", "lease.py", "kernel.py")
     return [n for n in places_once(places) if places[n].code.co_filename.endswith(names) and not excused(places[n])]
 
 
-def _interrupt(frame: FrameType, at: list[Place]) -> None:
+def _interrupt(frame: FrameType, bench: Bench, at: list[Place]) -> None:
     place = Place(frame.f_code, frame.f_lasti, frame.f_lineno or 0)
     if not excused(place):
         at.append(place)
         raise Interrupted
 
 
-def _interrupt_everywhere(bench: Bench, place: int, sample: int | None) -> None:
-    crowd = Crowd(bench, place)
+def _use_locks(frame: FrameType, bench: Bench, at: list[Place]) -> None:
+    """What a signal handler may do there: use the same client, and another one."""
+    at.append(Place(frame.f_code, frame.f_lasti, frame.f_lineno or 0))
+    with bench.locks.lock(name_for("line")):
+        pass
+    bench.other.lock(name_for("line")).acquire().release()
+
+
+def _interrupt_everywhere(
+    bench: Bench, place: int, sample: int | None, options: dict[str, Any], hook: Callable[..., None] = _interrupt
+) -> None:
+    crowd = Crowd(bench, place, options)
     places: list[Place] = []
     for _ in range(2):  # connections are made, modules imported
         name = name_for("line")
         with crowd.beside(name):
-            places = bytecodes_of(partial(_act, bench, name))
+            places = bytecodes_of(partial(_act, bench, name, options))
         bench.tidy_up()
     assert any(each.code.co_filename == tenure.__file__ and each.code.co_name == "hand_on" for each in places)
     numbers = _in_lines(places)
     if sample is not None:
-        numbers = sorted(random.Random(place).sample(numbers, sample))
+        numbers = sorted(random.Random(f"{place} {options}").sample(numbers, sample))
     names: dict[str, str] = {}
     for number in numbers:
         name = name_for("line")
+        at: list[Place] = []
         with crowd.beside(name):
-            at: list[Place] = []
             with contextlib.suppress(Interrupted):
-                at_bytecode(number, partial(_interrupt, at=at), partial(_act, bench, name))
+                at_bytecode(number, partial(hook, bench=bench, at=at), partial(_act, bench, name, options))
             names[name] = str(*at)
             bench.tidy_up()
     assert {names[name]: left for name, left in bench.gone_of(names).items()} == {}
     assert not standing(bench.locks)
 
 
+#: What changes how a lease begins or ends.
+_OPTIONS: list[dict[str, Any]] = [{"keep": 0.5}, {"confirm_release": False}, {"renew": False}]
+
+
 @pytest.mark.parametrize("place", PLACES, ids=PLACES.get)
 def test_an_exception_at_some_bytecodes_costs_no_one_its_turn(bench: Bench, place: int) -> None:
-    _interrupt_everywhere(bench, place, SAMPLE)
+    _interrupt_everywhere(bench, place, SAMPLE, {})
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("place", "options"),
+    [*((place, {}) for place in PLACES), *((2, options) for options in _OPTIONS)],
+    ids=lambda each: PLACES.get(each, "") if isinstance(each, int) else str(each),
+)
+def test_an_exception_at_every_bytecode_costs_no_one_its_turn(
+    bench: Bench, place: int, options: dict[str, Any]
+) -> None:
+    _interrupt_everywhere(bench, place, None, options)
+
+
+@pytest.mark.parametrize(
+    "sample", [SAMPLE // 2, pytest.param(None, marks=pytest.mark.thorough)], ids=["sample", "every bytecode"]
+)
 @pytest.mark.parametrize("place", PLACES, ids=PLACES.get)
-def test_an_exception_at_every_bytecode_costs_no_one_its_turn(bench: Bench, place: int) -> None:
-    _interrupt_everywhere(bench, place, None)
+def test_a_handler_that_uses_locks_costs_no_one_its_turn(bench: Bench, place: int, sample: int | None) -> None:
+    _interrupt_everywhere(bench, place, sample, {}, _use_locks)
 
 
 def _four(locks: Any, name: str) -> tuple[Any, Callable[[], None]]:
