@@ -201,3 +201,16 @@ def test_what_is_wrong_is_said() -> None:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
         done = holdfast("web", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
         assert done.returncode == 69 and b"cannot listen" in done.stderr
+
+
+def test_browsers_that_go_leave_no_complaint(valkey_server: embedded.Server) -> None:
+    with started("web", "--listen", "127.0.0.1:0", "--interval", "100ms", url=valkey_server.url) as process:
+        assert process.stdout is not None and process.stderr is not None
+        address = process.stdout.readline().decode().strip()
+        for _ in range(10):
+            with asked(address, "/api/events") as stream:
+                next(messages(stream))
+        eventually(lambda: get(address, "api/locks")["looks"] > 2)
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr.read() == b""
+        assert process.wait(PATIENCE_S) == -signal.SIGTERM

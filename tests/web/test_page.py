@@ -51,7 +51,8 @@ def test_it_follows_a_lock(
         assert browser.evaluate(NAMES) == [f"{unique_name}<b>x</b>\\u{{202e}}\"'&"]
         assert browser.evaluate("document.querySelectorAll('#body b, #about b').length") == 0
         # By keyboard: to the table, into the details, and out again.
-        browser.evaluate("document.getElementById('grid').focus()")
+        assert browser.evaluate("document.activeElement === document.body")
+        browser.press("ArrowDown")
         browser.press("Enter")
         browser.until("document.getElementById('detail').open")
         browser.until(f"document.getElementById('about').textContent.includes('{lease.token}')")
@@ -62,6 +63,26 @@ def test_it_follows_a_lock(
         lease.release()
         browser.until(f"{ROWS}.length === 0")
     assert browser.evaluate("document.querySelectorAll('script:not([src]), style, [style*=expression]').length") == 0
+
+
+def test_a_renewal_is_no_change(
+    browse: Callable[[str], Browser], serve: Callable[..., str], valkey_server: embedded.Server, unique_name: str
+) -> None:
+    browser = browse(serve(f"{unique_name}*"))
+    with library.connect(valkey_server.url) as client:
+        lease = client.lock(unique_name).acquire()
+        browser.until(f"{ROWS}.length === 1 && {ROWS}[0].classList.contains('changed')")
+        browser.until(f"!{ROWS}[0].classList.contains('changed')")
+        browser.evaluate(
+            f"window.flashes = 0; new MutationObserver(() => flashes += {ROWS}[0].classList.contains('changed'))"
+            ".observe(document.getElementById('body'), {subtree: true, attributes: true, attributeFilter: ['class']})"
+        )
+        was = browser.evaluate("[...rows.values()][0].until")
+        lease.extend(300)
+        browser.until(f"[...rows.values()][0].until > {was} + 100000")
+        assert browser.evaluate("flashes") == 0
+        lease.release()
+        browser.until(f"{ROWS}.length === 0")
 
 
 def test_a_deadlock_is_shown(

@@ -100,20 +100,9 @@ def application(poller: Poller, hosts: frozenset[str], stopping: asyncio.Event, 
 
 
 async def _events(poller: Poller, streams: asyncio.Semaphore, stopping: asyncio.Event) -> AsyncIterator[bytes]:
-    async with streams, contextlib.aclosing(poller.stream()) as stream:
-        stop = asyncio.ensure_future(stopping.wait())
-        try:
-            while True:
-                message = asyncio.ensure_future(anext(stream))
-                await asyncio.wait((message, stop), return_when=asyncio.FIRST_COMPLETED)
-                if not message.done():
-                    message.cancel()
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await message
-                    return
-                yield b"data: " + message.result() + b"\n\n"
-        finally:
-            stop.cancel()
+    async with streams, contextlib.aclosing(poller.stream(stopping)) as stream:
+        async for message in stream:
+            yield b"data: " + message + b"\n\n"
 
 
 def _refused(request: Request, token: str | None) -> tuple[str, int] | None:

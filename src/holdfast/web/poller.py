@@ -86,18 +86,27 @@ class Poller:
                 async with asyncio.timeout(pause_s):
                     await self._wanted.wait()
 
-    async def stream(self) -> AsyncGenerator[bytes, None]:
-        """What a browser is told: everything, then what changes; JSON."""
+    async def stream(self, stopping: asyncio.Event) -> AsyncGenerator[bytes, None]:
+        """What a browser is told until then: everything, then what changes; JSON."""
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(BACKLOG_MAX)
         if not self._streams:
             self._wanted.set()
         self._streams.add(queue)
+        stop = asyncio.ensure_future(stopping.wait())
         try:
             yield self._snapshot()
-            while True:
-                message = await queue.get()
-                yield self._snapshot() if message is None else message
+            while not stop.done():
+                coming = asyncio.ensure_future(queue.get())
+                try:
+                    await asyncio.wait((coming, stop), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    if not coming.done():
+                        coming.cancel()
+                if coming.done():
+                    message = coming.result()
+                    yield self._snapshot() if message is None else message
         finally:
+            stop.cancel()
             self._streams.discard(queue)
 
     def detail(self, name: str) -> list[dict[str, Any]]:

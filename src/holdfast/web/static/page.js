@@ -203,7 +203,7 @@ const tell = () => {
   let held = 0, waiters = 0;
   for (const row of rows.values()) { held += row.held > 0; waiters += row.waiters; }
   set($("sums"), rows.size || !down ? T.sums(rows.size, held, waiters, order.length) : "");
-  const bad = connected ? state.error : true;
+  const bad = connected ? state.error : shownAt;
   const word = !shownAt && !bad ? "wait" : bad ? "bad" : paused ? "pause" : "live";
   $("state").dataset.state = word;
   set($("state"), word === "pause" ? T.paused : T[word]);
@@ -222,7 +222,12 @@ const take = message => {
   connected = true;
   if (message.at) { down = false; if (!message.error) { skew = message.at - Date.now(); shownAt = message.at; } }
   if (message.all) rows.clear();
-  for (const row of message.rows) { row.changedAt = message.all ? -1e9 : performance.now(); rows.set(row.id, row); }
+  for (const row of message.rows) {
+    const was = rows.get(row.id);
+    const same = was && ["kind", "token", "held", "waiters"].every(key => was[key] === row[key]);  // it was renewed
+    row.changedAt = message.all ? -1e9 : same ? was.changedAt : performance.now();
+    rows.set(row.id, row);
+  }
   for (const id of message.gone ?? []) rows.delete(id);
   if (open && (message.all || message.rows.some(row => row.name === open) || (message.gone ?? []).some(id => id.endsWith(":" + open)))) detail();
 };
@@ -254,17 +259,18 @@ const choose = place => {
   else if (top + rowHeight + head > grid.scrollTop + grid.clientHeight) grid.scrollTop = top + rowHeight + head - grid.clientHeight;
   draw();
 };
-grid.addEventListener("keydown", event => {
-  if (event.target !== grid || event.ctrlKey || event.metaKey || event.altKey) return;
+const move = event => {
   const page = Math.max(1, Math.floor(grid.clientHeight / rowHeight) - 2);
   const to = { ArrowDown: active + 1, ArrowUp: active - 1, PageDown: active + page, PageUp: active - page, Home: 0, End: order.length - 1 };
   if (event.key in to) { event.preventDefault(); choose(to[event.key]); }
   else if (event.key === "Enter" && order.length) { event.preventDefault(); show(order[active]); }
-});
+};
 document.addEventListener("keydown", event => {
   if (event.ctrlKey || event.metaKey || event.altKey || $("detail").open || /INPUT|SELECT/.test(event.target.tagName)) return;
   if (event.key === "/") { event.preventDefault(); $("filter").focus(); }
   else if (event.key === "p" || event.key === "P") $("pause").click();
+  else if (event.target === grid) move(event);
+  else if (event.target === document.body && /^(Arrow(Up|Down)|Enter)$/.test(event.key)) { grid.focus(); move(event); }
 });
 $("filter").addEventListener("keydown", event => { if (event.key === "ArrowDown" || event.key === "Enter") { event.preventDefault(); grid.focus(); } });
 grid.addEventListener("scroll", refresh, { passive: true });
@@ -314,7 +320,7 @@ const detail = () => {
 };
 const table = (heads, lines) => make("div", { class: "wide" }, make("table", {},
   make("thead", {}, make("tr", {}, ...heads.map(head => make("th", { scope: "col" }, head)))),
-  make("tbody", {}, ...lines.map(cellsOf => make("tr", {}, ...cellsOf.map(cell => make("td", {}, cell)))))));
+  make("tbody", {}, ...lines.map(cellsOf => make("tr", {}, ...cellsOf.map(cell => make("td", /^[\d:.]+(\s\S+)?$/.test(cell) ? { class: "short" } : {}, cell)))))));
 const who = one => plain(one.who ?? T.none);
 
 const about = locks => {
