@@ -16,6 +16,7 @@ import pytest
 import holdfast
 from holdfast import embedded
 from holdfast._drivers.log import _RECORDS
+from holdfast._drivers.observing import _Calls
 from testbed.proxy import Proxy
 from testbed.waiting import eventually
 from tests.support.apis import Api
@@ -383,6 +384,18 @@ def test_an_observer_that_raises_is_logged_once(api: Api, wire: Proxy, kept: Kep
     assert record.levelno == logging.ERROR
     assert record.exc_info is not None
     assert str(record.exc_info[1]) == "captured"
+
+
+def test_what_an_observer_was_not_told_is_logged(kept: Kept) -> None:
+    noted = Noted()
+    _Calls(noted)(time.time(), "dropped", (7,))
+
+    def found() -> list[logging.LogRecord]:
+        return [each for each in kept.records if each.holdfast_event == "dropped"]  # type: ignore[attr-defined]
+
+    (record,) = eventually(found)
+    assert (record.levelno, record.holdfast_count, noted.events) == (logging.WARNING, 7, [])
+    assert "7 events were not told" in record.getMessage()
 
 
 def test_what_no_observer_can_be_is_refused(api: Api) -> None:
