@@ -98,10 +98,12 @@ class Actions:
         ident = f"{self._life.name}.{os.getpid()}.{self._number}.{next(self._counts)}.{self._action}"
         until_ns = start_ns + int(lease.remaining() * 1e9)
         log.write("granted", ident, lock, fence, asked_ns, start_ns, until_ns, mode)
-        for _ in range(self._random.randint(1, 3)):
-            await self._pause(0.003)
-            if extra_s:
-                await self._pause(extra_s)
+        looks = self._random.randint(1, 3)
+        for look in range(looks + 1):
+            if look < looks:
+                await self._pause(0.003)
+                if extra_s:
+                    await self._pause(extra_s)
             at_ns = now_ns()
             remaining_s = lease.remaining()
             if remaining_s <= 0:
@@ -115,10 +117,12 @@ class Actions:
                     log.write("valid", ident, closed_ns, closed_ns)
                 log.write("lost", ident, at_ns, state)
                 return
+            if look == looks:
+                log.write("left", ident, at_ns)  # not later: its client may be closed at any moment
+                return
             log.write("valid", ident, now_ns(), at_ns + int(remaining_s * 1e9))
             if mode == "exclusive" and life.resource:
                 log.write("wrote", ident, now_ns(), life.write(self._number, lock, fence, start_ns))
-        log.write("left", ident, now_ns())
 
     async def _inside(self, lease: Any, lock: str, asked_ns: int, mode: Any = "exclusive") -> None:
         """`_stay` and release."""
