@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 import redis
@@ -328,6 +328,9 @@ def test_the_collector_releases_in_any_thread(bench: Bench) -> None:
 # ---------------------------------------------------------------------- tasks
 
 
+_Coroutine: TypeAlias = "Coroutine[Any, Any, None]"
+
+
 class _Steps:
     """A coroutine that is cancelled at its n-th await: while it waits, or together with the answer."""
 
@@ -366,44 +369,62 @@ async def _until(condition: Callable[[], Coroutine[Any, Any, bool]], seconds: fl
         await asyncio.sleep(0.001)
 
 
-async def _cancelled_at(locks: Any, name: str, place: int, n: int, with_answer: bool) -> bool:
-    """False: that many awaits there are not."""
+async def _tasks_in_line(
+    make: Callable[[], Any],
+    place: int,
+    play: Callable[[Coroutine[Any, Any, None]], Coroutine[Any, Any, None]],
+    lock: Any,
+) -> BaseException | None:
+    """What the one in that place, of four, ends with: it acquires by `lock`, in `play`; the others by what they make."""
     came, entered, done = asyncio.Event(), asyncio.Event(), list[int]()
+    inside: list[int] = []
 
-    async def take(number: int) -> None:
-        async with locks.lock(name) as lease:
-            if number == 0:
-                entered.set()
-                await came.wait()
-            lease.ensure_held()
+    async def take(number: int, lock: Any) -> None:
+        async with lock as lease:
+            inside.append(number)
+            try:
+                if number == 0:
+                    entered.set()
+                    await came.wait()
+                await asyncio.sleep(0.001)
+                lease.ensure_held()
+            finally:
+                inside.remove(number)
+            assert not inside
         done.append(number)
 
-    tasks = [asyncio.create_task(take(0))]
+    tasks = [asyncio.create_task(take(0, make()))]
     await asyncio.wait_for(entered.wait(), 20)
-    steps = _Steps(take(place), n, with_answer)
 
-    async def play() -> None:
-        await steps
+    async def there() -> bool:
+        waiting = sum(not task.done() for task in tasks) - 1
+        return bool(await lock.waiters() >= waiting)
 
     for number in range(1, 4):
-        tasks.append(asyncio.create_task(play() if number == place else take(number)))
-
-        async def there() -> bool:
-            waiting = sum(not task.done() for task in tasks) - 1
-            return bool(await locks.lock(name).waiters() >= waiting)
-
+        coroutine = play(take(number, lock)) if number == place else take(number, make())
+        tasks.append(asyncio.create_task(coroutine))
         await _until(there, 20)
     came.set()
     ended = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 40)
-    for number, end in enumerate(ended):
-        assert end is None or (number == place and isinstance(end, asyncio.CancelledError)), (
-            place,
-            n,
-            with_answer,
-            end,
-        )
-    assert set(range(4)) - {place} <= set(done), (n, "each got its turn")
-    return steps.left < 0
+    assert not any(ended[:place] + ended[place + 1 :]), "each got its turn, and was alone"
+    assert {*range(4)} - {place} <= {*done}
+    return ended[place]
+
+
+async def _cancelled_at(locks: Any, name: str, place: int, n: int, with_answer: bool) -> bool:
+    """False: that many awaits there are not."""
+    left: list[int] = []
+
+    async def play(coroutine: _Coroutine) -> None:
+        steps = _Steps(coroutine, n, with_answer)
+        try:
+            await steps
+        finally:
+            left.append(steps.left)
+
+    end = await _tasks_in_line(partial(locks.lock, name), place, play, locks.lock(name))
+    assert end is None or isinstance(end, asyncio.CancelledError)
+    return left[0] < 0
 
 
 @pytest.mark.parametrize("with_answer", [False, True], ids=["waiting", "with the answer"])
@@ -424,6 +445,35 @@ def test_a_cancellation_at_any_await_costs_no_one_its_turn(
             return n
 
     assert 2 <= asyncio.run(main()) < 59
+
+
+@pytest.mark.parametrize("options", [{}, {"keep": 0.5}], ids=str)
+@pytest.mark.parametrize("place", PLACES, ids=PLACES.get)
+def test_a_grant_that_comes_to_no_lease_is_no_one_elses(
+    valkey_server: embedded.Server, bench: Bench, place: int, options: dict[str, float]
+) -> None:
+    """A signal handler of the event loop's thread raises when the lease has just been made."""
+    name = name_for("line")
+
+    async def main() -> None:
+        async with holdfast.asyncio.connect(valkey_server.url, ttl=TTL_S, tenure=TENURE_S) as locks:
+            make: Callable[[], Any] = partial(locks.lock, name, **options)  # type: ignore[arg-type]
+            lock = make()
+            record = lock._record
+
+            def interrupted(*how: Any) -> Any:
+                record(*how)
+                raise Interrupted
+
+            async def play(coroutine: _Coroutine) -> None:
+                await coroutine
+
+            lock._record = interrupted
+            assert isinstance(await _tasks_in_line(make, place, play, lock), Interrupted)
+            assert not standing(locks)
+            assert bench.gone(name) == {}
+
+    asyncio.run(main())
 
 
 @contextlib.contextmanager
