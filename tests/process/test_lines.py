@@ -375,7 +375,7 @@ async def _tasks_in_line(
     play: Callable[[Coroutine[Any, Any, None]], Coroutine[Any, Any, None]],
     lock: Any,
 ) -> BaseException | None:
-    """What the one in that place, of four, ends with: it acquires by `lock`, in `play`; the others by what they make."""
+    """What the one in that place, of four, ends with: it acquires by `lock`, in `play`."""
     came, entered, done = asyncio.Event(), asyncio.Event(), list[int]()
     inside: list[int] = []
 
