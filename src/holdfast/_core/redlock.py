@@ -471,11 +471,11 @@ async def acquire(
     ttl_ms: int,
     timeout_s: float | None,
 ) -> Grant | Busy:
-    """Take the lock, trying `timeout_s` at most (None: as long as it takes, 0: once).
+    """Acquire the lock, trying for `timeout_s` at most (None: indefinitely, 0: once).
 
     `Grant.more` is [the token that is held, the members that may hold it without having said so]. Raises
-    `QuorumFailed` when too few members answer for longer than is put up with, and ConfigurationError for servers that
-    make no quorum.
+    `QuorumFailed` when too few members answer for longer than `retry_limit_s`, and ConfigurationError for servers that
+    cannot be a quorum. In one piece: each round depends on what the last one has shown.
     """
     began_at = now = await Now()
     give_up_at = None if timeout_s is None else began_at + timeout_s

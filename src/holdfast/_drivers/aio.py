@@ -79,6 +79,7 @@ class AioDriver:
         settings: Settings = DEFAULT,
         reports: Reports | None = None,
     ) -> None:
+        """In one piece: what each field is for, and the table of effects."""
         self.loop = asyncio.get_running_loop()
         self.topology = topology
         self.client_id = client_id

@@ -327,7 +327,10 @@ def _waits(history: History) -> list[_Wait]:
 
 
 def _blocked(history: History, wait: _Wait) -> list[Verdict]:
-    """Nothing was in its way, and yet it did not get in, or only when a ttl had run out, or slowly."""
+    """Nothing was in its way, and yet it did not get in, or only when a ttl had run out, or slowly.
+
+    In one piece: the cases exclude each other, and their order decides.
+    """
     if wait.seconds < _SHORT_S:
         return []
     who, waited = wait.client, f"{wait.seconds:.1f} s"
