@@ -1,4 +1,4 @@
-"""Metrics and spans for OpenTelemetry: `pip install holdfast[opentelemetry]`.
+"""Metrics and spans for OpenTelemetry: `pip install holdfast-locks[opentelemetry]`.
 
 from holdfast.opentelemetry import OpenTelemetryObserver
 

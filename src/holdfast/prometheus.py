@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: `pip install holdfast[prometheus]`.
+"""Metrics for Prometheus: `pip install holdfast-locks[prometheus]`.
 
 from holdfast.prometheus import PrometheusObserver
 
