@@ -43,7 +43,7 @@ commands:
   watch NAME            what happens to a lock, line by line
   web                   a live page of the locks, for browsers on this machine
   break NAME            take a lock away from its holder, who is told
-  ask NAME              ask its holder to let go soon
+  ask NAME              ask its holder to release it soon
   doctor                can you keep locks on this server, and how safely
   lab                   the classic lock schemes and how they break
 

@@ -30,7 +30,7 @@ examples:
 Its lease is lost at once: an asyncio body is cancelled, a command of `holdfast run` is killed. One that does not answer
 may go on until it looks at its lease; what it writes then has an old fencing token.
 
-exit status: 0 when it was broken; 66 no one holds it  75 another one holds it by now, or you said no
+exit status: 0 when it was broken; 66 no one holds it  75 another client holds it by now, or you answered no
   64 usage  69 server not available  77 access refused"""
 
 _EPILOG_OF_ASK = """\
@@ -48,7 +48,7 @@ def main(words: list[str]) -> int:
     parser = _parser("break", "Take a lock away from its holder, who is told, and hand it to the next one.", _EPILOG)
     parser.add_argument("--yes", action="store_true", help="do not ask whether to do it")
     parser.add_argument(
-        "--grace", metavar="D", type=duration, default=0.5, help="how long it has to let go by itself (default: 0.5s)"
+        "--grace", metavar="D", type=duration, default=0.5, help="how long the holder has to release it (default: 0.5s)"
     )
     options = parser.parse_args(words)
     if not options.yes and not _can_be_asked():
@@ -65,7 +65,7 @@ def main_of_ask(words: list[str]) -> int:
 def _parser(command: str, description: str, epilog: str) -> Parser:
     parser = Parser(command, description=description, epilog=epilog)
     parser.add_argument("name", metavar="NAME", help="the lock")
-    parser.add_argument("--reason", metavar="TEXT", default="", help="what the holder is told, beside who asks")
+    parser.add_argument("--reason", metavar="TEXT", default="", help="why, for the holder; who asks is told anyway")
     parser.add_argument("--holder", metavar="TOKEN", help="only this holder: its token, or its fencing token")
     parser.add_argument("--kind", choices=_KINDS, help="if more than one is held under that name")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -25,14 +25,14 @@ examples:
   holdfast deadlocks --json | jq '.deadlocks[].parties[].pid'
   holdfast break orders:42        # ends one, by taking a lock away from its holder
 
-What is reported was so at one moment. It looks at a few keys at a time, so it may run on a busy server.
+The report shows one moment. It looks at a few keys at a time, so it may run on a busy server.
 
 exit status: 0 no deadlock  1 deadlocks were found  64 usage  69 server not available  77 access refused"""
 
 
 def main(words: list[str]) -> int:
     """The command."""
-    parser = Parser("deadlocks", description="Parties that wait for each other, in a circle.", epilog=_EPILOG)
+    parser = Parser("deadlocks", description="Threads, tasks and processes that wait for each other, in a cycle.", epilog=_EPILOG)
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_server_options(parser, embedded=False)
     options = parser.parse_args(words)

@@ -69,8 +69,8 @@ def main(words: list[str]) -> int:
     """The command."""
     parser = Parser("top", description="The locks with most waiters, longest held or busiest, live.", epilog=_EPILOG)
     parser.add_argument("pattern", metavar="PATTERN", nargs="?", default="*", help="which names (default: all)")
-    parser.add_argument("--sort", choices=_SORTS, default="waiters", help="what comes first (default: waiters)")
-    parser.add_argument("--interval", metavar="D", type=duration, default=1.0, help="between looks (default: 1s)")
+    parser.add_argument("--sort", choices=_SORTS, default="waiters", help="sort by this (default: waiters)")
+    parser.add_argument("--interval", metavar="D", type=duration, default=1.0, help="how often to look (default: 1s)")
     parser.add_argument("--once", action="store_true", help="print one table, and end")
     parser.add_argument("--json", action="store_true", help="print JSON: a line for each look")
     add_server_options(parser, embedded=False)

@@ -52,7 +52,7 @@ def main(words: list[str]) -> int:
         help="where (default: 127.0.0.1:8765; port 0: a free one)",
     )
     parser.add_argument(
-        "--allow-host", metavar="NAME", action="append", default=[], help="a name by which browsers may ask, besides"
+        "--allow-host", metavar="NAME", action="append", default=[], help="another host name that browsers may use"
     )
     parser.add_argument(
         "--interval", metavar="D", type=duration, default=0.4, help="how often to look (default: 400ms)"
