@@ -102,7 +102,7 @@ def test_it_names_these_commands() -> None:
 
 
 def test_a_lock_is_stuck(url: str, start: Start, unique_name: str, tmp_path: Path) -> None:
-    holder = start(2, unique_name)
+    holder = start(9, unique_name)
     in_turn = tmp_path / "in turn"
     with started("run", unique_name, "--", "touch", str(in_turn), url=url) as waiting:
         wait_for(lambda: "waiters        1\n" in said("status", unique_name, url=url), "it waits")
@@ -148,7 +148,7 @@ def test_leases_get_lost(url: str, start: Start, unique_name: str) -> None:
     wait_for(lambda: not look.exists(key), "its time is over")
     holder.send_signal(signal.SIGCONT)
     assert line_of(holder) == "lost expired"
-    holder = start(1, unique_name)
+    holder = start(9, unique_name)  # a renewal finds it, long before its time is over
     look.delete(key)
     assert line_of(holder) == "lost taken"
     look.close()
