@@ -32,7 +32,8 @@ exit status: 0 no deadlock  1 deadlocks were found  64 usage  69 server not avai
 
 def main(words: list[str]) -> int:
     """The command."""
-    parser = Parser("deadlocks", description="Threads, tasks and processes that wait for each other, in a cycle.", epilog=_EPILOG)
+    what = "Threads, tasks and processes that wait for each other, in a cycle."
+    parser = Parser("deadlocks", description=what, epilog=_EPILOG)
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_server_options(parser, embedded=False)
     options = parser.parse_args(words)

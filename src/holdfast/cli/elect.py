@@ -26,8 +26,9 @@ _DESCRIPTION = """\
 Run a command while this host is the leader. Start it on any number of hosts: it runs on one of them at a time.
 
 Waits to be elected, then runs the command as `holdfast run` does (same environment, signals, output). When leadership
-is lost, because the server or the connection to it is gone, the command is stopped before another host can be elected,
-and started again when this host is elected again. When the command ends by itself, leadership ends, and holdfast exits."""
+is lost, because the server or the connection to it is gone, the command is stopped before another host can be
+elected, and started again when this host is elected again. When the command ends by itself, leadership ends, and
+holdfast exits."""
 
 _EPILOG = """\
 examples:

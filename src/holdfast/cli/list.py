@@ -25,8 +25,8 @@ examples:
   holdfast list 'orders:*' --waiting
   holdfast list --json | jq -r '.locks[] | select(.waiters > 10) | .name'
 
-For people and reports: what appears or disappears meanwhile may be missed. It looks at a few keys at a time, so it may run on a
-busy server.
+For people and reports: what appears or disappears meanwhile may be missed. It looks at a few keys at a time, so it may
+run on a busy server.
 
 exit status: 0 when the server answered; 64 usage  69 server not available  77 access refused"""
 

@@ -23,8 +23,8 @@ examples:
   holdfast watch nightly-report
   holdfast watch --json orders:42 | jq -r 'select(.what == "expired") | .who.host'
 
-Starts with the current state and runs until it is interrupted. It looks at the lock 20 times a second: what begins and ends
-between two looks is reported as missed, if at all. It waits for a server that has gone away.
+Starts with the current state and runs until it is interrupted. It looks at the lock 20 times a second: what begins and
+ends between two looks is reported as missed, if at all. It waits for a server that has gone away.
 
 exit status: that of the signal that ended it; 64 usage  77 access refused"""
 
