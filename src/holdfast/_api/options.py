@@ -205,18 +205,19 @@ class LeaseOptions(TypedDict, total=False):
     `renew`: extend the lease in the background while it is held (True).
     `max_hold`: seconds after which it is no longer renewed and ends by itself, as a guard against a holder that hangs;
     None: no limit.
-    `at_least`: seconds for which it stays held, however soon it is released: then only its time is cut to what is left
-    of them (to a second where that is less), and it is not renewed any more. For what runs once a tick in many places,
-    and does not wait: `try_acquire`, `skip_if_held`. Waiters get in later, when they next look. None: released at once.
+    `at_least`: seconds for which it stays held, however soon it is released: then only its ttl is cut to what is
+    left of them (or to a second, if less is left), and it is no longer renewed. For jobs that run once a tick in
+    many places, and do not wait: `try_acquire`, `skip_if_held`. Waiters get in later, when they next look. None:
+    released at once.
     `sync_replicas`: a lease counts only when this many replicas have acknowledged it, and so do its renewals; "all":
-    every replica that the master has, which is what no failover to one of them undoes. Too few: it is given back, and
+    every replica that the master has, so that no failover to one of them undoes it. Too few: it is given back, and
     `InsufficientReplicas` raised. Costs a round trip between the servers. None: none.
     `confirm_release`: wait until the server has confirmed a release (True). False: a release is sent, and what comes of
     it is told later like any loss; where it takes more than one request to one server, it is waited for all the same.
-    `deadlock_check`: seconds of waiting (0.1 or more) after which, and again each time that they have passed, it is
-    looked whether this wait is part of a deadlock; one party of that gets `DeadlockDetected`. A look goes over the keys
-    of the namespace. None: no look.
-    `on_wanted`: called as by `lease.on_wanted` when another client asks for the lease. None: nothing is.
+    `deadlock_check`: seconds of waiting (0.1 or more) after which, and again each time that they have passed, the
+    client checks whether this wait is part of a deadlock; one party of it gets `DeadlockDetected`. A check goes
+    over the keys of the namespace. None: no check.
+    `on_wanted`: called as by `lease.on_wanted` when another client asks for the lease. None: no callback.
     """
 
     ttl: Duration | None

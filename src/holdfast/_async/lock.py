@@ -88,9 +88,9 @@ class Leasable(Acquirable[L], Enterable[L]):
 
         `timeout`: the budget for waiting in seconds; None waits indefinitely; a server that stays unavailable for 30 s
         still raises. `deadlock_check`: as in `Client.lock`, for this acquire. Cancelling the task ends the waiting at once.
-        `on_wait`: called with a `Waiting` (place in the queue, holder) as soon as it has to be waited, and then about once a
-        second, which costs a request or two each time. What it returns is awaited if it may be. What it raises ends the
-        acquire, and comes out of it. While it runs the lock is not taken: another waiter may be, after two seconds.
+        `on_wait`: called with a `Waiting` (place in the queue, holder) as soon as it has to wait, and then about once a
+        second, which costs a request or two each time. What it returns is awaited if it can be. What it raises ends the
+        acquire, and comes out of it. While it runs the lock is not taken: after two seconds, another waiter may get it.
 
         Returns the `Lease`. Raises `AcquireTimeout`, `DeadlockDetected`, `AlreadyHeld` when this task holds it, and the server's errors
         (`ServerUnreachable`, `ServerError`, `OutcomeUnknown`, …). Whatever it raises, CancelledError included, what
@@ -288,7 +288,7 @@ class Lock(Leasable[Lease]):
         return LockStatus(self._name, await self._holder(seen), seen.waiters, seen.fence)
 
     async def locked(self) -> bool:
-        """Whether it is held at this moment. Only good for reporting: the answer may be old when it comes.
+        """Whether it is held at this moment. Only for reporting: the answer may be out of date when it arrives.
 
         Not while it is idle in this client (`keep`).
         """
@@ -296,7 +296,7 @@ class Lock(Leasable[Lease]):
         return token != "" and not self._session.driver.keeper.has_idle(token)
 
     async def holder(self) -> Holder | None:
-        """Who holds it, since when, where, and for how long still; None when it is free."""
+        """Who holds it, since when, where, and for how much longer; None when it is free."""
         return await self._holder(await self._inspect())
 
     async def _holder(self, seen: LockSeen) -> Holder | None:
@@ -308,7 +308,7 @@ class Lock(Leasable[Lease]):
         return holder
 
     async def last_fencing_token(self) -> int:
-        """The fencing token of the last lease, be it held or not; 0 when there was none for a day."""
+        """The fencing token of the last lease, held or not; 0 when there was none for a day."""
         return (await self._inspect()).fence
 
     async def waiters(self) -> int:

@@ -146,7 +146,7 @@ class Client:
         `reentrant`: the thread that holds it may acquire it again, and gets the same lease, which ends when it has
         been released as often. Without it a second acquire by the holder raises `AlreadyHeld`.
         `keep`: seconds, half of the ttl at most, for which the client keeps it after its release: to acquire it again
-        sends nothing, and it is let go when another client asks for it. Not over a quorum. None: not kept.
+        sends nothing, and it is released when another client asks for it. Not over a quorum. None: not kept.
         Sends nothing. Raises `ConfigurationError` for what is not allowed.
         """
         resolved = lock_options_of(options, self._options)
@@ -169,9 +169,9 @@ class Client:
         It is renewed by this client from now on, with these options; `max_hold` starts over. The fencing token is the
         one it had. The name and the namespace are the same on both sides.
 
-        Raises `LeaseLost` when it has ended meanwhile (its time was over, or it was adopted and released elsewhere),
-        and the server's errors, after which it may be tried again. A handle that is adopted twice gives two objects for
-        one lease, of which the first release ends both.
+        Raises `LeaseLost` when it has ended meanwhile (it has expired, or it was adopted and released elsewhere), and
+        the server's errors, after which it may be tried again. A handle that is adopted twice gives two objects for one
+        lease, of which the first release ends both.
         """
         self._not_over_quorum("a lease that is handed over")
         given = read_handle(handle, self.namespace)
@@ -284,8 +284,8 @@ class Client:
                 print(found.kind, found.name, found.holder, found.waiters)
 
         `pattern`: as in `fnmatch`: `*`, `?`, `[abc]`. Those that are held or waited for, in no order, each once; what
-        comes or goes meanwhile may be missed. Looks at a few at a time, so that no command holds up the server, and
-        changes nothing. Only for reporting.
+        appears or disappears meanwhile may be missed. Looks at a few at a time, so that no command holds up the server,
+        and changes nothing. Only for reporting.
         """
         self._not_over_quorum("a list of locks")
         with importing:
@@ -300,10 +300,10 @@ class Client:
 
         Locks, shared locks, semaphores, multilocks and elections of the namespace; of those that wait for each other in
         several circles, one circle is given. Each was there at one moment; a wait with a timeout counts until that is
-        over. Goes over the keys of the namespace, a few at a time, and changes nothing. Not seen: who has waited for
-        less than a second behind others of its own process, or holds by a lease that its client has handed on
-        (`tenure`, `keep`) and waits since less than that; who waits for anything else. A lease counts as that of the
-        thread or task that has acquired it, wherever it is used.
+        over. Goes over the keys of the namespace, a few at a time, and changes nothing. Not seen: waits of less
+        than a second behind others of the same process, or by the holder of a lease that its client has handed on
+        (`tenure`, `keep`); waits for anything else. A lease counts as that of the thread or task
+        that has acquired it, wherever it is used.
         """
         self._not_over_quorum("looking for deadlocks")
         with importing:
@@ -316,9 +316,9 @@ class Client:
             for change in locks.watch("orders:42"):
                 print(change.what, change.who)
 
-        Begins with what there is (`Change`: "held", "waiting") and never ends by itself. Looks every `poll` seconds
-        (0.01 or more), by one small script call: who held it for less than that may be missed, and is told as such as
-        far as the fencing token shows it. Raises the server's errors, and has then ended. Only for reporting.
+        Starts with the current state (`Change`: "held", "waiting") and never ends by itself. Looks every `poll` seconds
+        (0.01 or more), by one small script call: a holder that came and went in between may be missed, and is reported
+        as such where the fencing token shows it. Ends with the server's errors. Only for reporting.
         """
         self._not_over_quorum("watching a lock")
         with importing:
@@ -347,20 +347,20 @@ class Client:
         reason: str = "",
         grace: Duration = 0.5,
     ) -> Broken:
-        """Take `name` away from who holds it: that lease is lost at once, and the next waiter gets the lock.
+        """Take `name` away from its holder: that lease is lost at once, and the next waiter gets the lock.
 
             if not locks.break_("orders:42", reason="stuck since noon"):
                 print("it is free")
 
-        Its holder is told, by which program and why (`LeaseLost.reason`), and has `grace` seconds to let go, which it
-        does by itself, in some ms; so it has ended before the next one begins. One that does not answer (stopped, cut
-        off, dead) is released on its behalf then, and may go on until it looks at its lease: for that there are fencing
-        tokens.
+        The holder is told which program did it and why (`LeaseLost.reason`), and has `grace` seconds to release it. Its
+        client does so within milliseconds, before the next holder begins. If it does not answer (stopped, cut off,
+        dead), the lease is released on its behalf, and the holder may go on until it looks at its lease: fencing tokens
+        protect against that.
 
         `kind`: "lock", "rwlock" or "multilock" (which are one: they share names), "semaphore" or "election", if more
         than one is held under that name. `holder`: the one that was shown, as a `Holder`, its token or its fencing
-        token: if another one holds it by now, nothing is done.
-        None: all that hold it when it is looked at: every reader and holder of permits, 100 at most. Of a multilock,
+        token: if another client holds it by now, nothing happens.
+        None: all that hold it at that moment: every reader and holder of permits, 100 at most. Of a multilock,
         name one lock: its holder loses all of them. Threads that hand a lock on within their process (`tenure`) are one
         holder.
 
@@ -374,9 +374,9 @@ class Client:
     def ask(
         self, name: str, *, kind: Kind | None = None, holder: Holder | str | int | None = None, reason: str = ""
     ) -> Asked:
-        """Ask who holds `name` to let go soon: sets `lease.wanted` there, and calls what `on_wanted` was given.
+        """Ask the holder of `name` to release it soon: sets `lease.wanted` there, and calls its `on_wanted`.
 
-        What follows from that is for the holder to decide. The arguments are those of `break_`.
+        What follows is for the holder to decide. The arguments are those of `break_`.
         """
         self._not_over_quorum("ask")
         with importing:
@@ -391,8 +391,8 @@ class Client:
             for found in locks.whereabouts("orders:42"):
                 print(found)
 
-        Asks the clients of the holders, which look at that moment: a lease costs nothing for it. One that does not
-        answer within a second has no stack: it is stopped, cut off, no holdfast client, or holds for less than a tenth
+        Asks the clients of the holders, which look at that moment; leases cost nothing extra. One that does not answer
+        within a second has no stack: it is stopped, cut off, not a holdfast client, or has held for less than a tenth
         of a second. A lease that was passed on counts as that of the thread or task that has acquired it. The arguments
         are those of `break_`. Only for reporting; not over a quorum.
         """
@@ -449,8 +449,8 @@ class Client:
         for `keep` seconds as bytes. `timeout`: seconds to wait while another client runs it, then `AcquireTimeout`.
 
         Returns an `Outcome`: whether it has run now, and its result. When it raises, nothing is kept, and the next
-        call runs it again; so too when its process dies, or its lease is lost: what it does must bear to be begun
-        twice, and `lease.fencing_token` tells the two apart. It never counts as done before it has returned.
+        call runs it again; so too when its process dies, or its lease is lost: it must tolerate being begun twice,
+        and `lease.fencing_token` tells the two apart. It never counts as done before it has returned.
         """
         self._not_over_quorum("once")
         with importing:
@@ -474,10 +474,10 @@ class Client:
 
         `key`: of the server, as it is. `make`: is called without arguments by the one that makes the value, and returns
         bytes, str, int or float. `expire`: how many seconds the value lives; None: without a limit. `timeout`: seconds
-        to wait for who makes it, then `AcquireTimeout`. (`ttl`, as everywhere, is that of the lease.)
+        to wait for the client that makes it, then `AcquireTimeout`. (`ttl`, as everywhere, is that of the lease.)
 
         Returns the value as bytes. A value that is there costs one GET. When `make` raises, that call raises it, and
-        one of those that wait makes the value instead.
+        one of the waiters makes the value instead.
         """
         self._not_over_quorum("get_or_set")
         with importing:

@@ -151,9 +151,9 @@ class Lease:
 
     @property
     def wanted(self) -> Wanted:
-        """Set when another client asks for it (`Client.ask`): who, and why, says its `reason`. Waited for like `lost`.
+        """Set when another client asks for it (`Client.ask`); `reason` says who and why. Waited for like `lost`.
 
-        What follows from that is yours to decide: finish, and release. It stays set.
+        What follows is yours to decide: finish, and release. It stays set.
         """
         wanted = next((each for each in self._losses if type(each) is Wanted), None)
         if wanted is None:
@@ -182,7 +182,7 @@ class Lease:
         """Make it last `ttl` seconds from now, and renew it for as long from now on. No longer than `max_hold` leaves.
 
         `ttl` may be less than what is left. Of several calls at once the last one counts; a renewal, or an earlier
-        call, that the server carries out late does not take back what a later one has set.
+        call, that the server executes late does not undo what a later one has set.
 
         Raises `LeaseLost` when it had ended, `LeaseReleased` after a release, and the server's errors otherwise (the
         lease then lasts as long as it did before). Never adds: idempotent.
@@ -209,9 +209,9 @@ class Lease:
     def handle(self) -> str:
         """Hand it to another process: text, of which `Client.adopt` makes a lease there.
 
-        Extends it to its ttl first, since it is not renewed until it is adopted, which has to be within that time. This
-        object is at its end then, as after `release()`: a block under it releases nothing. The lock stays held, and the
-        fencing token is kept. The text is as good as the lease: who has it can release it.
+        Extends it to its ttl first, since it is not renewed until it is adopted, which has to be within that time. Then
+        this object has ended, as after `release()`: a block under it releases nothing. The lock stays held, and the
+        fencing token is kept. The text is as good as the lease: a program that has it can release it.
 
         Only for the lease of a lock, and not over a quorum. Raises `LeaseLost` and `LeaseReleased` when it had ended,
         and the server's errors; then it is still held here.
@@ -249,8 +249,8 @@ class Lease:
         release could not be confirmed (it is then repeated in the background until the ttl ends it).
 
         `wait=False` sends the release and does not wait for the answer (None: as `confirm_release` of the lock says).
-        That it was not held any more is then told by `lost` and its callbacks; a release without an answer is sent
-        again in the background, and `close()` waits for it. What this client asks of the lock next comes behind it.
+        If it was no longer held, `lost` and its callbacks tell; a release without an answer is sent again in the
+        background, and `close()` waits for it. What this client asks of the lock next comes after it.
         """
         if wait is not None:
             check_bool("wait", wait)

@@ -85,9 +85,9 @@ class Leasable(Acquirable[L], Enterable[L]):
         `timeout`: the budget for waiting in seconds; None waits indefinitely; a server that stays unavailable for 30 s
         still raises. `deadlock_check`: as in `Client.lock`, for this acquire. `cancel`: a `holdfast.Cancel` that ends
         the waiting from another thread. `on_wait`: called with a `Waiting` (place in the queue, holder) as soon as it
-        has to be waited, and then about once a second, which costs a request or two each time. What it returns is
-        awaited if it may be. What it raises ends the acquire, and comes out of it. While it runs the lock is not taken:
-        another waiter may be, after two seconds.
+        has to wait, and then about once a second, which costs a request or two each time. What it returns is awaited if
+        it can be. What it raises ends the acquire, and comes out of it. While it runs the lock is not taken: after two
+        seconds, another waiter may get it.
 
         Returns the `Lease`. Raises `AcquireTimeout`, `AcquireCancelled`, `DeadlockDetected`, `AlreadyHeld` when this
         thread holds it, and the server's errors (`ServerUnreachable`, `ServerError`, `OutcomeUnknown`, …). Whatever it
@@ -276,7 +276,7 @@ class Lock(Leasable[Lease]):
         return LockStatus(self._name, self._holder(seen), seen.waiters, seen.fence)
 
     def locked(self) -> bool:
-        """Whether it is held at this moment. Only good for reporting: the answer may be old when it comes.
+        """Whether it is held at this moment. Only for reporting: the answer may be out of date when it arrives.
 
         Not while it is idle in this client (`keep`).
         """
@@ -284,7 +284,7 @@ class Lock(Leasable[Lease]):
         return token != "" and not self._session.driver.keeper.has_idle(token)
 
     def holder(self) -> Holder | None:
-        """Who holds it, since when, where, and for how long still; None when it is free."""
+        """Who holds it, since when, where, and for how much longer; None when it is free."""
         return self._holder(self._inspect())
 
     def _holder(self, seen: LockSeen) -> Holder | None:
@@ -295,7 +295,7 @@ class Lock(Leasable[Lease]):
         return holder
 
     def last_fencing_token(self) -> int:
-        """The fencing token of the last lease, be it held or not; 0 when there was none for a day."""
+        """The fencing token of the last lease, held or not; 0 when there was none for a day."""
         return self._inspect().fence
 
     def waiters(self) -> int:
