@@ -9,6 +9,7 @@ import pytest
 import holdfast
 from testbed.waiting import eventually
 from tests.support.apis import Api
+from tests.support.spinning import overtakers
 
 
 def key(name: str, part: str = "") -> str:
@@ -275,65 +276,16 @@ def test_the_same_owner_waits_not_for_itself(locks: Any, api: Api, unique_name: 
 
 
 def test_one_writer_among_spinning_readers(locks: Any, others: Any, api: Api, raw: Any, unique_name: str) -> None:
-    """Counted, not timed: readers let in between the writer's coming and its turn. Twenty would be a generation."""
-    rw = locks.rwlock(unique_name)
-    stop: list[bool] = []
-    fences: list[int] = []
-
-    def spin() -> None:
-        side = rw.read()
-        while not stop:
-            lease = side.acquire()
-            fences.append(lease.fencing_token)
-            lease.release()
-
-    spinning = [api.start(spin) for _ in range(20)]
-    eventually(lambda: len(fences) > 100)
-    pin = others.rwlock(unique_name).read().acquire()  # so that the writer can be seen waiting
-    writing = api.start(others.rwlock(unique_name).write().acquire)
-
-    def arrival() -> float:
-        queue = raw.zrange(key(unique_name, ":queue"), 0, -1, withscores=True)
-        return next((score for token, score in queue if ":w." in token), 0)
-
-    came = eventually(arrival)
-    pin.release()
-    writer = writing.result()
-    between = [fence for fence in tuple(fences) if came < fence < writer.fencing_token]
-    assert len(between) <= 2 * 20
-    writer.release()
-    stop.append(True)
-    for each in spinning:
-        each.result()
+    """Twenty that get in between would be a generation of readers."""
+    mine, theirs = locks.rwlock(unique_name).read(), others.rwlock(unique_name)
+    spin, pin, wanted = mine.acquire, theirs.read().acquire, theirs.write().acquire
+    queue = key(unique_name, ":queue")
+    assert overtakers(api, raw, spin, pin, wanted, queue=queue, mark=":w.", threads=20, turns=100) <= 2 * 20
 
 
 def test_one_reader_among_spinning_writers(locks: Any, others: Any, api: Api, raw: Any, unique_name: str) -> None:
     """And the other way round: each writer that came before it has one turn."""
-    rw = locks.rwlock(unique_name)
-    stop: list[bool] = []
-    fences: list[int] = []
-
-    def spin() -> None:
-        side = rw.write()
-        while not stop:
-            lease = side.acquire()
-            fences.append(lease.fencing_token)
-            lease.release()
-
-    spinning = [api.start(spin) for _ in range(10)]
-    eventually(lambda: len(fences) > 30)
-    pin = others.rwlock(unique_name).write().acquire()
-    reading = api.start(others.rwlock(unique_name).read().acquire)
-
-    def arrival() -> float:
-        queue = raw.zrange(key(unique_name, ":queue"), 0, -1, withscores=True)
-        return next((score for token, score in queue if ":r." in token), 0)
-
-    came = eventually(arrival)
-    pin.release()
-    reader = reading.result()
-    assert len([fence for fence in tuple(fences) if came < fence < reader.fencing_token]) <= 2 * 10
-    reader.release()
-    stop.append(True)
-    for each in spinning:
-        each.result()
+    mine, theirs = locks.rwlock(unique_name).write(), others.rwlock(unique_name)
+    spin, pin, wanted = mine.acquire, theirs.write().acquire, theirs.read().acquire
+    queue = key(unique_name, ":queue")
+    assert overtakers(api, raw, spin, pin, wanted, queue=queue, mark=":r.", threads=10, turns=30) <= 2 * 10

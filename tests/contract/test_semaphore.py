@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import holdfast
 from testbed.waiting import eventually
 from tests.support.apis import Api
+from tests.support.spinning import overtakers
 
 
 def key(name: str, part: str = "") -> str:
@@ -97,34 +99,10 @@ def test_released_permits_go_to_as_many_as_they_suffice_for(locks: Any, api: Api
 
 
 def test_one_request_for_all_among_spinning_ones(locks: Any, others: Any, api: Api, raw: Any, unique_name: str) -> None:
-    """Counted, not timed: grants between the coming of the large request and its turn."""
-    semaphore = locks.semaphore(unique_name, 5)
-    stop: list[bool] = []
-    fences: list[int] = []
-
-    def spin() -> None:
-        while not stop:
-            lease = semaphore.acquire()
-            fences.append(lease.fencing_token)
-            lease.release()
-
-    spinning = [api.start(spin) for _ in range(20)]
-    eventually(lambda: len(fences) > 100)
-    pin = others.semaphore(unique_name, 5).acquire()  # so that the large one can be seen waiting
-    waiting = api.start(others.semaphore(unique_name, 5).acquire, permits=5)
-
-    def arrival() -> float:
-        queue = raw.zrange(key(unique_name, ":queue"), 0, -1, withscores=True)
-        return next((score for token, score in queue if ":5." in token), 0)
-
-    came = eventually(arrival)
-    pin.release()
-    large = waiting.result()
-    assert len([fence for fence in tuple(fences) if came < fence < large.fencing_token]) <= 2 * 20
-    large.release()
-    stop.append(True)
-    for each in spinning:
-        each.result()
+    """Twenty that get in between would be a generation of small requests."""
+    spin, theirs = locks.semaphore(unique_name, 5).acquire, others.semaphore(unique_name, 5)
+    queue, wanted = key(unique_name, ":queue"), partial(theirs.acquire, permits=5)
+    assert overtakers(api, raw, spin, theirs.acquire, wanted, queue=queue, mark=":5.", threads=20, turns=100) <= 2 * 20
 
 
 def test_a_crashed_holders_permits_come_back(locks: Any, others: Any, raw: Any, unique_name: str) -> None:

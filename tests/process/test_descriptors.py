@@ -62,14 +62,16 @@ asyncio.run(main())
 """
 
 
+def ends_well(program: str, *arguments: str) -> None:
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
 @pytest.mark.parametrize("program", [THREADS, ASYNCIO], ids=["threads", "asyncio"])
 def test_what_is_connected_goes_on_without_descriptors(
     program: str, valkey_server: embedded.Server, unique_name: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", program, valkey_server.url, unique_name], capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    ends_well(program, valkey_server.url, unique_name)
 
 
 NEW_THREADS = """
@@ -127,10 +129,7 @@ asyncio.run(main())
 def test_a_connection_that_cannot_be_made_says_so(
     program: str, valkey_server: embedded.Server, unique_name: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", program, valkey_server.url, unique_name], capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    ends_well(program, valkey_server.url, unique_name)
 
 
 AGENT = """
@@ -170,10 +169,7 @@ locks.close()
 def test_the_times_are_kept_when_there_is_no_descriptor_to_wait_with(
     valkey_server: embedded.Server, unique_name: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", AGENT, valkey_server.url, unique_name], capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    ends_well(AGENT, valkey_server.url, unique_name)
 
 
 _FULL = """
@@ -296,17 +292,8 @@ def three() -> Iterator[Quorum]:
 def test_a_quorum_that_cannot_be_asked_without_descriptors_says_so(
     program: str, three: Quorum, unique_name: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", program, three.url, unique_name, *three.urls],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    ends_well(program, three.url, unique_name, *three.urls)
 
 
 def test_a_quorum_is_asked_with_a_cancel_that_nothing_can_wake_for(three: Quorum, unique_name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CANCEL, three.url, unique_name], capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    ends_well(CANCEL, three.url, unique_name)
