@@ -35,7 +35,7 @@ IN_LINES = "mutex in lines"
 KEPT, KEEPING = "mutex kept", "_core/keeping.py"
 #: The lock, where leases are taken away.
 BROKEN, HEARING, BREAKING, TELLS = "mutex broken", "_core/hearing.py", "_core/breaking.py", "_lua/tell.lua"
-FAST_PATH, RETRY = "_core/fast_path.py", "_core/retry.py"
+FAST_PATH, RETRY, EXCLUSIVE = "_core/fast_path.py", "_core/retry.py", "_core/exclusive.py"
 #: What a driver does by hand is not seen by the simulation, which has a driver of its own.
 FIRST_WAIT = "_drivers/first_wait.py"
 RENEW_MANY, BATCH = "_lua/renew_many.lua", "_core/batch.py"
@@ -375,6 +375,19 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         HOLD,
         "if hold.state is _HELD:\n                        hold.due_at",
         "if True:\n                        hold.due_at",
+    ),
+    Mutant("a renewal that has found nothing is taken from its answer", FAST_PATH, "is int and answer > 0:", "is int:"),
+    Mutant(
+        "the usual renewal is sent behind an extension",
+        EXCLUSIVE,
+        "hold.overlong or hold.extensions or",
+        "hold.overlong or",
+    ),
+    Mutant(
+        "the usual renewal is sent where the clock was set back",
+        EXCLUSIVE,
+        "if hold.overlong or hold.ext",
+        "if hold.ext",
     ),
     Mutant("all leases of a request are looked for under the keys of the first", RENEW_MANY, "key = key + width", ""),
     Mutant("all leases of a request are renewed with the first token", RENEW_MANY, "    at = at + 1\n", ""),

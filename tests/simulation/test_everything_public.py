@@ -50,7 +50,7 @@ NOT_PLAYED: dict[str, str] = {
             *(f"Asked.{fact}" for fact in ("deaf", "found", "holders", "kind", "name")),
             *(f"Broken.{fact}" for fact in ("forced", "found", "holders", "kind", "name")),
             *(f"LeaseInfo.{fact}" for fact in ("asked_at", "captured", "fencing_token", "kind", "name", "task")),
-            *("LeaseInfo.thread", "LeaseInfo.waited_s"),
+            *("LeaseInfo.holder", "LeaseInfo.thread", "LeaseInfo.waited_s"),
             *(f"Outcome.{fact}" for fact in ("count", "index", "new", "result")),
             *(f"{kind}Status.{fact}" for kind in ("Lock", "RWLock", "Semaphore") for fact in ("name", "fencing_token")),
             *(

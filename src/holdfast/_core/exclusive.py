@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from holdfast._core import mutex, plain, redlock
 from holdfast._core.effects import Call, Protocol
 from holdfast._core.failure import RequestFailed
+from holdfast._core.fast_path import FirstRenewal
 from holdfast._core.keeping import Keeping, KeptLease
 from holdfast._core.keys import LockKeys
 from holdfast._core.mutex import Each, LockTurn
 from holdfast._core.plain import Scripts
-from holdfast._core.record import LeaseRecord
+from holdfast._core.record import RENEWAL, LeaseRecord
 from holdfast._core.redlock import Quorum
 from holdfast._core.replicas import Sync
 from holdfast._core.replies import LockSeen
@@ -221,6 +222,9 @@ class _LockRecord(LeaseRecord):
     def places(self) -> tuple[LockKeys, ...]:  # type: ignore[override]  # never set
         return self._exclusive.places
 
+    def renew(self, ttl_ms: int) -> Protocol[int]:
+        return super().renew(ttl_ms) if self._exclusive.sync else _first_renewal(self, self._exclusive, ttl_ms)
+
     def __getattr__(self, name: str) -> Any:
         if name not in ("extension", "release"):
             raise AttributeError(name)
@@ -257,6 +261,9 @@ class _LineRecord(TenureLease):
         super().__init__(name, token, grant.fence, ttl_ms, grant.sent_at, None, None, until)
         self.places = exclusive.places
 
+    def renew(self, ttl_ms: int) -> Protocol[int]:
+        return _first_renewal(self, self._exclusive, ttl_ms)
+
     def __getattr__(self, name: str) -> Any:
         if name not in ("extension", "release"):
             raise AttributeError(name)
@@ -267,6 +274,15 @@ class _LineRecord(TenureLease):
             turn.short_ms = int((self.deadline - self.held_since) * 1000)
         self.extension, self.release = turn.renew, partial(release_in_line, self.turn, turn)
         return getattr(self, name)
+
+
+def _first_renewal(hold: LeaseRecord, exclusive: OneServer, ttl_ms: int) -> Protocol[int]:
+    if hold.overlong or hold.extensions or hold.short_s:
+        return LeaseRecord.renew(hold, ttl_ms)
+    settings = exclusive.settings
+    timeout_s = request_timeout_for(ttl_ms, settings)
+    first = FirstRenewal(hold, ttl_ms, mutex.renewal(exclusive.keys, hold.token, ttl_ms, RENEWAL, settings, timeout_s))
+    return cast("Protocol[int]", first)
 
 
 class OverQuorum(Exclusive):

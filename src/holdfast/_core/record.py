@@ -419,13 +419,15 @@ class Schedule:
         #: Holds are noted in `outlived` that were held for that long when they are planned first.
         self.look_s = float("inf")
         self.outlived: list[LeaseRecord] = []
-        self._heap: list[tuple[float, int, LeaseRecord]] = []
+        # With the key of the hold, not the hold: the garbage collector goes through tuples that refer to objects, again
+        # and again where leases are many and renewed all the time.
+        self._heap: list[tuple[float, int, int]] = []
         self._live: dict[int, LeaseRecord] = {}
         self._new: dict[int, LeaseRecord] = {}  # their `next_at` is a random number, for their first plan
         self._plan_at: list[float] = []  # when the new ones have to be planned: a heap of which the first counts
         # Well before any renewal can be due.
         self._plan_s_per_ms = settings.renew_fraction * (1 - settings.renew_jitter) / 2000
-        self._planned: deque[tuple[float, int, LeaseRecord]] = deque()  # not in the heap yet
+        self._planned: deque[tuple[float, int, int]] = deque()  # not in the heap yet
         self._sequence = itertools.count(1)
         self._settings = settings
         self._early_s_per_ms = settings.renew_early_fraction / 1000
@@ -504,17 +506,19 @@ class Schedule:
         while planned:
             heapq.heappush(heap, planned.popleft())
         if len(heap) > 2 * len(self._live) + 1000:
-            heap[:] = [entry for entry in heap if id(entry[2]) in self._live and entry[0] == entry[2].next_at]
+            live = self._live
+            heap[:] = [entry for entry in heap if (hold := live.get(entry[2])) is not None and entry[0] == hold.next_at]
             heapq.heapify(heap)
 
     def next_at(self) -> float | None:
         """The next moment at which `due` has something to look at, or None."""
         self._tidy()
-        heap = self._heap
+        heap, live = self._heap, self._live
         plan_at = self._plan_at[0] if self._new and self._plan_at else None
         while heap:
-            at, _, hold = heap[0]
-            if at == hold.next_at and id(hold) in self._live:
+            at, _, key = heap[0]
+            hold = live.get(key)
+            if hold is not None and at == hold.next_at:
                 return at if plan_at is None else min(at, plan_at)
             heapq.heappop(heap)
         return plan_at
@@ -530,8 +534,9 @@ class Schedule:
         self._tidy()
         heap, live = self._heap, self._live
         while heap:
-            at, _, hold = heap[0]
-            if at == hold.next_at and id(hold) in live:
+            at, _, key = heap[0]
+            hold = live.get(key)
+            if hold is not None and at == hold.next_at:
                 if at > now and not (to_renew and at <= now + hold.ttl_ms * self._early_s_per_ms < hold.deadline):
                     break
                 heapq.heappop(heap)
@@ -624,6 +629,6 @@ class Schedule:
     def _plan(self, hold: LeaseRecord, at: float) -> float:
         hold.next_at = min(at, hold.deadline)
         at = hold.next_at
-        self._planned.append((at, next(self._sequence), hold))
+        self._planned.append((at, next(self._sequence), id(hold)))
         # When these are many they have to be looked through, which is not done here.
         return at if len(self._planned) < _PLANNED_MAX else float("-inf")
