@@ -1,4 +1,6 @@
-"""Prints how long the rooms of the package are, and how much of the two APIs is written by hand."""
+"""Prints how long the rooms of the package are, what features have files of their own, and how much of the two APIs is
+written by hand.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,25 @@ import tokenize
 from collections import Counter
 from pathlib import Path
 
-__all__ = ["code_lines", "main"]
+__all__ = ["FEATURES", "code_lines", "files_of", "main"]
 
 PACKAGE = Path(__file__).parent.parent / "src" / "holdfast"
 GENERATED = "_sync"
+#: What came after the APIs were written once, by the files (stems, or rooms) that it has for itself. Its lines in
+#: files that others use, too, are not counted.
+FEATURES = {
+    "list, top, watch, web": "overview changes list top watch table web",
+    "tenures, kept leases, waiting threads that read": "tenure in_turn keeping first_wait",
+    "observers, log, metrics": "observing reporter log prometheus opentelemetry",
+    "requests that travel together, releases that are not waited for": (
+        "batch renew_many renewer renewals_aio unconfirmed unconfirmed_aio together acquire_each release_each"
+    ),
+    "deadlocks": "deadlocks detecting noting",
+    "break, ask, whereabouts, on_wait": "breaking break ask whereabouts tell wanted on_wait telling",
+    "drop-ins": "compat",
+    "once, handing over": "once outcome handles by_token",
+    "rights, interrupting": "rights interrupting",
+}
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
@@ -39,6 +56,18 @@ def code_lines(path: Path) -> int:
     return len(found)
 
 
+def files_of(feature: str) -> list[Path]:
+    """The files that a feature has for itself, without what is generated and the lab."""
+    stems = set(FEATURES[feature].split())
+    return [
+        path
+        for path in sorted(PACKAGE.rglob("*"))
+        if path.suffix in (".py", ".lua")
+        and not {GENERATED, "lab"} & set(path.relative_to(PACKAGE).parts)
+        and (path.stem in stems or path.relative_to(PACKAGE).parts[0] in stems)
+    ]
+
+
 def main() -> None:
     lines: Counter[str] = Counter()
     code: Counter[str] = Counter()
@@ -59,6 +88,9 @@ def main() -> None:
     for room, length in lines.most_common():
         print(f"| `{room}` | {length:,} | {code[room]:,} |")
     print(f"| all | {lines.total():,} | {code.total():,} |")
+    print("\n| feature | lines in files of its own |\n|-|-:|")
+    for feature in FEATURES:
+        print(f"| {feature} | {sum(len(path.read_bytes().splitlines()) for path in files_of(feature)):,} |")
     written = lines.total() - lines[GENERATED]
     print(f"\nwithout what is generated: {written:,} lines, {code.total() - code[GENERATED]:,} of code")
     print(f"the two APIs, by hand: {by_hand['lines']:,} lines, {by_hand['code']:,} of code")

@@ -101,3 +101,9 @@ def test_code_is_told_from_words(tmp_path: Path) -> None:
     (tmp_path / "b.lua").write_text("-- KEYS\n\nreturn 1\n")
     assert rooms.code_lines(tmp_path / "a.py") == 5
     assert rooms.code_lines(tmp_path / "b.lua") == 1
+
+
+@pytest.mark.parametrize("feature", rooms.FEATURES)
+def test_features_name_files_that_exist(feature: str) -> None:
+    found = {part for path in rooms.files_of(feature) for part in (path.stem, path.relative_to(PACKAGE).parts[0])}
+    assert set(rooms.FEATURES[feature].split()) - found == set()
