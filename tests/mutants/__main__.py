@@ -25,6 +25,7 @@ PATIENCE_S = 900.0
 SIMULATION_S = 25.0
 UNIT_TESTS = (
     "tests/unit/test_batch.py",
+    "tests/unit/test_deadlocks.py",
     "tests/unit/test_detecting.py",
     "tests/unit/test_fast_path.py",
     "tests/unit/test_first_wait.py",

@@ -99,9 +99,10 @@ def circles(entries: Iterable[Entry], known: Mapping[str, Party]) -> list[tuple[
 
 def circle_of(token: str, entries: Iterable[Entry], known: Mapping[str, Party]) -> tuple[Step, ...]:
     """A circle of which the party is that waits by that token; () when there is none."""
-    party = party_of(token, known, False)
-    circle = () if party is None else _circle(party, _stuck(entries, known))
-    return circle if circle and circle[0].token == token else ()
+    party, edges = party_of(token, known, False), _stuck(entries, known)
+    # It may stand in queues by other tokens, too: of a late request, or of what a signal handler has interrupted.
+    its = [edge for edge in edges.get(party, ()) if edge.wait.token == token] if party is not None else []
+    return _circle(its[0].wait.party, {**edges, its[0].wait.party: its}) if its else ()
 
 
 def stuck_at(entries: Iterable[Entry], known: Mapping[str, Party]) -> set[tuple[str, str]]:
