@@ -51,6 +51,14 @@ class _Thing(NamedTuple):
     keys: LockKeys
 
 
+class _Place:
+    """Of a party that waits in its client for a lease to be handed on."""
+
+    def __init__(self, party: Party) -> None:
+        self.party = party
+        self.hold: LeaseRecord | None = None
+
+
 class _Moment(NamedTuple):
     """Who held and who waited from one time on: by name, (holders, queue) in order. Who has died waits for as long as
     the server has not noticed.
@@ -112,8 +120,13 @@ class Deadlocks(Primitive):
         self.waiting: frozenset[str] = frozenset()
         self.asked: list[frozenset[str]] = []
         self.dead: set[str] = set()
-        #: What parties hold by tokens that do not tell: they end as those of leases that a client hands on.
+        #: What parties hold by tokens that do not tell: of leases that a client hands on.
         self.marked: dict[Party, list[str]] = {}
+        #: Who waits for that in its client, and who holds by a token that its client has handed on.
+        self.lines: dict[tuple[str, str], list[_Place]] = {}
+        self.handed_to: dict[str, Party] = {}
+        #: Of which lock a token is that may be handed on.
+        self.locked: dict[str, str] = {}
         #: Since when no party that was told stands in a queue.
         self.left_at = 0.0
         self.sequence = 0
@@ -188,9 +201,11 @@ class Deadlocks(Primitive):
             cancelled = True
         for hold in reversed(held):
             hold.check_expired(process.local())
-            process.unwatch(hold)
             if hold.token in marked:
                 marked.remove(hold.token)
+                if self.hands_on(process, hold):
+                    continue
+            process.unwatch(hold)
             if hold.mark_released():
                 await Spawn(quietly(hold))
         if cancelled:
@@ -199,6 +214,8 @@ class Deadlocks(Primitive):
     async def take(self, process: Process, number: int, thing: _Thing) -> LeaseRecord | None:
         """One acquire; None where it came to nothing."""
         world, rng = self.world, self.world.rng
+        if thing.kind == "lock" and (handed := await self.stand_in_line(process, number, thing)) is not None:
+            return handed
         acquisition = self.acquisition(process, number, thing)
         token = acquisition.token
         timeout_s = None if rng.random() < 0.7 else rng.random() * 8
@@ -233,6 +250,48 @@ class Deadlocks(Primitive):
         process.watch(hold)
         return hold
 
+    async def stand_in_line(self, process: Process, number: int, thing: _Thing) -> LeaseRecord | None:
+        """Wait for a while for what another party of the client has, or waits for, by a token that it may hand on."""
+        rng = self.world.rng
+        held = [each for (client, _), tokens in self.marked.items() if client == process.id for each in tokens]
+        held += [each for each in self.waiting if each.startswith(process.id)]
+        if thing.name not in {self.locked.get(token) for token in held} or rng.random() < 0.2:
+            return None
+        place = _Place((process.id, str(number)))
+        line = self.lines.setdefault((process.id, thing.name), [])
+        line.append(place)
+        until = process.local() + rng.uniform(0.1, 1.0)
+        try:
+            while place.hold is None and process.local() < until:
+                await Sleep(0.02)
+        except Cancelled:
+            if place.hold is not None:
+                process.unwatch(place.hold)
+                if place.hold.mark_released():
+                    await Spawn(quietly(place.hold))
+            raise
+        finally:
+            if place in line:
+                line.remove(place)
+        return place.hold
+
+    def hands_on(self, process: Process, hold: LeaseRecord) -> bool:
+        """Whether another party of the client holds by that token from now on."""
+        line = self.lines.get((process.id, hold.name))
+        if not line or not hold.alive or process.closing:
+            return False
+        place = line.pop(0)
+        place.hold = hold
+        self.handed_to[hold.token] = place.party
+        self.world.counted["handed on"] += 1
+        self.note(self.waiting)
+        return True
+
+    def holder(self, token: str) -> str:
+        """The same token, as of the party that holds by it."""
+        client, _, number = token.split(":")
+        return f"{client}:{self.handed_to[token][1]}:{number}" if token in self.handed_to else token
+
     def acquisition(self, process: Process, number: int, thing: _Thing) -> Acquisition:
         rng, keys, settings = self.world.rng, thing.keys, process.settings
         ttl_ms = int(1000 * rng.uniform(*self.world.options.ttl_s))
@@ -242,7 +301,10 @@ class Deadlocks(Primitive):
         if thing.kind == "rwlock":
             return RWTurn(keys, self.token(process, f"{rng.choice('rrw')}.{number}"), ttl_ms, settings)
         token = self.token(process, str(number))
-        return LockTurn(keys, token + MARK if rng.random() < 0.3 else token, ttl_ms, settings)
+        if rng.random() < 0.5:
+            token += MARK
+            self.locked[token] = thing.name
+        return LockTurn(keys, token, ttl_ms, settings)
 
     def held(self, process: Process, token: str) -> list[str]:
         """What who waits by that token holds by tokens that do not tell."""
@@ -268,7 +330,7 @@ class Deadlocks(Primitive):
         for thing in self.things:
             holders, queue = self.look(thing)
             there = tuple(token for token in queue if numsub(f"{inboxes}{token.partition(':')[0]}".encode()))
-            seen.append((thing.name, holders, there))
+            seen.append((thing.name, tuple(map(self.holder, holders)), there))
         self.moments.append(_Moment(self.world.now, tuple(seen)))
         self.asked.append(waiting)
 
@@ -301,6 +363,7 @@ class Deadlocks(Primitive):
     def was_real(self, found: Found, since: float, who: str) -> None:
         """All parties of that circle were stuck at one moment since then."""
         world = self.world
+        world.counted["over what was handed on"] += any(step.held_token in self.handed_to for step in found.circle)
         parties = {party_of(step.token) for step in found.circle}
         tokens = {step.token for step in found.circle}
         for moment, asked in zip(reversed(self.moments), reversed(self.asked), strict=True):

@@ -25,7 +25,8 @@ def test_no_false_alarm_and_no_wait_without_an_end(mode: str, seeds: range) -> N
         result = run.run_seed(seed, mode)
         assert result.violation is None, run.report(seed, mode)
         counted.update(result.counted)
-    assert counted["told of a deadlock"] > 40 and counted["deadlocks seen"] > 40, "there is something to judge"
+    assert counted["told of a deadlock"] > 20 and counted["deadlocks seen"] > 20, "there is something to judge"
+    assert counted["handed on"] > 0
 
 
 def _moment(*seen: tuple[str, str, str]) -> _Moment:
