@@ -155,7 +155,7 @@ def test_members_that_vote_at_once_after_a_restart() -> None:
 
 
 def test_members_that_are_too_young_to_vote() -> None:
-    error = errors.QuorumUnreachable(2, 0, ("h:0: was restarted lately and votes in 4.0 s",))
+    error = errors.QuorumUnreachable(2, 0, ("h:0: was restarted recently and votes in 4.0 s",))
     (found, *_) = place("quorum", alone(), alone(), alone(), trial_error=error)
     assert (found.check, found.weight) == ("lock", "fatal")
     assert "wait" in (found.do or "")

@@ -16,7 +16,7 @@ from holdfast import embedded
 from testbed.servers import free_port, unique
 from tests.support.apis import Api
 
-#: Far less than the 30 s for which an outage is put up with, s.
+#: Far less than the 30 s for which an outage is tolerated, s.
 AT_ONCE_S = 5.0
 
 

@@ -40,6 +40,10 @@ BANNED = {
     r"so many": "that many, a number",
     r"anew": "again, over",
     r"as a rule|one day": "usually; later",
+    r"lately|by and by": "recently; over time",
+    r"put up with": "tolerated, accepted",
+    r"be it": "whether, or",
+    r"no holdfast client": "not a holdfast client",
 }
 #: Nor, in prose for readers of the pages: there are too many of them in names and comments.
 BANNED_ON_PAGES = {

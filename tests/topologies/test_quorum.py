@@ -147,7 +147,7 @@ def refused_by_the_young(locks: Any, name: str) -> None:
         said = str(refused.value)
         if "no answer in time" not in said:
             break
-    assert "restarted lately" in said
+    assert "restarted recently" in said
 
 
 def test_a_member_that_was_restarted_does_not_vote(api: Api, unique_name: str) -> None:

@@ -43,7 +43,7 @@ class Asked:
     """What came of an `ask`. True where a holder was told.
 
     `holders`: those that were told. `deaf`: those that were not, since their client hears nothing: it holds for less
-    than a tenth of a second, was cut off, or is no holdfast client. `found` and `kind` are as in `Broken`.
+    than a tenth of a second, was cut off, or is not a holdfast client. `found` and `kind` are as in `Broken`.
     """
 
     name: str

@@ -76,7 +76,7 @@ class LockStatus:
     """A lock as it was at one moment.
 
     `holder`: who holds it; None when it is free. `waiters`: how many wait, as `Lock.waiters` counts them; 0 over a
-    quorum, which has no queue. `fencing_token`: of the last lease, be it held or not; 0 when there was none for a day.
+    quorum, which has no queue. `fencing_token`: of the last lease, held or not; 0 when there was none for a day.
     Over a quorum all of it is what a majority of the servers says.
     """
 

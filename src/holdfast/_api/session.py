@@ -95,7 +95,7 @@ class SessionBase:
         self.told_by: dict[str, bytes] = {}
 
     def shared(self, what: str, options: Options) -> Shared | None:
-        """What `share` was told of it lately."""
+        """What `share` was last told of it."""
         # The first requests of those from before the server refused scripts are scripts.
         return None if self._scripts.refused else self._shared.get((what, options))
 

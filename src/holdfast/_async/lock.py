@@ -255,7 +255,7 @@ class Lock(Leasable[Lease]):
         return self._exclusive.give_back(token, self._ttl_ms, tenure)
 
     def _record_of(self, token: str, fence: int, extensions: int) -> LeaseRecord:
-        """What that token holds, be it acquired elsewhere, where it was extended that often. Not watched yet."""
+        """What that token holds, also if acquired elsewhere, where it was extended that often. Not watched yet."""
         record = self._record(token, Grant(fence, clock()))
         if extensions:
             # Its next extension outdates all of them.

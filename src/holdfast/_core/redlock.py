@@ -2,7 +2,7 @@
 
 Laws: a lease needs the votes of a majority, within its validity, which counts from before the first request; what a
 round that failed may have left on any member is given back, also where no answer came; a member that was restarted
-so lately that it may have forgotten a lease does not vote; a fencing token is handed out only when a majority of
+so recently that it may have forgotten a lease does not vote; a fencing token is handed out only when a majority of
 members, while we hold them, remember it.
 
 Theory of the fencing tokens: a later lease needs a majority too, which shares a member with the majority that
@@ -244,7 +244,7 @@ def _problem(name: str, answer: Voted) -> str:
     if answer.kind == Vote.RESTARTED:
         if answer.votes_in_ms < 0:
             return f"{name}: does not vote, since INFO is forbidden and its uptime unknown"
-        return f"{name}: was restarted lately and votes in {answer.votes_in_ms / 1000:.1f} s"
+        return f"{name}: was restarted recently and votes in {answer.votes_in_ms / 1000:.1f} s"
     return f"{name}: this acquisition was given back there"
 
 
@@ -474,8 +474,9 @@ async def acquire(
     """Acquire the lock, trying for `timeout_s` at most (None: indefinitely, 0: once).
 
     `Grant.more` is [the token that is held, the members that may hold it without having said so]. Raises
-    `QuorumFailed` when too few members answer for longer than `retry_limit_s`, and ConfigurationError for servers that
-    cannot be a quorum. In one piece: each round depends on what the last one has shown.
+    `QuorumFailed` when too few members answer until the timeout is over (None: for `retry_limit_s`), and
+    ConfigurationError for servers that cannot be a quorum. In one piece: each round depends on what the last one has
+    shown.
     """
     began_at = now = await Now()
     give_up_at = None if timeout_s is None else began_at + timeout_s
@@ -539,7 +540,7 @@ async def acquire(
                 if give_up_at is not None:
                     allowed_until = give_up_at
                 elif votes + len(young) >= quorum.need:
-                    allowed_until = now + 60.0 + max(young) / 1000  # they vote by and by
+                    allowed_until = now + 60.0 + max(young) / 1000  # they vote one after the other
                 else:
                     allowed_until = troubled_at + settings.retry_limit_s
                 if now + pause_s >= allowed_until:

@@ -1,7 +1,7 @@
 """Replicas that have to acknowledge a lease before it counts.
 
 Laws: a grant or renewal counts only when as many replicas as are needed have it; "all" is never less than the
-replicas that the master has, nor than it had lately, since one that is cut off may still be promoted.
+replicas that the master has, nor than it had recently, since one that is cut off may still be promoted.
 
 Theory: WAIT follows the script on the same connection. It needs a number, so "all" sends the one that is believed
 and INFO behind it, which tells how many there are; when there are more, the request is repeated (every acquire

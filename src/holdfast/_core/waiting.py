@@ -309,7 +309,7 @@ async def wait_for(acquisition: Acquisition, timeout_s: float | None, *, listeni
     """Acquire, waiting `timeout_s` at most (None: indefinitely, 0: not at all).
 
     `listening` says that the inbox is open already, so that the first request may queue us. Raises `RequestFailed`
-    when the server refuses for good, or stays in trouble for longer than is put up with.
+    when the server refuses for good, or stays in trouble for `retry_limit_s` (`short_retry_s` without a wait).
     """
     if isinstance(acquisition.sync, Replicas) and acquisition.sync.refused is not None:
         raise acquisition.sync.refused

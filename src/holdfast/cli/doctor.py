@@ -348,7 +348,7 @@ def _check_trial(found: Survey) -> Iterator[Finding]:
         do = (
             f"ACL SETUSER NAME on >PASSWORD {rule(rights(), namespace)} (`holdfast doctor --rights`: for less than all)"
         )
-    elif "restarted lately" in str(error):
+    elif "restarted recently" in str(error):
         do = "wait for them: members that were started recently do not vote, since they may have forgotten a lease"
     yield Finding("lock", "fatal", f"a lock could not be acquired and handed over: {exits.sentence(error)}", do)
 
