@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,8 +70,24 @@ def test_it_shows_the_holder_and_asks(url: str, unique_name: str) -> None:
         assert lease.lost.wait(PATIENCE_S)
 
 
-def answered(url: str, name: str, answer: bytes, shown: str) -> int:
-    """Its exit status on a terminal where that is typed when the holder was shown."""
+def test_who_comes_after_the_holder_that_was_shown_keeps_it(url: str, unique_name: str) -> None:
+    """The lock changes hands while the question is on the terminal."""
+    with library.connect(url, ttl=600) as client:
+        shown = client.lock(unique_name).acquire()
+        following: list[library.Lease] = []
+
+        def hand_on() -> None:
+            shown.release()
+            following.append(client.lock(unique_name).acquire())
+
+        assert answered(url, unique_name, b"y\n", shown.token, hand_on) == 75
+        (lease,) = following
+        assert lease.fencing_token > shown.fencing_token
+        lease.release()  # raises if it was broken
+
+
+def answered(url: str, name: str, answer: bytes, shown: str, meanwhile: Callable[[], None] = lambda: None) -> int:
+    """Its exit status on a terminal where that is typed when the holder was shown, and `meanwhile` was done."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "holdfast", "break", name, "--url", url]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
@@ -79,6 +96,7 @@ def answered(url: str, name: str, answer: bytes, shown: str) -> int:
         while b"[y/N]" not in said:
             said += os.read(ours, 4096)
         assert shown in said.decode()
+        meanwhile()
         os.write(ours, answer)
         status = process.wait(PATIENCE_S)
     os.close(ours)
