@@ -65,6 +65,20 @@ def test_it_follows_a_lock(
     assert browser.evaluate("document.querySelectorAll('script:not([src]), style, [style*=expression]').length") == 0
 
 
+def test_holders_of_several_permits_are_not_taken_for_one_each(
+    browse: Callable[[str], Browser], serve: Callable[..., str], valkey_server: embedded.Server, unique_name: str
+) -> None:
+    """How many permits a semaphore has is said, and how many hold some of them."""
+    browser = browse(serve(f"{unique_name}*"))
+    with library.connect(valkey_server.url) as client:
+        leases = [client.semaphore(unique_name, 5).acquire(permits=each) for each in (3, 1)]
+        browser.until(f"{ROWS}.length === 1 && {ROWS}[0].textContent.includes(' and 1 more')")
+        said = browser.evaluate(f"{ROWS}[0].textContent")
+        assert "5 permits: " in said and "2 of 5" not in said
+        for lease in leases:
+            lease.release()
+
+
 def test_a_renewal_is_no_change(
     browse: Callable[[str], Browser], serve: Callable[..., str], valkey_server: embedded.Server, unique_name: str
 ) -> None:
