@@ -190,7 +190,8 @@ def test_threads_need_a_connection_for_each_request_under_way_and_one_to_listen(
         with holdfast.connect(f"{wire.url}?client_name={name}") as locks, holdfast.connect(valkey_server.url) as others:
             for _ in range(20):
                 locks.lock(unique_name).acquire().release()
-            assert connections() in ([False], [False] * 2), "and one for what the client says of itself"
+            # It listens, too, where a lease was held for a tenth of a second, as happens on a busy machine.
+            assert 1 <= connections().count(False) <= 2, "and one for what the client says of itself"
             wire.partition()
             kept: list[Any] = []
             workers = [

@@ -86,7 +86,8 @@ def oldest_of(found: Listed) -> str:
 def sums(found: Collection[Listed]) -> str:
     """The line below a table."""
     held = sum(1 for each in found if each.held)
-    return f"{len(found)} in all, {held} held, {sum(each.waiters for each in found)} waiters"
+    waiters = sum(each.waiters for each in found)
+    return f"{len(found)} in all, {held} held, {waiters} waiter{'' if waiters == 1 else 's'}"
 
 
 def span(seconds: float) -> str:
