@@ -28,7 +28,7 @@ def test_what_is_held_and_waited_for(valkey_server: embedded.Server, unique_name
         ["semaphore", other],
     ]
     assert said.count(f"({socket.gethostname()}, pid {os.getpid()})") == 2
-    assert said.endswith("2 in all, 2 held, 1 waiters\n")
+    assert said.endswith("2 in all, 2 held, 1 waiter\n")
     assert one in waiting and other not in waiting and "  1. " in waiting
     assert (done.returncode, done.stderr, done.stdout.count(b"\n")) == (0, b"", 1)
     report = json.loads(done.stdout)

@@ -82,7 +82,7 @@ def test_a_terminal(valkey_server: embedded.Server, unique_name: str) -> None:
         with client.lock(f"{unique_name}-a"), client.lock(f"{unique_name}-b"):
             with started("run", f"{unique_name}-b", "--", "true", url=url):
                 wait_for(lambda: client.lock(f"{unique_name}-b").waiters() == 1, "there is a waiter")
-                lines = top.until("1 waiters")
+                lines = top.until("1 waiter")
                 assert [line.split()[1] for line in lines[3:5]] == [f"{unique_name}-b", f"{unique_name}-a"]
             os.write(top.master, b"h")
             top.until("by hold")
