@@ -273,6 +273,7 @@ def test_a_long_wait_does_not_keep_the_watchdog_awake(
         waiting.result(_SOON_S)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_storm_of_signals_at_the_reader_costs_the_others_nothing(crowd: Crowd) -> None:
     """The main thread waits and is interrupted all the time, while others are granted what they wait for."""
     first = crowd.taken()
@@ -296,9 +297,11 @@ def test_a_storm_of_signals_at_the_reader_costs_the_others_nothing(crowd: Crowd)
             while time.monotonic() < until:
                 try:
                     signal.setitimer(signal.ITIMER_REAL, choice.uniform(0.001, 0.02))
-                    crowd.locks.lock(first).acquire(timeout=10)
+                    crowd.locks.lock(first).acquire(timeout=1)
                 except Interrupted:
                     hits += 1
+                except holdfast.AcquireTimeout:
+                    pass  # the handler ran in a finalizer, and what is raised there ends nothing
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
