@@ -49,6 +49,8 @@ prepared: $(READY)
 test: $(READY) $(if $(PYTEST_ARGS),,prepared) ## the tests, in a few minutes (PYTEST_ARGS="-k name", JOBS=6)
 	$(PYTEST) -m "not thorough" $(PYTEST_ARGS)
 
+# These compute more than they wait, and five for a core overload it: what has a time of its own fails then.
+test-thorough: WORKERS = $(or $(JOBS),$(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 4 ? 3 * n : 12))))
 test-thorough: $(READY) ## what `make test` leaves out: long forms, and what repeats others (CI runs it, too)
 	$(PYTEST) -m thorough $(PYTEST_ARGS)
 
