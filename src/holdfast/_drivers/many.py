@@ -99,12 +99,13 @@ def _waker() -> _Waker:
 
 
 class _Group:
-    """What the dialling threads put their results into."""
+    """What the dialling threads put their results into, of calls that go to these nodes."""
 
-    __slots__ = ("connected", "over", "waker")
+    __slots__ = ("_nodes", "connected", "over", "waker")
 
-    def __init__(self, waker: _Waker) -> None:
+    def __init__(self, waker: _Waker, nodes: Sequence[Node]) -> None:
         self.waker = waker
+        self._nodes = nodes
         self.over = False
         #: (place of the call, connection or trouble)
         self.connected: deque[tuple[int, Wire | RequestFailed]] = deque()
@@ -112,6 +113,16 @@ class _Group:
     def is_over(self) -> bool:
         """Whether the call has ended."""
         return self.over
+
+    def leave(self) -> None:
+        """Connections that came too late for their call are there for the next one, to the same server."""
+        while True:
+            try:
+                index, result = self.connected.popleft()
+            except IndexError:
+                return
+            if isinstance(result, Wire):
+                self._nodes[index].put(result)
 
 
 class Dialler:
@@ -183,18 +194,7 @@ class Dialler:
             group.connected.append((index, result))
             group.waker.wake()
             if group.is_over():
-                leave(group, self._node)
-
-
-def leave(group: _Group, node: Node) -> None:
-    """Connections that came too late for their call are there for the next one."""
-    while True:
-        try:
-            _, result = group.connected.popleft()
-        except IndexError:
-            return
-        if isinstance(result, Wire):
-            node.put(result)
+                group.leave()
 
 
 def ask_all(
@@ -258,7 +258,7 @@ class _Asking:
                 self._refuse(index, error.strerror or str(error))
                 return
             waker.drain()
-            self._group = _Group(waker)
+            self._group = _Group(waker, self._nodes)
         if node.owed >= OWED_MAX or not dialler_of(node).dial(self._group, index):
             self._refuse(index, "it owes too many answers already, or no thread could be started to connect to it")
         else:
@@ -300,10 +300,7 @@ class _Asking:
         """Leave what did not come in time to others."""
         if self._group is not None:
             self._group.over = True
-            while self._group.connected:
-                index, result = self._group.connected.popleft()
-                if isinstance(result, Wire):
-                    self._nodes[index].put(result)
+            self._group.leave()
         for index in self._dialling:
             self._refuse(index, "no connection in time")
         if self._under_way:
