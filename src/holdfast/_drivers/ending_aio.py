@@ -38,12 +38,6 @@ CLOSE_PATIENCE_S = 1.0
 RELEASE_MAX_S = 5.0
 #: How many leases are released before other tasks run.
 RELEASED_A_TURN = 50
-#: How long a reply that was not waited for is still looked at, s.
-LATE_PATIENCE_S = 30.0
-#: A member of a quorum that owes a reply for this long, s, is asked on a new connection: the old one may be half-open.
-MEMBER_SILENCE_S = 0.25
-#: A redirected request has at least this time, s.
-REDIRECT_LEAST_S = 0.05
 
 #: Tasks that wait for a client to be closed, and what is to be called when they have.
 closers: dict[asyncio.Task[Any], list[Callable[[], object]]] = {}

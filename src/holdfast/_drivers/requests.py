@@ -22,15 +22,12 @@ from holdfast._drivers.inboxes import Inboxes
 from holdfast._drivers.many import Dialler, ask_all
 from holdfast._drivers.observing import Troubles
 from holdfast._transport.clock import clock
-from holdfast._transport.limits import GONE, REDIRECTS_MAX
+from holdfast._transport.limits import GONE, REDIRECTS_MAX, redirect_timeout_s
 from holdfast._transport.pending import PendingReply
 from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node, Wire
 
 __all__ = ["Requests"]
-
-#: A redirected request has at least this time, s.
-_REDIRECT_LEAST_S = 0.05
 
 
 class Driver(typing.Protocol):
@@ -76,7 +73,7 @@ class Requests:
                 self._driver.troubles.passed(node.name)
             return reply
         except RequestFailed as failure:
-            return self._elsewhere(node, failure, partial(_call_at, call, until))
+            return self.follow(node, failure, call, until)
 
     def _elsewhere(self, node: Node, failure: RequestFailed, ask: Callable[[Node, bool], Any]) -> Any:
         """Follow MOVED and ASK; any other trouble is noted, and raised."""
@@ -183,9 +180,7 @@ class Requests:
             if isinstance(answer, RequestFailed):
                 try:
                     call = many.calls[index]
-                    answers[index] = self._elsewhere(
-                        nodes[index], answer, partial(_call_at, call, max(until, clock() + _REDIRECT_LEAST_S))
-                    )
+                    answers[index] = self.follow(nodes[index], answer, call, until)
                 except RequestFailed as failure:
                     answers[index] = failure
         return answers
@@ -235,7 +230,7 @@ class Requests:
 
 
 def _command_at(command: Command, until: float, node: Node, asking: bool) -> Any:
-    left_s = max(_REDIRECT_LEAST_S, until - clock())
+    left_s = redirect_timeout_s(until)
     return node.command(
         Command(command.args, left_s, command.key, command.node, command.session, command.fits), asking=asking
     )
@@ -247,5 +242,4 @@ def _call_at(call: Call, until: float, node: Node, asking: bool) -> Any:
 
 
 def _within(call: Call, until: float) -> Call:
-    left_s = max(_REDIRECT_LEAST_S, until - clock())
-    return Call(call.script, call.keys, call.args, left_s, call.node, call.sync)
+    return Call(call.script, call.keys, call.args, redirect_timeout_s(until), call.node, call.sync)

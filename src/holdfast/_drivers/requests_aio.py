@@ -24,7 +24,7 @@ from holdfast._lua import SCRIPTS
 from holdfast._transport.aio import Node
 from holdfast._transport.clock import clock
 from holdfast._transport.cluster_aio import AioCluster
-from holdfast._transport.limits import GONE, REDIRECTS_MAX
+from holdfast._transport.limits import GONE, REDIRECTS_MAX, redirect_timeout_s
 from holdfast._transport.pack import pack_command, pack_script, pack_sync, spelled_out
 from holdfast._transport.port import Topology
 
@@ -34,8 +34,6 @@ __all__ = ["Requests"]
 LATE_PATIENCE_S = 30.0
 #: A member of a quorum that owes a reply for this long, s, is asked on a new connection: the old one may be half-open.
 MEMBER_SILENCE_S = 0.25
-#: A redirected request has at least this time, s.
-REDIRECT_LEAST_S = 0.05
 
 
 _ASKING = pack_command(("ASKING",))
@@ -95,7 +93,9 @@ class Requests:
         assert self._unread is not None
         until = clock() + call.request_timeout_s
         await self._unread.known()
-        return await self._call(Call(call.script, call.keys, call.args, _left(until), call.node, call.sync))
+        return await self._call(
+            Call(call.script, call.keys, call.args, redirect_timeout_s(until), call.node, call.sync)
+        )
 
     def _call(self, call: Call) -> Awaitable[Any]:
         if call.sync is not None:
@@ -131,7 +131,7 @@ class Requests:
                 server, asking = self._elsewhere(server, failure)
             script = SCRIPTS[call.script]
             packed = pack_script(script, call.keys, call.args)
-            left_s = _left(until)
+            left_s = redirect_timeout_s(until)
             if asking:
                 # Spelled out, since a script that had to be loaded first would come after ASKING's one command.
                 heed(server.submit(_ASKING, left_s, None, DONE))
@@ -151,7 +151,7 @@ class Requests:
         asking = False
         for _ in range(REDIRECTS_MAX):
             link = server.lasting_session(_SYNC_SESSION)
-            request_timeout_s = _left(until)
+            request_timeout_s = redirect_timeout_s(until)
             if asking:
                 heed(link.submit(_ASKING, request_timeout_s, None, DONE))
             fits = (FITS[script.name], COUNT, MAYBE)
@@ -191,11 +191,11 @@ class Requests:
             until = clock() + command.request_timeout_s
             for _ in range(REDIRECTS_MAX):
                 try:
-                    return await server.submit(packed, _left(until), None, command.fits)
+                    return await server.submit(packed, redirect_timeout_s(until), None, command.fits)
                 except RequestFailed as failure:
                     server, asking = self._elsewhere(server, failure)
                 if asking:
-                    heed(server.submit(_ASKING, _left(until), None, DONE))
+                    heed(server.submit(_ASKING, redirect_timeout_s(until), None, DONE))
         session = command.session
         if session is None:
             self._numbers += 1
@@ -274,8 +274,3 @@ class Requests:
             if not finished.done():
                 finished.cancel()
         return answers
-
-
-def _left(until: float) -> float:
-    """The time for another request, of that for all of them."""
-    return max(REDIRECT_LEAST_S, until - clock())
