@@ -75,8 +75,8 @@ def listed(seen: Entry, described: dict[str, bytes | None]) -> Listed:
 def kind_of(seen: Entry) -> Kind:
     """What its first holder acquired, or its first waiter."""
     kind: Kind = seen.kind  # type: ignore[assignment]
-    tokens = [token for token, _ in (*seen.holders, *seen.waiters)]
-    return _KINDS.get(mark_of(tokens[0])[:1], kind) if kind == "lock" and tokens else kind
+    first = seen.holders[:1] or seen.waiters[:1]
+    return _KINDS.get(mark_of(first[0][0])[:1], kind) if kind == "lock" and first else kind
 
 
 def unmixed(kind: str) -> str:

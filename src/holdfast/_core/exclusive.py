@@ -223,7 +223,7 @@ class _LockRecord(LeaseRecord):
         return self._exclusive.places
 
     def renew(self, ttl_ms: int) -> Protocol[int]:
-        return super().renew(ttl_ms) if self._exclusive.sync else _first_renewal(self, self._exclusive, ttl_ms)
+        return _first_renewal(self, self._exclusive, ttl_ms)
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("extension", "release"):
@@ -277,7 +277,7 @@ class _LineRecord(TenureLease):
 
 
 def _first_renewal(hold: LeaseRecord, exclusive: OneServer, ttl_ms: int) -> Protocol[int]:
-    if hold.overlong or hold.extensions or hold.short_s:
+    if hold.overlong or hold.extensions or hold.short_s or exclusive.sync:
         return LeaseRecord.renew(hold, ttl_ms)
     settings = exclusive.settings
     timeout_s = request_timeout_for(ttl_ms, settings)
