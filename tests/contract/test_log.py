@@ -226,6 +226,7 @@ def test_an_observer_is_told(near: Any, wire: Proxy, far: Any, api: Api, unique_
     with pytest.raises(holdfast.AcquireTimeout):
         locks.lock(unique_name).acquire(timeout=0.2)
     assert locks.lock(unique_name).try_acquire() is None
+    eventually(lambda: far.lock(unique_name).status().waiters == 0, "who has given up is out of the queue")
     held.release()
     lease = locks.lock(unique_name, ttl=0.5).acquire()
     eventually(lambda: "renewed" in noted.names())

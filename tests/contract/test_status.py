@@ -37,6 +37,7 @@ def test_each_is_one_request(
 ) -> None:
     lock = locks.lock(unique_name)
     lease = lock.acquire()
+    eventually(lambda: lock.status().holder.host, "it has said who it is")
     for thing in (lock, locks.rwlock(f"{unique_name}-rw"), locks.semaphore(f"{unique_name}-s", 3)):
         commands = commands_of(thing.status)
         assert commands["evalsha"] + commands["eval"] == 1

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -192,12 +193,14 @@ def test_nothing_is_kept_of_leases_that_were_lost_and_dropped(server: embedded.S
 def test_the_collector_at_every_allocation(server: embedded.Server) -> None:
     """Clients and leases in cycles, dropped by several threads, with a collection as often as can be."""
     errors: list[BaseException] = []
+    leases: list[weakref.ref[Any]] = []
 
     def work() -> None:
         try:
             for _ in range(5):
                 client = holdfast.connect(server.url)
                 lease: Any = client.lock(servers.unique()).acquire()
+                leases.append(weakref.ref(lease))
                 lease.on_lost(lambda error: None)
                 cycle: list[Any] = [client, lease]
                 cycle.append(cycle)
@@ -218,8 +221,13 @@ def test_the_collector_at_every_allocation(server: embedded.Server) -> None:
             assert not any(thread.is_alive() for thread in threads), "a finalizer hangs"
         finally:
             gc.set_threshold(*threshold)
-        gc.collect()
-    assert not errors
+
+        def gone() -> bool:
+            gc.collect()
+            return not any(lease() for lease in leases)
+
+        eventually(gone, "what tells that a lease was lost lets go of it")
+    assert not errors and len(leases) == 20
 
 
 @pytest.mark.usefixtures("little_to_collect")
