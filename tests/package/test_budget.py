@@ -21,7 +21,7 @@ MOST_LINES = {
     "_core": 7_900,
     "_drivers": 6_241,
     "lab": 5_900,
-    "_transport": 3_870,
+    "_transport": 3_880,
     "_async": 4_125,
     "cli": 3_750,
     "_lua": 2_450,
