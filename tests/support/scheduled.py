@@ -85,6 +85,7 @@ class World:
         self.switches = 0
         self.failures: list[str] = []
         self._tasks: list[_Task] = []
+        self._real: list[threading.Thread] = []
         self._current: _Task | None = None
         self._over = False
         self._main_done = threading.Event()
@@ -119,16 +120,26 @@ class World:
         if not self._main_done.wait(60):
             self._fail("the run does not end")
             self._abandon()
+        self._unwound(time.monotonic() + 10)
         for task in self._tasks:
             assert task.done or self._over, f"{task.name} lives on"
         if self.failures:
             raise AssertionError("\n".join(self.failures))
+
+    def _unwound(self, until: float) -> None:
+        """Wait for the ends of the real threads: what was cut short must not go on beside tests that come later."""
+        for real in self._real:
+            while real.ident is None and time.monotonic() < until:
+                time.sleep(0.001)  # it is being started
+            real.join(max(0.0, until - time.monotonic()))
+            assert not real.is_alive(), f"{real.name} lives on"
 
     def spawn(self, function: Callable[[], object], name: str = "", *, daemon: bool = False) -> _Task:
         """A new thread; it can run from now on."""
         task = _Task(name or f"thread-{len(self._tasks)}", len(self._tasks))
         self._tasks.append(task)
         real = threading.Thread(target=self._main, args=(task, function), name=f"rig-{task.name}", daemon=True)
+        self._real.append(real)
         real.start()
         return task
 
