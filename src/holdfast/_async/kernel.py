@@ -56,8 +56,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         task = current_task(driver.loop)
         code, offset = frame.f_code, frame.f_lasti
         del frame
-        known = session.numbers.get(id(task))
-        me = known[1] if known is not None and known[0]() is task else session.number_of(task)
+        me = session.number_of(task)
         owned_as = self._owned_as if task is not None else ()  # without a task, owners cannot be told apart
         owners = ((owned_as[0], me),) if len(owned_as) == 1 else tuple([(kind, me) for kind in owned_as])
         for owner in owners:
@@ -75,7 +74,7 @@ class Acquirable(AcquirableBase, Generic[L]):
             token = f"{driver.client_id}:{me}:{next(session.sequence)}"
             try:
                 if kept.take(token, clock()):
-                    return self._begin_again(driver, kept, owners, task, code, offset)
+                    return self._begin_again(driver, kept, owners, code, offset)
             except BaseException:
                 if kept.was_taken(token):
                     driver.spawn(kept.give_up())
@@ -125,7 +124,7 @@ class Acquirable(AcquirableBase, Generic[L]):
                     session.introduce(driver, got.sent_at)
                 asking.pop(token, None)  # not in a `finally`: after an exception there, it would not be given back
                 # No variable here has the lease, which a kept traceback would keep.
-                return self._granted(driver, hold, owners, task, code, offset, release_ask)
+                return self._granted(driver, hold, owners, code, offset, release_ask)
         except RequestFailed as failure:
             asking.pop(token, None)
             if isinstance(failure, NotAcked):
@@ -170,7 +169,6 @@ class Acquirable(AcquirableBase, Generic[L]):
         driver: AioDriver,
         kept: Keeping,
         owners: tuple[tuple[str, int], ...],
-        task: asyncio.Task[Any] | None,
         code: CodeType,
         offset: int,
     ) -> L:
@@ -180,7 +178,7 @@ class Acquirable(AcquirableBase, Generic[L]):
             again = Grant(0, clock())
             again.kept = kept
             hold = self._record("", again)
-            return self._granted(driver, hold, owners, task, code, offset, None)
+            return self._granted(driver, hold, owners, code, offset, None)
         except BaseException:
             if hold is not None and driver.finish(hold):
                 for owner in owners:
@@ -193,15 +191,12 @@ class Acquirable(AcquirableBase, Generic[L]):
         driver: AioDriver,
         hold: LeaseRecord,
         owners: tuple[tuple[str, int], ...],
-        task: asyncio.Task[Any] | None,
         code: CodeType,
         offset: int,
         release_ask: PreparedRequest | None,
     ) -> L:
         session = self._session
         lease: Any = self._lease_class(session, driver, hold, owners, code, offset, release_ask)
-        if task is not None:
-            lease._task = weakref.ref(task)  # not the task itself, of which this lease may be the result
         known = weakref.ref(lease)
         for owner in owners:
             session.owners[owner] = known

@@ -60,7 +60,7 @@ class Lease:
     __slots__ = (
         "__weakref__",
         # sync: "_driver",
-        *("_bodies", "_driver", "_task"),
+        *("_bodies", "_driver"),
         "_entries",
         "_hold",
         "_loss",
@@ -96,8 +96,6 @@ class Lease:
         self._release_ask = release_ask
         # sync-drop
         self._bodies: list[Body] | None = None
-        # sync-drop
-        self._task: Callable[[], asyncio.Task[Any] | None] | None = None  # its id may be another task's later
 
     @property
     def name(self) -> str:

@@ -172,10 +172,7 @@ class Session(SessionBase):
         """The lease by which the running task holds it, or did until that was lost; None when there is none."""
         task = self.me()
         held = self.owners.get((owned_as, self.number_of(task)))
-        lease = held() if held is not None and task is not None else None
-        if lease is None or lease._task is None or lease._task() is not task:
-            return None  # another task that had this id
-        return lease
+        return held() if held is not None and task is not None else None
 
     def masters(self) -> int:
         """How many servers the keys are on, as far as is known."""

@@ -274,8 +274,7 @@ class Lock(Leasable[Lease]):
         driver = self._session.driver
         # sync: owners = tuple([(kind, driver.here.number) for kind in self._owned_as])
         owners = tuple([(kind, self._session.number_of(current_task())) for kind in self._owned_as])
-        # sync: return self._granted(driver, record, owners, frame.f_code, frame.f_lasti, None)
-        return self._granted(driver, record, owners, current_task(), frame.f_code, frame.f_lasti, None)
+        return self._granted(driver, record, owners, frame.f_code, frame.f_lasti, None)
 
     async def status(self) -> LockStatus:
         """Holder, remaining time, waiters and last fencing token at one moment. Only for reporting.
