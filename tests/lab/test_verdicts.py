@@ -323,6 +323,20 @@ def test_the_same_without_a_key_that_expires() -> None:
     assert kinds(free((3050, "B", "acquired"), (3051, "B", "entered"))) == ["blocked for its ttl"]
 
 
+def test_who_asks_again_and_again_was_not_blocked_while_it_did_not_ask() -> None:
+    got_in = (3050, "B", "acquired"), (3051, "B", "entered")
+    assert kinds(free((1001, "B", "refused"), (1500, "B", "refused"), *got_in)) == ["blocked for its ttl"]
+    early = history(
+        (1, "A", "asks", {"ttl_ms": 3000}),
+        (2, "A", "acquired"),
+        (100, "B", "asks", {"ttl_ms": 30_000}),
+        (101, "B", "refused"),
+        (1900, "A", "released"),
+        *got_in,
+    )
+    assert kinds(early) == ["safe"]
+
+
 def test_who_needs_long_for_a_free_lock_is_slow_unless_it_hardly_tried() -> None:
     def got_in(tries: int, at: int) -> History:
         refused = [(1100 + n, "B", "refused") for n in range(tries)]

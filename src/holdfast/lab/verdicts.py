@@ -334,12 +334,15 @@ def _blocked(history: History, wait: _Wait) -> list[Verdict]:
     if wait.seconds < _SHORT_S:
         return []
     who, waited = wait.client, f"{wait.seconds:.1f} s"
-    tries = sum(wait.free_ns < event.at_ns <= wait.ended_ns for event in history.of("refused", lane=who))
+    refused = [event.at_ns for event in history.of("refused", lane=who) if event.at_ns <= wait.ended_ns]
+    tries = sum(at_ns > wait.free_ns for at_ns in refused)
 
     def verdict(kind: str, en: str, zh: str) -> list[Verdict]:
         return [Verdict(kind, f"{who} {en}", wait.free_ns, (who,), f"{who} {zh}")]
 
     if wait.got_in:
+        if refused and not tries:
+            return []  # it asks again and again, but did not ask then: a machine that is busy held it up
         if _ran_out(history, wait):
             return verdict(
                 "blocked for its ttl",
