@@ -41,7 +41,7 @@ from holdfast._core.keeping import Keeper
 from holdfast._core.record import LeaseRecord, LeaseState, Schedule
 from holdfast._core.settings import Settings
 from holdfast._core.tenure import Lines, Note
-from holdfast._core.tokens import make_token
+from holdfast._core.tokens import KEPT, make_token
 from holdfast._core.waiting import Busy, Grant, granted, released, within
 from sim.clock import Clock
 
@@ -179,7 +179,8 @@ class _Hearing:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self.schedule, self.settings, self.keeper = process.schedule, process.settings, process.keeper
+        self.schedule, self.settings = process.schedule, process.settings
+        self.keeper, self.lines = process.keeper, process.lines
 
     @property
     def closed(self) -> bool:
@@ -223,6 +224,7 @@ class Process:
         self.notes: dict[object, Note] = {}
         #: What stays here after its release.
         self.keeper = Keeper(settings, self.watch, self._spawn_for_keeper)
+        self.lines.hears = lambda key: self.keeper.hears(key, self.listening(None, key))
         #: What holders hear by; only where someone breaks leases.
         self.ears = Ears(_Hearing(self), True) if world.options.break_s else None
         self.inboxes: dict[int, Inbox] = {}
@@ -511,7 +513,7 @@ class Process:
             self.world.note(self.name, f"hears {message.decode()}")
         if words[0] == Wake.YIELD:
             self.world.counted["told to yield"] += 1
-            self.keeper.told(words[1])
+            (self.keeper if words[1].endswith(KEPT) else self.lines).told(words[1])
             return
         if words[0] in (Wake.BREAK, Wake.WANT) and self.ears is not None:
             self.ears.told(words[1], Wake(words[0], text=" ".join(words[2:])))
@@ -534,6 +536,7 @@ class Process:
                 self._arm(self.schedule.next_at())
             else:
                 self.keeper.deaf()
+                self.lines.deaf()
 
     def _wake(self, token: str, wake: Wake) -> None:
         kept = self._listening.get(token)

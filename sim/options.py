@@ -169,10 +169,13 @@ class Options:
     ttl_s: tuple[float, float] = (2.0, 20.0)
     work_s: float = 2.0
     think_s: float = 2.0
+    #: How much longer all processes but one think.
+    others_think: float = 1.0
     patient: float = 0.5
     claim_ms: int = 2000
     #: How long a process hands a lock on among its workers.
     tenure_ms: float = 0.0
+    undisturbed_ms: float = 100.0
     #: How long a process keeps a lock after its release.
     keep_s: float = 0.0
     #: How long it takes on average until someone breaks a lease; 0: no one does.
@@ -256,6 +259,9 @@ class Options:
             draw = random.Random(f"tenures {mode} {seed}").choice
             options = replace(options, tasks=draw((2, 3, 4)), locks=1, tenure_ms=draw((1.0, 300.0, 3_000.0)))
             options = replace(options, think_s=draw((0.05, 0.5, 3.0)), work_s=draw((0.02, 0.2, 1.0)))
+            if draw((True, False, False)):  # one process has it nearly to itself
+                options = replace(options, tasks=4, think_s=0.05, work_s=0.05, others_think=draw((40.0, 400.0)))
+                options = replace(options, tenure_ms=draw((1.0, 300.0)), undisturbed_ms=draw((100.0, 10_000.0)))
             replicated = False
         if mode.endswith("keeps"):
             draw = random.Random(f"keeps {mode} {seed}").choice
@@ -374,7 +380,12 @@ class Options:
 
     def drain_s(self) -> float:
         """How long everyone may take to come to an end."""
-        return 2 * self.waiting_s() + self.processes * self.tasks * (self.work_s * 12 + 1.0) + 15 * self.think_s + 60.0
+        return (
+            2 * self.waiting_s()
+            + self.processes * self.tasks * (self.work_s * 12 + 1.0)
+            + 15 * self.think_s * self.others_think
+            + 60.0
+        )
 
     def settle_s(self) -> float:
         return self.waiting_s() + 1.0

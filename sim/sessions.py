@@ -115,7 +115,8 @@ class Sessions(Primitive, Generic[T]):
         world, rng, options = self.world, self.world.rng, self.world.options
         while world.phase != "drain" and not process.closing:
             try:
-                await Sleep(rng.expovariate(1 / options.think_s))
+                others = options.others_think if process.number % options.processes else 1.0
+                await Sleep(rng.expovariate(1 / options.think_s) * others)
                 if world.phase != "drain" and not process.closing:
                     await self.session(process, rng.choice(self.things))
             except Cancelled:

@@ -89,6 +89,7 @@ class World(Site):
             contended_acquires=options.contended_acquires,
             renew_early_fraction=options.renew_early_fraction,
             tenure_ms=options.tenure_ms,
+            undisturbed_ms=options.undisturbed_ms,
         )
         self.primitives = [make(self) for make in primitives]
         self.processes: list[Process] = []

@@ -69,8 +69,12 @@ class Lock(Thing):
         waiting = self.ledger.waiting
         began = self.tenures.setdefault(tenure, world.now)
         lasts_s = world.settings.tenure_ms / 1000 * (1 + 2 * DRIFT) + world.options.short_retry_s()
-        if world.options.mode == "calm-tenures" and world.now - began > lasts_s:
-            world.fail("tenure", f"{tenure} was handed on {world.now - began:.6f} s later")
+        # Of those that wait in one process, only one or two do so at the server.
+        others = [waits_since for waits_since, whose in waiting.values() if whose is not process]
+        owed_from = max(began, min(others, default=world.now))
+        if world.options.mode == "calm-tenures" and world.now - owed_from > lasts_s:
+            world.fail("tenure", f"{tenure} was handed on {world.now - owed_from:.6f} s later")
+        world.counted["undisturbed"] += world.now - began > world.settings.tenure_ms / 1000 * (1 + 2 * DRIFT)
         for token in [token for token in self.overtaken if token not in waiting]:
             del self.overtaken[token]
         calm = world.options.mode == "calm-tenures" and world.phase != "chaos"
@@ -114,7 +118,7 @@ class Locks(Sessions[Lock]):
         ttl_ms, timeout_s = self.ttl_ms(), self.timeout_s()
         keys, settings, token = lock.keys, process.settings, process.token()
         exclusive = OneServer(keys, settings, options.sync)
-        exclusive.renews = self.world.rng.random() < 0.8
+        exclusive.renews = self.world.rng.random() < 0.8 or options.others_think > 1  # then there is one line
         if self.in_lines and options.keep_s:
             kept = process.keeper.get(keys.lock)
             if kept is not None and kept.take(token, process.local()):
@@ -334,7 +338,10 @@ class Locks(Sessions[Lock]):
         if script in ("acquire", "multi_acquire") and int(call.args[3]) > 0:
             lock.arrivals.setdefault(asker, int(call.args[3]))
         elif script == "acquire" and int(call.args[3]) < 0:
-            lock.arrivals.setdefault(asker, server.time_us + int(call.args[3]))  # has waited in its process
+            # It has waited in its process: for longer, perhaps, than an earlier request said that came late.
+            came, known = server.time_us + int(call.args[3]), lock.arrivals.get(asker)
+            if known is None or (came < known and (known, asker) not in lock.queue):
+                lock.arrivals[asker] = came
         if token is None:
             if before is not None and not mine:
                 world.fail("stolen", f"{script} of {asker.decode()} removed {before[0].decode()}")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import Counter
 from typing import Any
 
 import pytest
 
 import holdfast
+from holdfast._core.settings import DEFAULT
 from testbed.waiting import eventually
-from tests.support.apis import Api
+from tests.support.apis import Api, close_brought
 
 WORKERS = 6
 ROUNDS = 30
@@ -52,6 +56,46 @@ def test_it_is_handed_on_without_the_server(api: Api, url: str, raw: Any, unique
         worker.result(30)
     assert lease.token not in seen and len(set(seen)) < 4, "tenures of several leases"
     eventually(lambda: not raw.exists(f"holdfast:{{{unique_name}}}"))
+
+
+def in_turns(api: Api, locks: Any, name: str, held_s: float, over: threading.Event) -> tuple[list[Any], list[str]]:
+    """Four workers of that client take the lock again and again; and the tokens by which they did."""
+    tokens: list[str] = []
+
+    def work() -> None:
+        while not over.is_set():
+            with locks.lock(name) as lease:
+                tokens.append(lease.token)
+                time.sleep(held_s)
+
+    return [api.start(work) for _ in range(4)], tokens
+
+
+def test_without_other_clients_it_is_handed_on_beyond_the_tenure(api: Api, url: str, unique_name: str) -> None:
+    over = threading.Event()
+    workers, tokens = in_turns(api, api.connect(url, tenure=0.002), unique_name, 0.004, over)
+    # Each lease lasts longer than a tenure.
+    eventually(lambda: max(Counter(tokens).values(), default=0) >= 3)
+    over.set()
+    for worker in workers:
+        worker.result(30)
+
+
+def test_the_first_of_another_client_that_waits_is_next(api: Api, url: str, unique_name: str) -> None:
+    brought = api.redis().Redis.from_url(url)
+    patient = api.client(brought, _settings=DEFAULT._replace(undisturbed_ms=60_000.0))
+    over = threading.Event()
+    workers, tokens = in_turns(api, patient, unique_name, 0.01, over)
+    eventually(lambda: max(Counter(tokens).values(), default=0) >= 20)
+    before = len(tokens)
+    with api.connect(url).lock(unique_name).acquire(timeout=30):
+        # Before it came, and while the message travelled, some more; with none, it would have been thousands.
+        assert len(tokens) - before < 50
+    over.set()
+    for worker in workers:
+        worker.result(30)
+    patient.close()
+    close_brought(api, brought)
 
 
 def lines_of(locks: Any) -> list[Any]:

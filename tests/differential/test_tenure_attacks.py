@@ -5,7 +5,7 @@ The scripts themselves, called in orders that no client intends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -34,8 +34,11 @@ class Lock:
         return untyped.eval(SCRIPTS[script].text, len(self.keys), *self.keys, *args)
 
     def acquire(self, token: str, *passes: object, waits: bool = True, arrival_us: int = 0) -> Any:
+        """The reply, without what a grant says of others: see `undisturbed`."""
         how = "wait" if waits else "try"
-        return self._call("acquire", token, TTL_MS, how, arrival_us, FENCE_MS, CLAIM_MS, "inbox:", *passes)
+        reply = self._call("acquire", token, TTL_MS, how, arrival_us, FENCE_MS, CLAIM_MS, "inbox:", *passes)
+        self.undisturbed = reply[0] == 1 and reply[2:] == [1]
+        return reply[:2] if reply[0] == 1 else reply
 
     def release(self, token: str, *block: object, tombstone_ms: int = 0) -> Any:
         return self._call("release", token, FENCE_MS, CLAIM_MS, "inbox:", tombstone_ms, *block)
@@ -183,12 +186,64 @@ def test_a_pass_of_a_token_that_was_given_back_does_nothing(lock: Lock) -> None:
     assert lock.holder == A
 
 
-def test_a_pass_goes_to_those_that_came_first(lock: Lock) -> None:
+@pytest.fixture
+def inboxes(lock: Lock) -> Iterator[Callable[[], list[str]]]:
+    """All of them are open; what has come to them since the last look."""
     untyped: Any = lock.client
     pubsub = untyped.pubsub()
-    pubsub.subscribe(*(f"inbox:{token.partition(':')[0]}" for token in (B, C)))
-    for _ in range(2):
+    pubsub.subscribe("last", *(f"inbox:{token.partition(':')[0]}" for token in (A, B, C)))
+    for _ in range(4):
         assert pubsub.get_message(timeout=5.0) is not None
+
+    def heard() -> list[str]:
+        untyped.publish("last", "")
+        texts = iter(lambda: pubsub.get_message(timeout=5.0)["data"].decode(), "")
+        return [text for text in texts if text]
+
+    yield heard
+    pubsub.close()
+
+
+@pytest.mark.usefixtures("inboxes")
+def test_a_grant_says_that_no_one_waits(lock: Lock) -> None:
+    _, first = lock.acquire(A)
+    assert lock.undisturbed
+    lock.acquire(A)
+    assert not lock.undisturbed, "a repeat does not know"
+    lock.acquire(B, waits=False)
+    assert lock.acquire(C, A, first + BLOCK - 1, first)[0] == 1 and lock.undisturbed, "B has not queued"
+    lock.acquire(B, arrival_us=4_000_000_000_000_000)
+    assert lock.acquire(A, C, lock.fence, lock.fence - BLOCK + 1, arrival_us=1)[0] == 1
+    assert not lock.undisturbed and lock.queue == [B]
+    lock.release(A)
+    lock.release(B)
+    assert lock.acquire(A[:-1])[0] == 1 and not lock.undisturbed, "it is of no tenure"
+
+
+def test_a_tenure_is_told_of_the_first_who_waits(lock: Lock, inboxes: Callable[[], list[str]]) -> None:
+    lock.acquire(A)
+    lock.acquire(B, waits=False)
+    assert inboxes() == []
+    told = f"yield {A}"
+    lock.acquire(B)
+    assert inboxes() == [told]
+    lock.acquire(C)
+    assert inboxes() == []
+    lock.release(C, tombstone_ms=TOMBSTONE_MS)
+    lock.acquire(B)
+    assert inboxes() == [told], "the message may have been lost"
+
+
+def test_whom_it_is_handed_to_is_not_told(lock: Lock, inboxes: Callable[[], list[str]]) -> None:
+    _, first = lock.acquire(A)
+    lock.acquire(B)
+    inboxes()
+    assert lock.acquire(C, A, first + BLOCK - 1, first)[2].decode() == B
+    assert [text.split()[0] for text in inboxes()] == ["grant"]
+
+
+@pytest.mark.usefixtures("inboxes")
+def test_a_pass_goes_to_those_that_came_first(lock: Lock) -> None:
     _, first = lock.acquire(A)
     passes = (A, first + BLOCK - 1, first)
     arrived_us: int = lock.acquire(C)[4]
@@ -201,4 +256,3 @@ def test_a_pass_goes_to_those_that_came_first(lock: Lock) -> None:
     answer = lock.acquire(A, B, lock.fence, lock.fence - BLOCK + 1)
     assert answer[0] == 0 and answer[4] > arrived_us
     assert (lock.holder, lock.queue) == (C, [A])
-    pubsub.close()

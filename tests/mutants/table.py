@@ -27,7 +27,7 @@ class Mutant:
 
 ACQUIRE, RELEASE, RENEW = "_lua/acquire.lua", "_lua/release.lua", "_lua/renew.lua"
 FENCE, QUEUE, TOMBSTONE, ORDER = "_lua/fence.lua", "_lua/queue.lua", "_lua/tombstone.lua", "_lua/order.lua"
-WAITERS = "_lua/waiters.lua"
+WAITERS, WANTED = "_lua/waiters.lua", "_lua/wanted.lua"
 TENURE = "_core/tenure.py"
 #: The lock, where workers of a process hand it on.
 IN_LINES = "mutex in lines"
@@ -880,6 +880,16 @@ LINES: tuple[Mutant, ...] = tuple(
         ("a line is not looked for", TENURE, " and note not in lines", ""),
         ("who is not alone waits in no line", TENURE, "return state is not _HELD and note not in lines", "return True"),
         ("a tenure does not end", TENURE, "now < self.ends_at and", "True and"),
+        ("an undisturbed tenure is not told", TENURE, "        self.ends_at = self.fair_until\n", "        pass\n"),
+        ("an undisturbed tenure needs no inbox", TENURE, " or not self.hears(key)", ""),
+        (
+            "a tenure forgets what was told early",
+            TENURE,
+            "        if tenure.token in self._early:\n",
+            "        if False:\n",
+        ),
+        ("every tenure is undisturbed", EXCLUSIVE, "self.keys.lock if grant.more else None", "self.keys.lock"),
+        ("the first who waits is not told of", WANTED, "count > 0 and count <= (came or 1)", "false"),
         ("a tenure is handed on beyond its block", TENURE, "tenure.fence >= tenure.last_fence", "False"),
         ("a tenure is handed on without validity", TENURE, " and hold.deadline - now >= self.least_s", ""),
         ("an extended lease is handed on", TENURE, "and not hold.extensions and", "and"),
@@ -970,7 +980,7 @@ KEEPS: tuple[Mutant, ...] = tuple(
         ("an extended lease is kept", KEEPING, "            or hold.is_chosen  # a late extension may shorten\n", ""),
         ("a repeat of what cut a lease cuts the next one", KEEPING, "        if self.is_cut:\n", "        if False:\n"),
         ("a lease that others wait behind is kept", "_core/exclusive.py", "kept.wanted = grant.waited", "pass"),
-        ("keepers are not told", "_lua/wanted.lua", "== '*+'", "== '*'"),
+        ("keepers are not told", WANTED, "if not count or count > 0", "if count and count > 0"),
         ("an early word is forgotten", KEEPING, "            kept.wanted = True\n", ""),
     )
 )

@@ -18,7 +18,7 @@ PACKAGE = Path(holdfast.__file__).parent
 #: What stands at the top of the package is one room.
 TOP = "top"
 MOST_LINES = {
-    "_core": 7_900,
+    "_core": 7_960,
     "_drivers": 6_241,
     "lab": 5_900,
     "_transport": 3_880,

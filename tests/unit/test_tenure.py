@@ -21,6 +21,7 @@ from holdfast._core.tenure import (
     Line,
     Lines,
     Note,
+    Tenure,
     Turn,
     is_alone,
     release_in_line,
@@ -257,3 +258,59 @@ def test_an_interrupted_release_is_not_forgotten(followed: bool) -> None:
         with pytest.raises(Interrupted):
             protocol.throw(Interrupted())
         assert second.passes() == ("a:1:1", "", "")
+
+
+def undisturbed(of: Lines, token: str = "a:1:9", granted_at: float = 10.0) -> Tenure:
+    """The tenure of a turn that was granted the lock, where no one else waits."""
+    turn = joined(of, token + MARK)
+    turn.got_at = granted_at
+    tenure = turn.begin(turn.token, 1, TTL_MS, undisturbed="the key")
+    assert tenure is not None
+    return tenure
+
+
+@pytest.fixture
+def hearing() -> Lines:
+    of = lines()
+    of.hears = lambda key: key == "the key"
+    return of
+
+
+def test_a_tenure_goes_on_where_no_other_client_waits(hearing: Lines) -> None:
+    tenure = undisturbed(hearing)
+    assert tenure.ends_at == 10.0 + SETTINGS.undisturbed_ms / 1000
+    hearing.told("another token" + MARK)
+    assert tenure.ends_at > 10.002
+    hearing.told(tenure.token)
+    assert tenure.ends_at == 10.002
+
+
+def test_a_tenure_is_short_without_an_inbox() -> None:
+    assert undisturbed(lines()).ends_at == 10.002
+
+
+def test_a_tenure_that_was_told_before_it_began_is_short(hearing: Lines) -> None:
+    hearing.told("a:1:9" + MARK)
+    assert undisturbed(hearing).ends_at == 10.002
+    assert not hearing._early
+
+
+def test_what_was_told_of_tokens_that_never_begin_is_forgotten(hearing: Lines) -> None:
+    for number in range(2_500):
+        hearing.told(f"a:1:{number}{MARK}")
+    assert len(hearing._early) <= 1_000
+
+
+def test_a_tenure_ends_soon_where_messages_may_have_been_lost(hearing: Lines) -> None:
+    tenure = undisturbed(hearing)
+    hearing.deaf()
+    assert tenure.ends_at == 10.002
+
+
+def test_a_long_tenure_stays_as_it_was_set() -> None:
+    of = Lines(DEFAULT._replace(tenure_ms=3_000.0), nullcontext())
+    of.hears = lambda key: True
+    tenure = undisturbed(of)
+    assert tenure.ends_at == 13.0
+    of.told(tenure.token)
+    assert tenure.ends_at == 13.0

@@ -174,7 +174,9 @@ class OneServer(Exclusive):
         if grant.kept is not None and line.tenure is None:
             line.tenure = self._begin_to_keep(token, grant, ttl_ms)
             line.tenure.ends_at = turn.got_at + self.settings.tenure_ms / 1000
-        tenure = turn.begin(token, grant.fence, ttl_ms) if token[-1] == MARK else None
+        tenure = None
+        if token[-1] == MARK:
+            tenure = turn.begin(token, grant.fence, ttl_ms, self.keys.lock if grant.more else None)
         # Where it was handed on, the lease before it has the deadline.
         before = line.hold if tenure is not None and tenure.token != token else None
         until = grant.until if before is None else before.deadline

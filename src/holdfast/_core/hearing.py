@@ -20,6 +20,8 @@ from holdfast._core.keeping import Keeper
 from holdfast._core.record import LeaseRecord, Schedule, broken_by, note_for
 from holdfast._core.replies import DONE
 from holdfast._core.settings import Settings
+from holdfast._core.tenure import Lines
+from holdfast._core.tokens import KEPT
 
 __all__ = ["Ears"]
 
@@ -42,6 +44,7 @@ class Driver(typing.Protocol):
     schedule: Schedule
     settings: Settings
     keeper: Keeper
+    lines: Lines
 
     @property
     def closed(self) -> bool: ...
@@ -114,6 +117,7 @@ class Ears:
         driver = self._driver
         driver.schedule.look_s = LOOK_S
         driver.keeper.deaf()
+        driver.lines.deaf()
         self._listen_for_old(now)
 
     def _listen_for_old(self, now: float) -> None:
@@ -124,7 +128,7 @@ class Ears:
         if wake.kind == Wake.WHERE:
             self._driver.spawn(self._answer(token, *wake.text.partition(" ")[::2]))
             return
-        self._driver.keeper.told(token)
+        (self._driver.keeper if token.endswith(KEPT) else self._driver.lines).told(token)
         if wake.kind == Wake.YIELD:
             return
         for hold in self._driver.schedule:

@@ -52,7 +52,6 @@ class Keeping(Tenure):
     """
 
     __slots__ = (
-        "__weakref__",
         "_asks",
         "claim_ms",
         "deadline",

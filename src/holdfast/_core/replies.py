@@ -114,7 +114,7 @@ _RELEASED, _TO_1, _TOLD = _number(-1, 3), _number(0, 1), _number(0, 2)
 
 #: By the name of the script.
 FITS: dict[str, Fits] = {
-    "acquire": _granting(),
+    "acquire": _granting((1, _I, _I)),
     "acquire_each": _each,
     "release_each": _each,
     "multi_acquire": _granting(),

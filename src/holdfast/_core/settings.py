@@ -21,6 +21,8 @@ class Settings(NamedTuple):
     claim_ms: int = 2_000
     #: How long a client hands a lock on among its own before it goes through the server again; 0: not at all.
     tenure_ms: float = 2.0
+    #: The same while it would hear that another client waits, and none does: others lose no more by a lost message.
+    undisturbed_ms: float = 100.0
     #: Who waits for longer than this and holds what its client hands on says so, for those who look for deadlocks, s.
     note_s: float = 1.0
     #: How long a token that was given back is refused: far longer than a request can be under way.

@@ -13,6 +13,9 @@ goes to the first in the server's queue, where we stand by the arrival of the tu
 in order: when it hands on to a turn that came later than a waiter elsewhere, all that still wait here came later, too,
 and so did the one that passes. Hence no waiter is overtaken by more than one tenure of each other client.
 
+Where no one else waits at the server, nothing is owed to anyone: the tenure goes on for up to `undisturbed_ms`, and the
+first that does come to wait there has the server tell the client, for which the tenure is then as short as any.
+
 An acquire that is alone begins no line, but leaves a note. The one that finds another asking by the note, or holding,
 begins the line; it asks the server itself, as the first is in no line.
 
@@ -30,6 +33,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
 from holdfast._core.effects import AwaitTurn, Now, Protocol, Spawn
 from holdfast._core.failure import RequestFailed
@@ -61,6 +65,9 @@ __all__ = [
 MARK = "+"
 BLOCK = 1_024
 
+#: What was told of tokens that are not known (yet); beyond, all is forgotten.
+_EARLY_MAX = 1_000
+
 #: Most turns come sooner than that. Drivers wait this long, at the least cost, before they start a protocol, ms.
 SOON_MS = 100
 #: Who has waited for that long waits for one that holds for long, where nothing is gained by handing on, ms.
@@ -78,16 +85,16 @@ class Tenure:
     """What the server has granted to a client, for one local holder after the other.
 
     `fence`: the last one used, of a block that ends with `last_fence` (0: there is no block). No handing on after
-    `ends_at`, nor with less validity than `least_s`.
+    `ends_at`, nor with less validity than `least_s`. Where others wait, it ends at `fair_until`.
     """
 
-    __slots__ = ("ends_at", "fence", "last_fence", "least_s", "over", "token")
+    __slots__ = ("__weakref__", "ends_at", "fair_until", "fence", "last_fence", "least_s", "over", "token")
 
     def __init__(self, token: str, fence: int, ends_at: float, least_s: float = 0.0) -> None:
         self.token = token
         self.fence = fence
         self.last_fence = fence + BLOCK - 1 if token.endswith(MARK) else 0
-        self.ends_at = ends_at
+        self.ends_at = self.fair_until = ends_at
         self.least_s = least_s
         #: It is to be passed on to the server's queue.
         self.over = False
@@ -95,6 +102,10 @@ class Tenure:
     def is_time(self, now: float, hold: LeaseRecord) -> bool:
         """Whether it is not too late to go on after that lease."""
         return now < self.ends_at and hold.deadline - now >= self.least_s
+
+    def told(self) -> None:
+        """Another client waits, too."""
+        self.ends_at = self.fair_until
 
     @property
     def block(self) -> tuple[int, ...]:
@@ -139,6 +150,37 @@ class Lines(dict[Any, "Line"]):
         super().__init__()
         self.settings = settings
         self.guard = guard
+        #: Whether the client would hear that another one waits for the lock of that key.
+        self.hears: Callable[[str], bool] = lambda key: False
+        self._alone: WeakValueDictionary[str, Tenure] = WeakValueDictionary()
+        self._early: dict[str, None] = {}
+
+    def goes_on(self, tenure: Tenure, key: str, now: float) -> None:
+        """No one waited at the server when it was granted: it lasts until another client does."""
+        undisturbed_until = now + self.settings.undisturbed_ms / 1000
+        if undisturbed_until <= tenure.ends_at or not self.hears(key):
+            return
+        tenure.ends_at = undisturbed_until
+        self._alone[tenure.token] = tenure
+        if tenure.token in self._early:
+            self._early.pop(tenure.token, None)
+            tenure.told()
+
+    def told(self, token: str) -> None:
+        """A message of the inbox: another client waits for what that token holds."""
+        tenure = self._alone.get(token)
+        if tenure is None:
+            if len(self._early) >= _EARLY_MAX:
+                self._early.clear()
+            self._early[token] = None
+            tenure = self._alone.get(token)
+        if tenure is not None:
+            tenure.told()
+
+    def deaf(self) -> None:
+        """Messages may have been lost."""
+        for tenure in snapshot(self._alone.values()):
+            tenure.told()
 
     def wake_all(self) -> None:
         """Let all that wait look: the client is closed."""
@@ -311,14 +353,19 @@ class Turn:
         if line is not None and line.owner is self:
             line.tenure = None
 
-    def begin(self, token: str, fence: int, ttl_ms: int) -> Tenure | None:
-        """It is granted: the tenure with a block of fencing tokens that its lease stands on."""
+    def begin(self, token: str, fence: int, ttl_ms: int, undisturbed: str | None = None) -> Tenure | None:
+        """It is granted: the tenure with a block of fencing tokens that its lease stands on.
+
+        `undisturbed`: the lock's key, where no one waited for it at the server.
+        """
         line = self.line
         assert line is not None
         if line.tenure is None and token.endswith(MARK):
             settings = line.lines.settings
             ends_at = self.got_at + settings.tenure_ms / 1000
             line.tenure = Tenure(token, fence, ends_at, min(settings.claim_ms, ttl_ms) / 2000)
+            if undisturbed is not None:
+                line.lines.goes_on(line.tenure, undisturbed, self.got_at)
         return line.tenure
 
     def disclaim(self) -> None:

@@ -130,6 +130,7 @@ class AioDriver:
         self.ending = Ending(self)
         self.waits = waits = Waits(self, topology, inboxes + client_id, settings)
         self.listening, self.hears_at = waits.listening, waits.hears_at
+        self.lines.hears = lambda key: self.keeper.hears(key, waits.listening(key))
         self.requests = requests = Requests(self, topology)
         self.call = requests.call  # send it; the awaitable has the reply
         self.at_once: dict[type[Effect[Any]], Callable[[Any], Any]] = {

@@ -148,6 +148,7 @@ class ThreadDriver:
         self.turning: set[int] = set()
         #: Leases that stay here after their release.
         self.keeper = Keeper(self.settings, self.watch, self.spawn, lambda: not self.closed)
+        self.lines.hears = lambda key: self.keeper.hears(key, self.listening(key))
         self.teller = Teller()
         #: What the calling thread has of its own.
         self.here = here()

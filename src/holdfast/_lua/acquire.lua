@@ -4,6 +4,7 @@
 --         5 fence_ms  6 claim_ms  7 prefix of inboxes
 --         8 a token that is released with this call, or none  9 the last fencing token of its block  10 the last it used
 -- Returns {1, fencing token}                                            granted (also to a repeat)
+--         {1, fencing token, 1}   granted to a tenure, and no one waits: its client is told of the first who does
 --         {0, holder's remaining ms (-1: no ttl), holder, place in the queue (-1: not queued), arrival_us}
 --         {0, 0, "", place, arrival_us}       free, but its queue is not gone through: ask again at once
 --         {-1}                                                          this token was given back before
@@ -28,6 +29,9 @@ if not holder then
       return bad_fence(fence_key)
     end
     redis.call('SET', lock, token, 'PX', ttl_ms)
+    if string.sub(token, -1) == '+' then
+      return {1, fence, 1}
+    end
     return {1, fence}
   end
   holder = holder_of(lock)
@@ -46,7 +50,7 @@ end
 
 -- #include waiters
 -- #include wanted
-local arrival, new = tonumber(ARGV[4]), false
+local arrival, new, handed_over = tonumber(ARGV[4]), false, false
 if waits then
   if arrival <= 0 then
     local now = redis.call('TIME')
@@ -75,9 +79,10 @@ if not holder then
   end
   if holder then
     hand_over(lock, fence_key, holder, ARGV[6], fence_ms, ARGV[7])
+    handed_over = true
   end
 end
-tell_keeper(holder, ARGV[7])
+tell_keeper(holder, ARGV[7], not handed_over and queue)
 local remaining_ms = holder and redis.call('PTTL', lock) or 0
 local place = -1
 if waits then

@@ -27,7 +27,7 @@ if tombstone_ms > 0 then
       local time = redis.call('TIME')
       redis.call('ZADD', queue, 'NX', string.format('%.0f', time[1] * 1000000 + time[2]), following)
       redis.call('PEXPIRE', queue, math.max(redis.call('PTTL', lock), 0) + SLACK_MS)
-      tell_keeper(redis.call('GET', lock), ARGV[4])
+      tell_keeper(redis.call('GET', lock), ARGV[4], queue)
       if not holds and redis.call('EXISTS', lock) == 0 then
         -- There is no release to hand over to it: it looks for itself.
         redis.call('PUBLISH', ARGV[4] .. string.match(following, '^[^:]*'), 'ask ' .. following)

@@ -39,7 +39,7 @@ while moved < wanted do
 end
 if moved > 0 then
   redis.call('PEXPIRE', queue, math.max(redis.call('PTTL', lock), 0) + SLACK_MS)
-  tell_keeper(ARGV[1], ARGV[3])
+  tell_keeper(ARGV[1], ARGV[3], queue, moved)
 end
 redis.pcall('SET', last, this .. moved .. (more and '+' or ''), 'PX', SLACK_MS)
 return more and {moved} or moved

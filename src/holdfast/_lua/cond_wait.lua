@@ -80,7 +80,7 @@ if not holder then
     hand_over(lock, fence_key, holder, ARGV[6], fence_ms, ARGV[7])
   end
 end
-tell_keeper(holder, ARGV[7])
+tell_keeper(holder, ARGV[7], queue)
 local remaining_ms = holder and redis.call('PTTL', lock) or 0
 redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + SLACK_MS)
 since = redis.call('ZSCORE', queue, token) or since

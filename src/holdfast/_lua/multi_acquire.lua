@@ -136,7 +136,7 @@ while true do
     end
   end
   if holder ~= nil and holder ~= token then
-    tell_keeper(holder, ARGV[7])
+    tell_keeper(holder, ARGV[7], queue)
     local remaining_ms = holder and redis.call('PTTL', lock) or 0
     redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + SLACK_MS)
     local place = trim(queue, ARGV[7], redis.call('ZRANK', queue, token), new and TRIM_FIRST or TRIM_AGAIN)
