@@ -74,8 +74,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a granted lock has no ttl",
         ACQUIRE,
-        "    redis.call('SET', lock, token, 'PX', ttl_ms)\n    return {1, fence}\n  end\n  holder",
-        "    redis.call('SET', lock, token)\n    return {1, fence}\n  end\n  holder",
+        "    redis.call('SET', lock, token, 'PX', ttl_ms)\n    if string",
+        "    redis.call('SET', lock, token)\n    if string",
     ),
     Mutant("a release does not compare the token", RELEASE, "local mine = holder == token", "local mine = true"),
     Mutant(
