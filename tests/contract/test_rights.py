@@ -153,6 +153,19 @@ def _until_queued() -> Iterator[None]:
         time.sleep(0.01)
 
 
+def _queued() -> int:
+    """How many wait in queues. (None does over a quorum.)"""
+    place, name = _here.place, _here.name
+    return sum(admin.zcard(key) for admin in place.admins for key in admin.keys(f"*{name}*:queue"))
+
+
+def _until(come: Callable[[], bool]) -> None:
+    """Wait a second for that; not, if something was denied meanwhile."""
+    until = time.monotonic() + 1
+    while not come() and not _here.place.denied() and time.monotonic() < until:
+        time.sleep(0.01)
+
+
 def _hand_over(one: Any, two: Any) -> None:
     """Acquire, renew, wait for each other, release."""
     lease = one.acquire(timeout=5)
@@ -169,8 +182,9 @@ def _hand_over(one: Any, two: Any) -> None:
             failed.append(error)
 
     waiter = threading.Thread(target=wait)
-    with _until_queued():
-        waiter.start()
+    _until(lambda: _queued() == 0)  # who gave up leaves by a request of its own
+    waiter.start()
+    _until(lambda: _queued() > 0)
     try:
         lease.release()
     finally:
@@ -464,8 +478,9 @@ def test_all_of_them_are_enough_for_the_doctor(place: Place) -> None:
 
 def without(place: Place, life: str, right: str) -> str:
     """What comes of a life without that right: it "says" so, "fails" otherwise, is "quiet", or has not used it."""
-    place.allow([each for each in rights(row_of(life)) if each != right])
     for _ in range(5):
+        place = place.beside()  # another user each time: what was denied before would end waits
+        place.allow([each for each in rights(row_of(life)) if each != right])
         try:
             live(place, life, 2 if len(place.servers) == 1 else 30)  # over a quorum, waiters look from time to time
         except (holdfast.ServerError, holdfast.QuorumUnreachable) as error:
@@ -477,19 +492,17 @@ def without(place: Place, life: str, right: str) -> str:
             continue
         except (holdfast.HoldfastError, AssertionError) as error:
             return "fails" if place.denied() else f"fails for another reason without {right}: {error}"
-        return "quiet" if place.denied() else "unused"
+        else:
+            return "quiet" if place.denied() else "unused"
+        finally:
+            place.close()
     return f"never had an answer in time without {right}"
 
 
 def without_each(place: Place, tries: list[tuple[str, str]]) -> list[str]:
     """What is said of each (right, life); some wait side by side."""
-    places = [place.beside() for _ in tries]
-    try:
-        with ThreadPoolExecutor(2 if len(place.servers) > 1 else 6) as pool:
-            return list(pool.map(lambda at, each: without(at, each[1], each[0]), places, tries))
-    finally:
-        for each in places:
-            each.close()
+    with ThreadPoolExecutor(2 if len(place.servers) > 1 else 6) as pool:
+        return list(pool.map(lambda each: without(place, each[1], each[0]), tries))
 
 
 #: For each right, a life that cannot do without.
