@@ -170,6 +170,35 @@ def test_permits_of_any_size_are_counted(locks: Any, raw: Any, unique_name: str)
     assert semaphore.available() == 10
 
 
+def test_a_limit_that_is_lost_is_found_again_by_a_change_of_it(locks: Any, raw: Any, unique_name: str) -> None:
+    """Also by one that comes first: what the holders have beyond one permit each counts."""
+    semaphore = locks.semaphore(unique_name, permits=10, ttl=TTL_S)
+    leases = [semaphore.acquire(permits=number) for number in (4, 3)]
+    raw.delete(f"{key_of(unique_name)}:sem")
+    for lease in leases:
+        lease.extend(TTL_S)
+    semaphore.resize(10)
+    assert semaphore.available() == 3
+    assert semaphore.try_acquire(permits=4) is None
+    for lease in leases:
+        lease.release()
+    assert semaphore.available() == 10
+
+
+def test_many_readers_that_are_over_keep_no_one_out(locks: Any, raw: Any, unique_name: str) -> None:
+    """More than one call takes out: the last reader leaves, and the next ones come."""
+    rw = locks.rwlock(unique_name, ttl=TTL_S)
+    reader, readers = rw.read().acquire(), f"{key_of(unique_name)}:readers"
+    raw.zadd(readers, {dead(number, "r.1"): number + 1 for number in range(PILE)})
+    reader.release()
+    assert not raw.exists(key_of(unique_name))
+    assert raw.zcard(readers) > 0, "they are not freed at once"
+    assert 0 < raw.pttl(readers) < 600_000
+    with rw.write().acquire(timeout=10):
+        assert rw.read().try_acquire() is None
+    rw.read().acquire(timeout=10).release()
+
+
 def test_what_was_given_back_is_forgotten_in_time(locks: Any, others: Any, raw: Any, unique_name: str) -> None:
     """Also while someone gives up again and again; and only what is old enough."""
     gone = f"{key_of(unique_name)}:gone"

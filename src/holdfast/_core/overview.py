@@ -23,9 +23,9 @@ from holdfast._core.waiting import once_more
 
 __all__ = ["KINDS", "Entry", "Walk", "keys_of", "look_at", "part_of"]
 
-#: Keys that one SCAN goes over, and names that one call looks at, at most: 0.1 and 0.2 ms of the server's CPU each.
-SCAN_COUNT = 100
-NAMES_MAX = 10
+#: Keys that one SCAN goes over, at most; names that one call looks at, and holders that it names, and as many waiters:
+#: 0.1, 0.2 and 0.6 ms of the server's CPU.
+SCAN_COUNT, NAMES_MAX, NAMED_MAX = 100, 10, 512
 
 #: What is listed, and the part of its keys' names behind the lock's.
 KINDS = {"lock": "", "semaphore": ":sem", "election": ":leader"}
@@ -60,7 +60,7 @@ class Walk:
     ) -> None:
         self._namespace = namespace
         self._most = most
-        self._names_max = NAMES_MAX if together else 1
+        self._names_max = max(1, min(NAMES_MAX, NAMED_MAX // most)) if together else 1
         self._settings = settings
         self._pattern = pattern
         #: What SCAN leaves out already; a name that begins with "}" has a "%" more in its key.

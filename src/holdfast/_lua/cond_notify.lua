@@ -28,6 +28,7 @@ while moved < wanted do
   if is_there(token, ARGV[3]) then
     redis.call('ZADD', queue, 'NX', string.format('%.0f', now_us + moved), token)
     moved = moved + 1
+    looks_left = looks_left - MOVE_LOOKS
   elseif looks_left > 0 then
     shed(waiters, ARGV[3])
   end

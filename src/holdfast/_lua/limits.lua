@@ -5,6 +5,8 @@ local SLACK_MS = 60000
 local HOLDER_BYTES = 200
 -- How many entries whose time is over one call takes out.
 local PURGE_MAX = 500
+-- The same of a renewal, many of which share a call.
+local RENEWAL_PURGE_MAX = 25
 -- How many queue entries right before its own a waiter looks at: when it comes, and when it asks again.
 local TRIM_FIRST, TRIM_AGAIN = 4, 32
 -- Holds the lock's key while there are readers.

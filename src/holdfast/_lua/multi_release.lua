@@ -21,7 +21,7 @@ end
 
 -- #include fence
 -- #include waiters
-looks_left = LOOKS_MAX / 2 -- the names take their time as well
+looks_left = LOOKS_MAX / 4 -- the names take their time as well
 -- #include queue
 -- #include tombstone
 local result, done = 1, true

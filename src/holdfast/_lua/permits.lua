@@ -20,18 +20,19 @@ local function weight_of(token)
   return tonumber(string.match(token, '^[^:]*:(%d+)%.')) or 1
 end
 
--- Limit of now and declared limit, or nothing; also finds `extra`.
+-- Limit of now and declared limit, or nothing; also finds `extra`, where they were not lost.
 local function stored_limit()
   local limit, declared, more = string.match(redis.call('GET', limit_key) or '', '^(%d+) (%d+) ?(%d*)$')
   extra = redis.call('EXISTS', holders) == 1 and tonumber(more or '') or 0
-  if not limit then
-    -- The limit was lost, and holders are left: the only time that all are looked at.
-    for _, token in ipairs(redis.call('ZRANGE', holders, 0, -1)) do
-      extra = extra + weight_of(token) - 1
-    end
-  end
   kept_extra = tonumber(more or '') or 0
   return tonumber(limit), tonumber(declared)
+end
+
+-- What the first `most` holders (0: all) have beyond one permit: the limit was lost, and they are left.
+local function count_extra(most)
+  for _, token in ipairs(redis.call('ZRANGE', holders, 0, most - 1)) do
+    extra = extra + weight_of(token) - 1
+  end
 end
 
 -- What those among the first `most` have beyond one permit whose time is over, and who that is.
@@ -43,21 +44,22 @@ local function over_by(most)
   return sum, over
 end
 
--- Take out holders whose time is over; of very many, a limited number. Those that stay count as holders with
+-- Take out holders whose time is over; of very many, `most`. Those that stay count as holders with
 -- what they have beyond one permit: returns whether there are such, so that another call has to go on.
-local function purge()
+local function purge(most)
   if extra == 0 then
-    if redis.call('ZCOUNT', holders, '-inf', plain(now_ms)) > PURGE_MAX then
-      redis.call('ZREMRANGEBYRANK', holders, 0, PURGE_MAX - 1)
+    if redis.call('ZCOUNT', holders, '-inf', plain(now_ms)) > most then
+      redis.call('ZREMRANGEBYRANK', holders, 0, most - 1)
     else
       redis.call('ZREMRANGEBYSCORE', holders, '-inf', plain(now_ms))
     end
     return false
   end
-  local sum, over = over_by(OVER_MAX)
+  most = math.min(most, OVER_MAX)
+  local sum, over = over_by(most)
   redis.call('ZREM', holders, '', unpack(over))
   extra = extra - sum
-  return #over == OVER_MAX
+  return #over == most
 end
 
 local function used()
@@ -139,7 +141,7 @@ local function advance(me, ttl_ms, limit, claim_ms, fence_ms, inboxes)
       end
       put(head, weight, head == me and ttl_ms or claim_ms)
       taken = taken + weight
-      looks_left = looks_left - 3
+      looks_left = looks_left - GRANT_LOOKS
       if head == me then
         mine = fence
       else

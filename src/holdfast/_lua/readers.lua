@@ -50,15 +50,18 @@ local function mirror()
   if left_ms > 0 then
     redis.call('SET', lock, SHARED, 'PX', left_ms + 1)
     redis.call('PEXPIRE', readers, left_ms + SLACK_MS)
+  elseif redis.call('ZCARD', readers) > PURGE_MAX then
+    redis.call('DEL', lock) -- to free very many at once takes long: their time is over, and later calls take them out
+    redis.call('PEXPIRE', readers, SLACK_MS)
   else
     redis.call('DEL', lock, readers)
   end
 end
 
--- Take out readers whose time is over; of very many, a limited number.
-local function purge()
-  if redis.call('ZCOUNT', readers, '-inf', plain(now_ms)) > PURGE_MAX then
-    redis.call('ZREMRANGEBYRANK', readers, 0, PURGE_MAX - 1)
+-- Take out readers whose time is over; of very many, `most`.
+local function purge(most)
+  if redis.call('ZCOUNT', readers, '-inf', plain(now_ms)) > most then
+    redis.call('ZREMRANGEBYRANK', readers, 0, most - 1)
   else
     redis.call('ZREMRANGEBYSCORE', readers, '-inf', plain(now_ms))
   end
@@ -109,7 +112,7 @@ local function advance(me, ttl_ms, claim_ms, fence_ms, inboxes)
         tell(head, 'ask ' .. head, inboxes)
         break
       end
-      looks_left = looks_left - 3
+      looks_left = looks_left - GRANT_LOOKS
       if alone or beneath then
         redis.call('SET', beneath and upgraded or lock, head, 'PX', plain(window_ms))
         holder, read = head, beneath ~= nil

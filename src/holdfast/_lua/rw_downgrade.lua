@@ -19,7 +19,7 @@ local fence = next_fence(fence_key, ARGV[4])
 if not fence then
   return bad_fence(fence_key)
 end
-purge()
+purge(PURGE_MAX)
 -- GT: a late repeat must not shorten what was extended since.
 redis.call('ZADD', readers, 'GT', plain(now_ms + ttl_ms), reader)
 if not holder or holder == writer or holder == SHARED then

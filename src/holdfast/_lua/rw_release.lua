@@ -29,7 +29,7 @@ end
 local token, tombstone_ms = ARGV[1], tonumber(ARGV[5])
 local holder = current()
 local result = reads(token, holder) and 1 or 0
-purge()
+purge(PURGE_MAX)
 redis.call('ZREM', readers, token)
 if tombstone_ms > 0 then
   redis.call('ZREM', queue, token)

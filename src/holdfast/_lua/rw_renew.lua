@@ -34,7 +34,7 @@ if not reads(token, holder) then
   return 0
 end
 -- Taking out what is over comes first: after such a write a server without memory lets the others pass.
-purge()
+purge(RENEWAL_PURGE_MAX)
 local left_ms = tonumber(redis.call('ZSCORE', readers, token)) - now_ms
 local lasting_ms = lasting(left_ms, ttl_ms, KEYS[7], ARGV[6], ARGV[7])
 redis.call('ZADD', readers, 'XX', plain(now_ms + lasting_ms), token)

@@ -46,6 +46,7 @@ local token, ttl_ms, waits = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'wait'
 local arrival, fence_ms, claim_ms, inboxes = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6]), ARGV[7]
 local wanted, weight = tonumber(ARGV[8]), weight_of(token)
 local limit, declared = stored_limit()
+local lost = not limit
 
 if redis.call('ZRANK', gone, token) then
   return {-1}
@@ -56,7 +57,7 @@ if is_held(token) then
   if limit then
     -- Who was let in goes on with what one call could not do.
     if redis.call('EXISTS', queue) == 1 then
-      purge()
+      purge(PURGE_MAX)
       advance(nil, 0, limit, claim_ms, fence_ms, inboxes)
     end
     keep(limit, declared, fence_ms)
@@ -75,6 +76,9 @@ end
 if weight > limit then
   return {-3, limit}
 end
+if lost then
+  count_extra(0) -- of all, once: from now on it is stored
+end
 
 local function grant()
   if redis.call('EXISTS', queue) == 1 or used() + weight > limit then
@@ -89,7 +93,7 @@ local function grant()
   return fence
 end
 
-local late = purge()
+local late = purge(PURGE_MAX)
 local fence, new, more = grant(), false, false
 if no_fence then
   return bad_fence(fence_key)

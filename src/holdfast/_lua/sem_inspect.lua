@@ -11,6 +11,9 @@ local fence = stored_fence(redis.call('GET', fence_key) or '0')
 if not fence then
   return bad_fence(fence_key)
 end
+if not limit then
+  count_extra(PURGE_MAX) -- a look must not take long: what others have beyond one permit each is not known
+end
 return {
   limit or 0,
   declared or 0,

@@ -25,7 +25,7 @@ end
 local token, tombstone_ms = ARGV[1], tonumber(ARGV[5])
 local result = is_held(token) and 1 or 0
 local limit, declared = stored_limit()
-local late = purge()
+local late = purge(PURGE_MAX)
 if redis.call('ZREM', holders, token) == 1 then
   extra = extra - weight_of(token) + 1
 end

@@ -14,7 +14,7 @@ if not is_held(ARGV[1]) then
 end
 local limit, declared = stored_limit()
 -- Taking out what is over comes first: after such a write a server without memory lets the others pass.
-purge()
+purge(RENEWAL_PURGE_MAX)
 local left_ms = tonumber(redis.call('ZSCORE', holders, ARGV[1])) - now_ms
 local lasting_ms = lasting(left_ms, tonumber(ARGV[2]), KEYS[6], ARGV[4], ARGV[5])
 redis.call('ZADD', holders, 'XX', plain(now_ms + lasting_ms), ARGV[1])

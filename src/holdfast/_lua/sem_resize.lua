@@ -9,7 +9,10 @@
 -- #include permits
 local limit, declared = stored_limit()
 local wanted = tonumber(ARGV[1])
-purge()
+if not limit then
+  count_extra(0)
+end
+purge(PURGE_MAX)
 keep(wanted, declared or wanted, ARGV[2])
 advance(nil, 0, wanted, tonumber(ARGV[3]), ARGV[2], ARGV[4])
 keep(wanted, declared or wanted, ARGV[2])

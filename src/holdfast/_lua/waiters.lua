@@ -2,6 +2,8 @@
 -- rest as it is, and says that it is not done.
 local LOOKS_MAX = 256
 local looks_left = LOOKS_MAX
+-- How many looks more a grant counts, and how many moving a waiter to another queue.
+local GRANT_LOOKS, MOVE_LOOKS = 5, 2
 -- How many of a queue's first entries are looked at together.
 local SHED_MAX = 64
 -- How many queues one call has looked after by a waiter of theirs; and how many entries, at either end, it asks.
