@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from holdfast._api.client_info import who_we_are
 from holdfast._api.holder import Holder, holder_of
-from holdfast._api.overview import unmixed
 from holdfast._core.breaking import Held, held_by
-from holdfast._core.overview import KINDS, Entry
+from holdfast._core.overview import KINDS, Entry, kept_as
 from holdfast._core.tenure import BLOCK, MARK
 from holdfast.errors import ConfigurationError
 
@@ -60,8 +59,8 @@ def kinds_of(kind: object) -> tuple[str, ...]:
     """Under which kinds to look; None: under all."""
     if kind is None:
         return tuple(KINDS)
-    if isinstance(kind, str) and unmixed(kind) in KINDS:
-        return (unmixed(kind),)
+    if isinstance(kind, str) and kept_as(kind) in KINDS:
+        return (kept_as(kind),)
     raise ConfigurationError("kind", kind, 'None, "lock", "rwlock", "multilock", "semaphore" or "election"')
 
 

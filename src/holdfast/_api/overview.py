@@ -12,7 +12,7 @@ from holdfast._core.overview import Entry
 from holdfast._core.rwlock import READER, WRITER
 from holdfast._core.tokens import mark_of
 
-__all__ = ["Kind", "Listed", "Waiter", "kind_of", "listed", "unmixed"]
+__all__ = ["Kind", "Listed", "Waiter", "kind_of", "listed"]
 
 Kind: TypeAlias = Literal["lock", "rwlock", "multilock", "semaphore", "election"]
 #: Of leases in the keys of a lock: their kind by the mark of the token ("u": a reader that was upgraded).
@@ -77,8 +77,3 @@ def kind_of(seen: Entry) -> Kind:
     kind: Kind = seen.kind  # type: ignore[assignment]
     first = seen.holders[:1] or seen.waiters[:1]
     return _KINDS.get(mark_of(first[0][0])[:1], kind) if kind == "lock" and first else kind
-
-
-def unmixed(kind: str) -> str:
-    """The kind under which it is kept: "lock" for all that share a lock's name."""
-    return "lock" if kind in _KINDS.values() else kind

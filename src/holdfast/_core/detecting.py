@@ -23,7 +23,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import inbox_prefix, lock_keys
 from holdfast._core.mutex import LockTurn
 from holdfast._core.noting import leave_note, note_key, note_parts
-from holdfast._core.overview import Entry, Walk, look_at, part_of
+from holdfast._core.overview import Entry, Walk, kept_as, look_at, part_of
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import client_of
 from holdfast._core.validity import deadline
@@ -166,8 +166,7 @@ class Detector:
         for before in first:
             if (before.kind, before.name) not in names:
                 continue
-            kind = _kind_of(before)
-            (now,) = await look_at(self.namespace, [(kind, before.name)], _NAMED_MAX, self.settings)
+            (now,) = await look_at(self.namespace, [(kept_as(before.kind), before.name)], _NAMED_MAX, self.settings)
             same = common(before, await self._whole(now))
             there = await self._there(same)
             seen.append(same._replace(waiters=tuple(each for each in same.waiters if client_of(each[0]) in there)))
@@ -199,7 +198,7 @@ class Detector:
         return there
 
     def _queue_of(self, entry: Entry) -> str:
-        return part_of(_kind_of(entry), lock_keys(self.namespace, entry.name)).queue
+        return part_of(kept_as(entry.kind), lock_keys(self.namespace, entry.name)).queue
 
     async def _known(self, entries: Iterable[Entry]) -> dict[str, Party]:
         """Who holds by tokens that do not tell, as far as they wait and have left a note."""
@@ -218,10 +217,6 @@ class Detector:
                 _, held, _ = note_parts(await look_up(self.note_of(token)))
                 known.update(dict.fromkeys(held, party))
         return known
-
-
-def _kind_of(entry: Entry) -> str:
-    return "lock" if entry.kind == "rwlock" else entry.kind
 
 
 class Check:

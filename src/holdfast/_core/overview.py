@@ -21,7 +21,7 @@ from holdfast._core.replies import SCANNED
 from holdfast._core.settings import Settings
 from holdfast._core.waiting import once_more
 
-__all__ = ["KINDS", "Entry", "Walk", "keys_of", "look_at", "part_of"]
+__all__ = ["KINDS", "Entry", "Walk", "kept_as", "keys_of", "look_at", "part_of"]
 
 #: Keys that one SCAN goes over, at most; names that one call looks at, and holders that it names, and as many waiters:
 #: 0.1, 0.2 and 0.6 ms of the server's CPU.
@@ -105,6 +105,11 @@ async def look_at(
     args: tuple[str | int, ...] = (most, *(kind for kind, _ in names))
     reply: Reply = await once_more(Call("overview", keys, args, settings.request_timeout_s))
     return [_seen(kind, name, row, reply[0]) for (kind, name), row in zip(names, reply[1:], strict=True)]
+
+
+def kept_as(kind: str) -> str:
+    """The one of `KINDS` whose keys it has: those that exclude each other have a lock's."""
+    return "lock" if kind in ("rwlock", "multilock") else kind
 
 
 def part_of(kind: str, keys: LockKeys) -> LockKeys:

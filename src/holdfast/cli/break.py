@@ -11,13 +11,13 @@ from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_server_options, client_options, duration
 from holdfast.cli.report import clean, emit_json, json_error, say
 from holdfast.cli.table import person
+from holdfast.web.view import KINDS
 
 if TYPE_CHECKING:
     from holdfast import Asked, Broken, Client, Holder
 
 __all__ = ["main", "main_of_ask"]
 
-_KINDS = ("lock", "rwlock", "multilock", "semaphore", "election")
 #: The fencing token of no holder.
 _NO_ONE = -1
 
@@ -67,7 +67,7 @@ def _parser(command: str, description: str, epilog: str) -> Parser:
     parser.add_argument("name", metavar="NAME", help="the lock")
     parser.add_argument("--reason", metavar="TEXT", default="", help="why, for the holder; who asks is told anyway")
     parser.add_argument("--holder", metavar="TOKEN", help="only this holder: its token, or its fencing token")
-    parser.add_argument("--kind", choices=_KINDS, help="if more than one is held under that name")
+    parser.add_argument("--kind", choices=KINDS, help="if more than one is held under that name")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_server_options(parser, embedded=False)
     return parser

@@ -97,19 +97,17 @@ class _Looks:
     def __init__(self, client: Client, pattern: str) -> None:
         self._client = client
         self._pattern = pattern
-        self._before: dict[tuple[str, str], Listed] | None = None
-        self._taken: deque[tuple[float, Counter[tuple[str, str]]]] = deque()
+        self._before: dict[str, Listed] | None = None
+        self._taken: deque[tuple[float, Counter[str]]] = deque()
 
     def look(self) -> list[Top]:
         """How it is now."""
         from holdfast import Change
+        from holdfast.web.view import id_of
 
-        found: dict[tuple[str, str], Listed] = {
-            ("lock" if each.kind in ("rwlock", "multilock") else each.kind, each.name): each
-            for each in self._client.list(self._pattern)
-        }
+        found: dict[str, Listed] = {id_of(each): each for each in self._client.list(self._pattern)}
         now = time.monotonic()
-        taken: Counter[tuple[str, str]] = Counter()
+        taken: Counter[str] = Counter()
         if self._before is not None:
             taken.update({which: Change.grants(self._before.get(which), each) for which, each in found.items()})
         self._taken.append((now, taken))
