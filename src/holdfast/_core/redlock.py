@@ -266,7 +266,7 @@ async def _ask(
     def merged(again: Sequence[Answer]) -> list[Answer]:
         everything = list(answers)
         for at, answer in zip(broken, again, strict=True):
-            # A release that finds nothing may have been done the first time.
+            # A release that finds nothing may have been executed the first time.
             everything[at] = 1 if answer == 0 and calls[at].script == "release" else answer
         return everything
 
@@ -406,7 +406,7 @@ async def _release_all(
     granted: Sequence[int],
     unsure: set[int],
 ) -> list[Answer]:
-    """Release at the members that granted, and bury at those that may grant still. The answers, by member.
+    """Release at the members that granted, and leave a tombstone at those that may grant still. The answers, by member.
 
     Ends when a majority has released, or those that granted have answered; what has not answered by then is owed.
     """

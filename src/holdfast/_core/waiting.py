@@ -75,7 +75,8 @@ class Grant:
     """It is ours: the fencing token, when the granting request was sent, and what else the script said.
 
     `stray`: an earlier request for it went unanswered and may still be carried out, also after the release, which
-    therefore has to bury the token. `until`: it was pushed, taken at `sent_at`, and lasts until then; else None.
+    therefore has to leave a tombstone for the token. `until`: it was pushed, taken at `sent_at`, and lasts until then;
+    else None.
     """
 
     __slots__ = ("fence", "kept", "more", "sent_at", "stray", "turn", "until", "waited")

@@ -429,7 +429,7 @@ class Wire(asyncio.Protocol):
         self._fail_some(failure, pending, sent)
 
     def _fail_some(self, failure: RequestFailed, pending: deque[Any], sent: int) -> None:
-        """The first `sent` of these may have been done. Where there are many, others have their turn between."""
+        """The first `sent` of these may have been executed. Where there are many, others have their turn between."""
         for _ in range(min(len(pending), _FAILED_A_TURN)):
             future = pending.popleft()[0]
             if not future.done():
@@ -439,7 +439,7 @@ class Wire(asyncio.Protocol):
             self._loop.call_soon(self._fail_some, failure, pending, sent)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended: what was written may have been done."""
+        """The connection has ended: what was written may have been executed."""
         self._transport = self._kept = None
         if not self.ended:
             said = str(exc) if exc is not None and str(exc) else "the connection was closed"
