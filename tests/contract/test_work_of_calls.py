@@ -16,6 +16,8 @@ from holdfast._core import batch, overview
 from holdfast._lua import SCRIPTS
 from testbed import servers
 from testbed.piles import LISTED, PILES, listening
+from tests.support.keys import key_of
+from tests.support.scripts import CLIENTS, INBOXES, TOMBSTONE_MS, TTL_MS, Scripts
 
 #: In the text of a script, before all else: what it asks the server for is counted.
 _COUNTING = """
@@ -37,10 +39,7 @@ KNOWN = {
     "acquire, holders of one permit, the limit is lost": 10_100,
     "acquire, holders of two, the limit is lost": 10_100,
     "last of 1000 parties, the others dead": 5_100,
-    "last of 1000 parties, the others living": 9_100,
-    "break a barrier of 1000": 6_100,
-    "abort a barrier of 1000": 6_100,
-    "reset a barrier of 1000": 6_100,
+    "last of 1000 parties, the others living": 6_500,
 }
 
 
@@ -66,6 +65,71 @@ def work_of(raw: Any, what: str) -> int:
 @pytest.mark.parametrize("what", PILES)
 def test_one_call_does_a_bounded_amount_of_work(raw: Any, what: str) -> None:
     assert work_of(raw, what) <= KNOWN.get(what, WORK_MAX)
+
+
+class Crowd:
+    """The parties of a barrier, each of which asks again when it is told to."""
+
+    def __init__(self, url: str, name: str, parties: int) -> None:
+        self.scripts = Scripts(url)
+        self.keys = tuple(f"{key_of(name)}:barrier{part}" for part in ("", ":arrived", ":released", ":gone"))
+        self.parties = parties
+        self.tokens = [f"{CLIENTS[number % 4]}:1:{number}" for number in range(parties)]
+
+    def ask(self, token: str, what: str = "wait", generation: int = 1) -> Any:
+        late = (self.parties, TTL_MS, INBOXES, 5_000, TOMBSTONE_MS)
+        return self.scripts.call("barrier_wait", self.keys, token, what, generation, *late)
+
+    def arrive(self) -> Any:
+        """Each waits; returns what the last one is answered."""
+        answers = [self.ask(token, generation=0) for token in self.tokens]
+        assert all(answer[0] == 0 for answer in answers[:-1])
+        return answers[-1]
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """Who was told, and then answered what, until no one more is told."""
+        found: list[dict[str, Any]] = []
+        while told := self.scripts.heard():
+            assert len(found) < self.parties
+            found.append({token: self.ask(token) for _, token in told})
+        return found
+
+
+@pytest.fixture(params=(2, 128, 300, 1_000))
+def crowd(request: pytest.FixtureRequest, valkey_server: Any, unique_name: str) -> Iterator[Crowd]:
+    made = Crowd(valkey_server.url, unique_name, request.param)
+    yield made
+    made.scripts.close()
+
+
+def test_parties_tell_each_other_that_all_go_on(crowd: Crowd) -> None:
+    assert crowd.arrive() == [1, crowd.parties - 1, 1]
+    rounds = crowd.rounds()
+    assert {token: answer for told in rounds for token, answer in told.items()} == {
+        token: [1, index, 1] for index, token in enumerate(crowd.tokens[:-1])
+    } | ({crowd.tokens[-1]: [1, crowd.parties - 1, 1]} if crowd.parties > 128 else {})
+    assert len(rounds) == (1 if crowd.parties <= 128 else 2)
+
+
+def test_parties_tell_each_other_that_it_is_broken(crowd: Crowd) -> None:
+    crowd.tokens.pop()  # one is missing
+    crowd.arrive()
+    assert crowd.ask(crowd.tokens[0], "break") == [-2]
+    rounds = crowd.rounds()
+    assert {token for told in rounds for token in told} == set(crowd.tokens[1:])
+    assert all(answer == [-1] for told in rounds for answer in told.values()), "refused from now on"
+    assert crowd.scripts.server.zcard(crowd.keys[1]) == 0
+    assert crowd.scripts.server.zcard(crowd.keys[3]) == len(crowd.tokens)
+
+
+def test_a_reset_of_many_parties_ends_only_when_all_are_told(crowd: Crowd, far: Any, unique_name: str) -> None:
+    crowd.tokens.pop()
+    crowd.arrive()
+    barrier = far.barrier(unique_name, crowd.parties)
+    barrier.reset()
+    assert not barrier.broken()
+    assert {token for _, token in crowd.scripts.heard()} == set(crowd.tokens)
+    assert {str(crowd.ask(token, generation=0)) for token in crowd.tokens} == {"[-1]"}, "also where a reply was lost"
 
 
 def test_every_script_is_among_those_calls() -> None:

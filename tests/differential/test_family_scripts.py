@@ -609,9 +609,10 @@ class Meeting(Machine):
         assert reply == [1, self.arrived.index(token), self.generation]
         self.arrived.clear()
 
-    def over_for_all(self) -> None:
+    def over_for_all(self, asked: str = "") -> None:
         for each in self.arrived:
-            self.tell("ask", each)
+            if each != asked:
+                self.tell("ask", each)
         self.buried.update(self.arrived)
         self.arrived.clear()
 
@@ -639,7 +640,7 @@ class Meeting(Machine):
     def the_time_of_one_is_over(self, data: st.DataObject) -> None:
         token = data.draw(st.sampled_from(self.arrived))
         assert self.ask(token, "break", self.came_at[token]) == [-2]
-        self.over_for_all()
+        self.over_for_all(token)
         self.broken = True
 
     def move_by_script(self, what: str, parties: int) -> Any:

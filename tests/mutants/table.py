@@ -771,8 +771,8 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "the last arrival wakes no party",
                 BARRIER_WAIT,
-                f"    {TELL}\n  end\nend\nredis.call('PEXPIRE', released",
-                "    local _ = 0\n  end\nend\nredis.call('PEXPIRE', released",
+                "elseif place <= TOLD_MAX then",
+                "elseif place < 1 then",
             ),
             (
                 "a barrier opens one party too early",
@@ -782,7 +782,12 @@ FAMILY: tuple[Mutant, ...] = (
             ),
             ("a party that times out does not break the barrier", BARRIER_WAIT, "'broken', '1')", "'broken', '0')"),
             ("a late request brings back a party that left", BARRIER_WAIT, "redis.call('ZRANK', gone, token)", "false"),
-            ("a reset keeps the parties that had arrived", BARRIER_MOVE, "  redis.call('DEL', arrived)\n", ""),
+            (
+                "a reset keeps the parties that had arrived",
+                BARRIER_MOVE,
+                "redis.call('ZPOPMIN', arrived, TOLD_MAX), {}\n  broken = (ARGV[1] == 'abort' or redis.call('ZCARD', arrived) > 0)",
+                "{}, {}\n  broken = ARGV[1] == 'abort'",
+            ),
         )
     ),
     *(

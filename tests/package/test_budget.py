@@ -22,7 +22,7 @@ MOST_LINES = {
     "_transport": 3_880,
     "_async": 4_125,
     "cli": 3_750,
-    "_lua": 2_450,
+    "_lua": 2_475,
     "_api": 2_390,
     TOP: 2_040,
     "compat": 900,

@@ -86,8 +86,9 @@ async def move(keys: LockKeys, what: str, parties: int, keep_ms: int, settings: 
         (what, parties, keep_ms, keys.inboxes, settings.tombstone_ms),
         settings.request_timeout_s,
     )
-    reply = await outlast(call, settings)
-    moved = barrier_moved_of(reply)
-    if isinstance(moved, Refusal):
-        raise DeclarationMismatch("barrier", keys.name, parties, moved.stored)
-    return moved
+    while True:
+        moved = barrier_moved_of(await outlast(call, settings))
+        if isinstance(moved, Refusal):
+            raise DeclarationMismatch("barrier", keys.name, parties, moved.stored)
+        if what != "reset" or not moved.broken:
+            return moved

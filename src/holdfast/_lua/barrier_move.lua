@@ -1,8 +1,10 @@
 -- Look at a barrier, break it, or make it usable again.
 -- KEYS    1 state (hash: generation, parties, broken)  2 arrived  3 gone
 -- ARGV    1 "look", "abort" or "reset"  2 parties  3 keep_ms  4 prefix of inboxes  5 tombstone_ms of the waiters
--- Returns {1, generation, parties waiting, broken}, or {-3, parties stored}
+-- Returns {1, generation, parties waiting, broken}, or {-3, parties stored}. Broken by a reset: ask again, there are more
+--         parties to be told than one call tells
 -- #include tombstone
+local TOLD_MAX = 128
 local state, arrived, gone = KEYS[1], KEYS[2], KEYS[3]
 local kept = redis.call('HMGET', state, 'generation', 'parties', 'broken')
 if kept[2] and kept[2] ~= ARGV[2] then
@@ -10,18 +12,18 @@ if kept[2] and kept[2] ~= ARGV[2] then
 end
 local generation, broken = tonumber(kept[1] or 0), tonumber(kept[3] or 0)
 if ARGV[1] ~= 'look' then
-  broken = ARGV[1] == 'abort' and 1 or 0
+  local popped, told = redis.call('ZPOPMIN', arrived, TOLD_MAX), {}
+  broken = (ARGV[1] == 'abort' or redis.call('ZCARD', arrived) > 0) and 1 or 0
   generation = generation + 1 - broken
   redis.call('HSET', state, 'generation', generation, 'parties', ARGV[2], 'broken', broken)
   redis.call('PEXPIRE', state, ARGV[3])
-  -- The waiters are told that this generation has ended.
-  local waiting = redis.call('ZRANGE', arrived, 0, -1)
-  if waiting[1] then
-    leave_tombstones(gone, waiting, ARGV[5])
+  -- The waiters are told that this generation has ended. Of a barrier that is broken, each of them tells more.
+  for at = 1, #popped, 2 do
+    told[#told + 1] = popped[at]
+    redis.call('PUBLISH', ARGV[4] .. string.match(popped[at], '^[^:]*'), 'ask ' .. popped[at])
   end
-  for _, token in ipairs(waiting) do
-    redis.call('PUBLISH', ARGV[4] .. string.match(token, '^[^:]*'), 'ask ' .. token)
+  if told[1] then
+    leave_tombstones(gone, told, ARGV[5])
   end
-  redis.call('DEL', arrived)
 end
 return {1, generation, redis.call('ZCARD', arrived), broken}

@@ -13,14 +13,32 @@ local token, parties = ARGV[1], tonumber(ARGV[4])
 -- #include server_time
 -- How long parties that were released are remembered, ms, and how many: a repeat of theirs may follow.
 local RELEASED_MS, RELEASED_MAX = 600000, 100000
--- A released party's score is the ms of its release times this, and its index: parties are fewer.
+-- A released party's score is the ms of its release times this, and its index: parties are not more.
 local INDEXES = 1000
+-- How many parties one call tells; and how many more each of them tells when all go on and it asks: enough for 1,000.
+local TOLD_MAX, TELLS = 128, 7
 local kept = redis.call('HMGET', state, 'generation', 'parties', 'broken')
 local generation = tonumber(kept[1] or 0)
 
+local function tell(other)
+  redis.call('PUBLISH', ARGV[6] .. string.match(other, '^[^:]*'), 'ask ' .. other)
+end
+
+-- The released party with this index tells those that the last one to arrive has not.
+local function tell_more(index)
+  if parties > TOLD_MAX and index < TOLD_MAX then
+    local first = redis.call('ZRANK', released, token) - index + TOLD_MAX + TELLS * index
+    for _, other in ipairs(redis.call('ZRANGE', released, first, first + TELLS - 1)) do
+      tell(other)
+    end
+  end
+end
+
 local mark = redis.call('ZSCORE', released, token)
 if mark then
-  return {1, tonumber(mark) % INDEXES, generation}
+  local index = tonumber(mark) % INDEXES
+  tell_more(index)
+  return {1, index, generation}
 end
 -- #include tombstone
 -- #include waiters
@@ -29,7 +47,21 @@ if ARGV[2] == 'leave' then
   tombstone(gone, token, ARGV[8])
   return {0, 0, '', -1, 0}
 end
+-- It is broken: tell some who wait, and refuse their tokens. Each that comes to learn of it goes on with that.
+local function tell_broken()
+  local popped, some = redis.call('ZPOPMIN', arrived, TOLD_MAX), {}
+  for at = 1, #popped, 2 do
+    some[#some + 1] = popped[at]
+    tell(popped[at])
+  end
+  if some[1] then
+    leave_tombstones(gone, some, ARGV[8])
+  end
+end
 if redis.call('ZRANK', gone, token) then
+  if kept[3] == '1' then
+    tell_broken()
+  end
   return {-1}
 end
 if kept[2] and tonumber(kept[2]) ~= parties then
@@ -39,19 +71,17 @@ local here = redis.call('ZSCORE', arrived, token)
 if kept[3] == '1' or (ARGV[3] ~= '0' and tonumber(ARGV[3]) ~= generation + 1) then
   redis.call('ZREM', arrived, token)
   tombstone(gone, token, ARGV[8])
+  if kept[3] == '1' then
+    tell_broken()
+  end
   return {-2}
 end
 if ARGV[2] == 'break' then
   redis.call('HSET', state, 'generation', generation, 'parties', parties, 'broken', '1')
   redis.call('PEXPIRE', state, ARGV[5])
-  local others = redis.call('ZRANGE', arrived, 0, -1)
-  if others[1] then
-    leave_tombstones(gone, others, ARGV[8])
-  end
-  for _, other in ipairs(others) do
-    redis.call('PUBLISH', ARGV[6] .. string.match(other, '^[^:]*'), 'ask ' .. other)
-  end
-  redis.call('DEL', arrived)
+  redis.call('ZREM', arrived, token)
+  tombstone(gone, token, ARGV[8])
+  tell_broken()
   return {-2}
 end
 if not here then
@@ -90,17 +120,18 @@ if old > 0 then
 end
 local index, marks = 0, {}
 for place, other in ipairs(waiting) do
-  marks[2 * place - 1] = string.format('%.0f', now_ms * INDEXES + place - 1)
+  marks[2 * place - 1] = now_ms * INDEXES + place - 1
   marks[2 * place] = other
 end
 redis.call('ZADD', released, unpack(marks))
 for place, other in ipairs(waiting) do
   if other == token then
     index = place - 1
-  else
-    redis.call('PUBLISH', ARGV[6] .. string.match(other, '^[^:]*'), 'ask ' .. other)
+  elseif place <= TOLD_MAX then
+    tell(other)
   end
 end
+tell_more(index)
 redis.call('PEXPIRE', released, RELEASED_MS)
 redis.call('DEL', arrived)
 return {1, index, generation}
