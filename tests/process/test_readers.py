@@ -405,6 +405,18 @@ def test_a_thread_that_waits_for_long_lets_the_watchdog_sleep(crowd: Crowd, monk
         assert len(rounds) <= 3
 
 
+def test_a_tenure_goes_on_only_where_messages_come_at_once(crowd: Crowd) -> None:
+    """A thread that waits reads them, and may have left when one comes."""
+    name = crowd.taken()
+    hears = crowd.locks._session.driver.lines.hears
+    waiting = crowd.wait(name)
+    for _ in range(20):
+        assert not hears(f"holdfast:{{{name}}}")
+        time.sleep(0.01)
+    crowd.gets(waiting, name)
+    eventually(lambda: hears(f"holdfast:{{{name}}}"), "no thread waits")
+
+
 def test_a_subscription_that_is_interrupted_anywhere_holds_up_no_other(crowd: Crowd) -> None:
     """An exception at each bytecode of it in turn, where one of a signal handler may come up."""
     found = crowd.locks._session.driver.inboxes

@@ -159,6 +159,11 @@ class Inboxes:
 
     # ------------------------------------------------------------------ who waits
 
+    def hears_at_once(self, node: Node) -> bool:
+        """Whether the watchdog watches it: threads that wait read it as well, but may leave it for `_ATTENDED_S`."""
+        inbox = self._open.get(node)
+        return inbox is not None and inbox.is_watched
+
     def is_open(self, node: Node) -> bool:
         """Whether there is one at that node."""
         inbox = self._open.get(node)

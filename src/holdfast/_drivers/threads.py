@@ -148,7 +148,7 @@ class ThreadDriver:
         self.turning: set[int] = set()
         #: Leases that stay here after their release.
         self.keeper = Keeper(self.settings, self.watch, self.spawn, lambda: not self.closed)
-        self.lines.hears = lambda key: self.keeper.hears(key, self.listening(key))
+        self.lines.hears = self._hears_at_once
         self.teller = Teller()
         #: What the calling thread has of its own.
         self.here = here()
@@ -434,6 +434,11 @@ class ThreadDriver:
     def listening(self, key: str) -> bool:
         """Whether the inbox at the key's node is open, so that a first request may queue."""
         return self.hears_at(key) is None  # which does not wait for the table of a Cluster
+
+    def _hears_at_once(self, key: str) -> bool:
+        """Whether messages about the key come without delay; if there is no inbox, one is opened."""
+        node = self.hears_at(key)
+        return self.keeper.hears(key, node is None) and self.inboxes.hears_at_once(self.owner_of(key, None))
 
     def hears_at(self, key: str) -> Node | None:
         """The node at which an inbox is missing to hear of that key."""
