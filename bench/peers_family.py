@@ -13,9 +13,10 @@ from typing import Any
 import holdfast
 from bench.peers import TTL_MS, Pair, Peer, roomy
 
-__all__ = ["ABSENT", "FAMILY", "LOCK", "OURS", "PEER_OF"]
+__all__ = ["ABSENT", "FAMILY", "LOCK", "OURS", "PEER_OF", "STRICT_LOCK", "Ours"]
 
 LOCK = "lock"
+STRICT_LOCK = "lock, strict"
 
 #: By the names under which they are shown: what makes one of a client of either API.
 OURS: dict[str, Callable[[Any, str], Any]] = {
@@ -32,8 +33,8 @@ OURS: dict[str, Callable[[Any, str], Any]] = {
 class Ours:
     """One thing of this project's."""
 
-    def __init__(self, url: str, make: Callable[[Any, str], Any]) -> None:
-        self._locks = holdfast.connect(url, ttl=TTL_MS / 1000)
+    def __init__(self, url: str, make: Callable[[Any, str], Any], **how: Any) -> None:
+        self._locks = holdfast.connect(url, ttl=TTL_MS / 1000, **how)
         self._make = make
 
     def pair(self, name: str) -> Pair:
