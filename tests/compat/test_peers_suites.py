@@ -51,6 +51,8 @@ PYTHON_REDIS_LOCK = {
         "test_no_overlap2",
     }
 }
+#: Of these, one that counts what happens within a second, and on a busy machine that is too little for it to fail.
+SOMETIMES = {"tests.test_redis_lock.test_no_overlap2"}
 
 
 def pip(*words: str) -> None:
@@ -96,7 +98,7 @@ def outcomes(suite: Path, path: Sequence[Path], words: Sequence[str], **environm
 def compare(found: dict[str, bool], known: dict[str, set[str]], least: int) -> None:
     wanted = {f"{file}.{name}" for file, names in known.items() for name in names}
     failed = {test for test, passed in found.items() if not passed}
-    assert {re.sub(r"\[.*", "", test) for test in failed} == wanted, sorted(failed)
+    assert {re.sub(r"\[.*", "", test) for test in failed} | (wanted & SOMETIMES) == wanted, sorted(failed)
     passed = len(found) - len(failed)
     print(f"{passed} passed, {len(failed)} failed, all of them known")
     assert passed >= least, sorted(found)
