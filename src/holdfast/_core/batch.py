@@ -58,16 +58,22 @@ def batches(effects: Sequence[Effect[Any]], moves: bool) -> list[Batch]:
     """What to send for the calls among these. `moves`: keys of one request have to share a slot."""
     alone: list[Batch] = []
     places: dict[tuple[object, ...], dict[tuple[object, ...], list[int]]] = {}
+    alike: dict[tuple[object, ...], list[int]] = {}  # as most are
     for position, effect in enumerate(effects):
         if not isinstance(effect, Call):
             continue
-        if effect.script not in _SCRIPTS or len(effect.keys) > _KEYS_MAX_OF_ONE:
+        keys, script, shared = effect.keys, effect.script, effect.args[1:]
+        if script not in _SCRIPTS or len(keys) > _KEYS_MAX_OF_ONE:
             alone.append(Batch(effect, [position]))
             continue
-        keys = effect.keys
-        # Not with those that are given up much sooner.
-        place = (effect.node, effect.sync, math.frexp(effect.request_timeout_s)[1], moves and slot_of(keys[0]))
-        places.setdefault(place, {}).setdefault((effect.script, len(keys), effect.args[1:]), []).append(position)
+        slot = moves and slot_of(keys[0])
+        kind = (script, len(keys), shared, effect.node, effect.sync, effect.request_timeout_s, slot)
+        members = alike.get(kind)
+        if members is None:
+            # Not with those that are given up much sooner.
+            place = (effect.node, effect.sync, math.frexp(effect.request_timeout_s)[1], slot)
+            members = alike[kind] = places.setdefault(place, {}).setdefault((script, len(keys), shared), [])
+        members.append(position)
     return [*alone, *(batch for groups in places.values() for batch in _of_one_place(effects, groups))]
 
 

@@ -133,7 +133,7 @@ FITS: dict[str, Fits] = {
     "rw_renew": _number(0),
     "sem_renew": _number(0),
     "multi_renew": _number(0),
-    "renew_many": lambda reply: type(reply) is list and all(type(answer) is int and answer >= -1 for answer in reply),
+    "renew_many": lambda reply: type(reply) is list and {*map(type, reply)} <= {int} and min(reply, default=0) >= -1,
     "raise_fence": _TO_1,
     "set_if": _TO_1,
     "tell": _TOLD,

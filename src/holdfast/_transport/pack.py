@@ -138,8 +138,12 @@ class PreparedRequest:
 def _pack_parts(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> list[bytes]:
     """Its argument count, name, key count; keys; arguments."""
     parts = [b"*%d\r\n" % (3 + len(keys) + len(args)), script.head, _bulk(b"%d" % len(keys))]
-    parts += [_bulk(key.encode()) for key in keys]
-    parts += [_bulk(_bytes(arg)) for arg in args]
+    # Without calls: a request may renew many leases.
+    parts += [b"$%d\r\n%b\r\n" % (len(data), data) for data in [key.encode() for key in keys]]
+    parts += [
+        b"$%d\r\n%b\r\n" % (len(data), data)
+        for data in [arg.encode() if type(arg) is str else _bytes(arg) for arg in args]
+    ]
     return parts
 
 
