@@ -38,7 +38,8 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, confirm, replay
 from holdfast._core.hearing import Ears
 from holdfast._core.keeping import Keeper
-from holdfast._core.record import LeaseRecord, LeaseState, Schedule
+from holdfast._core.record import LeaseRecord, LeaseState
+from holdfast._core.schedule import Schedule
 from holdfast._core.settings import Settings
 from holdfast._core.tenure import Lines, Note
 from holdfast._core.tokens import KEPT, make_token
@@ -638,7 +639,6 @@ class Process:
         for hold in holds:
             ttl_ms = hold.renewal_ttl_ms(sent_at)
             if not hold.renews or ttl_ms is None or not hold.alive:
-                hold.asked = False
                 continue
             protocol = hold.renew(ttl_ms)
             try:

@@ -41,6 +41,7 @@ FIRST_WAIT = "_drivers/first_wait.py"
 RENEW_MANY, BATCH = "_lua/renew_many.lua", "_core/batch.py"
 ACQUIRE_EACH, RELEASE_EACH, TOGETHER = "_lua/acquire_each.lua", "_lua/release_each.lua", "_transport/together.py"
 WAITING, HOLD, VALIDITY = "_core/waiting.py", "_core/record.py", "_core/validity.py"
+SCHEDULE = "_core/schedule.py"
 
 _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant("a repeated acquire is not recognized", ACQUIRE, "if holder == token then", "if false then"),
@@ -277,13 +278,13 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what begins with less is not renewed sooner",
-        HOLD,
+        SCHEDULE,
         "        if hold.short_s:\n            wait_s",
         "        if False:\n            wait_s",
     ),
     Mutant(
         "what begins with less is not planned sooner",
-        HOLD,
+        SCHEDULE,
         "        if hold.short_s:\n            at =",
         "        if False:\n            at =",
     ),
@@ -295,7 +296,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what begins with less is not tried again in time",
-        HOLD,
+        SCHEDULE,
         "(hold.short_s or hold.ttl_ms / 1000) * self",
         "hold.ttl_ms / 1000 * self",
     ),
@@ -347,10 +348,10 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "deadline_of(now, min(ttl_ms, self.ttl_ms))",
     ),
     Mutant("the end of a lease is not reported", HOLD, 'self.lose("max_hold" if at_most else "expired")', "pass"),
-    Mutant("a deadline waits for the renewal", HOLD, "hold.next_at = min(at, hold.deadline)", "hold.next_at = at"),
+    Mutant("a deadline waits for the renewal", SCHEDULE, "hold.next_at = min(at, hold.deadline)", "hold.next_at = at"),
     Mutant(
         "a lease that was taken stays held",
-        HOLD,
+        SCHEDULE,
         '            hold.lose("taken")\n        self.remove(hold)\n        return False',
         "            pass\n        self.remove(hold)\n        return False",
     ),
@@ -366,13 +367,19 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant("an extension outdates nothing", HOLD, "outdates = shortens or ttl_ms", "outdates = False and ttl_ms"),
     Mutant(
         "a failed renewal is not repeated",
-        HOLD,
-        "hold.asked = False\n        if id(hold) not in self._live:\n            return\n",
+        SCHEDULE,
+        "self._asked.pop(id(hold), None)\n        if id(hold) not in self._live:\n            return\n",
         "if id(hold) not in self._live:\n            return\n",
     ),
     Mutant(
+        "a renewal that is not answered never ends",
+        SCHEDULE,
+        "                        self._asked_until = until\n",
+        "                        pass\n",
+    ),
+    Mutant(
         "a late renewal counts from its last try",
-        HOLD,
+        SCHEDULE,
         "if hold.state is _HELD:\n                        hold.due_at",
         "if True:\n                        hold.due_at",
     ),
@@ -431,7 +438,9 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "found = found or failure.maybe_executed\n                retry = retry",
         "retry = retry",
     ),
-    Mutant("leases are renewed early without any that is due", HOLD, "not (to_renew and at <= now", "not (at <= now"),
+    Mutant(
+        "leases are renewed early without any that is due", SCHEDULE, "not (to_renew and at <= now", "not (at <= now"
+    ),
     Mutant(
         "with others, a lock is taken from its holder",
         ACQUIRE_EACH,

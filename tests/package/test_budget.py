@@ -16,10 +16,10 @@ from tools.rooms import TOP, lines_by_room
 
 PACKAGE = Path(holdfast.__file__).parent
 MOST_LINES = {
-    "_core": 7_960,
-    "_drivers": 6_241,
+    "_core": 8_025,
+    "_drivers": 6_250,
     "lab": 5_900,
-    "_transport": 3_880,
+    "_transport": 3_885,
     "_async": 4_125,
     "cli": 3_750,
     "_lua": 2_475,
@@ -38,8 +38,7 @@ FILES = {
     "_async/client.py": (650, "a method for each thing that a client makes"),
     "_core/redlock.py": (700, "votes, rounds and what is owed after them read the same state"),
     "_core/waiting.py": (650, "one loop, and the requests that it is made of"),
-    "_core/record.py": (650, "a lease's record, and the schedule that has its moments"),
-    "_drivers/threads.py": (735, "what a client holds, and the steps of its end, share their locks"),
+    "_drivers/threads.py": (740, "what a client holds, and the steps of its end, share their locks"),
     "_transport/aio.py": (700, "a wire and its node name each other"),
     "_transport/threads.py": (750, "a wire and its node name each other"),
     "lab/faults.py": (650, "one fault after the other, each read by itself"),

@@ -31,7 +31,8 @@ from holdfast._core.effects import (
     Wake,
 )
 from holdfast._core.failure import RequestFailed, refusal
-from holdfast._core.record import LeaseRecord, LeaseState, Schedule
+from holdfast._core.record import LeaseRecord, LeaseState
+from holdfast._core.schedule import Schedule
 from holdfast._core.settings import DEFAULT
 from sim.server import Refused, Server, copied
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast._core.keys import lock_keys
-from holdfast._core.record import LeaseRecord, LeaseState, Order, Schedule
+from holdfast._core.record import LeaseRecord, LeaseState, Order
 from holdfast._core.rwlock import RWTurn
+from holdfast._core.schedule import Schedule
 from holdfast._core.waiting import Grant
 
 
@@ -30,7 +31,7 @@ def test_a_renewal_that_is_closed_before_it_begins_leaves_nothing_behind() -> No
         made.append(ttl_ms)
 
     hold = hold_of(30_000)
-    hold.extension = asks
+    hold._asks = asks, hold.release
     for protocol in (hold.renew(30_000), hold.or_why(10_000, Order(1))):
         protocol.close()
     protocol = hold.renew(20_000)

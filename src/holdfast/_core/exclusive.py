@@ -227,16 +227,14 @@ class _LockRecord(LeaseRecord):
     def renew(self, ttl_ms: int) -> Protocol[int]:
         return _first_renewal(self, self._exclusive, ttl_ms)
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in ("extension", "release"):
-            raise AttributeError(name)
+    def _ask_by(self) -> tuple[Callable[..., Protocol[int]], Callable[[], Protocol[bool]]]:
         exclusive = self._exclusive
         turn = LockTurn(exclusive.keys, self.token, self.ttl_ms, exclusive.settings, exclusive.sync)
         turn.ttl_ms = self.most_ms  # how long a give-back may have to be tried
         if self.short_s:
             turn.short_ms = int((self.deadline - self.held_since) * 1000)
-        self.extension, self.release = turn.renew, turn.release
-        return getattr(self, name)
+        self._asks = asks = turn.renew, turn.release
+        return asks
 
 
 class _LineRecord(TenureLease):
@@ -261,21 +259,22 @@ class _LineRecord(TenureLease):
         if tenure is not None:
             token = tenure.token
         super().__init__(name, token, grant.fence, ttl_ms, grant.sent_at, None, None, until)
-        self.places = exclusive.places
+
+    @property
+    def places(self) -> tuple[LockKeys, ...]:  # type: ignore[override]  # never set
+        return self._exclusive.places
 
     def renew(self, ttl_ms: int) -> Protocol[int]:
         return _first_renewal(self, self._exclusive, ttl_ms)
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in ("extension", "release"):
-            raise AttributeError(name)
+    def _ask_by(self) -> tuple[Callable[..., Protocol[int]], Callable[[], Protocol[bool]]]:
         exclusive = self._exclusive
         turn = LockTurn(exclusive.keys, self.token, self.ttl_ms, exclusive.settings, tenure=self.tenure)
         turn.ttl_ms = self.most_ms  # how long a give-back may have to be tried
         if self.short_s:
             turn.short_ms = int((self.deadline - self.held_since) * 1000)
-        self.extension, self.release = turn.renew, partial(release_in_line, self.turn, turn)
-        return getattr(self, name)
+        self._asks = asks = turn.renew, partial(release_in_line, self.turn, turn)
+        return asks
 
 
 def _first_renewal(hold: LeaseRecord, exclusive: OneServer, ttl_ms: int) -> Protocol[int]:

@@ -17,8 +17,9 @@ from collections.abc import Callable, Hashable, Iterable
 from holdfast._core.effects import Command, Listen, Now, Protocol, Sleep, Unlisten, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keeping import Keeper
-from holdfast._core.record import LeaseRecord, Schedule, broken_by, note_for
+from holdfast._core.record import LeaseRecord, broken_by, note_for
 from holdfast._core.replies import DONE
+from holdfast._core.schedule import Schedule
 from holdfast._core.settings import Settings
 from holdfast._core.tenure import Lines
 from holdfast._core.tokens import KEPT

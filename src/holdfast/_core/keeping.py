@@ -313,10 +313,10 @@ class KeptLease(TenureLease):
         self.is_cut = False
         return super().extended(ttl_ms, sent_at, now, order)
 
-    def extension(self, ttl_ms: int, order: Order = RENEWAL) -> Protocol[int]:
+    def extension(self, ttl_ms: int, *order: Order) -> Protocol[int]:
         asks = self.kept.asks()
         asks.short_ms = int(self.short_s * 1000)
-        return asks.renew(ttl_ms, order)
+        return asks.renew(ttl_ms, *order)
 
     def release(self) -> Protocol[bool]:
         return self._release()

@@ -1,27 +1,19 @@
-"""What a client holds, from the grant to its end, and when something is due for it.
+"""What a client holds, from the grant to its end.
 
-Laws: a lost hold never comes back; a loss is known at the local deadline at the latest, also while a renewal
-hangs; an answer counts from before its question was sent; a renewal that is answered after the deadline is late and
-changes nothing.
+Laws: a lost hold never comes back; an answer counts from before its question was sent; a renewal that is answered
+after the deadline is late and changes nothing.
 
-Theory: HELD → SUSPECT (a renewal failed, validity lasts) → HELD or LOST; RELEASED from either. `LeaseRecord` keeps
-one lease's facts, `Schedule` the next moment at which a hold needs attention: its renewal, or its deadline. Both know
-no clock: their owner says what time it is. Most holds are released long before anything is due: a new
-one is only noted, and planned (which is a heap's work) when it has outlived the first part of its ttl. The heap is
-cleaned lazily.
+Theory: HELD → SUSPECT (a renewal failed, validity lasts) → HELD or LOST; RELEASED from either. A record knows no clock:
+its owner says what time it is. When something is due for it, the schedule knows (`schedule.py`).
 
-Threads: `add`, `remove`, `released` and `lose` are made of atomic operations and may be called at any moment, also by a
-signal handler in the middle of any other; `next_at`, `due`, `answered`, `failed`, `shortened` and `replan` exclude each
-other by a reentrant lock of the owner's. The heap belongs to `next_at` and `due`; others leave there what they plan.
+Threads: `mark_released` and `lose` are made of atomic operations and may be called at any moment, also by a signal
+handler in the middle of any other.
 """
 
 from __future__ import annotations
 
 import enum
-import heapq
-import itertools
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from holdfast._core.effects import Command, Protocol
@@ -29,11 +21,10 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.replies import MAYBE
 from holdfast._core.report import SILENT, Report
-from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.validity import deadline as deadline_of
 from holdfast.errors import shown
 
-__all__ = ["RENEWAL", "LeaseRecord", "LeaseState", "Order", "Schedule", "broken_by", "note_for"]
+__all__ = ["RENEWAL", "LeaseRecord", "LeaseState", "Order", "broken_by", "note_for"]
 
 
 class LeaseState(enum.Enum):
@@ -78,8 +69,6 @@ _NOTE_PATIENCE_S = 1.0
 
 #: A renewal of a lease that was never extended.
 RENEWAL = Order()
-#: Plans that are left for the heap's owner without waking it.
-_PLANNED_MAX = 1_000
 
 _HELD = LeaseState.HELD
 _SUSPECT = LeaseState.SUSPECT
@@ -88,26 +77,25 @@ _SUSPECT = LeaseState.SUSPECT
 class LeaseRecord:
     """One held lease as the core sees it.
 
-    `extension(ttl_ms)` makes the protocol that renews it, `extension(ttl_ms, order)` the one that extends it: 0
-    not the holder any more, 1 done, more: done, and the server keeps it for that many ms, longer than was asked for.
-    `renews`: the background does that. `on_loss` is called once, with the reason, by what
-    finds the loss.
+    `renews`: the background does that. `on_loss` is called once, with the reason, by what finds the loss.
     """
+
+    # No `__getattr__` here or in a subclass: with it, Python reads each of these fields three times slower.
 
     __slots__ = (
         "__dict__",
         "__weakref__",
+        "_asks",
         "deadline",
         "due_at",
-        "extension",
         "fence",
         "held_since",
         "most_ms",
         "name",
         "next_at",
-        "release",
         "renew_from",
         "report",
+        "short_s",
         "state",
         "token",
         "ttl_ms",
@@ -119,11 +107,9 @@ class LeaseRecord:
     #: Of what, for messages; see `Leasable._label`.
     label = "lock"
     renews = True
-    short_s = 0.0
     kept_until = 0.0  # a release before that leaves it to its time
     max_until: float | None = None
     reason: str | None = None
-    asked = False
     limited = False  # its last extension was cut to what max_hold left
     extensions = 0  # asked for so far
     overlong = False  # the server's clock was set back
@@ -157,12 +143,12 @@ class LeaseRecord:
         self.ttl_ms = ttl_ms
         if deadline is None:
             self.deadline = deadline_of(sent_at, ttl_ms)
+            self.short_s = 0.0
         else:
             self.deadline = deadline
             self.short_s = deadline - sent_at  # what it begins with, until it is extended
-        if extension is not None and release is not None:  # else the class makes them when they are wanted
-            self.extension = extension
-            self.release = release
+        #: How it is extended and released; None: as the class says when that is wanted.
+        self._asks = None if extension is None or release is None else (extension, release)
         self.held_since = sent_at
         self.state = _HELD
         self.unended = True  # deleted by who ends it, which only one can
@@ -170,6 +156,21 @@ class LeaseRecord:
         self.most_ms = ttl_ms  # the greatest ttl that anything was for
         self.next_at = 0.0
         self.report: Report = SILENT
+
+    def extension(self, ttl_ms: int, *order: Order) -> Protocol[int]:
+        """The protocol that renews it, or (with an order) extends it.
+
+        It returns 0 where it is not held any more, 1 when that is done, more where the server keeps it for that many
+        ms, longer than was asked for.
+        """
+        return (self._asks or self._ask_by())[0](ttl_ms, *order)
+
+    def release(self) -> Protocol[bool]:
+        """The protocol that releases it; False: it was not held any more."""
+        return (self._asks or self._ask_by())[1]()
+
+    def _ask_by(self) -> tuple[Callable[..., Protocol[int]], Callable[[], Protocol[bool]]]:
+        raise NotImplementedError
 
     def hand_on(self, now: float) -> bool:
         """Its client has it go on under another lease, where `turn` says that it may. False: it has to be released."""
@@ -362,7 +363,7 @@ class LeaseRecord:
             self.limited = ttl_ms < self.ttl_ms and self.max_until is not None
         self.renew_from = max(self.renew_from, sent_at)
         self._become(_HELD)
-        return not self.check_expired(now)
+        return self.state is _HELD  # else another thread has ended it
 
     def is_wanted(self, by: str) -> None:
         """Another client asks for it."""
@@ -396,239 +397,3 @@ async def note_for(hold: LeaseRecord) -> str | None:
 def broken_by(text: str) -> str:
     """The reason of a loss. `text` comes from another program."""
     return f"broken by {shown(text, 400)}"
-
-
-class Schedule:
-    """When which hold needs attention."""
-
-    __slots__ = (
-        "_early_s_per_ms",
-        "_heap",
-        "_live",
-        "_new",
-        "_plan_at",
-        "_plan_s_per_ms",
-        "_planned",
-        "_sequence",
-        "_settings",
-        "look_s",
-        "outlived",
-    )
-
-    def __init__(self, settings: Settings = DEFAULT) -> None:
-        #: Holds are noted in `outlived` that were held for that long when they are planned first.
-        self.look_s = float("inf")
-        self.outlived: list[LeaseRecord] = []
-        # With the key of the hold, not the hold: the garbage collector goes through tuples that refer to objects, again
-        # and again where leases are many and renewed all the time.
-        self._heap: list[tuple[float, int, int]] = []
-        self._live: dict[int, LeaseRecord] = {}
-        self._new: dict[int, LeaseRecord] = {}  # their `next_at` is a random number, for their first plan
-        self._plan_at: list[float] = []  # when the new ones have to be planned: a heap of which the first counts
-        # Well before any renewal can be due.
-        self._plan_s_per_ms = settings.renew_fraction * (1 - settings.renew_jitter) / 2000
-        self._planned: deque[tuple[float, int, int]] = deque()  # not in the heap yet
-        self._sequence = itertools.count(1)
-        self._settings = settings
-        self._early_s_per_ms = settings.renew_early_fraction / 1000
-
-    def __len__(self) -> int:
-        return len(self._live) + len(self._new)
-
-    def __iter__(self) -> Iterator[LeaseRecord]:
-        while True:
-            try:
-                return iter([*self._new.values(), *self._live.values()])
-            except RuntimeError:
-                pass  # another thread has added one, or removed it
-
-    def add(self, hold: LeaseRecord, jitter: float) -> float:
-        """Watch a hold; returns when it needs attention first. `jitter` is a random number in [0, 1)."""
-        self._new[id(hold)] = hold
-        hold.next_at = jitter
-        wait_s, look_s = hold.ttl_ms * self._plan_s_per_ms, self.look_s
-        at = hold.held_since + (wait_s if wait_s < look_s else look_s)
-        if hold.short_s or at > hold.deadline:  # else that is what `_first_at` says
-            at = self._first_at(hold)
-        plan_at = self._plan_at
-        try:
-            if at < plan_at[0]:
-                heapq.heappush(plan_at, at)
-        except IndexError:
-            heapq.heappush(plan_at, at)
-        return at
-
-    def _first_at(self, hold: LeaseRecord) -> float:
-        since, look_s = hold.held_since, self.look_s
-        wait_s = hold.ttl_ms * self._plan_s_per_ms
-        at = since + (wait_s if wait_s < look_s else look_s)
-        if hold.short_s:
-            at = min(self._renew_at(hold, 1.0), since + look_s)
-        deadline = hold.deadline
-        return at if at < deadline else deadline
-
-    def _plan_new(self, now: float) -> None:
-        # A thread that adds one from now on sees no time that would be soon enough.
-        self._plan_at.clear()
-        new = self._new
-        young: list[LeaseRecord] = []
-        while new:
-            try:
-                key, hold = new.popitem()
-            except KeyError:
-                break  # removed by another thread
-            if now < hold.held_since + self.look_s == self._first_at(hold):
-                young.append(hold)
-                continue
-            self.outlived.append(hold)
-            jitter = hold.next_at
-            self._live[key] = hold
-            if hold.alive:
-                self._plan(hold, self._renew_at(hold, jitter))
-            else:
-                self._live.pop(key, None)  # released while it was in neither
-        for hold in young:
-            new[id(hold)] = hold
-            if not hold.alive:
-                new.pop(id(hold), None)
-        if young:
-            heapq.heappush(self._plan_at, now + self.look_s / 4)  # not at each one's own time: there may be thousands
-
-    def remove(self, hold: LeaseRecord) -> None:
-        """Watch it no more."""
-        key = id(hold)
-        if self._new.pop(key, None) is None:
-            self._live.pop(key, None)
-
-    def _tidy(self) -> None:
-        """Bring the heap up to date; it keeps no more of those that were removed than of the others."""
-        heap, planned = self._heap, self._planned
-        while planned:
-            heapq.heappush(heap, planned.popleft())
-        if len(heap) > 2 * len(self._live) + 1000:
-            live = self._live
-            heap[:] = [entry for entry in heap if (hold := live.get(entry[2])) is not None and entry[0] == hold.next_at]
-            heapq.heapify(heap)
-
-    def next_at(self) -> float | None:
-        """The next moment at which `due` has something to look at, or None."""
-        self._tidy()
-        heap, live = self._heap, self._live
-        plan_at = self._plan_at[0] if self._new and self._plan_at else None
-        while heap:
-            at, _, key = heap[0]
-            hold = live.get(key)
-            if hold is not None and at == hold.next_at:
-                return at if plan_at is None else min(at, plan_at)
-            heapq.heappop(heap)
-        return plan_at
-
-    def due(self, now: float) -> list[LeaseRecord]:
-        """Holds to renew now, and those that are soon to be renewed with them: one request is enough for many.
-
-        Those whose time is over are lost on the way, and not watched any more.
-        """
-        to_renew: list[LeaseRecord] = []
-        if self._plan_at and self._plan_at[0] <= now:
-            self._plan_new(now)
-        self._tidy()
-        heap, live = self._heap, self._live
-        while heap:
-            at, _, key = heap[0]
-            hold = live.get(key)
-            if hold is not None and at == hold.next_at:
-                if at > now and not (to_renew and at <= now + hold.ttl_ms * self._early_s_per_ms < hold.deadline):
-                    break
-                heapq.heappop(heap)
-                if hold.check_expired(now):
-                    self.remove(hold)
-                elif hold.asked or not hold.renews or hold.renewal_ttl_ms(now) is None:
-                    self._plan(hold, hold.deadline)
-                else:
-                    hold.asked = True
-                    if hold.state is _HELD:
-                        hold.due_at = at
-                    to_renew.append(hold)
-                    self._plan(hold, hold.deadline)
-            else:
-                heapq.heappop(heap)
-        return to_renew
-
-    def answered(self, hold: LeaseRecord, held: int, ttl_ms: int, sent_at: float, now: float, jitter: float) -> bool:
-        """A renewal was answered; False when the hold has ended (late, or taken)."""
-        hold.asked = False
-        if id(hold) not in self._live:
-            return False
-        if held > 1:
-            hold.lasts(held)
-        if held and hold.extended(ttl_ms, sent_at, now):
-            self._plan(hold, self._renew_at(hold, jitter))
-            if hold.report.detailed:
-                hold.report.renewed(hold, max(0.0, now - hold.due_at))
-            return True
-        if not held:
-            hold.lose("taken")
-        self.remove(hold)
-        return False
-
-    def failed(self, hold: LeaseRecord, now: float, jitter: float, sent_at: float | None = None) -> None:
-        """A renewal was not answered, or refused: suspect, and tried again while validity lasts.
-
-        Unless what was sent after it (at `sent_at`) has been answered.
-        """
-        hold.asked = False
-        if id(hold) not in self._live:
-            return
-        if hold.check_expired(now):
-            self.remove(hold)
-            return
-        if sent_at is not None and hold.renew_from > sent_at:
-            self._plan(hold, self._renew_at(hold, jitter))
-            return
-        hold.suspect()
-        wait_s = (hold.short_s or hold.ttl_ms / 1000) * self._settings.renew_again_fraction
-        self._plan(hold, now + wait_s * (0.5 + jitter))
-
-    def shorten(self, hold: LeaseRecord) -> float:
-        """Its deadline has come nearer, and it is not to be renewed for that."""
-        if self._new.pop(id(hold), None) is not None:
-            self._live[id(hold)] = hold
-            hold.next_at = hold.deadline
-        return self._plan(hold, hold.next_at)
-
-    def extending(self, hold: LeaseRecord, ttl_ms: int, asked_at: float) -> tuple[Order, float | None]:
-        """It is going to be extended: with this order; and when it needs attention, if that is earlier now."""
-        order = hold.extending(ttl_ms, asked_at)
-        return order, self.shorten(hold) if hold.shorten(ttl_ms, asked_at, order.asks_ms) else None
-
-    def extended(
-        self, hold: LeaseRecord, order: Order, held: int, ttl_ms: int, asked_at: float, now: float, jitter: float
-    ) -> float | None:
-        """An extension was answered: when it needs attention next; None when the hold has ended (late, or taken)."""
-        if held and hold.extended(ttl_ms, asked_at, now, order):
-            return self.replan(hold, jitter)
-        if not held:
-            hold.lose("taken")
-        self.remove(hold)
-        return None
-
-    def replan(self, hold: LeaseRecord, jitter: float) -> float:
-        """Its deadline changed from outside (an extension)."""
-        if self._new.pop(id(hold), None) is not None:
-            self._live[id(hold)] = hold
-        return self._plan(hold, self._renew_at(hold, jitter))
-
-    def _renew_at(self, hold: LeaseRecord, jitter: float) -> float:
-        if not hold.renews:
-            return hold.deadline
-        wait_s = hold.ttl_ms / 1000 * self._settings.renew_fraction
-        if hold.short_s:
-            wait_s = min(hold.short_s * self._settings.renew_again_fraction, self._settings.stretch_s)
-        return hold.renew_from + wait_s * (1 - self._settings.renew_jitter * jitter)
-
-    def _plan(self, hold: LeaseRecord, at: float) -> float:
-        hold.next_at = min(at, hold.deadline)
-        at = hold.next_at
-        self._planned.append((at, next(self._sequence), id(hold)))
-        # When these are many they have to be looked through, which is not done here.
-        return at if len(self._planned) < _PLANNED_MAX else float("-inf")

@@ -16,7 +16,8 @@ from typing import Any
 from holdfast._core.batch import batches
 from holdfast._core.effects import Answer, Call, Effect, Protocol
 from holdfast._core.failure import RequestFailed
-from holdfast._core.record import LeaseRecord, Schedule
+from holdfast._core.record import LeaseRecord
+from holdfast._core.schedule import Schedule
 from holdfast._drivers.background_aio import Background
 from holdfast._drivers.observing import Troubles
 from holdfast._transport.clock import clock

@@ -17,7 +17,8 @@ from holdfast._core.abandon import abandon
 from holdfast._core.batch import Batch, batches
 from holdfast._core.effects import Call, CallMany, Command, Effect, Protocol
 from holdfast._core.failure import RequestFailed
-from holdfast._core.record import LeaseRecord, Schedule
+from holdfast._core.record import LeaseRecord
+from holdfast._core.schedule import Schedule
 from holdfast._drivers.observing import Troubles
 from holdfast._drivers.teller import report
 from holdfast._drivers.worker import Worker
@@ -68,6 +69,7 @@ class Renewals:
         """Start renewing what is due; does not wait."""
         now = clock()
         by_place: dict[object, list[Renewal]] = {}
+        known: dict[object, object] = {}
         for hold in holds:
             if not hold.alive:
                 continue  # released just now
@@ -79,7 +81,12 @@ class Renewals:
             except RequestFailed:
                 self._note([(hold, ttl_ms, None)], now)
                 continue
-            by_place.setdefault(self._place_of(effect), []).append((hold, ttl_ms, protocol, effect))
+            place = known.get(effect.node) if type(effect) is Call else None
+            if place is None:
+                place = self._place_of(effect)
+                if type(effect) is Call and self._driver.can_ask:  # where keys stay where they are
+                    known[effect.node] = place
+            by_place.setdefault(place, []).append((hold, ttl_ms, protocol, effect))
         for place, jobs in by_place.items():
             renewer = self._renewers.get(place)
             if renewer is None:
@@ -184,7 +191,7 @@ class Renewals:
         for hold, _, protocol, _ in jobs:
             abandon(protocol)
             with driver.lock:
-                if not hold.asked:
+                if not driver.schedule.is_asked(hold):
                     continue  # it was answered before
                 driver.schedule.failed(hold, clock(), driver.chance())
                 at = hold.next_at

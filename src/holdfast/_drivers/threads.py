@@ -41,8 +41,9 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, replay
 from holdfast._core.hearing import Ears
 from holdfast._core.keeping import Keeper
-from holdfast._core.record import LeaseRecord, LeaseState, Order, Schedule
+from holdfast._core.record import LeaseRecord, LeaseState, Order
 from holdfast._core.report import Report
+from holdfast._core.schedule import Schedule
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tenure import SOON_MS, Lines, Turn
 from holdfast._core.waiting import Busy, Grant, granted, released, within

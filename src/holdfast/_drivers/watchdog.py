@@ -18,7 +18,8 @@ from typing import Any
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.hearing import Ears
-from holdfast._core.record import LeaseRecord, Schedule
+from holdfast._core.record import LeaseRecord
+from holdfast._core.schedule import Schedule
 from holdfast._drivers.inboxes import Inboxes, Unattended
 from holdfast._drivers.many import GRACE_S
 from holdfast._drivers.unconfirmed import LOOK_S, Unconfirmed
