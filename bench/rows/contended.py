@@ -78,7 +78,7 @@ def contended(run: Run) -> Table:
 
         return once
 
-    found = rounds(run, "contended", run.some(3, 1), {who: measure(who) for who in names})
+    found = rounds(run, "contended", run.some(5, 1), {who: measure(who) for who in names})
     table = Table(
         "contended",
         f"One lock, {processes} processes × {threads} threads",
