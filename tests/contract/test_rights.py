@@ -182,7 +182,10 @@ def _hand_over(one: Any, two: Any) -> None:
             failed.append(error)
 
     waiter = threading.Thread(target=wait)
-    _until(lambda: _queued() == 0)  # who gave up leaves by a request of its own
+    # Who gave up leaves by a request of its own, which may be repeated: later it would find the lock free, where what
+    # it may not do is said to no one.
+    two._session.driver.settle(patience_s)
+    _until(lambda: _queued() == 0)
     waiter.start()
     _until(lambda: _queued() > 0)
     try:
