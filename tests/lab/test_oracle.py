@@ -1,7 +1,7 @@
 """What was played is what theory says, cell by cell (`oracle.toml`, written by hand, with reasons).
 
 A disagreement is a bug in the lab or in the theory. A cell that disagrees is played twice more, so that the message
-says whether its verdict depends on timing.
+says whether its verdict depends on timing; and the message has the whole course of the worst play.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from holdfast.lab.faults import FAULTS
 from holdfast.lab.handles import PROCESSES, THREADS
 from holdfast.lab.runs import NOT_RUN, Cell
 from holdfast.lab.texts import expected, text_of, theory
+from holdfast.lab.timeline import run_text
 from holdfast.lab.verdicts import KINDS, MARKS
 
 Name = tuple[str, str, str]
@@ -63,6 +64,8 @@ def disagreement(cell: Cell) -> str:
     again = Counter([cell.verdict, *(runs.play(entry, fault).verdict for _ in range(2))])
     lines = [f"{cell.title}: theory says {theirs.verdict} ({theirs.why}), the lab {dict(again)}"]
     lines += [f"  {run.variant}: {found.kind}: {found.sentence}" for run in cell.runs for found in run.verdicts]
+    if cell.worst_run is not None:
+        lines.append(run_text(cell.worst_run, 160))
     return "\n".join(lines)
 
 
