@@ -903,7 +903,7 @@ LINES: tuple[Mutant, ...] = tuple(
             "        if False:\n",
         ),
         ("every tenure is undisturbed", EXCLUSIVE, "self.keys.lock if grant.more else None", "self.keys.lock"),
-        ("the first who waits is not told of", WANTED, "count > 0 and count <= (came or 1)", "false"),
+        ("the first waiter is not announced", WANTED, "count > 0 and count <= (came or 1)", "false"),
         ("a tenure is handed on beyond its block", TENURE, "tenure.fence >= tenure.last_fence", "False"),
         ("a tenure is handed on without validity", TENURE, " and hold.deadline - now >= self.least_s", ""),
         ("an extended lease is handed on", TENURE, "and not hold.extensions and", "and"),
