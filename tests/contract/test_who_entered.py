@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any
@@ -255,3 +257,50 @@ def test_an_exit_stack_closed_in_another_task(valkey_server: embedded.Server, un
             assert not await lock.locked()
 
     asyncio.run(main())
+
+
+def test_a_stack_that_no_one_closes_lets_go_of_its_lease(valkey_server: embedded.Server, unique_name: str) -> None:
+    """Also where its lock is made like one that was made before: only the stack has it."""
+    with holdfast.connect(valkey_server.url) as locks:
+        for _ in range(3):
+            stack = ExitStack()
+            lease = weakref.ref(stack.enter_context(locks.lock(unique_name)))
+            stack.close()
+        del stack
+        stack = ExitStack()
+        lease = weakref.ref(stack.enter_context(locks.lock(unique_name)))
+        stack.pop_all()  # the callbacks go with what it returns
+        with pytest.warns(ResourceWarning, match="was dropped"):
+            gc.collect()
+        assert lease() is None
+
+
+def test_objects_of_one_name_share_no_options(valkey_server: embedded.Server, unique_name: str) -> None:
+    class Name(str):
+        pass
+
+    with holdfast.connect(valkey_server.url) as locks:
+        for _ in range(3):
+            with locks.lock(unique_name), pytest.raises(holdfast.AlreadyHeld):
+                locks.lock(unique_name).acquire()
+            assert locks.lock(unique_name) is not locks.lock(unique_name)
+            assert locks.lock(unique_name, ttl=3).ttl == 3 and locks.lock(unique_name).ttl == 30
+            assert locks.lock(Name(unique_name)).name == unique_name
+            with locks.lock(unique_name, reentrant=True), locks.lock(unique_name, reentrant=True):
+                pass
+        for wrong in (b"", 0, None, [], ""):
+            with pytest.raises(holdfast.ConfigurationError):
+                locks.lock(wrong)  # type: ignore[arg-type]
+        with pytest.raises(holdfast.ConfigurationError):
+            locks.lock(unique_name, reentrant=0)  # type: ignore[arg-type]
+
+
+def test_of_many_names_most_are_forgotten(valkey_server: embedded.Server, unique_name: str) -> None:
+    with holdfast.connect(valkey_server.url) as locks:
+        for number in range(1_500):
+            for _ in range(2):
+                with locks.lock(f"{unique_name}:{number}"):
+                    pass
+        assert 0 < len(locks._known) <= 1_000
+        with locks.lock(f"{unique_name}:0"):
+            pass

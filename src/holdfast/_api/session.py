@@ -83,7 +83,7 @@ class SessionBase:
         #: Leases by what is held and who holds it.
         self.owners: dict[tuple[str, int], weakref.ref[Any]] = {}
         self._shared: dict[tuple[str, Options], Shared] = {}
-        self._scripts = Scripts()
+        self.scripts = Scripts()
         self._replicas: dict[int | None, Replicas] = {}
         self._ifeq: bool | None = None
         self._detector: Any = None
@@ -97,7 +97,7 @@ class SessionBase:
     def shared(self, what: str, options: Options) -> Shared | None:
         """What `share` was last told of it."""
         # The first requests of those from before the server refused scripts are scripts.
-        return None if self._scripts.refused else self._shared.get((what, options))
+        return None if self.scripts.refused else self._shared.get((what, options))
 
     def share(self, what: str, options: Options, keys: LockKeys) -> Shared:
         """The lock of these keys, for all objects that are called `what` and have these options."""
@@ -113,7 +113,7 @@ class SessionBase:
     def _exclusive(self, keys: LockKeys, sync_replicas: int | Literal["all"] | None) -> Exclusive:
         """The lock of these keys, wherever it lives."""
         if self.quorum is None:
-            return OneServer(keys, self.settings, self.replicas_for(sync_replicas), self._scripts)
+            return OneServer(keys, self.settings, self.replicas_for(sync_replicas), self.scripts)
         if sync_replicas is not None:
             raise ConfigurationError("sync_replicas", sync_replicas, "None over a quorum: its members have no replicas")
         return OverQuorum(keys, self.settings, self.quorum)

@@ -206,6 +206,14 @@ class Lock(Leasable[Lease]):
                 )
             self._kept_as = shared.keys.lock
 
+    @classmethod
+    def _like(cls, other: Lock) -> Lock:
+        """Another object with the same name and options. A block under `locks.lock(name)` makes one each time."""
+        made = cls.__new__(cls)
+        made.__dict__.update(other.__dict__)
+        made._entered = LeaseStack(has_ended)
+        return made
+
     def _change(self, options: Options) -> None:
         Lock.__init__(self, self._session, self._name, options, self._reentrant)
 
