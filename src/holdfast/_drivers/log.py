@@ -55,7 +55,7 @@ _logger: Any = None
 
 
 def _unknown(level: int) -> bool | None:
-    return None
+    return None if "logging" in sys.modules else False
 
 
 #: What the logger remembers of a level: False where it is off; None where it has to be asked. It costs one call, which
