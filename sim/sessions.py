@@ -75,6 +75,7 @@ class Thing:
 
 
 T = TypeVar("T", bound=Thing)
+G = TypeVar("G")
 
 #: How long helpers pause on average, s.
 _HELP_S = 15.0
@@ -163,9 +164,7 @@ class Sessions(Primitive, Generic[T]):
         if public:
             self.plays(f"{public}.try_acquire" if timeout_s == 0 else f"{public}.acquire")
 
-    async def ask(
-        self, process: Process, things: Sequence[T], token: str, asking: Protocol[Grant | Busy]
-    ) -> Grant | None:
+    async def ask(self, process: Process, things: Sequence[T], token: str, asking: Protocol[G | Busy]) -> G | None:
         """Drive an acquisition of those things to its end."""
         world = self.world
         for thing in things:
@@ -182,7 +181,7 @@ class Sessions(Primitive, Generic[T]):
         except Cancelled:
             self.left(process, things, token)
             raise
-        if not isinstance(got, Grant):
+        if isinstance(got, Busy):
             self.left(process, things, token)
             world.counted["timeout"] += 1
             return None

@@ -15,7 +15,7 @@ from holdfast._core.keeping import Keeping
 from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.mutex import LockTurn
 from holdfast._core.record import LeaseRecord
-from holdfast._core.tenure import BLOCK, MARK, Note, Tenure, Turn, as_owner, is_alone, left, wait_in_line
+from holdfast._core.tenure import BLOCK, MARK, Note, Tenure, TenureLease, Turn, as_owner, is_alone, left, wait_in_line
 from holdfast._core.tokens import KEPT
 from holdfast._core.validity import DRIFT
 from holdfast._core.waiting import Busy, Grant, request_timeout_for
@@ -185,10 +185,12 @@ class Locks(Sessions[Lock]):
 
         self.asks(self.public, timeout_s)
         if turn.first:
-            asking = self.first(process, LockTurn(keys, token, ttl_ms, settings), timeout_s, start)
+            asking: Protocol[TenureLease | Grant | Busy] = self.first(
+                process, LockTurn(keys, token, ttl_ms, settings), timeout_s, start
+            )
         else:
             asking = wait_in_line(turn, ask, give_back, timeout_s, ttl_ms)
-        got: Grant | None = None
+        got: TenureLease | Grant | None = None
         try:
             got = await self.ask(process, [lock], token, asking)
         finally:
@@ -196,9 +198,13 @@ class Locks(Sessions[Lock]):
                 lock.left_at.setdefault(process.id, []).append(self.world.now)
         if got is None:
             return None
-        if not turn.over:
-            got.turn = turn
-        note.last = hold = self.hold_of(process, lock, token, ttl_ms, got, exclusive.renews)
+        if isinstance(got, LeaseRecord):
+            hold = self.under_options(got, ttl_ms, exclusive.renews)
+        else:
+            if not turn.over:
+                got.turn = turn
+            hold = self.hold_of(process, lock, token, ttl_ms, got, exclusive.renews)
+        note.last = hold
         if hold.turn is None:
             process.spawn(left(turn, give_back), "left", background=True)
         since = ledger.waiting.pop(token.encode())
@@ -216,7 +222,10 @@ class Locks(Sessions[Lock]):
             got.kept = process.keeper, keep_s
             self.releases.pop(token, None)  # it is not the usual one
         exclusive = OneServer(lock.keys, process.settings, self.world.options.sync)
-        hold = exclusive.hold(token, got, ttl_ms)
+        return self.under_options(exclusive.hold(token, got, ttl_ms), ttl_ms, renew)
+
+    def under_options(self, hold: LeaseRecord, ttl_ms: int, renew: bool) -> LeaseRecord:
+        """The same, with what not every lease has."""
         if not renew:
             hold.stop_renewing()
         if self.world.rng.random() < 0.1:

@@ -908,7 +908,25 @@ LINES: tuple[Mutant, ...] = tuple(
         ("a tenure is handed on without validity", TENURE, " and hold.deadline - now >= self.least_s", ""),
         ("an extended lease is handed on", TENURE, "and not hold.extensions and", "and"),
         ("a handed-on lease has its predecessor's token", TENURE, "        tenure.fence += 1\n", ""),
-        ("a handed-on lease has a deadline of its own", "_core/exclusive.py", "else before.deadline", "else None"),
+        (
+            "a handed-on lease has a deadline of its own",
+            EXCLUSIVE,
+            "made.deadline = self.deadline",
+            "made.deadline = now + self.ttl_ms / 1000",
+        ),
+        (
+            "a handed-on lease is renewed from when it was handed on",
+            EXCLUSIVE,
+            "made.renew_from = self.renew_from",
+            "made.renew_from = now",
+        ),
+        ("a handed-on lease is stretched later", EXCLUSIVE, "made.short_s = self.short_s", "made.short_s = 0.0"),
+        (
+            "a lease that was handed on is found behind it",
+            TENURE,
+            "line.hold = hold = hold.followed",
+            "hold = hold.followed",
+        ),
         (
             "a turn that leaves keeps the right",
             TENURE,

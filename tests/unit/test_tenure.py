@@ -10,9 +10,11 @@ import pytest
 
 import holdfast
 from holdfast._core.effects import AwaitTurn, Effect, Now, Spawn
+from holdfast._core.exclusive import OneServer
 from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockTurn
 from holdfast._core.record import RENEWAL, LeaseRecord
+from holdfast._core.report import Report
 from holdfast._core.settings import DEFAULT
 from holdfast._core.tenure import (
     ALONE_MS,
@@ -22,12 +24,13 @@ from holdfast._core.tenure import (
     Lines,
     Note,
     Tenure,
+    TenureLease,
     Turn,
     is_alone,
     release_in_line,
     wait_in_line,
 )
-from holdfast._core.waiting import Busy
+from holdfast._core.waiting import Busy, Grant
 from tests.support.steps import drive
 
 SETTINGS = DEFAULT._replace(tenure_ms=2.0)
@@ -57,8 +60,8 @@ def hold(turn: Turn, fence: int = 1, now: float = 0.0, ttl_ms: int = TTL_MS) -> 
     turn.got_at = now
     assert turn.line is not None
     turn.begin(turn.token, fence, ttl_ms)
-    turn.line.hold = LeaseRecord("lock", turn.token, fence, ttl_ms, now, _nothing, _nothing)
-    return turn.line.hold
+    turn.line.hold = held = TenureLease("lock", turn.token, fence, ttl_ms, now, _nothing, _nothing)
+    return held
 
 
 def marked(of: Lines) -> tuple[Line, Turn, Turn, LeaseRecord]:
@@ -227,6 +230,46 @@ def test_what_was_handed_to_who_gets_no_lease_goes_on() -> None:
     third.disclaim()
     assert third.leave() is None and line.owner is fourth
     assert fourth.take(0.0007) is not None
+
+
+def fields_of(held: LeaseRecord) -> dict[str, Any]:
+    """All that it knows, by name; `vars` behind what classes name."""
+    slots = {name for kind in type(held).__mro__ for name in getattr(kind, "__slots__", ())}
+    return {name: getattr(held, name) for name in slots - {"__dict__", "__weakref__"} if hasattr(held, name)} | vars(
+        held
+    )
+
+
+@pytest.mark.parametrize("pushed_until", [None, 1.5])
+def test_a_lease_that_follows_is_as_one_made_anew(pushed_until: float | None) -> None:
+    """It stands on what the lease before it stood on: nothing is forgotten, and nothing begins again."""
+    of = lines()
+    line, second, third, _ = marked(of)
+    exclusive = OneServer(lock_keys("holdfast", "lock"), SETTINGS)
+    tenure = line.tenure
+    assert tenure is not None
+    granted = Grant(tenure.fence, 0.0, until=pushed_until)
+    granted.turn = second
+    before = exclusive.hold(second.token, granted, TTL_MS)
+    assert line.hold is before
+    before.renew_from = 0.0001  # it was renewed meanwhile
+    before.report = Report()
+    assert before.mark_released() and second.hand_on(0.001)
+
+    follows = third.take(0.0015)
+    assert isinstance(follows, TenureLease) and line.hold is follows
+    assert (follows.turn, follows.token, follows.fence) == (third, before.token, before.fence + 1)
+    anew = type(before)(exclusive, third, tenure, third.token, Grant(follows.fence, 0.0015), TTL_MS, before.deadline)  # type: ignore[arg-type]
+    anew.go_on_from(before)
+    assert fields_of(follows) == fields_of(anew)
+    assert follows.deadline == (pushed_until or before.deadline)
+
+
+def test_none_follows_when_the_tenure_is_over() -> None:
+    line, second, third, _ = marked(lines())
+    assert second.hand_on(0.001)
+    assert third.take(0.002) is None, "2 ms"
+    assert third.passes()[0] == second.token and line.owner is third
 
 
 def test_a_loss_ends_the_line() -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast._api.options import Options
 from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
-from holdfast._core.tenure import Note, Turn, as_owner, wait_in_line
+from holdfast._core.tenure import Note, TenureLease, Turn, as_owner, wait_in_line
 from holdfast._core.tokens import is_kept
 from holdfast._core.waiting import Busy, Grant
 from holdfast._transport.pack import PreparedRequest
 
 __all__ = ["AcquirableBase"]
+
+R = TypeVar("R", bound=LeaseRecord)
 
 
 class AcquirableBase:
@@ -58,7 +60,7 @@ class AcquirableBase:
         """The same for a turn that found no other one."""
         return as_owner(turn, partial(self._ask_for, turn, sent=sent), self._give_back, timeout_s)
 
-    def _wait_in_line(self, turn: Turn, timeout_s: float | None) -> Protocol[Grant | Busy]:
+    def _wait_in_line(self, turn: Turn, timeout_s: float | None) -> Protocol[TenureLease | Grant | Busy]:
         """The same for one that found others."""
         return wait_in_line(turn, partial(self._ask_for, turn), self._give_back, timeout_s, self._ttl_ms)
 
@@ -71,7 +73,10 @@ class AcquirableBase:
         options = self._options
         if options.kept_ms and grant.kept is None and is_kept(token):
             grant.kept = self._session.driver.keeper, options.kept_ms / 1000
-        record = self._make_record(token, grant)
+        return self._under_options(self._make_record(token, grant))
+
+    def _under_options(self, record: R) -> R:
+        options = self._options
         if not options.renew:
             record.stop_renewing()
         if options.max_hold_ms is not None:

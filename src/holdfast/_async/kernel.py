@@ -24,7 +24,7 @@ from holdfast._core.keeping import Keeping
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
-from holdfast._core.tenure import MARK, Turn, is_alone, left
+from holdfast._core.tenure import MARK, TenureLease, Turn, is_alone, left
 from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._drivers.aio import AioDriver
@@ -79,7 +79,7 @@ class Acquirable(AcquirableBase, Generic[L]):
                 if kept.was_taken(token):
                     driver.spawn(kept.give_up())
                 raise
-        got: Grant | Busy | None = None
+        got: TenureLease | Grant | Busy | None = None
         hold: LeaseRecord | None = None
         report = session.reports.begin(self._label, self._name, self._report_level)
         asks = self._asks
@@ -107,21 +107,24 @@ class Acquirable(AcquirableBase, Generic[L]):
                 got = await driver.acquire(first, start, token, timeout_s, self._ttl_ms)
             else:
                 got = await driver.wait_in_line(turn, self._wait_in_line, timeout_s, self._ttl_ms)
+            if driver.closed and type(got) is not Busy:
+                raise ClientClosed()  # and it is given back below
             if type(got) is Grant:
-                if driver.closed:
-                    raise ClientClosed()  # and it is given back below
                 if turn is not None and not turn.over:
                     got.turn = turn
                 hold = self._record(token, got)
-                hold.report = report
-                if note is not None:
-                    note.last = hold
                 if turn is not None and hold.turn is None and not turn.over:
                     driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
                 if got.stray or got.more is PLAIN or token[-1] == MARK:
                     release_ask = None  # it is not the usual one
-                if got.sent_at >= driver.introduce_at:
-                    session.introduce(driver, got.sent_at)
+            elif isinstance(got, LeaseRecord):
+                hold, release_ask = self._under_options(got), None
+            if hold is not None:
+                hold.report = report
+                if note is not None:
+                    note.last = hold
+                if hold.held_since >= driver.introduce_at:
+                    session.introduce(driver, hold.held_since)
                 asking.pop(token, None)  # not in a `finally`: after an exception there, it would not be given back
                 # No variable here has the lease, which a kept traceback would keep.
                 return self._granted(driver, hold, owners, code, offset, release_ask)

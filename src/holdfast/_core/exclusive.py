@@ -17,15 +17,18 @@ from holdfast._core.keeping import Keeping, KeptLease
 from holdfast._core.keys import LockKeys
 from holdfast._core.mutex import Each, LockTurn
 from holdfast._core.plain import Scripts
-from holdfast._core.record import RENEWAL, LeaseRecord
+from holdfast._core.record import RENEWAL, LeaseRecord, LeaseState
 from holdfast._core.redlock import Quorum
 from holdfast._core.replicas import Sync
 from holdfast._core.replies import LockSeen
+from holdfast._core.report import SILENT
 from holdfast._core.settings import Settings
 from holdfast._core.tenure import MARK, Tenure, TenureLease, Turn, release_in_line
 from holdfast._core.waiting import Busy, Grant, request_timeout_for, wait_for
 
 __all__ = ["Exclusive", "OneServer", "OverQuorum"]
+
+_HELD = LeaseState.HELD
 
 
 class Exclusive:
@@ -259,6 +262,29 @@ class _LineRecord(TenureLease):
         if tenure is not None:
             token = tenure.token
         super().__init__(name, token, grant.fence, ttl_ms, grant.sent_at, None, None, until)
+
+    is_followed = True
+
+    def followed_by(self, turn: Turn, tenure: Tenure, fence: int, now: float) -> _LineRecord:
+        # Field by field: leases are handed on by the ten thousand a second, and `__init__` takes four times as long.
+        made = _LineRecord.__new__(_LineRecord)
+        made._exclusive = self._exclusive
+        made.turn = turn
+        made.tenure = tenure
+        made.name = self.name
+        made.token = self.token
+        made.fence = fence
+        made.ttl_ms = made.most_ms = self.ttl_ms
+        made.deadline = self.deadline
+        made.short_s = self.short_s
+        made._asks = None
+        made.held_since = now
+        made.state = _HELD
+        made.unended = True
+        made.renew_from = self.renew_from
+        made.next_at = 0.0
+        made.report = SILENT
+        return made
 
     @property
     def places(self) -> tuple[LockKeys, ...]:  # type: ignore[override]  # never set

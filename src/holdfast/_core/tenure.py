@@ -194,7 +194,7 @@ class Line:
     #: Turns that wait for the right, in order, and some that have left. Only the owner takes any out.
     waiters: deque[Turn] | tuple[()] = ()
     #: The owner's lease, or the one before it; and what the owner may take, or has to pass on.
-    hold: LeaseRecord | None = None
+    hold: TenureLease | None = None
     tenure: Tenure | None = None
     #: It has ended; since the server is in trouble, which each turn has to see for itself.
     dead = failed = False
@@ -317,8 +317,8 @@ class Turn:
         line = self.line
         return line is not None and line.owner is self and not line.dead
 
-    def take(self, now: float) -> Grant | None:
-        """What was handed on to it, the owner; None: it has to ask the server."""
+    def take(self, now: float) -> TenureLease | Grant | None:
+        """What was handed on to it, the owner: the lease itself where it can be; None: it has to ask the server."""
         line = self.line
         assert line is not None
         hold, tenure = line.hold, line.tenure
@@ -329,7 +329,10 @@ class Turn:
             tenure.over = True
             return None
         tenure.fence += 1
-        return Grant(tenure.fence, now)
+        if not hold.is_followed:
+            return Grant(tenure.fence, now)
+        line.hold = hold = hold.followed_by(self, tenure, tenure.fence, now)
+        return hold
 
     def is_called(self) -> bool:
         """Whether there is something to wake up for."""
@@ -426,6 +429,12 @@ class TenureLease(LeaseRecord):
     __slots__ = ("turn",)
 
     turn: Turn
+    #: Whether a lease that goes on from it can be made of it alone.
+    is_followed = False
+
+    def followed_by(self, turn: Turn, tenure: Tenure, fence: int, now: float) -> TenureLease:
+        """The lease of the next turn, by that tenure; it lasts as long as this one would have."""
+        raise NotImplementedError
 
     def hand_on(self, now: float) -> bool:
         return self.turn.hand_on(now)
@@ -439,7 +448,9 @@ class TenureLease(LeaseRecord):
         self.turn.lost()
 
 
-async def wait_in_line(turn: Turn, ask: Ask, give_back: GiveBack, timeout_s: float | None, ttl_ms: int) -> Grant | Busy:
+async def wait_in_line(
+    turn: Turn, ask: Ask, give_back: GiveBack, timeout_s: float | None, ttl_ms: int
+) -> TenureLease | Grant | Busy:
     """Wait for the turn, `timeout_s` at most; then take what was handed on, or ask the server."""
     give_up_at = None if timeout_s is None else turn.arrived_at + timeout_s
     alone_at = turn.arrived_at + min(ttl_ms, ALONE_MS) / 1000
@@ -470,9 +481,9 @@ async def wait_in_line(turn: Turn, ask: Ask, give_back: GiveBack, timeout_s: flo
             await AwaitTurn(turn, until - now)
             now = await Now()
         now = await Now()
-        grant = turn.take(now)
-        if grant is not None:
-            return grant
+        taken = turn.take(now)
+        if taken is not None:
+            return taken
     except BaseException:
         await left(turn, give_back)
         raise

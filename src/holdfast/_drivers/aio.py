@@ -46,7 +46,7 @@ from holdfast._core.record import LeaseRecord, Order
 from holdfast._core.report import Report
 from holdfast._core.schedule import Schedule
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.tenure import SOON_MS, Lines, Turn
+from holdfast._core.tenure import SOON_MS, Lines, TenureLease, Turn
 from holdfast._core.waiting import Acquisition, Busy, Grant, granted, released, within
 from holdfast._drivers.background_aio import Background
 from holdfast._drivers.ending_aio import Ending, close_with_the_loop, throw_away
@@ -241,18 +241,18 @@ class AioDriver:
     async def wait_in_line(
         self,
         turn: Turn,
-        start: Callable[[Turn, float | None], Protocol[Grant | Busy]],
+        start: Callable[[Turn, float | None], Protocol[TenureLease | Grant | Busy]],
         timeout_s: float | None,
         ttl_ms: int,
-    ) -> Grant | Busy:
+    ) -> TenureLease | Grant | Busy:
         """Wait for that turn: it is handed on soon, or `start(turn, timeout_s)` makes the protocol for all the rest."""
         if self.queueing and (report := self.queueing.pop(turn.token, None)) is not None:
             report.queued()
         if ttl_ms > SOON_MS and (timeout_s is None or timeout_s * 1000 > SOON_MS):
             await self.waits.rest(turn)
-            grant = turn.take(clock()) if turn.has_the_right() and not self.closed else None
-            if grant is not None:
-                return grant
+            taken = turn.take(clock()) if turn.has_the_right() and not self.closed else None
+            if taken is not None:
+                return taken
         return await self.run(start(turn, timeout_s))
 
     async def release(self, hold: LeaseRecord, first: PreparedRequest | None) -> bool:

@@ -45,7 +45,7 @@ from holdfast._core.record import LeaseRecord, LeaseState, Order
 from holdfast._core.report import Report
 from holdfast._core.schedule import Schedule
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.tenure import SOON_MS, Lines, Turn
+from holdfast._core.tenure import SOON_MS, Lines, TenureLease, Turn
 from holdfast._core.waiting import Busy, Grant, granted, released, within
 from holdfast._drivers import closing
 from holdfast._drivers.background import Background
@@ -68,7 +68,7 @@ from holdfast._transport.pack import PreparedRequest
 from holdfast._transport.pending import PendingReply
 from holdfast._transport.port import Topology
 from holdfast._transport.threads import Node
-from holdfast._transport.waits import Bell, Flag
+from holdfast._transport.waits import Bell, Flag, ring, silent_bell
 from holdfast.errors import ClientClosed, ConfigurationError, HoldfastError
 
 __all__ = ["ThreadDriver"]
@@ -78,6 +78,7 @@ R = TypeVar("R")
 
 #: At how many dropped holds those that have ended are removed; then at twice the number that remained.
 _ABANDONED_MIN = 1000
+_SOON_S = SOON_MS / 1000
 
 
 _drivers: weakref.WeakSet[ThreadDriver] = weakref.WeakSet()
@@ -311,24 +312,29 @@ class ThreadDriver:
     def wait_in_line(
         self,
         turn: Turn,
-        start: Callable[[Turn, float | None], Protocol[Grant | Busy]],
+        start: Callable[[Turn, float | None], Protocol[TenureLease | Grant | Busy]],
         timeout_s: float | None,
         ttl_ms: int,
         cancel: Cancel | None = None,
-    ) -> Grant | Busy:
+    ) -> TenureLease | Grant | Busy:
         """Wait for that turn: it is handed on soon, or `start(turn, timeout_s)` makes the protocol for all the rest."""
         if self.queueing and (report := self.queueing.pop(turn.token, None)) is not None:
             report.queued()
-        if cancel is None and ttl_ms > SOON_MS and (timeout_s is None or timeout_s * 1000 > SOON_MS):
-            bell = Bell()
-            turn.bell = bell.ring
-            try:
-                bell.wait(lambda: turn.is_called() or self.closed, SOON_MS / 1000)
-            finally:
-                turn.bell = None
-            grant = turn.take(clock()) if turn.has_the_right() and not self.closed else None
-            if grant is not None:
-                return grant
+        if cancel is None and ttl_ms > SOON_MS and (timeout_s is None or timeout_s > _SOON_S):
+            line = turn.line
+            if line is not None:
+                bell = silent_bell()
+                turn.bell = partial(ring, bell)
+                try:
+                    # Once: whatever else it is woken for is for the protocol to see.
+                    if line.owner is not turn and not line.dead and not self.closed:
+                        bell.acquire(True, _SOON_S)
+                finally:
+                    turn.bell = None
+                if line.owner is turn and not line.dead and not self.closed:
+                    taken = turn.take(clock())
+                    if taken is not None:
+                        return taken
         return self.run(start(turn, timeout_s), cancel)
 
     def release(self, hold: LeaseRecord, first: PreparedRequest | None) -> bool:

@@ -23,7 +23,7 @@ from holdfast._core.keeping import Keeping
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
-from holdfast._core.tenure import MARK, Turn, is_alone, left
+from holdfast._core.tenure import MARK, TenureLease, Turn, is_alone, left
 from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._drivers.cancel import Cancel, Cancelled
@@ -97,7 +97,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         if kept_as is not None and driver.keeper.hears(kept_as, driver.listening(kept_as)):
             token += KEPT
         turn: Turn | None = None
-        got: Grant | Busy
+        got: TenureLease | Grant | Busy
         hold: LeaseRecord | None = None
         report = session.reports.begin(self._label, self._name, self._report_level)
         first, release_ask = asks or (None, None)
@@ -125,15 +125,18 @@ class Acquirable(AcquirableBase, Generic[L]):
                 if turn is not None and not turn.over:
                     got.turn = turn
                 hold = self._record(token, got)
-                hold.report = report
-                if note is not None:
-                    note.last = hold
                 if turn is not None and hold.turn is None and not turn.over:
                     driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
                 if got.stray or got.more is PLAIN or token[-1] == MARK:
                     release_ask = None  # it is not the usual one
-                if got.sent_at >= driver.introduce_at:
-                    session.introduce(got.sent_at)
+            elif isinstance(got, LeaseRecord):
+                hold, release_ask = self._under_options(got), None
+            if hold is not None:
+                hold.report = report
+                if note is not None:
+                    note.last = hold
+                if hold.held_since >= driver.introduce_at:
+                    session.introduce(hold.held_since)
                 # No variable here has the lease, which a kept traceback would keep.
                 return self._granted(driver, hold, owners, code, offset, release_ask)
         except RequestFailed as failure:

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 from holdfast._core.snapshot import snapshot
 from holdfast._transport.clock import clock
 
-__all__ = ["SLICE_S", "Bell", "Flag", "Mailbox", "Pulse"]
+__all__ = ["SLICE_S", "Bell", "Flag", "Mailbox", "Pulse", "ring", "silent_bell"]
 
 T = TypeVar("T")
 
@@ -30,13 +30,15 @@ T = TypeVar("T")
 SLICE_S = 1.0
 
 
-def _silent_bell() -> Any:
+def silent_bell() -> Any:
+    """A bell that was not rung: a lock that is held."""
     bell = threading.Lock()
     bell.acquire()
     return bell
 
 
-def _ring(bell: Any) -> None:
+def ring(bell: Any) -> None:
+    """Wake who waits for it, or is going to."""
     try:
         bell.release()
     except RuntimeError:
@@ -50,7 +52,7 @@ class Mailbox(Generic[T]):
 
     def __init__(self) -> None:
         self._items: deque[T] = deque()
-        self._bell = _silent_bell()
+        self._bell = silent_bell()
 
     def __len__(self) -> int:
         return len(self._items)
@@ -58,7 +60,7 @@ class Mailbox(Generic[T]):
     def put(self, item: T) -> None:
         """Add it, and wake who waits."""
         self._items.append(item)
-        _ring(self._bell)
+        ring(self._bell)
 
     def get(self, timeout_s: float | None = None) -> T | None:
         """The first item, waiting `timeout_s` at most (None: without a limit); None when there is none in time."""
@@ -86,11 +88,11 @@ class Bell:
     __slots__ = ("_bell",)
 
     def __init__(self) -> None:
-        self._bell = _silent_bell()
+        self._bell = silent_bell()
 
     def ring(self) -> None:
         """Wake it."""
-        _ring(self._bell)
+        ring(self._bell)
 
     def wait(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
         """Wait until `condition()` is true, `timeout_s` at most (None: without a limit); whether it is."""
