@@ -263,10 +263,8 @@ def test_a_stack_that_no_one_closes_lets_go_of_its_lease(valkey_server: embedded
     """Also where its lock is made like one that was made before: only the stack has it."""
     with holdfast.connect(valkey_server.url) as locks:
         for _ in range(3):
-            stack = ExitStack()
-            lease = weakref.ref(stack.enter_context(locks.lock(unique_name)))
-            stack.close()
-        del stack
+            with locks.lock(unique_name):
+                pass
         stack = ExitStack()
         lease = weakref.ref(stack.enter_context(locks.lock(unique_name)))
         stack.pop_all()  # the callbacks go with what it returns
@@ -288,9 +286,10 @@ def test_objects_of_one_name_share_no_options(valkey_server: embedded.Server, un
             assert locks.lock(Name(unique_name)).name == unique_name
             with locks.lock(unique_name, reentrant=True), locks.lock(unique_name, reentrant=True):
                 pass
-        for wrong in (b"", 0, None, [], ""):
+        nonsense: list[Any] = [b"", 0, None, [], ""]
+        for wrong in nonsense:
             with pytest.raises(holdfast.ConfigurationError):
-                locks.lock(wrong)  # type: ignore[arg-type]
+                locks.lock(wrong)
         with pytest.raises(holdfast.ConfigurationError):
             locks.lock(unique_name, reentrant=0)  # type: ignore[arg-type]
 

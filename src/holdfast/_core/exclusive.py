@@ -283,6 +283,7 @@ class _LineRecord(TenureLease):
         made.unended = True
         made.renew_from = self.renew_from
         made.next_at = 0.0
+        made.first_at = self.first_at
         made.report = SILENT
         return made
 

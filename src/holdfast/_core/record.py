@@ -89,6 +89,7 @@ class LeaseRecord:
         "deadline",
         "due_at",
         "fence",
+        "first_at",
         "held_since",
         "most_ms",
         "name",
@@ -155,6 +156,7 @@ class LeaseRecord:
         self.renew_from = sent_at
         self.most_ms = ttl_ms  # the greatest ttl that anything was for
         self.next_at = 0.0
+        self.first_at = 0.0  # of one that begins with less than its ttl: when that is due to be stretched, once known
         self.report: Report = SILENT
 
     def extension(self, ttl_ms: int, *order: Order) -> Protocol[int]:

@@ -86,7 +86,10 @@ class Schedule:
         wait_s, look_s = hold.ttl_ms * self._plan_s_per_ms, self.look_s
         at = hold.held_since + (wait_s if wait_s < look_s else look_s)
         if hold.short_s or at > hold.deadline:  # else that is what `_first_at` says
-            at = self._first_at(hold)
+            # Of a lease that was handed on, what it said of the one before: a moment too early does no harm.
+            at = hold.first_at or self._first_at(hold)
+            if at > hold.deadline:
+                at = hold.deadline
         plan_at = self._plan_at
         try:
             if at < plan_at[0]:
@@ -102,7 +105,8 @@ class Schedule:
         if hold.short_s:
             at = min(self._renew_at(hold, 1.0), since + look_s)
         deadline = hold.deadline
-        return at if at < deadline else deadline
+        hold.first_at = at = at if at < deadline else deadline
+        return at
 
     def _plan_new(self, now: float) -> None:
         # A thread that adds one from now on sees no time that would be soon enough.
