@@ -74,7 +74,7 @@ def _main(argv: Sequence[str] | None) -> int:
     from holdfast.cli import exits, report
 
     report.any_output()
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = [*(sys.argv[1:] if argv is None else argv)]  # `list` may be our module
     show = warnings.showwarning
 
     def say(
