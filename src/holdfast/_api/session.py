@@ -17,9 +17,10 @@ from holdfast._api.client_info import client_key
 from holdfast._api.endpoints import quorum_of
 from holdfast._api.options import Options
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
-from holdfast._core.keys import LockKeys
+from holdfast._core.keys import LockKeys, answer_key
 from holdfast._core.noting import Witness
 from holdfast._core.plain import Scripts
+from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import Replicas
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
@@ -145,10 +146,10 @@ class SessionBase:
             self._detector = Detector(self.namespace, not self.moves, self.settings, self.masters, key)
         return self._detector
 
-    def whereabouts(self, token: str) -> bytes:
-        """Where in this program that token is held."""
-        said: bytes = lazily("holdfast._api.whereabouts").said(self, token)
-        return said
+    def whereabouts(self, question: str, holds: list[LeaseRecord | None]) -> tuple[str, bytes]:
+        """Where in this program these are held, and under which key that is to be answered."""
+        said: bytes = lazily("holdfast._api.whereabouts").said(self, holds)
+        return answer_key(self.namespace, question), said
 
     def replicas_for(self, sync_replicas: int | Literal["all"] | None) -> Replicas | None:
         """Which replicas have to acknowledge, and what is known of them."""

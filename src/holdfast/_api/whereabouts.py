@@ -6,15 +6,18 @@ what the thread or task is doing that has acquired it.
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 from holdfast._api.holder import Holder
 from holdfast._core.deadlocks import party_of
+from holdfast._core.record import LeaseRecord
 from holdfast._core.snapshot import snapshot
+from holdfast._core.whereabouts import BETWEEN
 from holdfast.errors import shown
 
 __all__ = ["Whereabouts", "line_of", "said", "where"]
@@ -46,16 +49,29 @@ class Whereabouts:
         return "\n".join(lines)
 
 
-def said(session: Any, token: str) -> bytes:
-    """What this client answers: the name, where it was acquired, and the stack; a line each."""
-    held = [(owner, lease()) for (_, owner), lease in snapshot(session.owners.items())]
-    owner, lease = next((each for each in held if each[1] is not None and each[1].token == token), (None, None))
-    party = party_of(token, {}, False)
-    if owner is None and party is not None and party[1].isdigit():
+def said(session: Any, holds: Sequence[LeaseRecord | None]) -> bytes:
+    """What this client answers: of each the name, where it was acquired, and the stack; a line each."""
+    meant = {hold.token: (None, hold.lease and hold.lease()) for hold in holds if hold is not None}
+    held: dict[str, tuple[int | None, Any]] = {**meant}
+    for (_, owner), known in snapshot(session.owners.items()):
+        lease = known()
+        if lease is not None and lease.token in meant:
+            held[lease.token] = (owner, lease)
+    running: dict[int, list[str]] = {}
+    return BETWEEN.join(b"\n" if hold is None else _said(session, *held[hold.token], hold, running) for hold in holds)
+
+
+def _said(session: Any, owner: int | None, lease: Any, hold: LeaseRecord, running: dict[int, list[str]]) -> bytes:
+    # A lease that its client hands on or keeps, and that no one has now, is no thread's or task's.
+    party = None if owner is not None else party_of(hold.token, {}, True)
+    if party is not None and party[1].isdigit():
         owner = int(party[1])
-    name, frames = (None, ()) if owner is None else session.running(owner)
-    outside = [each for each in map(line_of, frames) if each is not None]
-    lines = [name or "", lease._acquired_at() if lease is not None else "", *outside[:_LINES_MAX]]
+    if owner is not None and owner not in running:
+        name, frames = session.running(owner)
+        outside = itertools.islice((each for each in map(line_of, frames) if each is not None), _LINES_MAX)
+        running[owner] = [name or "", *outside]
+    name, *stack = [""] if owner is None else running[owner]
+    lines = [name, lease._acquired_at() if lease is not None else "", *stack]
     return "\n".join(shown(each, _LINE_MAX) for each in lines).encode("utf-8", "replace")
 
 
@@ -65,11 +81,12 @@ def line_of(frame: FrameType) -> str | None:
     return None if code.co_filename.startswith(_PACKAGE) else f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
 
 
-def where(holders: Iterable[Holder], answers: Iterable[bytes | None]) -> tuple[Whereabouts, ...]:
-    """What was answered, put together."""
+def where(holders: Iterable[Holder], answers: Mapping[str, bytes]) -> tuple[Whereabouts, ...]:
+    """What was answered about each, by its token."""
     found = []
-    for holder, answer in zip(holders, answers, strict=True):
-        lines = [shown(each, _LINE_MAX) for each in (answer or b"").decode("utf-8", "replace").split("\n")]
+    for holder in holders:
+        answer = answers.get(holder.token, b"").decode("utf-8", "replace")
+        lines = [shown(each, _LINE_MAX) for each in answer.split("\n")]
         name, acquired_at, *stack = [*lines, "", ""] if len(lines) < 2 else lines
         found.append(Whereabouts(holder, name or None, acquired_at or None, tuple(filter(None, stack))[:_LINES_MAX]))
     return tuple(found)

@@ -9,8 +9,9 @@ from holdfast._api.overview import kind_of
 from holdfast._api.whereabouts import Whereabouts, where
 from holdfast._async.lifecycle import Session
 from holdfast._async.overview import described
-from holdfast._core.breaking import FORCED, GONE, Held, holders, take_away, want, where_are
+from holdfast._core.breaking import FORCED, GONE, Held, holders, take_away, want
 from holdfast._core.overview import Entry
+from holdfast._core.whereabouts import Questions
 
 __all__ = ["ask", "break_", "whereabouts"]
 
@@ -55,15 +56,9 @@ async def whereabouts(
     seen, held, about = await _found(session, name, kind, holder)
     if seen is None:
         return ()
-    answers = dict(
-        zip(
-            [each.token for each in held],
-            await session.run(where_are(held, session.new_token("where"), session.settings)),
-            strict=True,
-        )
-    )
-    holders = holders_of(seen, [*answers], about)
-    return where(holders, [answers[each.token] for each in holders])
+    questions = Questions(session.namespace, session.new_token("where"), True, session.settings)
+    answers = await session.run(questions.ask([(each.keys.lock, each.token) for each in held]))
+    return where(holders_of(seen, [each.token for each in held], about), answers)
 
 
 async def _found(

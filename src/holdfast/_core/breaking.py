@@ -15,7 +15,6 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast._core.describe import look_up
 from holdfast._core.effects import Call, Now, Sleep, Wake
 from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.mutex import LockTurn
@@ -25,7 +24,7 @@ from holdfast._core.semaphore import SemaphoreTurn
 from holdfast._core.settings import Settings
 from holdfast._core.waiting import Acquisition, once_more, release
 
-__all__ = ["FORCED", "GONE", "HOLDERS_MAX", "LET_GO", "Held", "held_by", "holders", "take_away", "want", "where_are"]
+__all__ = ["FORCED", "GONE", "HOLDERS_MAX", "LET_GO", "Held", "held_by", "holders", "take_away", "want"]
 
 #: What became of a holder that was to be broken: it let go by itself; it was released on its behalf; it held no more.
 LET_GO, FORCED, GONE = "let go", "forced", "gone"
@@ -35,8 +34,6 @@ HOLDERS_MAX = 100
 _UNHEARD_S = 0.25
 #: Pauses between looks whether it has let go, from the first to the second, s.
 _PAUSE_S, _PAUSE_MAX_S = 0.004, 0.05
-#: A holder that is asked where it is has this time to answer, s.
-_ANSWER_S = 1.0
 #: A holder that looks later than this after its break has lost its lease by its time.
 _NOTE_MS = 600_000
 #: The ttl that is assumed of the leases of others: it only bounds how long a give-back is tried.
@@ -89,23 +86,6 @@ def held_by(seen: Entry, namespace: str | None) -> list[Held]:
 async def want(held: Held, text: str, settings: Settings) -> int:
     """Ask the holder to let go: 2 it was told, 1 it hears nothing, 0 it holds no more. Raises `RequestFailed`."""
     return int(await once_more(held.tell(Wake.WANT, text, settings)))
-
-
-async def where_are(all_held: Sequence[Held], question: str, settings: Settings) -> list[bytes | None]:
-    """Where in their programs they hold it, as they say; None of one that does not answer. Raises `RequestFailed`."""
-    found: list[bytes | None] = [None] * len(all_held)
-    waiting = []
-    for at, held in enumerate(all_held):
-        if await once_more(held.tell(Wake.WHERE, f"{question}:{at} {held.keys.lock}", settings)) > 1:
-            waiting.append((at, held))
-    until, pause_s = await Now() + _ANSWER_S, _PAUSE_S
-    while waiting and await Now() < until:
-        await Sleep(pause_s)
-        pause_s = min(2 * pause_s, _PAUSE_MAX_S)
-        for at, held in waiting:
-            found[at] = await look_up(held.keys.answer_to(f"{question}:{at}"))
-        waiting = [each for each in waiting if found[each[0]] is None]
-    return found
 
 
 async def take_away(all_held: Sequence[Held], text: str, grace_s: float, settings: Settings) -> list[str]:

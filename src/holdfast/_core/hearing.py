@@ -10,8 +10,8 @@ note when it renews.
 
 from __future__ import annotations
 
-import re
 import typing
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 
 from holdfast._core.effects import Command, Listen, Now, Protocol, Sleep, Unlisten, Wake
@@ -23,6 +23,7 @@ from holdfast._core.schedule import Schedule
 from holdfast._core.settings import Settings
 from holdfast._core.tenure import Lines
 from holdfast._core.tokens import KEPT
+from holdfast._core.whereabouts import ANSWERS_MAX, asked_in
 
 __all__ = ["Ears"]
 
@@ -34,9 +35,10 @@ _AGAIN_S, _SOON_S = 30.0, 1.0
 _NOTES_MAX = 1_000
 #: How long what is done for a loss (callbacks, the end of bodies) may delay the release, s; looked at this often.
 _TOLD_S, _TOLD_LOOK_S = 0.3, 0.005
-#: Questions where something is held: how many are answered in a second, how they look, and for how long the answer lies
-#: on the server, ms.
-_ANSWERS_MAX, _QUESTION, _ANSWER_MS = 100, re.compile("[0-9a-z:]{1,80}"), 10_000
+#: Questions where something is held: for how long an answer lies on the server, ms; how many questions are known again.
+_ANSWER_MS, _ANSWERED_MAX = 10_000, 64
+
+Whereabouts: typing.TypeAlias = Callable[[str, list[LeaseRecord | None]], tuple[str, bytes]]
 
 
 class Driver(typing.Protocol):
@@ -65,8 +67,10 @@ class Ears:
         self._asked: dict[Hashable, float] = {}
         #: When those that could not be opened are to be asked for again.
         self._again_at = float("inf")
-        #: Says where in this program that token is held, as bytes: its session does; None where it has ended.
-        self.whereabouts: Callable[[], Callable[[str], bytes] | None] = lambda: None
+        #: Says where in this program these are held, and under which key the question wants to have it: its session
+        #: does; None where it has ended.
+        self.whereabouts: Callable[[], Whereabouts | None] = lambda: None
+        self._answered: deque[str] = deque(maxlen=_ANSWERED_MAX)
         self._answers, self._answers_until = 0, 0.0
         driver.schedule.look_s = LOOK_S
 
@@ -127,7 +131,7 @@ class Ears:
     def told(self, token: str, wake: Wake) -> None:
         """What a message says to a holder."""
         if wake.kind == Wake.WHERE:
-            self._driver.spawn(self._answer(token, *wake.text.partition(" ")[::2]))
+            self._driver.spawn(self._answer(token, wake.text))
             return
         (self._driver.keeper if token.endswith(KEPT) else self._driver.lines).told(token)
         if wake.kind == Wake.YIELD:
@@ -140,20 +144,24 @@ class Ears:
                     self._broken(hold, wake.text)
                 return
 
-    async def _answer(self, token: str, question: str, lock: str) -> None:
-        """Say where the lease of that token is held, under that key of its own."""
-        now, whereabouts = await Now(), self.whereabouts()
+    async def _answer(self, token: str, text: str) -> None:
+        """Say where the leases of these tokens are held, under a key of that question's own."""
+        now, whereabouts, asked = await Now(), self.whereabouts(), asked_in(token, text)
         if now >= self._answers_until:
             self._answers, self._answers_until = 0, now + 1.0
-        self._answers += 1
-        holds = (hold for hold in self._driver.schedule if hold.alive and hold.token == token)
-        keys = next((keys for hold in holds for keys in hold.places if keys.lock == lock), None)
-        if self._answers > _ANSWERS_MAX or keys is None or whereabouts is None or not _QUESTION.fullmatch(question):
+        if asked is None or whereabouts is None or asked[0] in self._answered:
+            return  # in a Cluster, a message comes by each inbox
+        question, tokens = asked
+        self._answers += len(tokens)
+        if self._answers > ANSWERS_MAX:
             return
-        key = keys.answer_to(question)
+        self._answered.append(question)
+        meant = set(tokens)
+        holds = {hold.token: hold for hold in self._driver.schedule if hold.token in meant and hold.alive}
+        key, answer = whereabouts(question, [holds.get(each) for each in tokens])
         try:
-            answer = ("SET", key, whereabouts(token), "PX", _ANSWER_MS)
-            await Command(answer, self._driver.settings.request_timeout_s, key=key, fits=DONE)
+            request = ("SET", key, answer, "PX", _ANSWER_MS)
+            await Command(request, self._driver.settings.request_timeout_s, key=key, fits=DONE)
         except RequestFailed:
             pass  # who asks gives up
 

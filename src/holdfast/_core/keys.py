@@ -19,14 +19,14 @@ import re
 
 from holdfast.errors import ConfigurationError
 
-__all__ = ["SLOTS", "LockKeys", "inbox_prefix", "lock_keys", "name_within", "part_of_key", "slot_of"]
+__all__ = ["SLOTS", "LockKeys", "answer_key", "inbox_prefix", "lock_keys", "name_within", "part_of_key", "slot_of"]
 
 _EMPTY_TAG = re.compile(r"%*\}")
 _SPECIAL = re.compile("[:%}]")
 #: Slots of a Cluster.
 SLOTS = 16_384
 #: Names that are the other keys of another name, without a namespace. See `_beside`.
-_KINDS = "done|fence|fenced|queue|gone|order|broken|where|readers|upgraded|cond|sem|leader|event|latch|barrier"
+_KINDS = "done|fence|fenced|queue|gone|order|broken|readers|upgraded|cond|sem|leader|event|latch|barrier"
 _SIDE_KEY = re.compile(rf"(\{{[^}}]*\}}|.*\}}.*%c?):({_KINDS})(:.*)?", re.DOTALL)
 
 
@@ -61,10 +61,6 @@ class LockKeys:
         """Where it stands who has broken a lease, and why."""
         return f"{self.base}:broken:{token}"
 
-    def answer_to(self, question: str) -> str:
-        """Where a holder writes where in its program it is."""
-        return f"{self.base}:where:{question}"
-
     def more(self, *kinds: str) -> tuple[str, ...]:
         """`all`, and further keys behind them."""
         return (*self.all, *(f"{self.base}:{kind}" for kind in kinds))
@@ -78,6 +74,11 @@ def part_of_key(name: str) -> str:
 def inbox_prefix(namespace: str | None) -> str:
     """What the channel names of clients' inboxes start with."""
     return f"{namespace or 'holdfast'}:inbox:"
+
+
+def answer_key(namespace: str | None, question: str) -> str:
+    """Where a client writes where in its program something is held, to be read by who has asked that question."""
+    return f"{namespace or 'holdfast'}:where:{question}"
 
 
 def lock_keys(namespace: str | None, name: str) -> LockKeys:

@@ -124,6 +124,8 @@ class LeaseRecord:
     on_want: Callable[[str], None] | None = None
     #: Of a lease that its client may hand on: see `tenure.py`.
     turn: Any = None
+    #: Of one that no thread or task owns: what the user has of it, if that is still there.
+    lease: Callable[[], Any] | None = None
     tenure: Any = None
     due_at: float  # when its last renewal was at first, once there was one
 

@@ -10,8 +10,9 @@ from holdfast._api.holder import Holder
 from holdfast._api.options import Duration, timeout_of
 from holdfast._api.overview import kind_of
 from holdfast._api.whereabouts import Whereabouts, where
-from holdfast._core.breaking import FORCED, GONE, Held, holders, take_away, want, where_are
+from holdfast._core.breaking import FORCED, GONE, Held, holders, take_away, want
 from holdfast._core.overview import Entry
+from holdfast._core.whereabouts import Questions
 from holdfast._sync.lifecycle import Session
 from holdfast._sync.overview import described
 
@@ -58,15 +59,9 @@ def whereabouts(
     seen, held, about = _found(session, name, kind, holder)
     if seen is None:
         return ()
-    answers = dict(
-        zip(
-            [each.token for each in held],
-            session.run(where_are(held, session.new_token("where"), session.settings)),
-            strict=True,
-        )
-    )
-    holders = holders_of(seen, [*answers], about)
-    return where(holders, [answers[each.token] for each in holders])
+    questions = Questions(session.namespace, session.new_token("where"), True, session.settings)
+    answers = session.run(questions.ask([(each.keys.lock, each.token) for each in held]))
+    return where(holders_of(seen, [each.token for each in held], about), answers)
 
 
 def _found(

@@ -219,6 +219,8 @@ class Acquirable(AcquirableBase, Generic[L]):
         known = weakref.ref(lease)
         for owner in owners:
             session.owners[owner] = known
+        if not owners:
+            hold.lease = known
         if self._options.on_wanted is not None:
             lease.on_wanted(self._options.on_wanted)
         driver.watch(hold)
