@@ -15,9 +15,9 @@ from testbed.waiting import eventually
 from tests.support.apis import Api
 
 
-def all_of(api: Api, locks: Any, pattern: str = "*") -> list[Any]:
+def all_of(api: Api, locks: Any, pattern: str = "*", **options: Any) -> list[Any]:
     """What `list` gives."""
-    found = locks.list(pattern)
+    found = locks.list(pattern, **options)
     if api.name == "threads":
         return list(found)
 
@@ -51,6 +51,7 @@ def test_every_kind(locks: Any, api: Api, unique_name: str) -> None:
         assert holder.remaining_s is not None and 0 < holder.remaining_s <= 30
         assert each.fencing_token == held[kind].fencing_token
         assert each.permits == (3 if kind == "semaphore" else 0)
+        assert each.where == (), "no one was asked"
     for lease in held.values():
         lease.release()
     assert listed(api, locks, f"{unique_name}-*") == {}

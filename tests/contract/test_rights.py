@@ -409,6 +409,13 @@ def _list(place: Place, name: str) -> None:
             assert {found.name for found in one.list(f"{name}*")} == {name, f"{name}-s", f"{name}-r"}
 
 
+def _whereabouts(place: Place, name: str) -> None:
+    with holdfast.connect(place.free_url) as owner, owner.lock(name), owner.semaphore(f"{name}-s", 2):
+        with owner.rwlock(f"{name}-r").read(), holdfast.connect(place.url) as one:
+            eventually(lambda: all(found.where[0].stack for found in one.list(f"{name}*", where=True)))
+            assert one.whereabouts(name)[0].stack
+
+
 def _watch(place: Place, name: str) -> None:
     with holdfast.connect(place.free_url) as owner, owner.lock(name), owner.semaphore(name, 2):
         with holdfast.connect(place.url) as one:
@@ -432,6 +439,7 @@ def _break(place: Place, name: str) -> None:
 BESIDE: dict[str, Callable[[Place, str], None]] = {
     "lock/asyncio": _asyncio,
     "list, top": _list,
+    "list --where, whereabouts": _whereabouts,
     "watch": _watch,
     "deadlocks, web": _deadlocks,
     "break, ask": _break,

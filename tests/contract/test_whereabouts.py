@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -13,6 +16,8 @@ import pytest
 
 from holdfast.errors import ConfigurationError
 from testbed.waiting import eventually
+from tests.contract.test_kept import keep
+from tests.contract.test_list import all_of
 from tests.support.apis import Api
 
 HERE = __file__
@@ -149,3 +154,102 @@ def test_an_answer_goes_only_where_it_belongs(locks: Any, others: Any, raw: Any,
     assert all(0 < raw.pttl(each) <= 10_000 for each in answers)
     assert all(each.removeprefix(f"holdfast:where:{question}").isdigit() for each in answers)
     lease.release()
+
+
+# ---------------------------------------------------------------- of a whole list
+
+
+def listed(api: Api, asker: Any, pattern: str) -> dict[tuple[str, str], Any]:
+    """What is listed with where it is held, once all that may answer do: after a tenth of a second."""
+    found: list[Any] = []
+
+    def answered() -> bool:
+        found[:] = all_of(api, asker, pattern, where=True)
+        return all(its.acquired_at for each in found for its in each.where if its.holder.host)
+
+    eventually(answered)
+    assert all([its.holder for its in each.where] == list(each.holders) for each in found)
+    return {(each.kind, each.name): each for each in found}
+
+
+def test_a_list_says_where_each_is_held(locks: Any, others: Any, api: Api, raw: Any, unique_name: str) -> None:
+    actors = [api.actor() for _ in range(8)]
+    semaphore, read = locks.semaphore(f"{unique_name}-s", 3), locks.rwlock(f"{unique_name}-r").read()
+    leases = [
+        actors[0].ask(locks.lock(f"{unique_name}-l"), "acquire"),
+        *(actor.ask(semaphore, "acquire") for actor in actors[1:3]),
+        *(actor.ask(read, "acquire") for actor in actors[3:5]),
+        actors[5].ask(locks.multilock(f"{unique_name}-m1", f"{unique_name}-m2"), "acquire"),
+        actors[6].ask(others.election(f"{unique_name}-e"), "campaign"),
+    ]
+    reader = actors[7].ask(others.rwlock(f"{unique_name}-u").read(), "acquire")
+    leases += [actors[7].ask(reader, "upgrade"), reader]
+    raw.set(f"holdfast:{{{unique_name}-f}}", "someone", px=60_000)
+    found = listed(api, others, f"{unique_name}-*")
+    assert len(found) == 8
+    for (_, name), each in found.items():
+        if name == f"{unique_name}-f":
+            (its,) = each.where
+            assert (its.runs_as, its.acquired_at, its.stack) == (None, None, ())
+            continue
+        assert len(each.where) == each.held == (2 if name[-2:] in ("-s", "-r") else 1)
+        assert all(its.stack and its.acquired_at for its in each.where)
+        if api.name == "asyncio":  # threads that play have one name
+            assert len({its.runs_as for its in each.where}) == each.held
+    where = [found["multilock", f"{unique_name}-m{number}"].where[0] for number in (1, 2)]
+    assert where[0].stack == where[1].stack and where[0].runs_as == where[1].runs_as
+    for lease in leases:
+        lease.release()
+
+
+def test_a_client_answers_for_all_that_it_holds(locks: Any, others: Any, api: Api, unique_name: str) -> None:
+    """For more than one message asks about."""
+    leases = [locks.lock(f"{unique_name}-{number}").acquire() for number in range(150)]
+    found = listed(api, others, f"{unique_name}-*")
+    assert len(found) == 150
+    assert len({each.where[0].acquired_at for each in found.values()}) == 1
+    for lease in leases:
+        lease.release()
+
+
+def test_a_lease_that_no_one_uses_is_nowhere(api: Api, url: str, others: Any, unique_name: str) -> None:
+    locks = api.connect(url)
+    keep(locks, unique_name, ttl=60, keep=30)
+
+    def idle() -> Any:
+        (found,) = all_of(api, others, unique_name, where=True)
+        return found
+
+    began_at = time.monotonic()
+    eventually(lambda: idle().holder.kept)
+    (its,) = idle().where
+    assert its.holder.kept
+    assert time.monotonic() - began_at > 30 or (its.runs_as, its.acquired_at, its.stack) == (None, None, ())
+
+
+def test_a_list_is_not_held_up_by_each_that_does_not_answer(
+    server: Any, others: Any, api: Api, unique_name: str
+) -> None:
+    """Six stopped clients take the time of one."""
+    program = (
+        "import sys, time, holdfast\n"
+        "locks = [holdfast.connect(sys.argv[1], ttl=60) for _ in range(6)]\n"
+        "leases = [each.lock(f'{sys.argv[2]}-{n}').acquire() for n, each in enumerate(locks)]\n"
+        "print(flush=True)\n"
+        "time.sleep(600)"
+    )
+    mine = others.lock(f"{unique_name}-mine").acquire()
+    command = [sys.executable, "-c", program, server.url, unique_name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"\n"
+            assert len(listed(api, others, f"{unique_name}-*")) == 7
+            process.send_signal(signal.SIGSTOP)
+            began_at = time.monotonic()
+            found = all_of(api, others, f"{unique_name}-*", where=True)
+            took_s = time.monotonic() - began_at
+        finally:
+            process.kill()
+    assert {each.name for each in found if each.where[0].acquired_at} == {mine.name}
+    assert len(found) == 7 and took_s < 6
+    mine.release()

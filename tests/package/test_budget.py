@@ -21,9 +21,9 @@ MOST_LINES = {
     "lab": 5_900,
     "_transport": 3_885,
     "_async": 4_125,
-    "cli": 3_750,
+    "cli": 3_805,
     "_lua": 2_475,
-    "_api": 2_395,
+    "_api": 2_400,
     TOP: 2_040,
     "compat": 900,
     "web": 605,
@@ -35,7 +35,7 @@ SLACK = 500
 #: A file that is longer has to be cut, or has its reason here.
 FILE_MOST_LINES = 600
 FILES = {
-    "_async/client.py": (650, "a method for each thing that a client makes"),
+    "_async/client.py": (655, "a method for each thing that a client makes"),
     "_core/redlock.py": (700, "votes, rounds and what is owed after them read the same state"),
     "_core/waiting.py": (650, "one loop, and the requests that it is made of"),
     "_drivers/threads.py": (740, "what a client holds, and the steps of its end, share their locks"),

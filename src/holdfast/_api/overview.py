@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from holdfast._api.holder import Holder, holder_of
 from holdfast._core.multilock import MULTI
 from holdfast._core.overview import Entry
 from holdfast._core.rwlock import READER, WRITER
 from holdfast._core.tokens import mark_of
+
+if TYPE_CHECKING:
+    from holdfast._api.whereabouts import Whereabouts
 
 __all__ = ["Kind", "Listed", "Waiter", "kind_of", "listed"]
 
@@ -38,7 +41,8 @@ class Listed:
     their names. The locks of a multilock are listed one by one. `holders` and `queue` name the first 16, `held` and
     `waiters` count all (with those whose process died since); of readers and holders of a semaphore it is not known
     since when they are. `permits`: of a semaphore, else 0. `fencing_token`: the last one; 0 when there was none for a
-    day. `seen_at`: when it was looked at, by the server's clock.
+    day. `seen_at`: when it was looked at, by the server's clock. `where`: where in its program each of `holders` is, in
+    their order; nothing unless `list` was asked for it.
     """
 
     kind: Kind
@@ -50,6 +54,7 @@ class Listed:
     fencing_token: int
     permits: int
     seen_at: datetime
+    where: tuple[Whereabouts, ...] = ()
 
     @property
     def holder(self) -> Holder | None:

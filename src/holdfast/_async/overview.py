@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 
 from holdfast._api.changes import Change, changes
@@ -11,10 +11,12 @@ from holdfast._api.client_info import client_id_of, client_key
 from holdfast._api.deadlocks import Deadlock, deadlock_of
 from holdfast._api.holder import Holder, holder_of
 from holdfast._api.overview import Listed, listed
+from holdfast._api.whereabouts import where
 from holdfast._async.lifecycle import Session
 from holdfast._core.describe import PATIENCE_S, look_up
 from holdfast._core.keys import lock_keys
 from holdfast._core.overview import KINDS, Entry, Walk, look_at, part_of
+from holdfast._core.whereabouts import Questions
 
 # sync-add: from holdfast._transport.waits import Flag
 from holdfast.errors import ConfigurationError, HoldfastError, shown
@@ -38,20 +40,30 @@ _WATCHED_MAX = 256
 _LAST_PATIENCE_S = 0.25
 
 
-async def list_locks(session: Session, pattern: str) -> AsyncIterator[Listed]:
-    """Each lock, semaphore and election of the namespace whose name fits."""
+async def list_locks(session: Session, pattern: str, asks: bool) -> AsyncIterator[Listed]:
+    """Each lock, semaphore and election of the namespace whose name fits; `asks` the holders where they are."""
     namespace = _namespace(session)
+    questions = Questions(namespace, session.new_token("where"), not session.moves, session.settings)
     node = 0
     while True:
         walk = Walk(namespace, pattern, _NAMED_MAX, not session.moves, session.settings)
         more = True
         while more:
             page, more = await session.run(walk.page(node))
+            answers = await session.run(questions.ask(_held_on(page, namespace))) if asks else {}
             for seen in page:
-                yield listed(seen, await described(session, seen))
+                found = listed(seen, await described(session, seen))
+                yield replace(found, where=where(found.holders, answers)) if asks else found
         node += 1
         if node >= session.masters():
             return
+
+
+def _held_on(page: Iterable[Entry], namespace: str) -> list[tuple[str, str]]:
+    """(Key, token) of each holder."""
+    return [
+        (part_of(seen.kind, lock_keys(namespace, seen.name)).lock, token) for seen in page for token, _ in seen.holders
+    ]
 
 
 async def find_deadlocks(session: Session) -> tuple[Deadlock, ...]:

@@ -47,6 +47,7 @@ PRIMITIVES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         _DESCRIPTION,
     ),
     "list, top": (("overview",), ("scan", "get", "getrange")),
+    "list --where, whereabouts": (("overview",), ("scan", "get", "getrange", "publish")),
     "watch": (("overview",), ("get", "getrange")),
     "deadlocks, web": (("overview",), ("pubsub|numsub", "scan", "get", "getrange")),
     "break, ask": (("overview", "tell", "release", "rw_release", "sem_release"), ("get",)),

@@ -289,7 +289,7 @@ class Client:
             from holdfast._sync.election import Election
         return Election(self._session, check_name(name), options_of(options, self._options))
 
-    def list(self, pattern: str = "*") -> Iterator[Listed]:
+    def list(self, pattern: str = "*", *, where: bool = False) -> Iterator[Listed]:
         """The locks, shared locks, semaphores and elections of the namespace whose names fit `pattern`.
 
             for found in locks.list("orders:*"):
@@ -298,11 +298,15 @@ class Client:
         `pattern`: as in `fnmatch`: `*`, `?`, `[abc]`. Those that are held or waited for, in no order, each once; what
         appears or disappears meanwhile may be missed. Looks at a few at a time, so that no command holds up the server,
         and changes nothing. Only for reporting.
+
+        `where`: also ask the holders where in their programs they are, as `whereabouts` does (`Listed.where`). All that
+        were found by one look are asked at once; a client that does not answer within a second is not asked again. Of
+        one client, up to 500 leases a second.
         """
         self._not_over_quorum("a list of locks")
         with importing:
             from holdfast._sync.overview import list_locks
-        return list_locks(self._session, check_name(pattern, "pattern"))
+        return list_locks(self._session, check_name(pattern, "pattern"), where)
 
     def deadlocks(self) -> tuple[Deadlock, ...]:
         """The deadlocks there are: circles of threads and threads, each of which waits for what the next one holds.

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from holdfast._api.changes import Change, changes
@@ -13,9 +13,11 @@ from holdfast._api.client_info import client_id_of, client_key
 from holdfast._api.deadlocks import Deadlock, deadlock_of
 from holdfast._api.holder import Holder, holder_of
 from holdfast._api.overview import Listed, listed
+from holdfast._api.whereabouts import where
 from holdfast._core.describe import PATIENCE_S, look_up
 from holdfast._core.keys import lock_keys
 from holdfast._core.overview import KINDS, Entry, Walk, look_at, part_of
+from holdfast._core.whereabouts import Questions
 from holdfast._sync.lifecycle import Session
 from holdfast._transport.waits import Flag
 from holdfast.errors import ConfigurationError, HoldfastError, shown
@@ -39,20 +41,30 @@ _WATCHED_MAX = 256
 _LAST_PATIENCE_S = 0.25
 
 
-def list_locks(session: Session, pattern: str) -> Iterator[Listed]:
-    """Each lock, semaphore and election of the namespace whose name fits."""
+def list_locks(session: Session, pattern: str, asks: bool) -> Iterator[Listed]:
+    """Each lock, semaphore and election of the namespace whose name fits; `asks` the holders where they are."""
     namespace = _namespace(session)
+    questions = Questions(namespace, session.new_token("where"), not session.moves, session.settings)
     node = 0
     while True:
         walk = Walk(namespace, pattern, _NAMED_MAX, not session.moves, session.settings)
         more = True
         while more:
             page, more = session.run(walk.page(node))
+            answers = session.run(questions.ask(_held_on(page, namespace))) if asks else {}
             for seen in page:
-                yield listed(seen, described(session, seen))
+                found = listed(seen, described(session, seen))
+                yield replace(found, where=where(found.holders, answers)) if asks else found
         node += 1
         if node >= session.masters():
             return
+
+
+def _held_on(page: Iterable[Entry], namespace: str) -> list[tuple[str, str]]:
+    """(Key, token) of each holder."""
+    return [
+        (part_of(seen.kind, lock_keys(namespace, seen.name)).lock, token) for seen in page for token, _ in seen.holders
+    ]
 
 
 def find_deadlocks(session: Session) -> tuple[Deadlock, ...]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_server_options, client_options
 from holdfast.cli.report import clean, emit_json, json_error
+from holdfast.cli.table import unknown_of
 
 if TYPE_CHECKING:
     from holdfast import Client, Holder, Semaphore
@@ -90,6 +91,7 @@ def _where(client: Client, name: str, kind: Literal["lock", "semaphore", "electi
             "runs_as": each.runs_as,
             "acquired_at": each.acquired_at,
             "stack": list(each.stack),
+            "kept": each.holder.kept,
         }
         for each in client.whereabouts(name, kind=kind)
     ]
@@ -139,7 +141,7 @@ def _print(found: dict[str, Any]) -> None:
         lines.append(("asked", clean(each["who"])))
         lines += [("  runs as", each["runs_as"])] if each["runs_as"] else []
         lines += [("  acquired at", each["acquired_at"])] if each["acquired_at"] else []
-        silent = "it does not tell, or has ended" if each["acquired_at"] else "it does not answer"
+        silent = unknown_of(each["acquired_at"], each["kept"])
         lines += [("" if place else "  now at", line) for place, line in enumerate(each["stack"] or [silent])]
     sys.stdout.write("".join(f"{label:<14} {clean(value)}\n" for label, value in lines))
 
