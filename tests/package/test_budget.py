@@ -16,14 +16,14 @@ from tools.rooms import TOP, lines_by_room
 
 PACKAGE = Path(holdfast.__file__).parent
 MOST_LINES = {
-    "_core": 8_145,
+    "_core": 8_190,
     "_drivers": 6_250,
     "lab": 5_900,
     "_transport": 3_885,
-    "_async": 4_125,
+    "_async": 4_150,
     "cli": 3_805,
     "_lua": 2_475,
-    "_api": 2_400,
+    "_api": 2_405,
     TOP: 2_040,
     "compat": 900,
     "web": 605,
@@ -35,10 +35,10 @@ SLACK = 500
 #: A file that is longer has to be cut, or has its reason here.
 FILE_MOST_LINES = 600
 FILES = {
-    "_async/client.py": (655, "a method for each thing that a client makes"),
+    "_async/client.py": (670, "a method for each thing that a client makes"),
     "_core/redlock.py": (700, "votes, rounds and what is owed after them read the same state"),
     "_core/waiting.py": (650, "one loop, and the requests that it is made of"),
-    "_drivers/threads.py": (740, "what a client holds, and the steps of its end, share their locks"),
+    "_drivers/threads.py": (745, "what a client holds, and the steps of its end, share their locks"),
     "_transport/aio.py": (700, "a wire and its node name each other"),
     "_transport/threads.py": (750, "a wire and its node name each other"),
     "lab/faults.py": (650, "one fault after the other, each read by itself"),

@@ -241,7 +241,7 @@ def fields_of(held: LeaseRecord) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("pushed_until", [None, 1.5])
-def test_a_lease_that_follows_is_as_one_made_anew(pushed_until: float | None) -> None:
+def test_a_lease_that_follows_is_as_one_that_is_made(pushed_until: float | None) -> None:
     """It stands on what the lease before it stood on: nothing is forgotten, and nothing begins again."""
     of = lines()
     line, second, third, _ = marked(of)
@@ -259,9 +259,9 @@ def test_a_lease_that_follows_is_as_one_made_anew(pushed_until: float | None) ->
     follows = third.take(0.0015)
     assert isinstance(follows, TenureLease) and line.hold is follows
     assert (follows.turn, follows.token, follows.fence) == (third, before.token, before.fence + 1)
-    anew = type(before)(exclusive, third, tenure, third.token, Grant(follows.fence, 0.0015), TTL_MS, before.deadline)  # type: ignore[arg-type]
-    anew.go_on_from(before)
-    assert fields_of(follows) == fields_of(anew)
+    made = type(before)(exclusive, third, tenure, third.token, Grant(follows.fence, 0.0015), TTL_MS, before.deadline)  # type: ignore[arg-type]
+    made.go_on_from(before)
+    assert fields_of(follows) == fields_of(made)
     assert follows.deadline == (pushed_until or before.deadline)
 
 
