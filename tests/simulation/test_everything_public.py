@@ -151,7 +151,8 @@ def operations(module: ModuleType, skips: tuple[str, ...] = ()) -> Iterator[str]
         if not inspect.isclass(value):
             yield name
         elif not issubclass(value, BaseException | enum.Enum):
-            yield from (f"{name}.{each}" for each in dir(value) if not each.startswith("_"))
+            there = (each for each in dir(value) if not each.startswith("_") and hasattr(value, each))
+            yield from (f"{name}.{each}" for each in there)
 
 
 def played() -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from holdfast._api.options import Options
 from holdfast._core.effects import Protocol
@@ -13,9 +13,24 @@ from holdfast._core.tokens import is_kept
 from holdfast._core.waiting import Busy, Grant
 from holdfast._transport.pack import PreparedRequest
 
-__all__ = ["AcquirableBase"]
+__all__ = ["AcquirableBase", "Elsewhere"]
 
 R = TypeVar("R", bound=LeaseRecord)
+
+
+class Elsewhere:
+    """An attribute that locks of other libraries have here: there is none, and the error says what to use.
+
+    In place of a `__getattr__`, with which Python looks up all attributes of an object several times slower.
+    """
+
+    def __init__(self, name: str, out: str) -> None:
+        self._name = name
+        self._out = out
+
+    def __get__(self, owner: object, kind: type) -> NoReturn:
+        who = f"type object {kind.__name__!r}" if owner is None else f"{kind.__name__!r} object"
+        raise AttributeError(f"{who} has no attribute {self._name!r}{self._out}", name=self._name, obj=owner or kind)
 
 
 class AcquirableBase:

@@ -12,6 +12,7 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
+from holdfast._api.acquirable import Elsewhere
 from holdfast._api.lease_stack import LeaseStack
 from holdfast._api.options import Duration, Options, options_of, refuse_keywords, timeout_of
 from holdfast._core.effects import Protocol
@@ -125,17 +126,15 @@ class Leasable(Acquirable[L], Enterable[L]):
         except (AcquireTimeout, AlreadyHeld):
             return None
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """What other libraries have here."""
-            out = _ON_THE_LEASE.get(name)
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}{out or ''}", name=name, obj=self
-            )
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in _ON_THE_LEASE]
 
     def _obtain(self, frame: FrameType) -> L:
         return self._acquire(None, None, frame)
+
+
+for _name, _out in _ON_THE_LEASE.items():
+    setattr(Leasable, _name, Elsewhere(_name, _out))
 
 
 class TurnLeasable(Leasable[L]):
