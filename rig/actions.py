@@ -442,7 +442,7 @@ class Actions:
                 self._log.write("broken", f"another owner got the lease of {name} of one that has ended")
             await self._unarmed(self._stay(first, name, asked_ns))
         finally:
-            for lease in kept:
+            for lease in list(kept):  # an exception may have come while another thread acquires
                 await self._done(lease.release())
 
     async def _apart(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
