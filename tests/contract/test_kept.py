@@ -107,11 +107,11 @@ def test_it_is_let_go_when_its_time_is_over(api: Api, url: str, raw: Any, unique
 
 def test_its_ttl_is_cut_while_it_is_idle(api: Api, url: str, raw: Any, unique_name: str) -> None:
     locks = api.connect(url)
-    lock = keep(locks, unique_name, keep=2.0)
-    eventually(lambda: raw.pttl(f"holdfast:{{{unique_name}}}") < 4_000)
+    lock = keep(locks, unique_name, keep=6.0)  # with which a busy machine is in time, too
+    eventually(lambda: raw.pttl(f"holdfast:{{{unique_name}}}") < 8_000)
     eventually(lambda: any(kept.holder == [] for kept in keeper_of(locks).values()))
     with lock as lease:
-        assert lease.remaining() < 4
+        assert lease.remaining() < 8
         eventually(lambda: lease.remaining() > 20)
         assert raw.pttl(f"holdfast:{{{unique_name}}}") > 20_000
 

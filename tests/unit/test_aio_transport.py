@@ -237,12 +237,13 @@ def test_silence_ends_in_time_and_a_late_reply_is_dropped(
     monkeypatch.setattr(aio, "SILENCE_S", 1000.0)  # however slow this machine is: the connection stays
 
     async def test(fake: Fake, driver: AioDriver) -> None:
+        await driver.run(protocol(call("first")))  # connecting takes a part of its time, too
         fake.answer = lambda words, wire: None
         with pytest.raises(RequestFailed) as caught:
             await driver.run(protocol(call("quiet", request_timeout_s=0.05)))
         assert (caught.value.kind, caught.value.maybe_executed, caught.value.transient) == ("silent", True, True)
         waiting = asyncio.create_task(driver.run(protocol(call("next"))))
-        await until(lambda: len(fake.asked) == 2)
+        await until(lambda: len(fake.asked) == 3)
         fake.wires[0].write(b":99\r\n:3\r\n")
         assert await waiting == 3
 
