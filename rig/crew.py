@@ -215,7 +215,8 @@ class Crew:
         """What an operation of a life may last beyond its own timeout: see `rig.watch` for whose seconds these are."""
         if time.monotonic() + seconds + _BOUND_S < self._calm_until:
             return _BOUND_S
-        # A release that a server did not hear of, or a new master, leaves a lock for its ttl; a failover takes its time.
+        # A release that a server, or a new master, has not heard of leaves a lock for its ttl; and a failover takes
+        # its time.
         return OWN_TTL_S + 2 * _BOUND_S
 
     def _follow(self, process: subprocess.Popen[bytes], stops: bool, rng: random.Random, seconds: float) -> int | None:
