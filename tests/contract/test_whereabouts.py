@@ -230,7 +230,7 @@ def test_a_lease_that_no_one_uses_is_nowhere(api: Api, url: str, others: Any, un
 def test_a_list_is_not_held_up_by_each_that_does_not_answer(
     server: Any, others: Any, api: Api, unique_name: str
 ) -> None:
-    """Six stopped clients take the time of one."""
+    """Six stopped clients take less than a second each, on whatever pages of a full server they are."""
     program = (
         "import sys, time, holdfast\n"
         "locks = [holdfast.connect(sys.argv[1], ttl=60) for _ in range(6)]\n"
@@ -250,6 +250,7 @@ def test_a_list_is_not_held_up_by_each_that_does_not_answer(
             took_s = time.monotonic() - began_at
         finally:
             process.kill()
-    assert {each.name for each in found if each.where[0].acquired_at} == {mine.name}
-    assert len(found) == 7 and took_s < 6
+    answered = {each.name for each in found if each.where[0].acquired_at}
+    assert answered <= {mine.name}  # which has little time on the last of many pages
+    assert len(found) == 7 and took_s < 5
     mine.release()

@@ -13,7 +13,7 @@ LINES_MAX = 60
 #: Longer ones, and what they may come to. Why they are not cut is in their docstrings, after "In one piece".
 LONGER = {
     "_async/kernel.py:Acquirable._acquire": 120,
-    "_sync/kernel.py:Acquirable._acquire": 126,
+    "_sync/kernel.py:Acquirable._acquire": 128,
     "_core/redlock.py:acquire": 85,
     "_drivers/aio.py:AioDriver.__init__": 85,
     "lab/verdicts.py:_blocked": 65,

@@ -61,6 +61,7 @@ def hold(turn: Turn, fence: int = 1, now: float = 0.0, ttl_ms: int = TTL_MS) -> 
     assert turn.line is not None
     turn.begin(turn.token, fence, ttl_ms)
     turn.line.hold = held = TenureLease("lock", turn.token, fence, ttl_ms, now, _nothing, _nothing)
+    held.turn = turn
     return held
 
 
@@ -204,6 +205,22 @@ def test_one_that_has_left_is_passed_over() -> None:
     assert turns[3].passes() == ("a:1:0", "", "")
     back = turns[3].leave()
     assert back is not None and back.token == "a:1:0" and not of, "the last one gives it back"
+
+
+@pytest.mark.parametrize("followed", [False, True])
+def test_what_a_turn_holds_that_leaves_is_passed_or_given_back(followed: bool) -> None:
+    """A client is closed while it is granted: the thread leaves, and the one that closes takes it to be handed on."""
+    of = lines()
+    first = joined(of, "a:1:1")
+    held = hold(first)
+    second = joined(of, "a:1:2") if followed else None
+    back = first.leave()
+    if second is None:
+        assert back is not None and back.token == held.token and not of
+    else:
+        assert back is None and second.is_called() and second.take(0.0) is None
+        assert second.passes() == (held.token, "", "")
+        assert held.hand_on(0.0), "the next one has it"
 
 
 def test_who_leaves_while_it_is_made_the_owner_is_noticed() -> None:

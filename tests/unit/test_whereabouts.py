@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ class World:
         self.asked: list[tuple[float, str, list[str]]] = []
         self.read = 0
         self._refused = refused
+        self.silent: Callable[[str], bool] = lambda client: client == SILENT
         self._answers: dict[str, bytes] = {}
 
     def run(self, protocol: Any) -> Any:
@@ -47,7 +49,7 @@ class World:
             client = key.removeprefix("ns:inbox:")
             assert word == "where" and all(each.startswith(client) for each in tokens)
             self.asked.append((self.now, client, tokens))
-            if client != SILENT:
+            if not self.silent(client):
                 self._answers[f"ns:where:{question}"] = BETWEEN.join(each.encode() for each in tokens)
             return 0 if client == DEAF else 1
         self.read += 1
@@ -126,3 +128,18 @@ def test_who_may_not_read_a_part_reads_all() -> None:
 def test_what_is_refused_is_said(refused: tuple[str, ...]) -> None:
     with pytest.raises(RequestFailed, match="not allowed"):
         World(*refused).run(questions().ask(held(client(1), 2)))
+
+
+def test_a_listing_waits_two_seconds_for_all_that_do_not_answer() -> None:
+    world = World()
+    questions = Questions("ns", "q", True, DEFAULT)
+    took = []
+    for page in range(6):
+        began = world.now
+        silent = SILENT[:-1] + str(page)
+        world.silent = lambda client: client.startswith(SILENT[:-1])
+        assert world.run(questions.ask([*held(silent, 3), *held("a" * 24, 1, 1 + page)])).keys() == {
+            f"{'a' * 24}:1:{1 + page}"
+        }
+        took.append(world.now - began)
+    assert all(1.0 <= each < 1.2 for each in took[:2]) and all(0.25 <= each < 0.4 for each in took[2:]), took

@@ -317,7 +317,8 @@ class Client:
         changes nothing. Only for reporting.
 
         `where`: also ask the holders where in their programs they are, as `whereabouts` does (`Listed.where`). All that
-        were found by one look are asked at once; a client that does not answer within a second is not asked again. Of
+        were found by one look are asked at once; a client that does not answer within a second is not asked again, and
+        after two seconds spent so, a quarter of a second is all that those of one look have. Of
         one client, up to 500 leases a second.
         """
         self._not_over_quorum("a list of locks")

@@ -374,7 +374,11 @@ class Turn:
     def disclaim(self) -> None:
         """No lease came of what its own token was granted: that goes back to the server, and to no one in the line."""
         line = self.line
-        if line is not None and line.owner is self and line.tenure is not None and line.tenure.token == self.token:
+        if line is None or line.owner is not self:
+            return
+        if line.hold is not None and line.hold.turn is self and line.hold.token == self.token:
+            line.hold = None
+        if line.tenure is not None and line.tenure.token == self.token:
             line.tenure = None
 
     def hand_on(self, now: float) -> bool:
@@ -413,6 +417,12 @@ class Turn:
         line = self.line
         if line is None or line.owner is not self:
             return None
+        hold = line.hold
+        if line.tenure is None and hold is not None and hold.turn is self:
+            # It leaves with a lease, which another thread ends: that finds it handed on.
+            tenure = Tenure(hold.token, hold.fence, 0.0)
+            tenure.over = True
+            line.tenure = tenure
         line.settle()
         return line.tenure if line.owner is self else None
 

@@ -31,8 +31,9 @@ TOGETHER_MAX, ANSWERS_MAX = 50, 1_000
 BETWEEN = b"\0"
 #: No answers are longer: 50 stacks of 8 lines.
 _LONGEST = 256 * 1024
-#: A client has this time to answer, s.
-_ANSWER_S = 1.0
+#: A client has this time to answer, s. A listing waits twice as long in all for those that do not; those of any later
+#: page have the least.
+_ANSWER_S, _ANSWER_LEAST_S = 1.0, 0.25
 #: Pauses between looks for answers, from the first to the longest, s.
 _PAUSE_S, _PAUSE_MAX_S = 0.004, 0.05
 #: What can be asked about, and what a question is called. No longer text is a question.
@@ -57,6 +58,7 @@ class Questions:
         self._together = together
         self._settings = settings
         self._silent: set[str] = set()
+        self._patience_s = 2 * _ANSWER_S
         #: When a client may be asked next.
         self._next_at: dict[str, float] = {}
 
@@ -69,6 +71,8 @@ class Questions:
         asked: dict[str, _Asked] = {}
         found: dict[str, bytes] = {}
         pause_s = _PAUSE_S
+        answer_s = max(_ANSWER_LEAST_S, min(_ANSWER_S, self._patience_s))
+        silent = len(self._silent)
         while True:
             for client in [each for each in left if each not in asked]:
                 now = await Now()
@@ -77,10 +81,11 @@ class Questions:
                     if not left[client]:
                         del left[client]
                     self._next_at[client] = now + 2 * len(tokens) / ANSWERS_MAX
-                    message = await self._tell(client, dict(tokens))
+                    message = await self._tell(client, dict(tokens), answer_s)
                     if message is not None:
                         asked[client] = message
             if not left and not asked:
+                self._patience_s -= answer_s if len(self._silent) > silent else 0.0
                 return found
             await Sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
@@ -97,7 +102,7 @@ class Questions:
                     left.pop(client, None)
                 del asked[client]
 
-    async def _tell(self, client: str, tokens: Mapping[str, str]) -> _Asked | None:
+    async def _tell(self, client: str, tokens: Mapping[str, str], answer_s: float) -> _Asked | None:
         """Ask that client about its tokens (and keys of their locks); None where it hears nothing."""
         question, (first, *more) = next(self._names), tokens
         text = f"{Wake.WHERE} {first} {','.join([question, *more])}"
@@ -105,7 +110,7 @@ class Questions:
         for key in [tokens[first]] if self._together else [*tokens.values()]:
             publish = ("PUBLISH", f"{inbox_prefix(self._namespace)}{client}", text)
             if await once_more(Command(publish, self._settings.request_timeout_s, key=key, fits=COUNT)):
-                return _Asked(answer_key(self._namespace, question), [first, *more], await Now() + _ANSWER_S)
+                return _Asked(answer_key(self._namespace, question), [first, *more], await Now() + answer_s)
         return None
 
     async def _read(self, key: str) -> bytes | None:

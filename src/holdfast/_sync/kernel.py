@@ -112,6 +112,8 @@ class Acquirable(AcquirableBase, Generic[L]):
                 turn.join(driver.lines, note)
                 token = turn.token
             asking[token] = self
+            if driver.closed:  # it looks who asks once it is, and waits for those
+                raise driver.closed_error()
             if report.detailed:
                 driver.queueing[token] = report
             if turn is None or turn.first:
@@ -261,6 +263,8 @@ def wait_turn(
         if cancel is not None:
             _check_cancel(cancel)
         driver.asking[acquisition.token] = acquisition
+        if driver.closed:
+            raise driver.closed_error()
         return driver.run(protocol, cancel)
     except RequestFailed as failure:
         raise session.public(failure) from None

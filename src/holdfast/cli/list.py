@@ -27,7 +27,8 @@ examples:
   holdfast list --json | jq -r '.locks[] | select(.waiters > 10) | .name'
 
 For people and reports: what appears or disappears meanwhile may be missed. It looks at a few keys at a time, so it may
-run on a busy server. With --where, a page of holders that do not answer takes a second, and they are not asked again.
+run on a busy server. With --where, holders that do not answer take a second or two in all, and a quarter of one for
+each further page of them.
 
 exit status: 0 when the server answered; 64 usage  69 server not available  77 access refused"""
 
