@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from holdfast._core.effects import Command, Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.replies import DONE, MAYBE
 
-__all__ = ["PATIENCE_S", "introduce", "look_up"]
+__all__ = ["PATIENCE_S", "beginning_of", "introduce", "look_up"]
 
 #: How long describing may take, s: nothing depends on it.
 PATIENCE_S = 2.0
@@ -29,12 +29,30 @@ async def introduce(key: str, describe: Callable[[], str], keep_ms: int) -> None
 
 async def look_up(key: str, patience_s: float = PATIENCE_S) -> bytes | None:
     """A description; None when there is none, or it may not be read. Of what is longer than any, only the beginning."""
-    for ask in (("GETRANGE", key, 0, _LONGEST - 1), ("GET", key)):
-        try:
-            found: Reply = await Command(ask, patience_s, key=key, fits=MAYBE)
-        except RequestFailed as failure:
-            if failure.kind != "NOPERM":
-                return None
-        else:
-            return found if isinstance(found, bytes) and found else None  # GETRANGE of what is not there is empty
-    return None
+    try:
+        return await beginning_of(key, _LONGEST, patience_s)
+    except RequestFailed:
+        return None
+
+
+async def beginning_of(
+    key: str,
+    most: int,
+    request_timeout_s: float,
+    perform: Callable[[Command], Awaitable[Reply]] = lambda request: request,
+) -> bytes | None:
+    """Up to `most` bytes of what stands there; all of it where the user may not read a part. None for nothing.
+
+    `perform`: for requests that are repeated. Raises `RequestFailed`.
+    """
+
+    def ask(*args: str | int) -> Awaitable[Reply]:
+        return perform(Command(args, request_timeout_s, key=key, fits=MAYBE))
+
+    try:
+        found = await ask("GETRANGE", key, 0, most - 1)
+    except RequestFailed as failure:
+        if failure.kind != "NOPERM":
+            raise
+        found = await ask("GET", key)
+    return found if isinstance(found, bytes) and found else None  # GETRANGE of what is not there is empty

@@ -16,6 +16,7 @@ import re
 import warnings
 from collections.abc import Sequence
 
+from holdfast._core.describe import beginning_of
 from holdfast._core.effects import Command, Now, Random, Reply, Sleep, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
@@ -155,13 +156,7 @@ def _is(value: Reply, token: str) -> bool:
 
 async def _holder(keys: LockKeys, request_timeout_s: float) -> str:
     """What the lock's key holds, or "". As far as tokens are long: it may be another program's value, of any size."""
-    try:
-        ask = Command(("GETRANGE", keys.lock, 0, TOKEN_MAX - 1), request_timeout_s, key=keys.lock, fits=MAYBE)
-        value = await once_more(ask)
-    except RequestFailed as failure:
-        if failure.kind != "NOPERM":
-            raise
-        value = await Command(("GET", keys.lock), request_timeout_s, key=keys.lock, fits=MAYBE)
+    value = await beginning_of(keys.lock, TOKEN_MAX, request_timeout_s, once_more)
     return "" if value is None else _text(value[:TOKEN_MAX])
 
 

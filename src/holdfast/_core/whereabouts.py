@@ -15,10 +15,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from holdfast._core.effects import Command, Now, Reply, Sleep, Wake
-from holdfast._core.failure import RequestFailed
+from holdfast._core.describe import beginning_of
+from holdfast._core.effects import Command, Now, Sleep, Wake
 from holdfast._core.keys import answer_key, inbox_prefix
-from holdfast._core.replies import COUNT, MAYBE
+from holdfast._core.replies import COUNT
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import client_of
 from holdfast._core.waiting import once_more
@@ -37,7 +37,7 @@ _ANSWER_S, _ANSWER_LEAST_S = 1.0, 0.25
 #: Pauses between looks for answers, from the first to the longest, s.
 _PAUSE_S, _PAUSE_MAX_S = 0.004, 0.05
 #: What can be asked about, and what a question is called. No longer text is a question.
-_TOKEN, _QUESTION = re.compile(r"[0-9a-f]{24}:[0-9a-z.]{1,60}:[0-9]{1,20}\*?\+?"), re.compile("[0-9a-z:]{1,80}")
+_TOKEN, _QUESTION = r"[0-9a-f]{24}:[0-9a-z.]{1,60}:[0-9]{1,20}\*?\+?", "[0-9a-z:]{1,80}"
 _TEXT_MAX = 8_192
 
 
@@ -66,7 +66,7 @@ class Questions:
         """What is answered about each (key of a lock, token that holds it), by token. Raises `RequestFailed`."""
         left: dict[str, dict[str, str]] = {}
         for key, token in held:
-            if _TOKEN.fullmatch(token) and client_of(token) not in self._silent:
+            if re.fullmatch(_TOKEN, token) and client_of(token) not in self._silent:
                 left.setdefault(client_of(token), {}).setdefault(token, key)
         asked: dict[str, _Asked] = {}
         found: dict[str, bytes] = {}
@@ -115,20 +115,12 @@ class Questions:
 
     async def _read(self, key: str) -> bytes | None:
         """The answers there; None as long as there are none."""
-        for ask in (("GETRANGE", key, 0, _LONGEST - 1), ("GET", key)):
-            try:
-                reply: Reply = await once_more(Command(ask, self._settings.request_timeout_s, key=key, fits=MAYBE))
-            except RequestFailed as failure:
-                if failure.kind != "NOPERM" or ask[0] == "GET":
-                    raise
-            else:
-                return reply or None if isinstance(reply, bytes) else None  # GETRANGE of what is not there is empty
-        return None
+        return await beginning_of(key, _LONGEST, self._settings.request_timeout_s, once_more)
 
 
 def asked_in(first: str, text: str) -> tuple[str, list[str]] | None:
     """The name of a question, and the tokens that it is about; None where any other text was sent."""
-    question, *more = text[:_TEXT_MAX].split(",")
-    if len(text) > _TEXT_MAX or len(more) >= TOGETHER_MAX or not _QUESTION.fullmatch(question):
+    if len(text) > _TEXT_MAX:
         return None
-    return question, [first, *more]
+    question, *more = text.split(",")
+    return (question, [first, *more]) if len(more) < TOGETHER_MAX and re.fullmatch(_QUESTION, question) else None
