@@ -914,6 +914,13 @@ LINES: tuple[Mutant, ...] = tuple(
             "made.deadline = self.deadline",
             "made.deadline = now + self.ttl_ms / 1000",
         ),
+        ("a kept lease that was handed on has a deadline of its own", EXCLUSIVE, "else before.deadline", "else None"),
+        (
+            "a turn that leaves takes its lease along",
+            TENURE,
+            "hold is not None and hold.turn is self:\n            # It",
+            "False:\n            # It",
+        ),
         (
             "a handed-on lease is renewed from when it was handed on",
             EXCLUSIVE,

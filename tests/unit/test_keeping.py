@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockTurn
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT
+from holdfast._core.tenure import Lines, Turn
 from holdfast._core.waiting import Grant
 
 KEYS = lock_keys("holdfast", "x")
@@ -177,6 +179,25 @@ def test_a_grant_that_was_waited_for_is_not_kept(client: Client) -> None:
     grant = Grant(1_000, 0.0)
     grant.kept, grant.waited = (client.keeper, 2.0), True
     assert not OneServer(KEYS, DEFAULT).hold(TOKEN, grant, TTL_MS).hand_on(0.1)
+
+
+def test_what_is_handed_on_lasts_as_long_as_the_lease_before_it(client: Client) -> None:
+    exclusive = OneServer(KEYS, DEFAULT)
+    of = Lines(DEFAULT._replace(tenure_ms=100.0), nullcontext())
+    turns = [Turn(f"{'0' * 24}:{number}:1*+", 0.0) for number in (1, 2)]
+    for turn in turns:
+        turn.join(of, "x")
+    grant = Grant(1_000, 0.0)
+    grant.kept, grant.turn = (client.keeper, 2.0), turns[0]
+    first = exclusive.hold(turns[0].token, grant, TTL_MS)
+    first.renew_from = 0.0005  # it was renewed meanwhile
+    assert first.mark_released() and first.hand_on(0.001)
+    taken = turns[1].take(0.0015)
+    assert type(taken) is Grant and taken.fence == first.fence + 1
+    taken.turn = turns[1]
+    second = exclusive.hold(turns[1].token, taken, TTL_MS)
+    assert type(second) is KeptLease and second.token == first.token
+    assert (second.deadline, second.renew_from, second.short_s) == (first.deadline, first.renew_from, first.short_s)
 
 
 @pytest.mark.parametrize("what", ["extended", "overlong", "used up", "elsewhere", "late", "lost"])

@@ -276,7 +276,9 @@ def test_a_lease_that_follows_is_as_one_that_is_made(pushed_until: float | None)
     follows = third.take(0.0015)
     assert isinstance(follows, TenureLease) and line.hold is follows
     assert (follows.turn, follows.token, follows.fence) == (third, before.token, before.fence + 1)
-    made = type(before)(exclusive, third, tenure, third.token, Grant(follows.fence, 0.0015), TTL_MS, before.deadline)  # type: ignore[arg-type]
+    again = Grant(follows.fence, 0.0015, until=before.deadline)
+    made: Any = type(before)
+    made = made(exclusive, third, tenure, before.token, again, TTL_MS)
     made.go_on_from(before)
     assert fields_of(follows) == fields_of(made)
     assert follows.deadline == (pushed_until or before.deadline)

@@ -180,16 +180,16 @@ class OneServer(Exclusive):
         tenure = None
         if token[-1] == MARK:
             tenure = turn.begin(token, grant.fence, ttl_ms, self.keys.lock if grant.more else None)
-        # Where it was handed on, the lease before it has the deadline.
-        before = line.hold if tenure is not None and tenure.token != token else None
-        until = grant.until if before is None else before.deadline
         hold: TenureLease
         if type(tenure) is Keeping:
+            # Where it was handed on, the lease before it has the deadline.
+            before = line.hold if tenure.token != token else None
+            until = grant.until if before is None else before.deadline
             hold = KeptLease(tenure, turn, grant.fence, ttl_ms, grant.sent_at, until)
+            if before is not None:
+                hold.go_on_from(before)
         else:
-            hold = _LineRecord(self, turn, tenure, token, grant, ttl_ms, until)
-        if before is not None:
-            hold.go_on_from(before)
+            hold = _LineRecord(self, turn, tenure, token, grant, ttl_ms)
         line.hold = hold
         return hold
 
@@ -245,6 +245,8 @@ class _LineRecord(TenureLease):
 
     __slots__ = ("_exclusive", "tenure")
 
+    is_followed = True
+
     def __init__(
         self,
         exclusive: OneServer,
@@ -253,17 +255,12 @@ class _LineRecord(TenureLease):
         token: str,
         grant: Grant,
         ttl_ms: int,
-        until: float | None,
     ) -> None:
         self._exclusive = exclusive
         self.turn = turn
         self.tenure = tenure
         name = exclusive.keys.name
-        if tenure is not None:
-            token = tenure.token
-        super().__init__(name, token, grant.fence, ttl_ms, grant.sent_at, None, None, until)
-
-    is_followed = True
+        super().__init__(name, token, grant.fence, ttl_ms, grant.sent_at, None, None, grant.until)
 
     def followed_by(self, turn: Turn, tenure: Tenure, fence: int, now: float) -> _LineRecord:
         # Field by field: leases are handed on by the ten thousand a second, and `__init__` takes four times as long.

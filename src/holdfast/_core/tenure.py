@@ -257,6 +257,12 @@ class Line:
                     self.owner = successor
         self.owner.ring()
 
+    def begin_to_pass(self, hold: LeaseRecord) -> None:
+        """What that lease stands on, which has no block of fencing tokens, is for the next turn to pass on."""
+        tenure = Tenure(hold.token, hold.fence, 0.0)
+        tenure.over = True
+        self.tenure = tenure
+
     def lasts(self, now: float) -> bool:
         """Whether the next holder may go on by the tenure.
 
@@ -398,10 +404,11 @@ class Turn:
         if successor is None:
             line.die()
             return False
-        if line.tenure is None:
-            line.tenure = Tenure(hold.token, hold.fence, now)
-        if not line.lasts(now):
-            line.tenure.over = True
+        tenure = line.tenure
+        if tenure is None:
+            line.begin_to_pass(hold)
+        elif not line.lasts(now):
+            tenure.over = True
         line.owner = successor
         successor.ring()
         if successor.over:
@@ -420,9 +427,7 @@ class Turn:
         hold = line.hold
         if line.tenure is None and hold is not None and hold.turn is self:
             # It leaves with a lease, which another thread ends: that finds it handed on.
-            tenure = Tenure(hold.token, hold.fence, 0.0)
-            tenure.over = True
-            line.tenure = tenure
+            line.begin_to_pass(hold)
         line.settle()
         return line.tenure if line.owner is self else None
 
