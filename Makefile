@@ -89,7 +89,7 @@ model: $(READY) ## the formal models, each assumption removed in turn (spin and 
 	$(BIN)/python -m models
 
 mutants: $(READY) ## change protocol and scripts in many ways: the simulation has to notice each (JOBS=2)
-	$(BIN)/python -m tests.mutants --jobs $(or $(JOBS),2) --known docs/mutants.md
+	$(BIN)/python -m tests.mutants --jobs $(or $(JOBS),2) --known docs/evidence/mutants.md
 
 torture: $(READY) ## real servers and processes, broken all the time (SECONDS=60 SEED=1 TOPOLOGY=single FAULTS=all LIBRARY=holdfast LOOPS=3 LOCKS=3)
 	$(BIN)/python -m rig torture --seconds $(or $(SECONDS),120) --seed $(or $(SEED),1) \

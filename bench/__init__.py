@@ -1,7 +1,7 @@
 """What holdfast costs, beside the other Python locks and beside the least that the wire allows.
 
     python -m bench                     everything, a quarter of an hour; writes docs/benchmarks.md, its Chinese twin,
-                                        docs/performance.md and the pictures
+                                        docs/evidence/performance.md and the pictures
     python -m bench --only threads      some rows
     python -m bench --quick             a little of everything, to check that it runs
 

@@ -200,7 +200,7 @@ _HEAD = (
         "What a lock costs beside what you may use now, and beside the least that the server's commands cost. Written "
         "by `make bench`; all rows of a table were measured side by side in one run, in interleaved rounds, so the "
         "proportions say more than the times. Bare commands are not a lock: they have no queue, no renewal and no "
-        "fencing token. All rows, the targets and what misses them: [performance](performance.md).",
+        "fencing token. All rows, the targets and what misses them: [performance](evidence/performance.md).",
     ),
     (
         "# 代价如何",
@@ -208,7 +208,7 @@ _HEAD = (
         "一把锁的代价：与你现在可能在用的相比，也与服务器命令的最低代价相比。由 `make bench` 写成；"
         "同一张表的各行在同一次运行中交替测得，所以比例比时间更有意义。"
         "裸命令不是锁：没有队列，没有续期，也没有 fencing token。"
-        "全部各行、目标以及未达到的目标：[performance](performance.md)。",
+        "全部各行、目标以及未达到的目标：[performance](evidence/performance.md)。",
     ),
 )
 
@@ -216,7 +216,7 @@ _HEAD = (
 def write(folder: Path, tables: Sequence[Table], facts: Mapping[str, str]) -> list[Path]:
     """Write all pages and pictures below that folder; returns them."""
     by_name = {table.name: table for table in tables}
-    written = [_save(folder / "performance.md", _for_developers(tables, facts))]
+    written = [_save(folder / "evidence" / "performance.md", _for_developers(tables, facts))]
     for language, name in enumerate(("benchmarks.md", "benchmarks.zh-CN.md")):
         written.append(_save(folder / name, _for_users(by_name, facts, language)))
     for section in _SECTIONS:
@@ -260,7 +260,7 @@ def _for_developers(tables: Sequence[Table], facts: Mapping[str, str]) -> str:
         "",
         "Written by `make bench`; do not edit. Measured side by side in one run, in interleaved rounds, on one private "
         "server over loopback. Ratios are medians of the rounds' ratios and say more than the times next to them. "
-        "For users: [benchmarks](benchmarks.md).",
+        "For users: [benchmarks](../benchmarks.md).",
         "",
         *(f"- {what}: {fact}" for what, fact in facts.items()),
         "",

@@ -37,8 +37,8 @@ def _arguments() -> argparse.Namespace:
     run.add_argument("--json", action="store_true", help="the report as JSON")
     run.add_argument("--keep", type=Path, help="copy the histories to this folder")
     run.add_argument("--src", type=Path, help="have the workers import holdfast from this folder")
-    verbs.add_parser("rows", help="write docs/faults.md from the tests' names")
-    compare = verbs.add_parser("compare", help="torture every library in the same way and write docs/torture.md")
+    verbs.add_parser("rows", help="write docs/evidence/faults.md from the tests' names")
+    compare = verbs.add_parser("compare", help="torture every library and write docs/evidence/torture.md")
     compare.add_argument("--seconds", type=float, default=120)
     compare.add_argument("--seeds", type=int, nargs="+", default=[1])
     compare.add_argument(

@@ -15,7 +15,7 @@ from rig.torture import Report, torture
 
 __all__ = ["compare"]
 
-_PAGE = Path(__file__).parent.parent / "docs" / "torture.md"
+_PAGE = Path(__file__).parent.parent / "docs" / "evidence" / "torture.md"
 
 _INTRODUCTION = """\
 # Torture

@@ -16,7 +16,7 @@ from pathlib import Path
 __all__ = ["PAGE", "ROWS", "Row", "Shown", "page", "shown_by_row"]
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "faults.md"
+PAGE = ROOT / "docs" / "evidence" / "faults.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +385,7 @@ def _test(function: ast.FunctionDef | ast.AsyncFunctionDef, path: Path, source: 
 
 
 def page() -> str:
-    """docs/faults.md."""
+    """docs/evidence/faults.md."""
     tests = shown_by_row()
     lines = [
         "# Faults, and what users see of them",
@@ -439,7 +439,7 @@ def page() -> str:
 
 def _shown(test: Shown) -> str:
     extra = "; ".join(filter(None, (test.apis, test.servers)))
-    return f"[`{test.name}`](../{test.path}) ({extra})"
+    return f"[`{test.name}`](../../{test.path}) ({extra})"
 
 
 def _rights() -> list[str]:

@@ -1,6 +1,6 @@
 """Build the documentation site: `make docs`.
 
-README, CHANGELOG, CONTRIBUTING and SECURITY are pages of the site too, under names of their own, and so is the
+README, CHANGELOG and SECURITY are pages of the site too, under names of their own, and so is the
 reference, which mkdocstrings makes from docstrings. Links to other files of the repository become plain text, since the
 site does not have them.
 """
@@ -27,13 +27,14 @@ PICTURES = {".svg", ".png"}
 ASSETS = ROOT / "tools" / "site"
 #: The table of contents for readers of the repository: the site has its own.
 INDEX = PurePosixPath("docs/README.md")
+#: For those who work on holdfast: in the repository alone.
+INSIDE = ("docs/design", "docs/evidence")
 LANGUAGES = {"English", "中文"}
 #: What lies beside docs/, and what it is called on the site.
 BESIDE = {
     "README.md": "index.md",
     "README.zh-CN.md": "index.zh.md",
     "CHANGELOG.md": "changelog.md",
-    "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
 }
 _OF_SITE = {name: source for source, name in BESIDE.items()}
@@ -70,7 +71,7 @@ def _pages() -> dict[str, tuple[PurePosixPath, str]]:
     pages: dict[str, tuple[PurePosixPath, str]] = {}
     for source in [*DOCS.rglob("*.md"), *(ROOT / name for name in BESIDE)]:
         where = PurePosixPath(source.relative_to(ROOT).as_posix())
-        if where != INDEX:
+        if where != INDEX and str(where.parent) not in INSIDE:
             pages[_name_of(str(where))] = where, source.read_text(encoding="utf-8")
     sections = (f"## {title}\n\n" + "\n\n".join(f"::: {each}" for each in objects) for title, objects in _OBJECTS)
     pages["reference.md"] = PurePosixPath("docs/reference.md"), REFERENCE.format("\n\n".join(sections))

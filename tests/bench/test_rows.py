@@ -36,7 +36,7 @@ def test_quick_rows_give_figures_and_a_page(tmp_path: Path) -> None:
     for who in ("1 writer among readers", "all 5 permits among single ones"):
         worst = rows["family-fairness"]["figures"][who]["worst"]
         assert 0 <= worst <= 2 * 20, f"{who}: two generations at most"
-    said = (tmp_path / "performance.md").read_text(encoding="utf-8")
+    said = (tmp_path / "evidence" / "performance.md").read_text(encoding="utf-8")
     assert "## Acquire and release, one thread, uncontended" in said
     assert "× the floor" in said
     for name in ("benchmarks.md", "benchmarks.zh-CN.md"):

@@ -13,15 +13,22 @@ from holdfast import embedded
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
+EACH = ("rwlock", "semaphore", "multilock", "condition", "latch", "event", "barrier", "election", "optimistic", "once")
+
 #: How many examples each page has, at the least.
 PAGES = {
     "recipes": 10,
-    "synchronizers": 10,
     "concepts": 3,
     "migration/redis-py": 3,
     "migration/python-redis-lock": 3,
     "migration/pottery": 3,
     "migration/redisson": 2,
+    "deadlocks": 2,
+    "fencing": 1,
+    "leases": 3,
+    "primitives/README": 1,
+    "primitives/lock": 5,
+    **dict.fromkeys((f"primitives/{each}" for each in EACH), 1),
 }
 DEFAULT_URL = "redis://localhost:6379"
 

@@ -1,4 +1,4 @@
-"""docs/faults.md is about the tests that there are."""
+"""docs/evidence/faults.md is about the tests that there are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_what_is_named_exists() -> None:
 
 def test_the_page_is_current() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    linked = re.findall(r"\[`(test_\w+)`\]\(\.\./([\w/.]+)\)", text)
+    linked = re.findall(r"\[`(test_\w+)`\]\(\.\./\.\./([\w/.]+)\)", text)
     named = {name for name, _ in linked}
     existing = {test.name: test for tests in shown_by_row().values() for test in tests}
     missing = sorted(test.name for test in existing.values() if test.path in OWN and test.name not in named)

@@ -38,8 +38,8 @@ def test_nothing_breaks_that_is_promised(name: str, seeds: range) -> None:
 
 @pytest.mark.parametrize("seed", [25, 172, 321, 1361, 2822, 3335, 10842, 22672, 34328])
 def test_seeds_that_found_something(seed: int) -> None:
-    """In the protocol, or in what was demanded of it: docs/simulation.md tells what. Of 1361, 2822 and 3335 it was the
-    latter: a forgotten queue, and idle times that a lost lease explains."""
+    """Bugs of the protocol, or of what was demanded of it (1361, 2822, 3335: a forgotten queue, and idle times that a
+    lost lease explains): see docs/evidence/simulation.md."""
     assert run.run_seed(seed, names=["mutex"]).violation is None, run.report(seed, "ordinary", names=["mutex"])
 
 
