@@ -18,8 +18,9 @@ import pytest
 from holdfast.cli import lab as command_line
 from holdfast.cli.exits import UsageError
 from holdfast.lab import commands, runs
+from holdfast.lab.adapter import load_factory
 from holdfast.lab.faults import FAULTS
-from holdfast.lab.handles import ENTRIES, entry_for_factory, load_factory
+from holdfast.lab.handles import ENTRIES, entry_for_factory
 from holdfast.lab.runs import UnknownName
 
 pytestmark = pytest.mark.timeout(300)  # many processes on a machine that may be busy
@@ -67,7 +68,7 @@ def test_run_tells_and_its_status_says_safe_or_not(capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     assert "ENTERS" in said and "✓ safe" in said
     assert command_line.main(["run", "setnx-timestamp-inverted", "none", "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
+    (found,) = json.loads(capsys.readouterr().out)["cells"]
     assert found["verdict"] == "exclusion violated" and found["safe"] is False
     assert found["runs"][0]["history"]["events"]
 
@@ -109,11 +110,11 @@ def test_verdicts_of_a_whole_fault_for_programs(
     page = ["-o", str(tmp_path / "r.html")]
     for more in ([], page):
         assert command_line.main(["run", "all", "crash-holding", "--clients", "processes", "--json", *more]) in (0, 1)
-        found = {cell["cell"]: cell for cell in json.loads(capsys.readouterr().out)}
-        assert found.keys() == {"setnx crash-holding", "set-nx-token crash-holding"}
-        stuck = found["setnx crash-holding"]
-        assert stuck["verdict"] == stuck["theory"] == "blocked forever" and stuck["takes"] == {"blocked forever": 1}
-        assert found["set-nx-token crash-holding"]["agrees"] is True
+        found = {cell["scheme"]: cell for cell in json.loads(capsys.readouterr().out)["cells"]}
+        assert found.keys() == {"setnx", "set-nx-token"}
+        stuck = found["setnx"]
+        assert stuck["verdict"] == stuck["theory"] == "blocked forever" and stuck["shares"] == {"blocked forever": 1}
+        assert found["set-nx-token"]["agrees"] is True
 
 
 # ---- users' own locks ----
@@ -153,7 +154,7 @@ def test_locks_of_users() -> None:
     ]
     assert torture("careless", "none")["none"].verdict == "exclusion violated"
     broken = torture("broken", "none")["none"]
-    assert broken.verdict == runs.NOT_RUN and "no such luck" in broken.not_run
+    assert broken.verdict == "failed" and "no such luck" in broken.runs[0].verdicts[0].sentence
 
 
 def test_a_context_manager_that_blocks() -> None:

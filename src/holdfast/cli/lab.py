@@ -31,7 +31,8 @@ exit status: 0 safe  1 not safe  69 not possible on this machine  64 wrong usage
 """
 _TORTURE = """\
 FACTORY is called with url, name and ttl (seconds), or urls (one for each server), by the names it takes, and returns
-something with acquire and release, or lock and unlock, or a context manager:
+something with acquire and release, or lock and unlock, or a context manager; all of that may be asynchronous. If it has
+ensure_held(), that is called before each step: False or an exception such as LockError means that the lock is lost:
 
   # mylocks.py
   def redis_py(url, name, ttl):

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["Body", "CannotRun", "Forks", "Host", "ProcessBody"]
+__all__ = ["Body", "CannotRun", "Forks", "Host", "LockFailed", "ProcessBody"]
 
 #: How long a process may take to stand still, s.
 _CEILING_S = 60.0
@@ -27,6 +27,10 @@ _CEILING_S = 60.0
 
 class CannotRun(Exception):
     """This cell cannot be played here; the text says why."""
+
+
+class LockFailed(CannotRun):
+    """The lock does not do what the play needs, with nothing to blame but itself."""
 
 
 class Forks:

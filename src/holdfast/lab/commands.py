@@ -9,23 +9,29 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from holdfast.lab import runs
+from holdfast.lab.adapter import load_factory
 from holdfast.lab.faults import FAULTS
 from holdfast.lab.fingerprints import fingerprint
-from holdfast.lab.handles import ENTRIES, PROCESSES, THREADS, entry_for_factory, load_factory
+from holdfast.lab.handles import ENTRIES, PROCESSES, THREADS, entry_for_factory
 from holdfast.lab.report import cell_data, page, read_cells
-from holdfast.lab.runs import NOT_RUN, Cell, cell_name
+from holdfast.lab.runs import DEPENDS, NOT_RUN, Cell, cell_name
 from holdfast.lab.timeline import cell_text
-from holdfast.lab.verdicts import MARKS
+from holdfast.lab.verdicts import KINDS, MARKS
 from holdfast.lab.verdicts import SAFE as SAFE_KIND
 
 __all__ = ["NOT_PLAYED", "NOT_SAFE", "SAFE", "USAGE", "list_all", "report", "run", "run_fault", "torture"]
 
 SAFE, NOT_SAFE, USAGE, NOT_PLAYED = 0, 1, 64, 69
+#: Of what `--json` prints; it grows when a field changes its meaning or goes.
+_JSON_VERSION = 1
+#: Without any fault. A lock that has another verdict then is none: further faults would all show the same.
+_WORKS = (SAFE_KIND, "slow", "blocked for its ttl", "foreign release", DEPENDS)
 
 
 def _is_colorful(out: TextIO) -> bool:
@@ -85,10 +91,22 @@ def run(
         err.write(f"{entry.name} needs {entry.servers} servers: starting them\n")
     cell = runs.play(entry, what, times=times)
     if as_json:
-        out.write(json.dumps(cell.as_json(), ensure_ascii=False, default=str) + "\n")
+        _write_json([cell.as_json()], out)
     else:
         out.write(cell_text(cell, width, _is_colorful(out), all_runs) + "\n")
     return _status(cell)
+
+
+def _write_json(cells: Sequence[Mapping[str, Any]], out: TextIO, **more: Any) -> None:
+    """The one shape of all commands: a version, how often each verdict was found, and the cells."""
+    found = {"version": _JSON_VERSION, **more, "verdicts": _verdicts(cell["verdict"] for cell in cells), "cells": cells}
+    out.write(json.dumps(found, ensure_ascii=False, default=str) + "\n")
+
+
+def _verdicts(found: Iterable[str]) -> dict[str, int]:
+    """How often each was found, the worst first."""
+    counts = Counter(found)
+    return {kind: counts[kind] for kind in (*KINDS, DEPENDS, NOT_RUN) if counts[kind]}
 
 
 class _Progress:
@@ -157,24 +175,34 @@ def report(
         if cell["agrees"] is False:
             err.write(f"not what theory says ({cell['theory'][0]}): {name}: {cell['verdict']} {dict(cell['shares'])}\n")
     if as_json:
-        _print_verdicts(cells, sys.stdout)
+        _write_json([_said(cell, name) for name, cell in cells.items()], sys.stdout)
     return SAFE
 
 
-def _print_verdicts(cells: Mapping[str, Mapping[str, Any]], out: TextIO) -> None:
-    """As JSON, without the histories: `lab run SCHEME FAULT --json` has those of a cell."""
-    found = [
-        {
-            "cell": name,
-            "verdict": cell["verdict"],
-            "takes": dict(cell["shares"]),
-            "theory": cell["theory"] and cell["theory"][0],
-            "agrees": cell["agrees"],
-            "not_run": cell["notRun"],
-        }
-        for name, cell in cells.items()
-    ]
-    out.write(json.dumps(found, ensure_ascii=False, indent=1) + "\n")
+def _said(cell: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A cell of the page as JSON, without its histories: `lab run SCHEME FAULT --json` has those."""
+    scheme, fault, clients = (*name.split(" "), PROCESSES)[:3]
+    return {
+        "scheme": scheme,
+        "fault": fault,
+        "clients": clients,
+        "verdict": cell["verdict"],
+        "safe": cell["verdict"] == SAFE_KIND,
+        "shares": dict(cell["shares"]),
+        "findings": cell["kinds"],
+        "theory": cell["theory"] and cell["theory"][0],
+        "why": cell["theory"] and cell["theory"][1],
+        "agrees": cell["agrees"],
+        "not_run": cell["notRun"],
+        "runs": [
+            {
+                "variant": run["variant"],
+                "verdict": run["verdict"],
+                "findings": [{"kind": kind, "sentence": sentence} for kind, sentence, _ in run["findings"]],
+            }
+            for run in cell["runs"]
+        ],
+    }
 
 
 def run_fault(
@@ -193,7 +221,7 @@ def run_fault(
     order = [cell_name(entry.name, found.name, entry.clients) for entry, found in chosen]
     cells = sorted(runs.play_many(chosen, _Progress(err), times=times), key=lambda cell: order.index(cell.name))
     if as_json:
-        _print_verdicts({cell.name: cell_data(cell, "") for cell in cells}, out)
+        _write_json([cell.as_json(events=False) for cell in cells], out)
     else:
         out.write(row_text(fault, [(cell.scheme, cell) for cell in cells]))
     return max(map(_status, cells))
@@ -228,7 +256,14 @@ def torture(
     load_factory(spec)
     entry = entry_for_factory(spec, servers)
     chosen, path = runs.pairs([entry], clients), [folder for folder in sys.path if folder]
-    cells = runs.play_many(chosen, _Progress(err), jobs, path=path, times=times)
+    first = [(e, f) for e, f in chosen if f.name == "none"]
+    cells = runs.play_many(first, _Progress(err), jobs, path=path)
+    broken = {cell.clients for cell in cells if cell.verdict not in _WORKS}
+    rest = [(e, f) for e, f in chosen if e.clients not in broken and (f.name != "none" or times > 1)]
+    if rest:
+        again = runs.play_many(rest, _Progress(err), jobs, path=path, times=times)
+        played = {cell.name for cell in again}
+        cells = [*(cell for cell in cells if cell.name not in played), *again]
     order = list(FAULTS)
     cells.sort(key=lambda cell: (order.index(cell.fault), cell.clients))
     if output is not None:
@@ -237,16 +272,28 @@ def torture(
         _write(Path(output), page(data, [entry.name], faults, len(cells), took_s))
         err.write(f"the page is {Path(output).absolute()}\n")
     if as_json:
-        found = [cell.as_json(events=show) for cell in cells]
-        out.write(json.dumps({"lock": spec, "cells": found}, ensure_ascii=False, default=str) + "\n")
+        _write_json([cell.as_json(events=show) for cell in cells], out, lock=spec, works=not broken)
     else:
         out.write(row_text(entry.name, [(cell.fault, cell) for cell in cells]))
+        out.write(_summary(cells, broken, len(chosen)))
         for cell in cells if show else ():
             if not cell.is_safe:
                 out.write("\n" + cell_text(cell, width, _is_colorful(out)) + "\n")
-    if all(cell.verdict == NOT_RUN for cell in cells):
-        return NOT_PLAYED
-    return SAFE if all(cell.is_safe or cell.verdict == NOT_RUN for cell in cells) else NOT_SAFE
+    if not all(cell.is_safe or cell.verdict == NOT_RUN for cell in cells):
+        return NOT_SAFE
+    # What this machine has no means for is left out; what could not be played for another reason is not known.
+    unknown = [cell for cell in cells if cell.verdict == NOT_RUN and not FAULTS[cell.fault].missing()]
+    return NOT_PLAYED if unknown or not any(cell.is_safe for cell in cells) else SAFE
+
+
+def _summary(cells: Sequence[Cell], broken: Collection[str], wanted: int) -> str:
+    """How many cells came to what, and why there are no more."""
+    counts = ", ".join(f"{count} {kind}" for kind, count in _verdicts(cell.verdict for cell in cells).items())
+    text = f"{len(cells)} played: {counts}\n"
+    if broken:
+        text += f"It does not work without a fault ({' and '.join(sorted(broken))} as clients): "
+        text += f"{wanted - len(cells)} cells were not played.\n"
+    return text
 
 
 def row_text(title: str, cells: Sequence[tuple[str, Cell]]) -> str:
@@ -266,4 +313,7 @@ def row_text(title: str, cells: Sequence[tuple[str, Cell]]) -> str:
             lines.append(f"  {'':<24}    {cell.share_text}")
         if not cell.is_safe:
             lines.append(f"  {'':<24}    {why}")
+        if "failed" in also and run is not None:
+            said = next((found.sentence for r in cell.runs for found in r.verdicts if found.kind == "failed"), "")
+            lines.append(f"  {'':<24}    {said}")
     return "\n".join(lines) + "\n"

@@ -8,82 +8,21 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import inspect
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import holdfast
 from holdfast.lab import schemes
-from holdfast.lab.driver import Address, BlockingDriver
+from holdfast.lab.adapter import UserHandle, load_factory
+from holdfast.lab.handle import Handle, Setup
 from holdfast.lab.texts import Text, text_of
 
-__all__ = ["ENTRIES", "PROCESSES", "THREADS", "Entry", "Handle", "Setup", "entry_for_factory", "load_factory"]
+__all__ = ["ENTRIES", "PROCESSES", "THREADS", "Entry", "entry_for_factory"]
 
 #: What the clients of a play are: processes, or threads of one process.
 PROCESSES, THREADS = "processes", "threads"
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What a handle is made of: the lock's name, its ttl, one address per server.
-
-    ``restart_delay_s``: for how long a restarted server is left out, by those who can do that. The lab's servers are
-    young, so that it is 0 except where that is the point.
-    """
-
-    name: str
-    ttl_ms: int
-    addresses: Sequence[Address]
-    interrupt: Callable[[], None] | None = None
-    restart_delay_s: float = 0.0
-    password: str = field(default="", repr=False)
-
-    @property
-    def urls(self) -> list[str]:
-        """One for each server, with the password."""
-        credentials = f":{self.password}@" if self.password else ""
-        return [f"redis://{credentials}{host}:{port}/0" for host, port in self.addresses]
-
-    @property
-    def url(self) -> str:
-        """The first server's."""
-        return self.urls[0]
-
-    def driver(self) -> BlockingDriver:
-        """What performs the effects of a scheme."""
-        return BlockingDriver(self.addresses, self.interrupt, self.password)
-
-
-class Handle:
-    """One client's lock. `try_acquire` is one attempt; it may wait for half a second, if that is its way."""
-
-    #: Between two attempts, s.
-    pause_s = 0.05
-    #: What other threads of the process use as well, so that it outlives the client's thread.
-    shared: object = None
-
-    def try_acquire(self) -> bool:
-        raise NotImplementedError
-
-    def release(self) -> None:
-        raise NotImplementedError
-
-    def fence(self) -> int | None:
-        """The fencing token of what was acquired, where there is one."""
-        return None
-
-    def valid_until_ns(self) -> int | None:
-        """Until when it relies on what was acquired, as it stands now; None: it has no such notion."""
-        return None
-
-    def is_lost(self) -> bool:
-        """Whether it knows by itself that it does not hold any more."""
-        return False
-
-    def close(self) -> None:
-        pass
 
 
 class _SchemeHandle(Handle):
@@ -217,69 +156,6 @@ class _PythonRedisLockHandle(Handle):
         self._lock.release()
 
 
-class _UserHandle(Handle):
-    """Anything with acquire and release, or lock and unlock, or a context manager, made by a user's factory."""
-
-    def __init__(self, factory: Callable[..., Any], setup: Setup) -> None:
-        self._lock = _call_factory(factory, setup)
-        self._lease: Any = None
-        self._ask = _first_of(self._lock, "try_acquire", "try_lock", "acquire", "lock", "__enter__")
-        if self._ask is None:
-            raise TypeError(f"{type(self._lock).__name__} has none of try_acquire, try_lock, acquire, lock, __enter__")
-
-    def try_acquire(self) -> bool:
-        assert self._ask is not None
-        blocking = "blocking" in _parameters(self._ask)
-        got = self._ask(blocking=False) if blocking else self._ask()
-        if self._ask.__name__ in ("acquire", "lock", "__enter__") and got is None and not blocking:
-            got = True  # it came back: that is its answer
-        self._lease = got if callable(getattr(got, "release", None)) else None
-        return got is not None and got is not False
-
-    def release(self) -> None:
-        if self._lease is not None:
-            self._lease.release()
-        elif (give_back := _first_of(self._lock, "release", "unlock")) is not None:
-            give_back()
-        else:
-            self._lock.__exit__(None, None, None)
-
-    def fence(self) -> int | None:
-        token = getattr(self._lease if self._lease is not None else self._lock, "fencing_token", None)
-        return token if isinstance(token, int) else None
-
-    def is_lost(self) -> bool:
-        check = getattr(self._lease if self._lease is not None else self._lock, "ensure_held", None)
-        if check is None:
-            return False
-        try:
-            check()
-        except Exception:
-            return True
-        return False
-
-
-def _first_of(thing: Any, *names: str) -> Callable[..., Any] | None:
-    """The first of these methods that it has."""
-    found = (getattr(thing, name, None) for name in names)
-    return next((method for method in found if callable(method)), None)
-
-
-def _parameters(function: Callable[..., Any]) -> set[str]:
-    try:
-        return set(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return set()
-
-
-def _call_factory(factory: Callable[..., Any], setup: Setup) -> Any:
-    offered = {"url": setup.url, "name": setup.name, "ttl": setup.ttl_ms / 1000, "urls": setup.urls}
-    taken = _parameters(factory)
-    if taken & offered.keys():
-        return factory(**{name: value for name, value in offered.items() if name in taken})
-    return factory(setup.url, setup.name, setup.ttl_ms / 1000)
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A lock the lab can run: its name, what it needs, how to make a handle.
@@ -297,6 +173,8 @@ class Entry:
     fenced: bool | None = False
     needs: str | None = None
     clients: str = PROCESSES
+    #: A user's, made by a factory: what fails in it is a finding.
+    own: bool = False
 
     def of(self, clients: str) -> Entry:
         """The same lock with other clients."""
@@ -369,30 +247,6 @@ ENTRIES: dict[str, Entry] = {
 }
 
 
-def load_factory(spec: str) -> Callable[..., Any]:
-    """The callable behind ``MODULE:FACTORY``.
-
-    Raises:
-        ValueError: it has another form, or there is no such module or name in it, or it cannot be called.
-    """
-    module_name, colon, attribute = spec.partition(":")
-    if not colon or not module_name or not attribute:
-        raise ValueError(f"{spec!r} is not MODULE:FACTORY, as in mypackage.locks:make_lock")
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ValueError(f"{spec!r}: module {module_name!r} cannot be imported: {error}") from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            names = ", ".join(sorted(name for name in vars(found) if not name.startswith("_"))[:20])
-            raise ValueError(f"{spec!r}: {module_name} has no {part!r} (it has: {names})")
-        found = getattr(found, part)
-    if not callable(found):
-        raise ValueError(f"{spec!r} is not callable: a factory takes (url, name, ttl) and returns a lock")
-    factory: Callable[..., Any] = found
-    return factory
-
-
 def entry_for_factory(spec: str, servers: int = 1) -> Entry:
     """An entry for a user's lock; the factory itself is loaded in the worker processes."""
-    return Entry(spec, lambda setup: _UserHandle(load_factory(spec), setup), servers=servers, fenced=None)
+    return Entry(spec, lambda setup: UserHandle(load_factory(spec), setup), servers=servers, fenced=None, own=True)

@@ -17,6 +17,7 @@ a client's lane
     ``releases``, ``released``    begins and ends to give back
     ``conflict``  an optimistic commit was refused by the server
     ``failed``    its code got an error (``doing``, ``error``)
+    ``check failed``   the lock's check raised what says neither yes nor no (``error``)
     ``gave up``   stopped trying
     ``killed``, ``stopped``, ``continued``, ``clock``   what the lab did to its process or thread
 a server's lane
@@ -28,6 +29,7 @@ a server's lane
     ``killed``, ``started``, ``stopped``, ``continued``, ``clock``, ``promoted``, ``flushed``
 the lab's lane
     ``fault``     begins (``text``, ``lasting``), ``healed`` ends a lasting one
+    ``broken``    the lock did not do what the play needs (``text``)
 """
 
 from __future__ import annotations
@@ -77,6 +79,7 @@ class History:
     clients: list[str] = field(default_factory=list)
     servers: list[str] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    _signals: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def add(self, at_ns: int, lane: str, kind: str, **data: Any) -> Event:
         event = Event(at_ns, lane, kind, data)
@@ -86,6 +89,16 @@ class History:
     def sort(self) -> None:
         """Into real-time order: messages about events may have arrived in another one."""
         self.events.sort(key=lambda event: event.at_ns)
+        releasing: set[str] = set()
+        for event in self.events:
+            if event.kind in ("asks", "releases", "released", "failed"):
+                (releasing.add if event.kind == "releases" else releasing.discard)(event.lane)
+            elif event.kind == "key" and event.get("was") is None and event.get("by") in releasing:
+                self._signals.add(event.get("key"))
+
+    def is_lock_key(self, key: str) -> bool:
+        """Whether that key is the lock; where that is not known, any may be, except those that a release has made."""
+        return key in self.lock_keys if self.lock_keys else key not in self._signals
 
     def of(self, *kinds: str, lane: str | None = None) -> Iterator[Event]:
         return (event for event in self.events if event.kind in kinds and lane in (None, event.lane))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from holdfast.lab.bodies import CannotRun
+from holdfast.lab.bodies import CannotRun, LockFailed
 from holdfast.lab.proxy import Listener, Request
 from holdfast.lab.servers import LabServer
 from holdfast.lab.stage import Actor, Stage
@@ -34,20 +34,23 @@ HANG_S = 5.0
 async def enter(actor: Actor) -> None:
     actor.start_acquire()
     if not await actor.stage.enters(actor):
-        raise CannotRun(f"{actor.name} could not acquire the lock before any fault")
+        errors = [event.get("error") for event in actor.events("failed")]
+        raise LockFailed(
+            f"{actor.name} could not acquire the lock before any fault" + (f": {errors[-1]}" if errors else "")
+        )
 
 
 async def epilogue(stage: Stage, b: Actor, c: Actor) -> None:
     """B is inside, was inside, or still wants to be. C tries beside it; then B ends, and C has its turn."""
     if not b.entered and not await stage.through_expiry(b, stage.short_ms):
-        await b.give_up()
+        await b.give_up(patient=True)
         return
     c.start_acquire()
     if b.inside and await stage.settled(c):
         await c.do("read")
     await b.turn()
     if not c.entered and not await stage.through_expiry(c, stage.short_ms):
-        await c.give_up()
+        await c.give_up(patient=True)
         return
     await c.turn()
 
@@ -61,7 +64,7 @@ async def all_through(stage: Stage, *actors: Actor) -> None:
             await inside.turn()
         elif not await stage.any_through_expiry(waiting, stage.short_ms):
             inside = waiting[0]
-            await inside.give_up()
+            await inside.give_up(patient=True)
         else:
             continue
         waiting.remove(inside)
@@ -74,7 +77,7 @@ async def take_turns(stage: Stage, a: Actor, b: Actor, c: Actor) -> None:
         await b.count()
         await epilogue(stage, b, c)
     else:
-        await b.give_up()
+        await b.give_up(patient=True)
 
 
 async def cast(stage: Stage, a_ttl_ms: int | None = None) -> tuple[Actor, Actor, Actor]:

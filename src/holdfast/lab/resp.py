@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Frames", "Push", "Refusal", "pack", "show"]
+__all__ = ["Frames", "Push", "Refusal", "pack", "short", "show"]
 
 
 class Refusal(str):
@@ -104,3 +104,17 @@ def show(value: Any, most: int = 40) -> str:
         value = "[" + ", ".join(show(item, 20) for item in value) + "]"
     text = str(value)
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def short(words: list[str]) -> str:
+    """A command for people: scripts by their first key and arguments, long values cut."""
+    if not words:
+        return ""
+    shown = [words[0].upper(), *(" ".join(word.split()) for word in words[1:])]
+    if [word.upper() for word in words[:2]] == ["SCRIPT", "LOAD"]:
+        return "SCRIPT LOAD …"
+    if shown[0] in ("EVAL", "EVALSHA") and len(shown) > 3 and shown[2].isdigit():
+        keys = int(shown[2])
+        name = "script" if shown[0] == "EVAL" else shown[1][:6]
+        shown = [shown[0], name, *shown[3:4], *shown[3 + keys :]]
+    return " ".join(word if len(word) <= 28 else word[:12] + "…" + word[-6:] for word in shown)

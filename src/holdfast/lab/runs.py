@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from holdfast.lab.bodies import CannotRun, Forks
+from holdfast.lab.bodies import CannotRun, Forks, LockFailed
 from holdfast.lab.faults import FAULTS, Fault
 from holdfast.lab.handles import ENTRIES, PROCESSES, THREADS, Entry
-from holdfast.lab.history import History
+from holdfast.lab.history import LAB, History
 from holdfast.lab.stage import Stage, TooSlow
 from holdfast.lab.texts import expected
 from holdfast.lab.verdicts import KINDS, SAFE, Verdict, judge, worst
@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 NOT_RUN = "not run"
+NO_STEP = "it sends no command there that a fault could follow"
 DEPENDS = "depends on timing"
 #: A play that the machine was too slow for is repeated with twice the time, so often.
 _TRIES = 4
@@ -179,12 +180,13 @@ class Cell:
             "fault": self.fault,
             "clients": self.clients,
             "verdict": self.verdict,
+            "safe": self.is_safe,
             "shares": self.shares,
             "findings": self.kinds,
-            "safe": self.is_safe,
-            "seconds": round(self.seconds, 2),
-            **({"theory": theory.verdict, "why": theory.why} if theory else {}),
-            **({"not_run": self.not_run} if self.not_run else {}),
+            "theory": theory and theory.verdict,
+            "why": theory and theory.why,
+            "agrees": self.agrees,
+            "not_run": self.not_run,
             "runs": [run.as_json(events) for run in self.runs],
         }
 
@@ -228,8 +230,11 @@ class Lab:
         for variant in fault.variants(entry):
             history = await self._play(entry, fault, variant)
             if history is None:
+                cell.not_run = "" if cell.runs else NO_STEP
                 return
             cell.runs.append(Run(variant, history, judge(history), take))
+            if any(history.of("broken")):
+                return
 
     async def _play(self, entry: Entry, fault: Fault, variant: str) -> History | None:
         if self._forks is None:
@@ -246,6 +251,13 @@ class Lab:
                     raise TooSlow
                 return history
             except TooSlow:
+                stretch *= 2
+            except LockFailed as error:
+                if not entry.own:
+                    raise
+                if not (stage.stalled and tries_left):
+                    stage.history.add(time.monotonic_ns(), LAB, "broken", text=str(error))
+                    return await stage.wind_up()
                 stretch *= 2
             finally:
                 await stage.close()

@@ -36,7 +36,17 @@ _LOOK = """
 local found = {}
 for _, key in ipairs(redis.call('KEYS', '*')) do
   local kind = redis.call('TYPE', key).ok
-  local value = kind == 'string' and redis.call('GET', key) or kind
+  local value = kind
+  if kind == 'string' then value = redis.call('GET', key)
+  elseif kind == 'hash' then value = table.concat(redis.call('HGETALL', key), ' ')
+  elseif kind == 'list' then value = table.concat(redis.call('LRANGE', key, 0, -1), ' ')
+  elseif kind == 'set' then
+    local members = redis.call('SMEMBERS', key)
+    table.sort(members)
+    value = table.concat(members, ' ')
+  elseif kind == 'zset' then value = table.concat(redis.call('ZRANGE', key, 0, -1, 'WITHSCORES'), ' ')
+  elseif kind == 'stream' then value = redis.sha1hex(redis.call('DUMP', key))
+  end
   found[#found + 1] = {key, kind, value, redis.call('PTTL', key)}
 end
 return found

@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.lab.bodies import Body, CannotRun, Forks, Host, ProcessBody
+from holdfast.lab.bodies import Body, CannotRun, Forks, Host, LockFailed, ProcessBody
 from holdfast.lab.handles import THREADS, Entry
 from holdfast.lab.history import LAB, Event, History
 from holdfast.lab.proxy import Fate, Link, Request
-from holdfast.lab.resp import show
+from holdfast.lab.resp import short, show
 from holdfast.lab.servers import Clock, ClockShop, LabServer
 
 __all__ = ["LOCK_NAME", "Actor", "Stage", "TooSlow"]
@@ -33,8 +33,10 @@ _WARM_TOO_SLOW = ("RequestFailed: no answer", "TimeoutError: could not be acquir
 LONG_MS = 30_000
 #: For a lock that is meant to expire, ms.
 SHORT_MS = 1_000
-#: A condition that does not come true in this time never will, s.
-_CEILING_S = 60.0
+#: A condition that does not come true in this time never will, s; a user's lock that is acquired for the first time.
+_CEILING_S, _OWN_CEILING_S = 60.0, 15.0
+#: For how long one that only blocks may go on to wait before it is ended, s: it may look every few seconds.
+_LAST_PATIENCE_S = 8.0
 #: A lock that blocks without a word has been refused: after that silence, s, or after that many answers.
 _SILENCE_S, _POLLS = 0.7, 20
 #: What looks after all clients and servers looks that often; a stall of that length costs a renewal, s.
@@ -86,17 +88,19 @@ class Actor:
         )
         self.phase = "warm-up"
         # Each time another lock: what a stalled machine has left behind of one is in the way of the next for its ttl.
-        for tries_left in reversed(range(1 + _WARM_AGAIN)):
-            await self.do("warm up", name=f"{_WARM_NAME} {next(self.stage.numbers)}")
+        own = self.stage.entry.own
+        for tries_left in reversed(range(1 + (0 if own else _WARM_AGAIN))):
+            name = f"{_WARM_NAME} {next(self.stage.numbers)}"
+            await self.do("warm up", timeout_s=_OWN_CEILING_S if own else _CEILING_S, name=name)
             said = self.broken or ""
             if not tries_left or not said.startswith(_WARM_TOO_SLOW):
                 break
             self.broken = None
         self.phase = "idle"
         if self.broken:
-            raise CannotRun(f"the lock does not work even without a fault: {self.broken}")
+            raise LockFailed(f"the lock does not work even without a fault: {self.broken}")
         if not self.alive:
-            raise CannotRun("the client ended while its lock was made")
+            raise LockFailed("the client ended while its lock was made")
 
     async def close(self) -> None:
         self._ends = True
@@ -117,11 +121,17 @@ class Actor:
         if self.alive:
             self._channel[1].write(json.dumps({"do": what, **more}).encode() + b"\n")
 
-    async def do(self, what: str, **more: Any) -> None:
+    async def do(self, what: str, timeout_s: float = _CEILING_S, **more: Any) -> None:
         """Give an order and wait until it is carried out (or the client is dead)."""
         number = next(self.stage.numbers)
         self._order(what, reply=number, **more)
-        await self.stage.until(lambda: number in self._done or not self.alive, f"{self.name} to {what}")
+        try:
+            await self.stage.until(lambda: number in self._done or not self.alive, what, timeout_s)
+        except CannotRun:
+            doing = {"warm up": "acquire and release without a fault"}.get(what, what)
+            raise LockFailed(
+                f"{self.name} was told to {doing}, and did not come back within {timeout_s:.0f} s"
+            ) from None
 
     def start_acquire(self, once: bool = False) -> None:
         self.phase = "acquire"
@@ -153,9 +163,15 @@ class Actor:
         await self.do("read")
         await self.finish()
 
-    async def give_up(self) -> None:
-        """Let it stop trying; one that cannot stop is ended, as its user would."""
+    async def give_up(self, patient: bool = False) -> None:
+        """Let it stop trying; one that cannot stop is ended, as its user would.
+
+        ``patient``: one that blocks may get in all the same. It looks every few seconds, perhaps, and is only slow.
+        """
         self._order("stop")
+        if patient and not self.tries:
+            with contextlib.suppress(TimeoutError):
+                await self.stage.until(lambda: self.ended_asking, "", timeout_s=_LAST_PATIENCE_S, patient=False)
         try:
             await self.stage.until(lambda: self.ended_asking, "giving up", timeout_s=1.5, patient=False)
         except TimeoutError:
@@ -461,7 +477,7 @@ class Stage:
             "command",
             client=request.client,
             phase=actor.phase,
-            text=_short(request.words),
+            text=short(request.words),
             reply=show(request.reply) if request.answered_ns is not None else None,
             answered_ns=request.answered_ns,
             **({"fate": request.fate} if request.fate else {}),
@@ -571,17 +587,3 @@ class Stage:
         for event in self.history.of("key"):
             if event.get("by") == "expiry" and event.get("key") in self.history.lock_keys:
                 raise TooSlow
-
-
-def _short(words: list[str]) -> str:
-    """A command for people: scripts by their first key and arguments, long values cut."""
-    if not words:
-        return ""
-    shown = [words[0].upper(), *(" ".join(word.split()) for word in words[1:])]
-    if [word.upper() for word in words[:2]] == ["SCRIPT", "LOAD"]:
-        return "SCRIPT LOAD …"
-    if shown[0] in ("EVAL", "EVALSHA") and len(shown) > 3 and shown[2].isdigit():
-        keys = int(shown[2])
-        name = "script" if shown[0] == "EVAL" else shown[1][:6]
-        shown = [shown[0], name, *shown[3:4], *shown[3 + keys :]]
-    return " ".join(word if len(word) <= 28 else word[:12] + "…" + word[-6:] for word in shown)

@@ -23,14 +23,17 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
-from holdfast.lab.handles import ENTRIES, Handle, Setup, WatchHandle, entry_for_factory
+from holdfast.lab.handle import Handle, Setup
+from holdfast.lab.handles import ENTRIES, WatchHandle, entry_for_factory
 
 __all__ = ["Client", "main", "serve_forks"]
 
 _PAUSE_S = 0.05
 _TICK_S = 0.02
-#: How long a lock may take to be acquired for the first time, with no contention.
+#: How long a lock may take to be acquired for the first time, with no contention: one of the lab, which is known to
+#: work, on a busy machine; and a user's, after that many attempts.
 _WARM_UP_S = 20.0
+_OWN_WARM_UP_S, _OWN_TRIES = 4.0, 5
 
 
 class _Stop(BaseException):
@@ -41,8 +44,8 @@ class _Gone(BaseException):
     """The director has closed the channel."""
 
 
-class _End(BaseException):
-    """What a thread ends through; nothing catches it."""
+class _End(SystemExit):
+    """What a thread ends through; an event loop lets it through, too."""
 
 
 class _Gate:
@@ -94,6 +97,8 @@ class Client:
         self._quiet = False
         #: It has just looked at its lease, and goes by that in what it does next.
         self._looked = False
+        #: What its check failed with, as far as it has been reported.
+        self._check_failed = ""
 
     def run(self) -> None:
         """Obey until the other side closes."""
@@ -117,7 +122,10 @@ class Client:
     def _next(self, timeout_s: float | None) -> dict[str, Any] | None:
         """The next order, or None after the time."""
         while not self._lines:
-            readable, _, _ = select.select([self._channel], [], [], timeout_s)
+            if self._handle is not None:
+                readable = self._handle.wait_readable(self._channel, timeout_s)
+            else:
+                readable = bool(select.select([self._channel], [], [], timeout_s)[0])
             if not readable:
                 return None
             data = self._channel.recv(65536)
@@ -164,7 +172,7 @@ class Client:
         if order["clock_offset_s"]:
             _shift_wall_clock(order["clock_offset_s"])
         entry = ENTRIES.get(order["scheme"]) or entry_for_factory(order["scheme"])
-        self._make = entry.make
+        self._make, self._is_own = entry.make, entry.own
         self._restart_delay_s = order["restart_delay_s"]
         self._addresses = [(host, port) for host, port in order["addresses"]]
         self._password: str = order["password"]
@@ -191,9 +199,11 @@ class Client:
         self._quiet = True
         try:
             handle = self._make(self._of(order["name"], 30_000))
-            deadline = time.monotonic() + _WARM_UP_S
-            while not self._warm_try(handle, deadline):
-                time.sleep(_PAUSE_S)
+            deadline = time.monotonic() + (_OWN_WARM_UP_S if self._is_own else _WARM_UP_S)
+            tries = _OWN_TRIES if self._is_own else 1
+            while not self._warm_try(handle, deadline, is_last=tries <= 1):
+                handle.sleep(_PAUSE_S)
+                tries -= 1
             if isinstance(handle, WatchHandle):
                 handle.commit()
             else:
@@ -205,15 +215,15 @@ class Client:
             self._quiet = False
 
     @staticmethod
-    def _warm_try(handle: Handle, deadline: float) -> bool:
-        """One attempt; errors count as "no" (a server may still be too young) until the time is over."""
+    def _warm_try(handle: Handle, deadline: float, is_last: bool) -> bool:
+        """One attempt; errors count as "no" (a server may still be too young) until time and attempts are used up."""
         try:
             got = handle.try_acquire()
         except Exception:
-            if time.monotonic() > deadline:
+            if is_last and time.monotonic() > deadline:
                 raise
             return False
-        if not got and time.monotonic() > deadline:
+        if not got and is_last and time.monotonic() > deadline:
             raise TimeoutError("could not be acquired without any fault")
         return got
 
@@ -252,7 +262,7 @@ class Client:
                             return
                 if got:
                     break
-                time.sleep(handle.pause_s)
+                handle.sleep(handle.pause_s)
         except _Stop:
             self._report("gave up")
             return
@@ -272,7 +282,15 @@ class Client:
         handle = self._handle
         if not self._inside or handle is None:
             return
-        if handle.is_lost():
+        try:
+            lost = handle.is_lost()
+        except Exception as error:
+            # Neither yes nor no: the client goes on, as one without a check would.
+            lost, said = False, f"{type(error).__name__}: {error}"
+            if said != self._check_failed:
+                self._check_failed = said
+                self._report("check failed", error=said)
+        if lost:
             self._inside = False
             since_ns = self._valid_until_ns
             self._report("lost", **({} if since_ns is None else {"since_ns": since_ns}))
