@@ -11,11 +11,12 @@ from collections import Counter
 import pytest
 
 from holdfast.lab import runs
+from holdfast.lab.commands import row_text
 from holdfast.lab.faults import FAULTS
 from holdfast.lab.handles import PROCESSES, THREADS
 from holdfast.lab.runs import NOT_RUN, Cell
 from holdfast.lab.texts import expected, text_of, theory
-from holdfast.lab.timeline import run_text
+from holdfast.lab.timeline import BY_TIMING, cell_text, run_text
 from holdfast.lab.verdicts import KINDS, MARKS
 
 Name = tuple[str, str, str]
@@ -104,6 +105,33 @@ def test_every_scheme_and_fault_and_verdict_is_described_in_both_languages() -> 
 @pytest.mark.parametrize("part", [0, 1, 2], ids=["one third", "another", "the last"])
 def test_ticks_that_were_false_once(part: int) -> None:
     compare(ONCE_FALSE[part::3])
+
+
+@pytest.mark.timeout(300)
+def test_what_held_only_by_timing_gets_no_tick_and_is_marked() -> None:
+    names: list[Name] = [("setnx-expire-always", "late-release", PROCESSES), ("incr-expire", "pause-holding", THREADS)]
+    cells = runs.play_many([CELLS[name] for name in names], jobs=2)
+    assert [disagreement(cell) for cell in cells] == ["", ""]
+    for cell in cells:
+        assert [run.verdict for run in cell.runs] == ["safe", "exclusion violated"], cell.as_json(events=False)
+        assert cell.by_timing and BY_TIMING in cell_text(cell) and BY_TIMING in row_text("", [("", cell)])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("clients", [PROCESSES, THREADS])
+def test_a_release_is_stopped_between_compare_and_delete(clients: str) -> None:
+    names = [(scheme, "pause-in-release", clients) for scheme in ("setnx-timestamp", "getset-after", "getset-at")]
+    for cell in runs.play_many([CELLS[name] for name in names], jobs=3):
+        assert disagreement(cell) == "" and not cell.by_timing
+        (between,) = [run for run in cell.runs if run.variant == "before 2"]
+        assert between.verdict == "exclusion violated"
+        (went_on,) = between.history.of("stopped", lane="A")
+        said = [
+            (e.get("text").split()[0], e.at_ns > went_on.at_ns)
+            for e in between.history.of("command")
+            if e.get("phase") == "release" and e.get("client") == "A"
+        ]
+        assert said == [("GET", False), ("DEL", True)]
 
 
 @pytest.mark.timeout(300)

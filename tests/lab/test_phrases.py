@@ -55,7 +55,12 @@ def test_all_that_is_said_has_a_phrase() -> None:
     found = {text for text in said() if not _PLAIN.fullmatch(text)}
     assert len(found) > 45, "the sources say it in another way now"
     assert {text for text in found if not any(phrase.fullmatch(text) for phrase in known)} == set()
-    variants = {variant for fault in FAULTS.values() for variant in fault.plays if not re.fullmatch(r"\d*", variant)}
+    variants = {
+        variant
+        for fault in FAULTS.values()
+        for variant in (*fault.plays, *fault.steps)
+        if not re.fullmatch(r"\d*", variant)
+    }
     assert variants <= {en for en, _ in phrases()}
 
 

@@ -64,6 +64,18 @@ def test_where_no_one_does_any_work_nothing_is_safe() -> None:
     assert kinds(history(*sent_away, *turn("B", 60, 70))) == ["safe"]
 
 
+def test_fencing_tokens_have_to_grow() -> None:
+    def with_fences(first: int, second: int) -> list[str]:
+        lines = [*turn("A", 10, 20), *turn("B", 30, 40)]
+        fences = {"A": first, "B": second}
+        return kinds(
+            history(*((*line[:3], {"fence": fences[line[1]]}) if line[2] == "acquired" else line for line in lines))
+        )
+
+    assert with_fences(1, 2) == ["safe"]
+    assert with_fences(2, 1) == with_fences(1, 1) == ["failed"]
+
+
 def test_a_loss_has_a_cause() -> None:
     def told(*causes: Line) -> list[str]:
         asked: list[Line] = [(1, "A", "asks", {"ttl_ms": 1000}), (2, "A", "entered")]
@@ -224,11 +236,27 @@ def test_after_a_takeover_the_old_holder_removes_a_foreign_lock() -> None:
     bad = history(
         key(5, "A", None, "a"),
         *turn("A", 10, 20),
-        key(28, "B", "a", "b"),
+        key(29, "B", "a", "b"),
         *turn("B", 30, 60),
         key(40, "A", "b", None),
     )
     assert kinds(bad) == ["foreign release"]
+
+
+def test_writing_over_the_lock_of_another() -> None:
+    def wrote(by: str, *before: Line) -> list[str]:
+        taken = [key(5, "A", None, "a"), *turn("A", 10, 20), key(21, "A", "a", None), key(28, "B", None, "b")]
+        return kinds(history(*taken, *turn("B", 30, 60), *before, key(40, by, "b", "x")))
+
+    assert wrote("A") == ["foreign release"]
+    # One that asks may find that its time is over, and take it.
+    assert wrote("C", (35, "C", "asks", {"ttl_ms": 9}), (36, "C", "gave up")) == wrote("B") == ["safe"]
+
+
+def test_the_dead_have_no_lock() -> None:
+    assert kinds(
+        history(*[key(5, "A", None, "a"), *turn("A", 10, 20)][:4], (11, "A", "killed"), key(15, "B", "a", None))
+    ) == ["safe"]
 
 
 def test_a_handed_over_lock_belongs_to_nobody_until_the_next_one_knows() -> None:

@@ -21,7 +21,7 @@ from holdfast.lab.fingerprints import fingerprint
 from holdfast.lab.handles import ENTRIES, PROCESSES, THREADS, entry_for_factory
 from holdfast.lab.report import cell_data, page, read_cells
 from holdfast.lab.runs import DEPENDS, NOT_RUN, Cell, cell_name
-from holdfast.lab.timeline import cell_text
+from holdfast.lab.timeline import BY_TIMING, cell_text
 from holdfast.lab.verdicts import KINDS, MARKS
 from holdfast.lab.verdicts import SAFE as SAFE_KIND
 
@@ -193,6 +193,7 @@ def _said(cell: Mapping[str, Any], name: str) -> dict[str, Any]:
         "theory": cell["theory"] and cell["theory"][0],
         "why": cell["theory"] and cell["theory"][1],
         "agrees": cell["agrees"],
+        "by_timing": cell.get("byTiming", False),
         "not_run": cell["notRun"],
         "runs": [
             {
@@ -307,12 +308,15 @@ def row_text(title: str, cells: Sequence[tuple[str, Cell]]) -> str:
         verdict = f"{MARKS[cell.verdict]:<2} {cell.verdict}" + (f" (also {', '.join(also)})" if also else "")
         run = cell.worst_run
         why = cell.not_run if run is None else run.verdicts[0].sentence
-        shown = "  as threads" if cell.clients == THREADS and name in of_processes else name
+        of_threads = "  as threads" if name in of_processes else f"{name} (threads)"
+        shown = of_threads if cell.clients == THREADS else name
         lines.append(f"  {shown:<24} {verdict}")
         if len(cell.shares) > 1:
             lines.append(f"  {'':<24}    {cell.share_text}")
         if not cell.is_safe:
             lines.append(f"  {'':<24}    {why}")
+        if cell.by_timing:
+            lines.append(f"  {'':<24}    {BY_TIMING}")
         if "failed" in also and run is not None:
             said = next((found.sentence for r in cell.runs for found in r.verdicts if found.kind == "failed"), "")
             lines.append(f"  {'':<24}    {said}")

@@ -13,24 +13,28 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.lab.handles import THREADS, Entry
+from holdfast.lab.history import LAB
 from holdfast.lab.parts import (
     HANG_S,
+    LATE,
     all_through,
     beside,
     cast,
+    comes,
     enter,
     epilogue,
     in_step,
     lock_changed,
     on_a_bare_majority,
     outcome,
+    past_ttl,
     replicate,
-    stopped_in_acquire,
+    stop_at,
     take_turns,
 )
 from holdfast.lab.proxy import Link, Request
 from holdfast.lab.servers import no_compiler
-from holdfast.lab.stage import Actor, Stage, TooSlow
+from holdfast.lab.stage import LONG_MS, Actor, Stage, TooSlow
 from holdfast.lab.texts import Text, text_of
 
 __all__ = ["AFTER_EXEC", "FAULTS", "UNCHECKED", "Fault"]
@@ -58,13 +62,15 @@ Play = Callable[[Stage, str], Awaitable[bool]]
 class Fault:
     """What goes wrong.
 
-    ``plays``: the variants of the play; empty: 1, 2, 3 … until the play returns False, having found nothing
-    more to do. ``on``: "any" scheme, those of a "single" server, or those of a "quorum".
+    ``plays``: the variants of the play. ``steps``: more of them, each with a number in place of {}: 1, 2, 3 … until the
+    play returns False, having found nothing more to do. ``on``: "any" scheme, those of a "single" server, or those of
+    a "quorum".
     """
 
     name: str
     play: Play
     plays: Sequence[str] = ("",)
+    steps: Sequence[str] = ()
     on: str = "any"
     own_clock: bool = False
     replica: bool = False
@@ -94,24 +100,46 @@ class Fault:
             return False
         return self.on == "any" or (self.on == "quorum") == (entry.servers > 1)
 
-    def variants(self, entry: Entry) -> list[str]:
-        """What to play of it."""
-        if not self.plays:
-            return [str(number + 1) for number in range(_MOST_STEPS)]
-        skipped = set()
+    def counted(self, variant: str) -> str:
+        """What the numbers of its row count: rows that count the same have the same length."""
+        return "" if variant.startswith(("after", "before")) else variant
+
+    def variants(self, entry: Entry) -> list[list[str]]:
+        """What to play of it, in rows; a row ends where its play finds nothing more to do."""
+        skipped = []
         if entry.exclusive:
-            skipped.add(AFTER_EXEC)
+            skipped.append(AFTER_EXEC)
         if entry.fenced is False:
-            skipped.add(UNCHECKED)
-        return [play for play in self.plays if play not in skipped]
+            skipped.append(UNCHECKED)
+        if entry.servers > 1 or not entry.exclusive:
+            skipped.append(STALE)
+        if not entry.own:
+            skipped.append(OTHERS)
+        played = [[play] for play in self.plays if not play.startswith(tuple(skipped))]
+        for row in self.steps:
+            if not row.startswith(tuple(skipped)):
+                # The servers of a quorum are alike: of each further row the first step will do.
+                most = 1 if entry.servers > 1 and row != self.steps[0] else _MOST_STEPS
+                played.append([row.format(number + 1) for number in range(most)])
+        return played
 
 
 #: Variants that make a difference for optimistic schemes, and for those with fencing tokens.
 AFTER_EXEC = "after an acknowledged EXEC"
-UNCHECKED = "the resource checks no fencing tokens"
+CHECKED, UNCHECKED = "the resource checks fencing tokens", "the resource checks no fencing tokens"
+#: Another client holds locks of other names.
+OTHERS = "D holds locks of other names"
+#: How many; names that share a lock show.
+_OTHERS = 16
+#: B asks, again and again, from before A's ttl is over.
+EARLY = "B before the ttl is over"
+#: A dead client's lock lies there, and its time is over.
+STALE = "what a dead client left, "
 
 
 async def _none(stage: Stage, variant: str) -> bool:
+    if variant == OTHERS:
+        return await _other_names(stage)
     a, b, c = await cast(stage)
     await enter(a)
     await a.do("read")
@@ -123,8 +151,23 @@ async def _none(stage: Stage, variant: str) -> bool:
     return True
 
 
+async def _other_names(stage: Stage) -> bool:
+    d = await stage.client("D")
+    stage.playing = True
+    await d.do("hold others", count=_OTHERS, ttl_ms=4 * LONG_MS)
+    there = await stage.servers[0].keys()
+    a, b, c = await cast(stage)
+    await enter(a)
+    await a.turn()
+    gone = sorted(there.keys() - (await stage.servers[0].keys()).keys())
+    if gone:
+        stage.history.add(stage.now_ns(), LAB, "others gone", keys=gone)
+    await take_turns(stage, a, b, c)
+    return True
+
+
 async def _crash_in_acquire(stage: Stage, variant: str) -> bool:
-    wanted, seen = int(variant), 0
+    wanted, seen = int(variant.split()[1]), 0
     a, b, c = await cast(stage, stage.short_ms)
 
     async def after(request: Request) -> None:
@@ -147,7 +190,7 @@ async def _crash_in_acquire(stage: Stage, variant: str) -> bool:
 
 async def _held_in_acquire(stage: Stage, a: Actor, b: Actor, c: Actor) -> None:
     """A has been stopped in its acquire and B had its chance: A goes on."""
-    a.resume()
+    await a.go_on()
     if await stage.settled(a):
         await a.do("read")
         if b.inside:
@@ -160,22 +203,39 @@ async def _held_in_acquire(stage: Stage, a: Actor, b: Actor, c: Actor) -> None:
 
 
 async def _interleaved(stage: Stage, variant: str) -> bool:
+    stale = variant.startswith(STALE)
+    if stale and not await _left_by_the_dead(stage):
+        return False
     a, b, c = await cast(stage)
-    if not await stopped_in_acquire(stage, a, int(variant)):
+    if not await stop_at(stage, a, "acquire", variant.removeprefix(STALE)):
         return False
     b.start_acquire()
     if await stage.settled(b):
         await b.do("read")
+    elif stale:
+        await a.go_on()
+        return await stage.settled(a)  # it lasts forever: that is crash-holding's to tell
     await _held_in_acquire(stage, a, b, c)
     return True
 
 
+async def _left_by_the_dead(stage: Stage) -> bool:
+    """Whether something is still there when the time of a client that was killed is over."""
+    d = await stage.client("D", stage.short_ms)
+    await enter(d)
+    if -1 not in await stage.look():
+        return False  # it will expire, and be as if it had never been
+    stage.fault(stage.either("D is killed inside the section", "D ends in an exception inside the section"))
+    await d.kill()
+    await past_ttl(stage, d)
+    return bool(await stage.look())
+
+
 async def _pause_in_acquire(stage: Stage, variant: str) -> bool:
     a, b, c = await cast(stage, stage.short_ms)
-    if not await stopped_in_acquire(stage, a, int(variant)):
+    if not await stop_at(stage, a, "acquire", variant.partition(",")[0]):
         return False
-    b.start_acquire()
-    if await stage.through_expiry(b, a.ttl_ms):
+    if await comes(stage, a, b, variant):
         await b.do("read")
     await _held_in_acquire(stage, a, b, c)
     return True
@@ -216,11 +276,10 @@ async def _near_ttl(stage: Stage, variant: str) -> bool:
     return True
 
 
-async def _stopped_for_its_ttl(stage: Stage, a: Actor, b: Actor, c: Actor) -> bool:
+async def _stopped_for_its_ttl(stage: Stage, a: Actor, b: Actor, c: Actor, variant: str) -> bool:
     """A sleeps inside until its time is over and B may have got in, and then goes on."""
     await a.stop()
-    b.start_acquire()
-    if await stage.through_expiry(b, a.ttl_ms):
+    if await comes(stage, a, b, variant):
         await b.count()
     a.resume()
     await a.finish()
@@ -229,20 +288,29 @@ async def _stopped_for_its_ttl(stage: Stage, a: Actor, b: Actor, c: Actor) -> bo
 
 
 async def _pause_before_write(stage: Stage, variant: str) -> bool:
-    stage.checks_fences = variant != UNCHECKED
+    stage.checks_fences = not variant.startswith(UNCHECKED)
     a, b, c = await cast(stage, stage.short_ms)
     await enter(a)
     await a.do("read")
     await a.do("look")
     stage.fault("A has looked at its lease, and is stopped before it writes")
-    return await _stopped_for_its_ttl(stage, a, b, c)
+    return await _stopped_for_its_ttl(stage, a, b, c, variant)
 
 
 async def _crash_holding(stage: Stage, variant: str) -> bool:
     a, b, c = await cast(stage, stage.short_ms)
     await enter(a)
     await a.do("read")
-    stage.fault(stage.either("A is killed inside the section", "A ends in an exception inside the section"))
+    if variant == "inside":
+        stage.fault(stage.either("A is killed inside the section", "A ends in an exception inside the section"))
+    else:
+        await a.do("write")
+        await a.do("leave")
+        done = variant.split()[-1]
+        if not await stop_at(stage, a, "release", f"before {int(done) + 1}"):
+            return False
+        killed = f"A is killed after command {done} of its release"
+        stage.fault(stage.either(killed, f"A ends in an exception after command {done} of its release"))
     await a.kill()
     await take_turns(stage, a, b, c)
     return True
@@ -253,10 +321,11 @@ async def _long_section(stage: Stage, variant: str) -> bool:
     await enter(a)
     await a.do("read")
     stage.fault(f"A stays inside for longer than its ttl of {a.ttl_ms} ms")
-    b.start_acquire()
-    if await stage.through_expiry(b, a.ttl_ms):
+    if await comes(stage, a, b, variant):
         await b.count()
     await a.finish()
+    if await stage.settled(b):
+        await asyncio.sleep(a.ttl_ms / 2000)  # what renews has time to find out that it is over
     await epilogue(stage, b, c)
     return True
 
@@ -267,11 +336,22 @@ async def _late_release(stage: Stage, variant: str) -> bool:
     await a.count()
     await a.do("leave")
     stage.fault("A has left in time, but gives back late")
-    b.start_acquire()
-    if await stage.through_expiry(b, a.ttl_ms):
-        await b.do("read")
+    if not await comes(stage, a, b, variant):
+        await a.release()
+        await epilogue(stage, b, c)
+        return True
+    await b.do("read")
+    c.start_acquire()
+    await stage.settled(c)
+
+    async def after(request: Request) -> None:
+        if a.phase == "release":
+            await stage.settled(c)  # C has its chance between any two commands
+
+    a.links_hook(after=after)
     await a.release()
-    await epilogue(stage, b, c)
+    await stage.settled(c)
+    await all_through(stage, b, c)
     return True
 
 
@@ -281,29 +361,14 @@ async def _pause_in_release(stage: Stage, variant: str) -> bool:
     await a.count()
     await a.do("leave")
 
-    async def after(request: Request) -> None:
-        if a.phase == "release" and not a.stopped and request.fate == "":
-            a.links_hook()
-            try:
-                stage.no_early_expiry()
-            except TooSlow as error:
-                stage.failure = error
-            stage.fault("A is stopped before it reads the answer to the first command of its release")
-            await a.stop()
-
-    a.links_hook(after=after)
-    a.start_release()
-    await stage.until(
-        lambda: a.stopped or bool(a.events("released", "failed")) or stage.failure is not None, "A to be stopped"
-    )
-    if stage.failure is not None:
-        raise stage.failure
-    b.start_acquire()
-    if await stage.through_expiry(b, a.ttl_ms):
+    stopped = await stop_at(stage, a, "release", variant.partition(",")[0])
+    stage.no_early_expiry()
+    if not stopped:
+        return False
+    if await comes(stage, a, b, variant):
         await b.do("read")
-    if a.stopped:
-        a.resume()
-        await outcome(stage, a, "released", "failed")
+    await a.go_on()
+    await outcome(stage, a, "released", "failed")
     await epilogue(stage, b, c)
     return True
 
@@ -313,7 +378,7 @@ async def _pause_holding(stage: Stage, variant: str) -> bool:
     await enter(a)
     await a.do("read")
     stage.fault("A is stopped inside the section")
-    return await _stopped_for_its_ttl(stage, a, b, c)
+    return await _stopped_for_its_ttl(stage, a, b, c, variant)
 
 
 async def _client_clocks(stage: Stage, variant: str) -> bool:
@@ -349,75 +414,96 @@ async def _server_clock(stage: Stage, variant: str) -> bool:
     return True
 
 
-async def _once_through(stage: Stage, a: Actor) -> None:
-    """A has been told to try once: if it got in it has its turn; one that hangs in its call is ended by its user."""
+async def _tried_once(stage: Stage, a: Actor) -> None:
+    """A has been told to try once. One that hangs in its call is ended by its user."""
     await outcome(stage, a, "entered", "refused", "failed")
-    if a.entered:
-        await a.count()
-        await a.do("leave")
-        await a.release()
-    elif not a.tries:
+    if not a.entered and not a.tries:
         await a.give_up()
 
 
+async def _goes_by_that(stage: Stage, a: Actor, b: Actor, c: Actor) -> None:
+    """A goes by the answer to its one attempt: inside, with B beside it, or away."""
+    if a.entered:
+        await a.do("read")
+        await beside(stage, a, b, c)
+    else:
+        await take_turns(stage, a, b, c)
+
+
 async def _reply_lost(stage: Stage, variant: str) -> bool:
+    phase, wanted = variant.split()
     a, b, c = await cast(stage, _PATIENT_TTLS * stage.short_ms)
-    dropped = False
+    seen = 0
 
     async def after(request: Request) -> None:
-        nonlocal dropped
-        if not dropped and a.phase == variant and lock_changed(stage, request):
-            dropped = True
-            stage.fault(f"the answer to A's {request.verb} is lost; it took effect")
-            raise Link.swallow
+        nonlocal seen
+        if a.phase == phase and lock_changed(stage, request):
+            seen += 1
+            if seen == int(wanted):
+                a.links_hook()
+                stage.fault(f"the answer to A's {request.verb} is lost; it took effect")
+                raise Link.swallow
 
-    if variant == "acquire":
+    if phase == "acquire":
         a.links_hook(after=after)
         a.start_acquire(once=True)
-        await _once_through(stage, a)
-        await take_turns(stage, a, b, c)
+        await _tried_once(stage, a)
+        if seen < int(wanted) > 1:
+            return False
+        await _goes_by_that(stage, a, b, c)
         return True
-    else:
-        await enter(a)
-        await a.count()
-        await a.do("leave")
-        a.links_hook(after=after)
-        a.start_release()
-        with contextlib.suppress(TimeoutError):
-            await stage.until(
-                lambda: dropped or bool(a.events("released", "failed")), "", timeout_s=HANG_S, patient=False
-            )
-        b.start_acquire()
-        if await stage.through_expiry(b, a.ttl_ms):
-            await b.do("read")
-        await outcome(stage, a, "released", "failed")
+    await _into_release(a)
+    a.links_hook(after=after)
+    a.start_release()
+    with contextlib.suppress(TimeoutError):
+        await stage.until(
+            lambda: seen >= int(wanted) or bool(a.events("released", "failed")), "", timeout_s=HANG_S, patient=False
+        )
+    if seen < int(wanted) > 1:
+        return False
+    b.start_acquire()
+    if await stage.through_expiry(b, a.ttl_ms):
+        await b.do("read")
+    await outcome(stage, a, "released", "failed")
     await epilogue(stage, b, c)
     return True
 
 
+async def _into_release(a: Actor) -> None:
+    """A has been inside, and is about to give back."""
+    await enter(a)
+    await a.count()
+    await a.do("leave")
+
+
 async def _reset(stage: Stage, variant: str) -> bool:
+    phase, wanted = variant.split()
     a, b, c = await cast(stage, _PATIENT_TTLS * stage.short_ms)
-    done = False
+    seen = 0
 
     async def before(request: Request) -> None:
-        nonlocal done
-        if not done and a.phase == variant:
-            done = True
-            stage.fault(f"A's connection is reset when it sends {request.verb}; the server never sees that")
-            raise Link.reset
+        nonlocal seen
+        if a.phase == phase:
+            seen += 1
+            if seen == int(wanted):
+                stage.fault(f"A's connection is reset when it sends {request.verb}; the server never sees that")
+                raise Link.reset
 
-    if variant == "acquire":
+    if phase == "acquire":
         a.links_hook(before=before)
         a.start_acquire(once=True)
-        await _once_through(stage, a)
+        await _tried_once(stage, a)
     else:
-        await enter(a)
-        await a.count()
-        await a.do("leave")
+        await _into_release(a)
         a.links_hook(before=before)
         a.start_release()
         await outcome(stage, a, "released", "failed")
-    await take_turns(stage, a, b, c)
+    if seen < int(wanted) > 1:
+        return False
+    if phase == "acquire":
+        await _goes_by_that(stage, a, b, c)
+    else:
+        await take_turns(stage, a, b, c)
     return True
 
 
@@ -446,7 +532,7 @@ async def _restarted(stage: Stage, variant: str) -> bool:
 
 
 async def _server_dies_in_acquire(stage: Stage, variant: str) -> bool:
-    wanted, seen, dead = int(variant), 0, False
+    wanted, seen, dead = int(variant.split()[1]), 0, False
     a, b, c = await cast(stage, _PATIENT_TTLS * stage.short_ms)
     server = stage.servers[0]
 
@@ -466,8 +552,8 @@ async def _server_dies_in_acquire(stage: Stage, variant: str) -> bool:
         return False  # the acquire has fewer commands
     await server.kill()
     await server.start_again()
-    await _once_through(stage, a)
-    await take_turns(stage, a, b, c)
+    await _tried_once(stage, a)
+    await _goes_by_that(stage, a, b, c)
     return True
 
 
@@ -597,36 +683,48 @@ async def _answers_lost(stage: Stage, variant: str) -> bool:
 
     a.links_hook(after=lose)
     a.start_acquire(once=True)
-    await _once_through(stage, a)
-    await take_turns(stage, a, b, c)
+    await _tried_once(stage, a)
+    await _goes_by_that(stage, a, b, c)
     return True
 
 
 FAULTS: dict[str, Fault] = {
     fault.name: fault
     for fault in (
-        Fault("none", _none),
+        Fault("none", _none, plays=("", OTHERS)),
         Fault("near-ttl", _near_ttl),
-        Fault("long-section", _long_section),
+        Fault("long-section", _long_section, plays=(EARLY, LATE)),
         Fault("release-unheld", _release_unheld, exclusive=True),
-        Fault("late-release", _late_release),
-        Fault("interleaved", _interleaved, plays=()),
-        Fault("pause-in-acquire", _pause_in_acquire, plays=()),
-        Fault("pause-in-release", _pause_in_release),
-        Fault("pause-holding", _pause_holding),
+        Fault("late-release", _late_release, plays=(EARLY, LATE)),
+        Fault("interleaved", _interleaved, plays=(), steps=("after {}", "before {}", STALE + "after {}")),
+        Fault(
+            "pause-in-acquire",
+            _pause_in_acquire,
+            plays=(),
+            steps=("after {}", f"after {{}}, {LATE}", f"before {{}}, {LATE}"),
+        ),
+        Fault(
+            "pause-in-release",
+            _pause_in_release,
+            plays=(),
+            steps=("before {}", f"before {{}}, {LATE}", "after {}"),
+        ),
+        Fault("pause-holding", _pause_holding, plays=(EARLY, LATE)),
         Fault(
             "pause-before-write",
             _pause_before_write,
-            plays=("the resource checks fencing tokens", UNCHECKED),
+            plays=(CHECKED, f"{CHECKED}, {LATE}", UNCHECKED, f"{UNCHECKED}, {LATE}"),
         ),
-        Fault("crash-in-acquire", _crash_in_acquire, plays=()),
-        Fault("crash-holding", _crash_holding),
+        Fault("crash-in-acquire", _crash_in_acquire, plays=(), steps=("after {}",)),
+        Fault("crash-holding", _crash_holding, plays=("inside",), steps=("release {}",)),
         Fault("client-clocks", _client_clocks, threads=False),
         Fault("server-clock", _server_clock, own_clock=True, missing=no_compiler),
-        Fault("reply-lost", _reply_lost, plays=("acquire", "release")),
-        Fault("reset", _reset, plays=("acquire", "release")),
+        Fault("reply-lost", _reply_lost, plays=(), steps=("acquire {}", "release {}")),
+        Fault("reset", _reset, plays=(), steps=("acquire {}", "release {}")),
         Fault("scripts-flushed", _scripts_flushed),
-        Fault("server-dies-in-acquire", _server_dies_in_acquire, plays=(), on="single", durable=True),
+        Fault(
+            "server-dies-in-acquire", _server_dies_in_acquire, plays=(), steps=("after {}",), on="single", durable=True
+        ),
         Fault("server-restarted", _restarted, plays=("inside", AFTER_EXEC), on="single"),
         Fault("failover", _failover, plays=("inside", AFTER_EXEC), on="single", replica=True),
         Fault("one-stopped", _stopped, plays=("1",), on="quorum"),

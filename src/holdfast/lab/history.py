@@ -20,6 +20,7 @@ a client's lane
     ``check failed``   the lock's check raised what says neither yes nor no (``error``)
     ``gave up``   stopped trying
     ``killed``, ``stopped``, ``continued``, ``clock``   what the lab did to its process or thread
+    ``others``    holds locks of other names (``held`` of ``wanted``)
 a server's lane
     ``command``   reached it (``client``, ``phase``, ``text``, ``reply``, ``answered_ns``, ``fate``)
     ``key``       a key changed (``key``, ``was``, ``now``, ``ttl_ms``, ``by``: client, ``expiry``, ``lab``, ``unseen``;
@@ -30,6 +31,7 @@ a server's lane
 the lab's lane
     ``fault``     begins (``text``, ``lasting``), ``healed`` ends a lasting one
     ``broken``    the lock did not do what the play needs (``text``)
+    ``others gone``   keys of locks of other names were removed (``keys``)
 """
 
 from __future__ import annotations
@@ -89,15 +91,17 @@ class History:
     def sort(self) -> None:
         """Into real-time order: messages about events may have arrived in another one."""
         self.events.sort(key=lambda event: event.at_ns)
-        releasing: set[str] = set()
+        doing: dict[str, str] = {}
+        made: dict[str, set[str]] = {"asks": set(), "releases": set()}
         for event in self.events:
-            if event.kind in ("asks", "releases", "released", "failed"):
-                (releasing.add if event.kind == "releases" else releasing.discard)(event.lane)
-            elif event.kind == "key" and event.get("was") is None and event.get("by") in releasing:
-                self._signals.add(event.get("key"))
+            if event.kind in ("asks", "acquired", "releases", "released"):
+                doing[event.lane] = event.kind
+            elif event.kind == "key" and event.get("was") is None:
+                made.get(doing.get(event.get("by"), ""), set()).add(event.get("key"))
+        self._signals = made["releases"] - made["asks"]
 
     def is_lock_key(self, key: str) -> bool:
-        """Whether that key is the lock; where that is not known, any may be, except those that a release has made."""
+        """Whether that key is the lock; where that is not known, any may be, except those that only releases make."""
         return key in self.lock_keys if self.lock_keys else key not in self._signals
 
     def of(self, *kinds: str, lane: str | None = None) -> Iterator[Event]:

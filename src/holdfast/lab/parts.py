@@ -12,23 +12,31 @@ from holdfast.lab.stage import Actor, Stage
 
 __all__ = [
     "HANG_S",
+    "LATE",
     "Relay",
     "all_through",
     "beside",
     "cast",
+    "comes",
     "enter",
     "epilogue",
     "in_step",
     "lock_changed",
     "on_a_bare_majority",
     "outcome",
+    "past_ttl",
     "replicate",
-    "stopped_in_acquire",
+    "stop_at",
     "take_turns",
 ]
 
 #: How long a client may hang on an answer that never comes before the play goes on without it, s.
 HANG_S = 5.0
+#: Variants in which B asks only when A's ttl is over. In the others it asks again and again before that, which may keep
+#: a key alive.
+LATE = "B after the ttl"
+#: What a ttl in whole seconds may be longer, s.
+_ROUNDED_S = 1.05
 
 
 async def enter(actor: Actor) -> None:
@@ -97,23 +105,65 @@ async def outcome(stage: Stage, actor: Actor, *kinds: str) -> None:
         )
 
 
-async def stopped_in_acquire(stage: Stage, a: Actor, wanted: int) -> bool:
-    """Let A acquire, and stop it before it reads the answer to its command `wanted`. False: it has fewer."""
+async def stop_at(stage: Stage, a: Actor, phase: str, step: str) -> bool:
+    """Let A acquire or release, and stop it at a step: "before 2", "after 1". False: it has fewer commands.
+
+    Before: what it has sent has not reached the server. After: it has not read the answer.
+    """
+    where, wanted = step.split()
     seen = 0
 
-    async def stop(request: Request) -> None:
+    async def at(request: Request) -> None:
         nonlocal seen
-        if a.phase == "acquire" and not a.stopped and request.fate == "":
-            seen += 1
-            if seen == wanted:
-                a.links_hook()
-                stage.fault(f"A is stopped before it reads the answer to command {wanted} of its acquire")
-                await a.stop()
+        if a.phase != phase or a.stopped or request.fate:
+            return
+        seen += 1
+        if seen != int(wanted):
+            return
+        a.links_hook()
+        if where == "before":
+            of_acquire = f"A is stopped before command {wanted} of its acquire reaches the server"
+            of_release = f"A is stopped before command {wanted} of its release reaches the server"
+        else:
+            of_acquire = f"A is stopped before it reads the answer to command {wanted} of its acquire"
+            of_release = f"A is stopped before it reads the answer to command {wanted} of its release"
+        stage.fault(of_acquire if phase == "acquire" else of_release)
+        await a.stop()
+        if where == "before":
+            await a.hold(request)
 
-    a.links_hook(after=stop)
-    a.start_acquire()
-    await stage.until(lambda: a.stopped or a.entered, "A to be stopped or to enter")
+    if where == "before":
+        a.links_hook(before=at)
+    else:
+        a.links_hook(after=at)
+    if phase == "acquire":
+        a.start_acquire()
+    else:
+        a.start_release()
+    ends = ("entered",) if phase == "acquire" else ("released", "failed")
+    await stage.until(lambda: a.stopped or bool(a.events(*ends)), f"A to be stopped in its {phase}, or to be through")
     return a.stopped
+
+
+async def past_ttl(stage: Stage, a: Actor) -> None:
+    """Wait until what A was granted is over: its ttl, which may have been rounded up to seconds, and the keys' own."""
+    asked_s = a.events("asks")[-1].at_ns / 1e9
+    ends_s, latest_s = asked_s + a.ttl_ms / 1000 + _ROUNDED_S, asked_s + 2 * a.ttl_ms / 1000 + _ROUNDED_S
+    while (now_s := stage.now_ns() / 1e9) < latest_s:
+        left = await stage.look()
+        if now_s > ends_s and not any(ttl_ms > 0 for ttl_ms in left):
+            return
+        await asyncio.sleep(0.1)
+
+
+async def comes(stage: Stage, a: Actor, b: Actor, variant: str) -> bool:
+    """B wants the lock while A stands still, or is late: from now on, or once A's ttl is over. Whether it got in."""
+    if LATE in variant:
+        await past_ttl(stage, a)
+        b.start_acquire()
+        return await stage.settled(b)
+    b.start_acquire()
+    return await stage.through_expiry(b, a.ttl_ms)
 
 
 async def on_a_bare_majority(stage: Stage, a: Actor) -> bool:

@@ -87,6 +87,7 @@ def cell_data(cell: Cell, fingerprint: str = "") -> dict[str, Any]:
         "kinds": cell.kinds,
         "notRun": cell.not_run,
         "agrees": cell.agrees,
+        "byTiming": cell.by_timing,
         "theory": [said.verdict, said.why, said.zh, said.others] if said is not None else None,
         "worst": cell.runs.index(worst_run) if worst_run is not None else 0,
         "runs": [_run(run) for run in cell.runs],

@@ -17,6 +17,7 @@ from holdfast.lab.bodies import CannotRun, Forks, LockFailed
 from holdfast.lab.faults import FAULTS, Fault
 from holdfast.lab.handles import ENTRIES, PROCESSES, THREADS, Entry
 from holdfast.lab.history import LAB, History
+from holdfast.lab.parts import LATE
 from holdfast.lab.stage import Stage, TooSlow
 from holdfast.lab.texts import expected
 from holdfast.lab.verdicts import KINDS, SAFE, Verdict, judge, worst
@@ -156,6 +157,12 @@ class Cell:
         return DEPENDS if len(shares) > 1 else next(iter(shares), NOT_RUN)
 
     @property
+    def by_timing(self) -> bool:
+        """Whether exclusion held while the other client asked before the ttl was over, and not when it came after."""
+        early, late = ([r.verdict for r in self.runs if (LATE in r.variant) == after] for after in (False, True))
+        return KINDS[0] in late and KINDS[0] not in early
+
+    @property
     def kinds(self) -> list[str]:
         """Every kind of finding in any of its runs, the worst first."""
         found = {verdict.kind for run in self.runs for verdict in run.verdicts}
@@ -186,6 +193,7 @@ class Cell:
             "theory": theory and theory.verdict,
             "why": theory and theory.why,
             "agrees": self.agrees,
+            "by_timing": self.by_timing,
             "not_run": self.not_run,
             "runs": [run.as_json(events) for run in self.runs],
         }
@@ -227,14 +235,22 @@ class Lab:
         return cell
 
     async def _play_all(self, entry: Entry, fault: Fault, cell: Cell, take: int) -> None:
-        for variant in fault.variants(entry):
-            history = await self._play(entry, fault, variant)
-            if history is None:
-                cell.not_run = "" if cell.runs else NO_STEP
-                return
-            cell.runs.append(Run(variant, history, judge(history), take))
-            if any(history.of("broken")):
-                return
+        commands: dict[str, int] = {}
+        for row in fault.variants(entry):
+            kind = fault.counted(row[0])
+            for number, variant in enumerate(row):
+                if number == commands.get(kind):
+                    break  # as in a row before, there are no more commands
+                history = await self._play(entry, fault, variant)
+                if history is None:
+                    commands.setdefault(kind, number)
+                    break
+                cell.runs.append(Run(variant, history, judge(history), take))
+                if any(history.of("broken")):
+                    return
+            if any(run.take == take and run.verdict == KINDS[0] for run in cell.runs):
+                return  # it cannot get worse
+        cell.not_run = "" if cell.runs else NO_STEP
 
     async def _play(self, entry: Entry, fault: Fault, variant: str) -> History | None:
         if self._forks is None:

@@ -201,6 +201,11 @@ class LabServer:
         self._jumped = False
 
     @property
+    def ttls(self) -> dict[str, int]:
+        """Of each key, at the last look."""
+        return {key: found[2] for key, found in self._keys.items()}
+
+    @property
     def process(self) -> embedded.Server:
         assert self._process is not None
         return self._process

@@ -22,7 +22,7 @@ from holdfast.lab.proxy import Fate, Link, Request
 from holdfast.lab.resp import short, show
 from holdfast.lab.servers import Clock, ClockShop, LabServer
 
-__all__ = ["LOCK_NAME", "Actor", "Stage", "TooSlow"]
+__all__ = ["LOCK_NAME", "LONG_MS", "Actor", "Stage", "TooSlow"]
 
 LOCK_NAME = "orders:42"
 _WARM_NAME = "warm-up"
@@ -60,8 +60,10 @@ class Actor:
         self.alive = True
         self.stopped = False
         self._ends = False
-        #: When the last of its commands was answered.
+        #: When the last of its commands was answered, and that command; one that is held back.
         self.answered_at_s = 0.0
+        self.last: Request | None = None
+        self._held: tuple[Request, asyncio.Event] | None = None
         self.broken: str | None = None
         self._done: set[int] = set()
         self._channel: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
@@ -128,7 +130,11 @@ class Actor:
         try:
             await self.stage.until(lambda: number in self._done or not self.alive, what, timeout_s)
         except CannotRun:
-            doing = {"warm up": "acquire and release without a fault"}.get(what, what)
+            told = {
+                "warm up": "acquire and release without a fault",
+                "hold others": "hold locks of other names at once",
+            }
+            doing = told.get(what, what)
             raise LockFailed(
                 f"{self.name} was told to {doing}, and did not come back within {timeout_s:.0f} s"
             ) from None
@@ -187,7 +193,7 @@ class Actor:
         if not quietly:
             self._dies()
         self._body.end()
-        if not self._body.ends_at_once and quietly:
+        if not self._body.ends_at_once and (quietly or self._held is not None):
             for link in self.links:  # it may wait there for good
                 await link.end_connections()
         await self.stage.until(lambda: not self.alive, f"{self.name} to be gone")
@@ -213,6 +219,20 @@ class Actor:
         self.stopped = True
         self.stage.history.add(time.monotonic_ns(), self.name, "stopped")
         self.stage.changed()
+
+    async def hold(self, request: Request) -> None:
+        """In a hook: keep this request from the server until the client goes on."""
+        self._held = request, asyncio.Event()
+        await self._held[1].wait()
+
+    async def go_on(self) -> None:
+        """Let what was held back through, and then the client, so that the answer is there when it looks."""
+        if self._held is not None:
+            request, let_through = self._held
+            self._held = None
+            let_through.set()
+            await self.stage.until(lambda: self.last is request, "an answer to what was held back")
+        self.resume()
 
     def resume(self) -> None:
         assert self._body is not None
@@ -469,7 +489,7 @@ class Stage:
         actor = self.actors[request.client]
         if actor.phase == "warm-up":
             return
-        actor.answered_at_s = time.monotonic()
+        actor.answered_at_s, actor.last = time.monotonic(), request
         self.stalled = self.stalled or (request.fate == "unanswered" and actor.is_unhindered(request.server))
         self.history.add(
             request.at_ns,
@@ -565,11 +585,18 @@ class Stage:
             with contextlib.suppress(TimeoutError):
                 left = max(0.01, began + grace_s - time.monotonic())
                 await self.until(ended, "", timeout_s=min(left, 0.1), patient=False)
-            for server in self.servers:
-                if not server.turn.locked():
-                    async with server.turn:
-                        await server.look(by=None)
+            await self.look()
         return any([actor.entered or await self.settled(actor) for actor in actors])
+
+    async def look(self) -> list[int]:
+        """Note what has expired; the ttls of the keys that are there now, ms, -1 for none."""
+        left = []
+        for server in self.servers:
+            if not server.turn.locked():
+                async with server.turn:
+                    await server.look(by=None)
+            left += [ttl_ms for key, ttl_ms in server.ttls.items() if self.history.is_lock_key(key)]
+        return left
 
     async def enters(self, actor: Actor) -> bool:
         """Whether the asking actor gets in within about 7 s, or half a dozen attempts."""

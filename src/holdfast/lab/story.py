@@ -75,7 +75,7 @@ class _Teller:
         return Story(clients, list(self._history.servers), self._rows)
 
     def _is_worth_telling(self, event: Event) -> bool:
-        if event.kind in ("acquired", "released", "broken"):
+        if event.kind in ("acquired", "released", "broken", "others gone"):
             return False
         if event.kind == "command" and event.get("phase") == "holding" and self._history.lock_keys:
             # What goes on beside the lock, as introducing oneself, is of no interest here.
@@ -150,6 +150,8 @@ class _Teller:
                 self._out(lane)
                 return f"acquire fails: {event.get('error')}"
             return f"release fails: {event.get('error')}"
+        if kind == "others":
+            return f"holds {event.get('held')} locks of other names"
         if kind == "check failed":
             return f"check fails: {event.get('error')}"
         if kind == "clock":

@@ -10,9 +10,10 @@ from holdfast.lab.story import Row, Story, tell
 from holdfast.lab.texts import expected
 from holdfast.lab.verdicts import MARKS, SAFE
 
-__all__ = ["LEGEND", "cell_text", "run_text", "story_text"]
+__all__ = ["BY_TIMING", "LEGEND", "cell_text", "run_text", "story_text"]
 
 LEGEND = "█ inside the section   │ outside   ┆ waiting   ▒ stopped   ✝ dead"
+BY_TIMING = "held only by timing: while B asks from before A's ttl is over, no two are inside"
 _BARS = {"out": "│", "waiting": "┆", "inside": "█", "stopped": "▒", "dead": "✝"}
 _TIME_WIDTH = 9
 _RED, _GREEN, _BOLD, _DIM, _OFF = "\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
@@ -90,6 +91,8 @@ def cell_text(cell: Cell, width: int | None = None, color: bool = False, all_run
         parts += ["", run_text(run, width, color)]
     if cell.not_run:
         parts.append(f"then: {cell.not_run}")
+    if cell.by_timing:
+        parts.append(BY_TIMING)
     if len(cell.shares) > 1:
         parts.append(f"depends on timing: {cell.share_text}")
     if theory is not None:

@@ -129,10 +129,9 @@ def judge(history: History) -> list[Verdict]:
         *_lost_updates(history),
         *(_foreign_releases(history) if history.exclusive else ()),
     ]
-    found += _unavailable(history)
+    found += [*_unavailable(history), *_failed(history), *_fences(history)]
     for wait in _waits(history):
         found += _blocked(history, wait)
-    found += _failed(history)
     if not found:
         found += _idle(history)
     found.sort(key=lambda verdict: (KINDS.index(verdict.kind), verdict.at_ns))
@@ -208,7 +207,7 @@ class _Tenancy:
 
 
 def _foreign_releases(history: History) -> list[Verdict]:
-    """A command of one client removed the lock's key while it stood for the lock of another.
+    """A command of one client removed the lock's key, or wrote over it without asking for it, while it was another's.
 
     A key becomes the lock of the client that wrote it when that client is told "acquired". One that another client
     wrote meanwhile with its release, handing the lock on, becomes the lock of the client told next. Keys that
@@ -218,14 +217,20 @@ def _foreign_releases(history: History) -> list[Verdict]:
     keys: dict[tuple[str, str], _Tenancy] = {}
     asked_ns: dict[str, int] = {}
     releasing: set[str] = set()
+    asking: set[str] = set()
     for event in history.events:
         client = event.lane
         if event.kind == "asks":
             asked_ns[client] = event.at_ns
             releasing.discard(client)
+            asking.add(client)
         elif event.kind == "releases":
             releasing.add(client)
+        elif event.kind == "killed":
+            for key in keys.values():
+                key.tenant = None if key.tenant == client else key.tenant
         elif event.kind == "acquired":
+            asking.discard(client)
             for key in keys.values():
                 meanwhile = key.tenant is None and key.written_ns >= asked_ns.get(client, 0)
                 if key.writer == client or (meanwhile and key.writer in releasing):
@@ -253,6 +258,20 @@ def _foreign_releases(history: History) -> list[Verdict]:
         elif key_now is None or event.get("was") is None:
             keys[where] = _Tenancy(by, event.at_ns)
         else:
+            tenant, common = key_now.tenant, event.get("type", "string") not in ("string", "hash")
+            wrote_over = by in history.clients and by not in asking and tenant not in (None, by)
+            if wrote_over and event.get("was") != event.get("now") and not common:
+                found.append(
+                    Verdict(
+                        "foreign release",
+                        f"{by} wrote over {event.get('key')} on {event.lane} at {_ms(history, event.at_ns)}, "
+                        f"when it was the lock of {tenant}",
+                        event.at_ns,
+                        (by, str(tenant)),
+                        f"{_ms(history, event.at_ns)} 时 {by} 在 {event.lane} 上改写了 {event.get('key')}，"
+                        f"当时它是 {tenant} 的锁",
+                    )
+                )
             key_now.common = key_now.common or by != key_now.writer
             key_now.writer, key_now.written_ns = by, event.at_ns
             if by == key_now.tenant and by in releasing:
@@ -412,6 +431,16 @@ def _failed(history: History) -> list[Verdict]:
     for event in history.of("broken"):
         text = event.get("text")
         found.append(Verdict("failed", text, event.at_ns, (), text))
+    for event in history.of("others"):
+        held, wanted = event.get("held"), event.get("wanted")
+        if held < wanted:
+            text = f"{event.lane} could hold {held} of {wanted} locks of different names at once{event.get('why')}"
+            zh = f"{event.lane} 只能同时持有 {wanted} 个不同名字的锁中的 {held} 个{event.get('why')}"
+            found.append(Verdict("failed", text, event.at_ns, (event.lane,), zh))
+    for event in history.of("others gone"):
+        text = f"another client's turn removed {', '.join(event.get('keys'))}, of locks of other names that are held"
+        zh = f"别的客户端的一轮删除了 {', '.join(event.get('keys'))}，它们属于其他名字的、被持有的锁"
+        found.append(Verdict("foreign release", text, event.at_ns, ("A",), zh))
     for event in history.of("check failed"):
         who, said = event.lane, event.get("error")
         found.append(
@@ -424,6 +453,20 @@ def _failed(history: History) -> list[Verdict]:
             )
         )
     return found
+
+
+def _fences(history: History) -> list[Verdict]:
+    """Each fencing token has to be higher than that of every client that had the lock before this one asked."""
+    got = [event for event in history.of("acquired") if event.get("fence") is not None]
+    for later in got:
+        asked_ns = max((e.at_ns for e in history.of("asks", lane=later.lane) if e.at_ns <= later.at_ns), default=0)
+        for earlier in got:
+            if earlier.at_ns < asked_ns and earlier.get("fence") >= later.get("fence"):
+                who, other, tokens = later.lane, earlier.lane, (later.get("fence"), earlier.get("fence"))
+                text = f"{who} got the fencing token {tokens[0]} after {other} had {tokens[1]}: it has to grow"
+                zh = f"{other} 的防护令牌是 {tokens[1]}，之后 {who} 得到 {tokens[0]}：它必须递增"
+                return [Verdict("failed", text, later.at_ns, (who, other), zh)]
+    return []
 
 
 def _idle(history: History) -> list[Verdict]:

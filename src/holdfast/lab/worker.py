@@ -68,6 +68,7 @@ class _Gate:
 
     def end(self) -> None:
         self._ends = True
+        self._goes.set()
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         if not self._goes.is_set():
@@ -153,6 +154,7 @@ class Client:
         orders: dict[str, Callable[[dict[str, Any]], None]] = {
             "set up": self._set_up,
             "warm up": self._warm_up,
+            "hold others": self._hold_others,
             "acquire": self._acquire,
             "read": self._read,
             "write": self._write,
@@ -213,6 +215,22 @@ class Client:
             self._send({"broken": f"{type(error).__name__}: {error}"})
         finally:
             self._quiet = False
+
+    def _hold_others(self, order: dict[str, Any]) -> None:
+        """Acquire locks of other names, all at once."""
+        held, why = 0, ""
+        for number in range(order["count"]):
+            try:
+                handle = self._make(self._of(f"other {number}", order["ttl_ms"]))
+                self._kept.append(handle)
+                for _ in range(_OWN_TRIES):
+                    if handle.try_acquire():
+                        held += 1
+                        break
+                    handle.sleep(_PAUSE_S)
+            except Exception as error:
+                why = f" ({type(error).__name__}: {error})"
+        self._report("others", held=held, wanted=order["count"], why=why)
 
     @staticmethod
     def _warm_try(handle: Handle, deadline: float, is_last: bool) -> bool:
