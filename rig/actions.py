@@ -10,7 +10,6 @@ import asyncio
 import gc
 import inspect
 import itertools
-import os
 import random
 import threading
 import time
@@ -21,7 +20,7 @@ from typing import Any
 from rig.history import now_ns
 from rig.state import OWN_TTL_S, LifeState, Shared, driven
 
-__all__ = ["Actions"]
+__all__ = ["PERMITS", "Actions"]
 
 #: Waiting for a turn ends after this, s.
 TIMEOUT_S = 1.0
@@ -63,7 +62,7 @@ class Actions:
             await action()
         except life.errors as error:
             life.armed = False
-            self._log.write("error", "in a life", type(error).__name__)
+            self._log.note("error", "in a life", type(error).__name__)
             await self._pause(0.02)
         except (RuntimeError, OSError) as error:
             if not life.excused(error):
@@ -92,12 +91,22 @@ class Actions:
 
     async def _stay(self, lease: Any, lock: str, asked_ns: int, mode: Any = "exclusive", *, extra_s: float = 0) -> None:
         """Be inside: note it, look at the lease, write."""
-        life, log = self._life, self._log
+        log = self._log
         start_ns = now_ns()
         fence = lease.fencing_token
-        ident = f"{self._life.name}.{os.getpid()}.{self._number}.{next(self._counts)}.{self._action}"
+        p, op = f"{self._life.name}.{self._number}", f"{next(self._counts)} {self._action}"
         until_ns = start_ns + int(lease.remaining() * 1e9)
-        log.write("granted", ident, lock, fence, asked_ns, start_ns, until_ns, mode)
+        log.event("ask", p, asked_ns, op=op, lock=lock, do="acquire", mode=mode)
+        log.event("got", p, start_ns, op=op, lock=lock, token=fence, until=until_ns)
+        try:
+            await self._look_and_write(lease, lock, p, op, extra_s, write=mode == "exclusive")
+        except BaseException:
+            log.event("ask", p, op=op, lock=lock, do="release")  # the block ends here, whatever ends it
+            raise
+
+    async def _look_and_write(self, lease: Any, lock: str, p: str, op: str, extra_s: float, *, write: bool) -> None:
+        """Until it has looked often enough, or is told of a loss."""
+        life, log = self._life, self._log
         looks = self._random.randint(1, 3)
         for look in range(looks + 1):
             if look < looks:
@@ -110,19 +119,19 @@ class Actions:
                 at_ns = now_ns()
                 state = lease.state.name
                 if state == "RELEASED":
-                    log.write("broken", f"a lease of {lock} is RELEASED under its body, which no one has told")
+                    log.note("broken", f"a lease of {lock} is RELEASED under its body, which no one has told")
                 closed_ns = life.closed_ns.get(lease._session)
                 if closed_ns is not None and closed_ns < at_ns and lease.lost.reason == "closed":
                     # Who closes a client under its users takes their leases away there and then.
-                    log.write("valid", ident, closed_ns, closed_ns)
-                log.write("lost", ident, at_ns, state)
+                    log.event("trust", p, closed_ns, op=op, lock=lock, until=closed_ns)
+                log.event("lost", p, at_ns, op=op, lock=lock, why=state)
                 return
-            if look == looks:
-                log.write("left", ident, at_ns)  # not later: its client may be closed at any moment
+            if look == looks:  # not later: its client may be closed at any moment
+                log.event("ask", p, at_ns, op=op, lock=lock, do="release")
                 return
-            log.write("valid", ident, now_ns(), at_ns + int(remaining_s * 1e9))
-            if mode == "exclusive" and life.resource:
-                log.write("wrote", ident, now_ns(), life.write(self._number, lock, fence, start_ns))
+            log.event("trust", p, op=op, lock=lock, until=at_ns + int(remaining_s * 1e9))
+            if write and life.resource:
+                life.write(self._number, p, op, lock, lease.fencing_token)
 
     async def _inside(self, lease: Any, lock: str, asked_ns: int, mode: Any = "exclusive") -> None:
         """`_stay` and release."""
@@ -322,7 +331,7 @@ class Actions:
         asked_ns, taken = now_ns(), self._random.randint(1, PERMITS)
         semaphore = self._client().semaphore("torture-sem", PERMITS)
         lease = await self._done(semaphore.acquire(timeout=TIMEOUT_S, permits=taken))
-        await self._inside(lease, "torture-sem", asked_ns, (taken, PERMITS))
+        await self._inside(lease, "torture-sem", asked_ns, {"permits": taken})
 
     async def several(self) -> None:
         """Those that the others contend for, so that this excludes them, too."""
@@ -411,7 +420,7 @@ class Actions:
             lease = await self._done(shared.client.lock(f"own-{life.name}-closed").try_acquire())
         except life.errors:
             return
-        self._log.write("broken", f"a closed client has granted {lease}")
+        self._log.note("broken", f"a closed client has granted {lease}")
 
     async def outlived(self) -> None:
         """A thread or task ends before its lease; the next one, perhaps with its ident, asks for the same lock."""
@@ -439,7 +448,7 @@ class Actions:
             if len(set(idents)) < len(idents):
                 life.played["an ident that came again"] += 1
             if any(lease is first for lease in list(kept)[1:]):
-                self._log.write("broken", f"another owner got the lease of {name} of one that has ended")
+                self._log.note("broken", f"another owner got the lease of {name} of one that has ended")
             await self._unarmed(self._stay(first, name, asked_ns))
         finally:
             for lease in list(kept):  # an exception may have come while another thread acquires

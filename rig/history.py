@@ -1,12 +1,13 @@
-"""What the workers saw and what the nemesis did, written as it happens and read when all is over.
+"""What everyone saw, written as it happens in the format of verify/FORMAT.md, and put into one file when all is over.
 
-A line is a JSON list. Stamps are CLOCK_MONOTONIC in ns, which all processes of a machine share. A line leaves in one
-write, so that nothing is lost when its writer is killed.
+Stamps are CLOCK_MONOTONIC in ns, which all processes of a machine share. A line leaves in one write, so that nothing is
+lost when its writer is killed. Lines of event "note" are the rig's own: they are read here and left out of the file.
 """
 
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import time
 from collections import Counter
@@ -15,9 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Fault", "Grant", "History", "Log", "now_ns"]
+__all__ = ["History", "Log", "now_ns"]
 
 now_ns = time.monotonic_ns
+
+Event = dict[str, Any]
+
+
+def _line(event: Event) -> bytes:
+    return json.dumps(event, separators=(",", ":")).encode() + b"\n"
 
 
 class Log:
@@ -26,70 +33,25 @@ class Log:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def write(self, *line: Any) -> None:
-        os.write(self._file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
+    def event(self, what: str, p: str, t: int | None = None, **fields: Any) -> None:
+        """Write one event of `p`, at `t` (now)."""
+        os.write(self._file, _line({"t": now_ns() if t is None else t, "p": p, "e": what, **fields}))
+
+    def note(self, what: str, *said: Any) -> None:
+        """Write what only the rig wants to know."""
+        os.write(self._file, _line({"e": "note", "what": what, "said": said}))
 
     def close(self) -> None:
         os.close(self._file)
 
 
 @dataclass(slots=True)
-class Grant:
-    """One stay of one worker: from being told that it holds the lock to asking for its release."""
-
-    ident: str
-    worker: str
-    lock: str
-    fence: int | None
-    asked_ns: int
-    start_ns: int
-    #: Up to here it was entitled to rely on it, as far as it has looked; None: nothing limits that.
-    until_ns: int | None
-    #: When it asked for the release, or noticed the loss.
-    end_ns: int | None = None
-    lost: str | None = None
-    #: When its request came to stand in the server's queue; None where it has not.
-    queued_ns: int | None = None
-    #: The last sign of life of its worker in it.
-    seen_ns: int = 0
-    #: "exclusive", "shared", or for a semaphore how many permits were taken and how many there are.
-    mode: str | tuple[int, int] = "exclusive"
-    #: What made its worker trust it: see `rig.trace`.
-    notes: list[list[Any]] = field(default_factory=list)
-
-    @property
-    def valid_to_ns(self) -> int:
-        """The end of what it relied on."""
-        end = self.end_ns if self.end_ns is not None else self.seen_ns
-        return end if self.until_ns is None else min(end, self.until_ns)
-
-    @property
-    def inside_to_ns(self) -> int:
-        """The end of its code in the critical section, entitled or not."""
-        return self.end_ns if self.end_ns is not None else self.seen_ns
-
-
-@dataclass(slots=True)
-class Fault:
-    """What the nemesis did. `row`: of the catalogue, where leases are known to be lost by it; else None."""
-
-    kind: str
-    begin_ns: int
-    end_ns: int
-    row: int | None
-
-
-@dataclass(slots=True)
 class History:
     """A whole run."""
 
-    grants: list[Grant] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
-    #: Attempts that ended without a grant: lock, begin and end.
-    failed: list[tuple[str, int, int]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     #: What acquires and releases ended with, other than well: how often.
-    errors: dict[str, int] = field(default_factory=dict)
-    writes: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
     #: Lines of workers that died of something unforeseen.
     crashes: list[str] = field(default_factory=list)
     #: What lives under process faults played and did, and how often.
@@ -104,63 +66,65 @@ class History:
     def read(cls, paths: Iterable[Path]) -> History:
         """From the files of all workers."""
         history = cls()
-        grants: dict[str, Grant] = {}
         for path in paths:
             for line in _lines(path):
-                history._take(line, grants, path.stem)
-        history.grants = sorted(grants.values(), key=lambda grant: grant.start_ns)
+                if line["e"] == "note":
+                    history._note(line["what"], line["said"], path.stem)
+                else:
+                    history._count(line)
+                    history.events.append(line)
+        history.events.sort(key=lambda event: event["t"])
         return history
 
-    def _take(self, line: list[Any], grants: dict[str, Grant], worker: str) -> None:
-        kind, *rest = line
-        if kind == "granted":
-            ident, lock, fence, asked_ns, start_ns, until_ns, *mode = rest
-            grant = Grant(ident, worker, lock, fence, asked_ns, start_ns, until_ns, seen_ns=start_ns)
-            if mode:
-                grant.mode = mode[0] if isinstance(mode[0], str) else tuple(mode[0])
-            grants[ident] = grant
-        elif kind == "valid":
-            ident, at_ns, until_ns = rest
-            grants[ident].until_ns = until_ns
-            grants[ident].seen_ns = at_ns
-        elif kind == "queued":
-            ident, grants[ident].queued_ns = rest
-        elif kind == "noted":
-            ident, notes = rest
-            grants[ident].notes += notes
-        elif kind == "wrote":
-            ident, at_ns, _ = rest
-            grants[ident].seen_ns = at_ns
-            self.writes += 1
-        elif kind == "left":
-            ident, at_ns = rest
-            grants[ident].end_ns = grants[ident].seen_ns = at_ns
-        elif kind == "lost":
-            ident, at_ns, reason = rest
-            grants[ident].end_ns = grants[ident].seen_ns = at_ns
-            grants[ident].lost = reason
-            self._count(f"lost: {reason}")
-        elif kind == "failed":
-            lock, asked_ns, at_ns, why = rest
-            self.failed.append((lock, asked_ns, at_ns))
-            self._count(f"acquire: {why}")
-        elif kind == "error":
-            self._count(f"{rest[0]}: {rest[1]}")
-        elif kind == "crash":
-            self.crashes.append(rest[0])
-        elif kind == "counts":
-            self.played.update(rest[0])
-            self.did.update(rest[1])
-        elif kind == "memory":
-            self.memory_mb = (rest[0], rest[1])
-        elif kind == "broken":
-            self.broken.append(f"{worker}: {rest[0]}")
+    def _note(self, what: str, said: list[Any], worker: str) -> None:
+        if what == "error":
+            self.errors[f"{said[0]}: {said[1]}"] += 1
+        elif what == "crash":
+            self.crashes.append(said[0])
+        elif what == "counts":
+            self.played.update(said[0])
+            self.did.update(said[1])
+        elif what == "memory":
+            self.memory_mb = (said[0], said[1])
+        elif what == "broken":
+            self.broken.append(f"{worker}: {said[0]}")
 
-    def _count(self, what: str) -> None:
-        self.errors[what] = self.errors.get(what, 0) + 1
+    def _count(self, event: Event) -> None:
+        if event["e"] == "lost":
+            self.errors[f"lost: {event['why']}"] += 1
+        elif event["e"] == "not":
+            self.errors[f"acquire: {event.get('error', event['why'])}"] += 1
+
+    def number(self, what: str, **fields: Any) -> int:
+        """How many events of that kind have these fields."""
+        wanted = fields.items()
+        return sum(event["e"] == what and wanted <= event.items() for event in self.events)
+
+    @property
+    def operations(self) -> int:
+        """Acquires, extensions, releases, writes and reads that were begun."""
+        return sum(event["e"] in ("ask", "write", "read") for event in self.events)
+
+    @property
+    def handed_on(self) -> int:
+        """Leases that follow one of the same process by the next fencing token: a server's is its time in µs."""
+        last: dict[str, tuple[str, int]] = {}
+        count = 0
+        for event in self.events:
+            if event["e"] == "got" and event.get("token") is not None:
+                worker = event["p"].split(".")[0]
+                count += last.get(event["lock"]) == (worker, event["token"] - 1)
+                last[event["lock"]] = (worker, event["token"])
+        return count
+
+    def save(self, path: Path, header: Event) -> None:
+        """Write the file that anyone can check; compressed if its name ends in .xz."""
+        with lzma.open(path, "wb", preset=6) if path.suffix == ".xz" else path.open("wb") as file:
+            for event in (header | {"events": len(self.events)}, *self.events):
+                file.write(_line(event))
 
 
-def _lines(path: Path) -> Iterator[list[Any]]:
+def _lines(path: Path) -> Iterator[Event]:
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):  # else its writer was killed in the middle

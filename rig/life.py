@@ -149,7 +149,7 @@ class Life(LifeState):
         if (grown := growth.steady()) > _GROWTH_MB:
             self.broken(f"memory grows: {grown:.1f} MB from the second to the last third: {growth.samples}")
         if growth.samples:
-            self.log.write("memory", growth.samples[0], growth.samples[-1])
+            self.log.note("memory", growth.samples[0], growth.samples[-1])
         self.watch.end("leaks")
 
     def _begun(self, found: list[str]) -> list[str]:
@@ -213,7 +213,7 @@ class Life(LifeState):
         if (grown := growth.steady()) > _GROWTH_MB:
             self.broken(f"memory grows: {grown:.1f} MB from the second to the last third: {growth.samples}")
         if growth.samples:
-            self.log.write("memory", growth.samples[0], growth.samples[-1])
+            self.log.note("memory", growth.samples[0], growth.samples[-1])
 
     async def _awork(self, actions: Actions) -> None:
         while not self.stopping:

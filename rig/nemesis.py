@@ -9,23 +9,42 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import redis
 
 from holdfast import embedded
-from rig.history import Fault, now_ns
+from rig.history import now_ns
 from rig.run import Run
+from rig.stages import Stage
 
-__all__ = ["Nemesis"]
+__all__ = ["Fault", "Nemesis"]
+
+#: The server's clock is that much faster than ours: below the 1 % that a validity allows for.
+_RATE_PPM = 8_000
+
+
+class Fault(NamedTuple):
+    """What was done. `row`: of the catalogue, where leases are known to be lost by it; else None."""
+
+    kind: str
+    begin_ns: int
+    end_ns: int
+    row: int | None
 
 
 class Nemesis:
     """Breaks one run. `pause_s`: between a healing and the next fault."""
 
     def __init__(
-        self, run: Run, seed: int, pause_s: tuple[float, float] = (0.8, 2.0), *, workers_only: bool = False
+        self,
+        run: Run,
+        seed: int,
+        pause_s: tuple[float, float] = (0.8, 2.0),
+        *,
+        workers_only: bool = False,
+        only: Sequence[str] = (),
     ) -> None:
         self._run = run
         self._random = random.Random(f"nemesis-{seed}")
@@ -34,13 +53,24 @@ class Nemesis:
         self.faults: list[Fault] = []
         #: Since when a server or a wire is in trouble, or None.
         self._since_ns: int | None = None
-        stage = run.stage
         self._menu: list[tuple[str, int | None, Callable[[], None]]] = [
             ("kill a worker", None, self._kill_worker),
             ("stop a worker", None, self._stop_worker),
         ]
-        if workers_only:
-            return
+        if not workers_only:
+            self._add_servers(run.stage)
+        if only:
+            known = [kind for kind, _, _ in self._menu]
+            if unknown := [kind for kind in only if kind not in known]:
+                raise ValueError(f"no fault {unknown[0]!r} here: there are {', '.join(known)}")
+            self._menu = [each for each in self._menu if each[0] in only]
+
+    @property
+    def rows(self) -> list[int]:
+        """Of the catalogue of faults: those of the faults that may come."""
+        return sorted({row for _, row, _ in self._menu if row is not None})
+
+    def _add_servers(self, stage: Stage) -> None:
         self._menu += [
             ("kill connections", None, self._kill_connections),
             ("forget scripts", None, self._flush_scripts),
@@ -53,12 +83,19 @@ class Nemesis:
                 ("reset after", None, lambda: self._lose("reset after")),
                 ("half-open connections", None, self._freeze),
                 ("delay", None, self._delay),
+                ("late requests", None, lambda: self._late("hold")),
+                ("late replies", None, lambda: self._late("hold the reply")),
+                ("requests that come twice", None, self._twice),
                 ("refused connections", None, self._refuse),
             ]
         if stage.name == "single":
             self._menu += [
                 ("stop the server", None, self._stop_server),
-                ("restart empty", 46, self._restart_empty),
+                *(
+                    [("restart with data", None, self._restart)]
+                    if stage.durable
+                    else [("restart empty", 46, self._restart)]
+                ),
                 ("flush all", 55, self._flush_all),
                 ("memory limit", None, self._limit_memory),
                 ("pause clients", None, self._pause_clients),
@@ -68,18 +105,19 @@ class Nemesis:
             if stage.clock is not None:
                 self._menu += [
                     ("server clock ahead", 41, self._server_clock),
+                    ("server clock faster", None, self._server_rate),
                     ("client clocks jump", None, self._client_clocks),
                 ]
         if stage.name == "quorum":
             self._menu += [
                 ("stop two members", None, self._stop_server),
-                ("restart a member empty", None, self._restart_empty),
+                ("restart a member empty", None, self._restart),
             ]
         if stage.name == "sentinel":
             self._menu += [("failover", None, self._failover), ("stop the master", None, self._stop_master)]
         if stage.name == "cluster":
             # Without sync_replicas a promoted replica may lack the last writes: that is what the row says.
-            self._menu += [("failover", 22, self._failover)]
+            self._menu += [("failover", None if stage.options else 22, self._failover)]
 
     def run(self, stopping: threading.Event) -> None:
         """Fault after fault, all kinds in turn before any comes again, until told to stop."""
@@ -92,7 +130,9 @@ class Nemesis:
                 self._run.say(f"fault: {kind}")
                 with contextlib.suppress(redis.RedisError):
                     inject()
-                self.faults.append(Fault(kind, begin_ns, now_ns(), row))
+                fault = Fault(kind, begin_ns, now_ns(), row)
+                self.faults.append(fault)
+                self._run.log.event("fault", "nemesis", begin_ns, kind=kind, to=fault.end_ns, row=row)
                 self._since_ns = None
                 if stopping.is_set():
                     return
@@ -157,6 +197,23 @@ class Nemesis:
         for wire in wires:
             wire.heal()
 
+    def _late(self, action: Any) -> None:
+        """What a client has asked for, or its answer, arrives later than a lease lasts."""
+        wires = self._wires()
+        rules = [wire.on(b"*", action, most=self._random.randint(1, 3)) for wire in wires]
+        self._some_time(least_s=1.5 * self._run.ttl_s, most_s=2.5 * self._run.ttl_s)
+        for wire, rule in zip(wires, rules, strict=True):
+            rule.let_go()
+            wire.heal()
+
+    def _twice(self) -> None:
+        wires = self._wires()
+        for wire in wires:
+            wire.on(b"EVALSHA", "again", most=self._random.randint(5, 50))
+        self._some_time(most_s=1.5)
+        for wire in wires:
+            wire.heal()
+
     def _refuse(self) -> None:
         wires = self._wires()
         for wire in wires:
@@ -192,7 +249,7 @@ class Nemesis:
             for server in chosen:
                 server.resume()
 
-    def _restart_empty(self) -> None:
+    def _restart(self) -> None:
         server = self._random.choice(self._run.stage.servers)
         server.kill()
         self._some_time(0.05, 0.5)
@@ -245,6 +302,11 @@ class Nemesis:
         assert clock is not None
         self._jumped_s += 60  # never back: with a restart without data that would be the one case that is not fenced
         clock.jump(self._jumped_s)
+
+    def _server_rate(self) -> None:
+        """From now on, for the rest of the run."""
+        assert self._run.stage.clock is not None
+        self._run.stage.clock.hurry(_RATE_PPM)
 
     def _client_clocks(self) -> None:
         clock = self._run.client_clock

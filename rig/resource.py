@@ -1,65 +1,100 @@
-"""The protected resource: writes with a fencing token below the highest one seen are refused.
+"""The protected resource: a small server of its own, which refuses what is older than what it has accepted.
 
-Writes without a fencing token are taken, as a resource must that gets none; those by a holder that was granted the lock
-before one that has written already are counted as stale.
+`python -m rig.resource SOCKET LOG`. It keeps one value for each lock, and the highest fencing token that it has seen
+for it: a write or a read with a lower one is refused. What comes without a fencing token is taken, as a resource must
+that gets none. It writes what it has done to the history itself, at the moment at which it does it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
+import selectors
+import signal
 import socket
-import threading
-from collections import defaultdict
+import subprocess
+import sys
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-__all__ = ["Resource", "Writer"]
+from rig.history import Log, now_ns
+
+__all__ = ["Resource", "Writer", "serve"]
+
+
+class _Register:
+    """What a lock protects."""
+
+    def __init__(self) -> None:
+        self.value: str | None = None
+        self.highest = 0
+
+
+def serve(path: str, log: Log) -> None:
+    """Answer lines [do, p, op, lock, token, value, from], one at a time, with [ok, value]; until the process ends."""
+    registers: dict[str, _Register] = {}
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    listener.listen(256)
+    print("ready", flush=True)
+    ready = selectors.DefaultSelector()
+    ready.register(listener, selectors.EVENT_READ)
+    waiting: dict[socket.socket, bytes] = {}
+    while True:
+        for key, _ in ready.select():
+            if key.fileobj is listener:
+                accepted, _ = listener.accept()
+                waiting[accepted] = b""
+                ready.register(accepted, selectors.EVENT_READ)
+                continue
+            client = key.fileobj
+            assert isinstance(client, socket.socket)
+            try:
+                got = client.recv(65_536)
+                *lines, waiting[client] = (waiting[client] + got).split(b"\n")
+                for line in lines:
+                    client.sendall(_answer(json.loads(line), registers, log))
+            except OSError:
+                got = b""
+            if not got:
+                ready.unregister(client)
+                client.close()
+                del waiting[client]
+
+
+def _answer(request: list[Any], registers: dict[str, _Register], log: Log) -> bytes:
+    do, p, op, lock, token, value, from_ns = request
+    register = registers.setdefault(lock, _Register())
+    accepted = token is None or token >= register.highest
+    if accepted and do == "write":
+        register.highest = max(register.highest, token or 0)
+        register.value = value
+    elif accepted:  # readers that are inside together have tokens of their own: a read is no reason to refuse
+        value = register.value
+    log.event(do, p, now_ns(), op=op, lock=lock, token=token, value=value, ok=accepted, **{"from": from_ns})
+    return json.dumps([accepted, value]).encode() + b"\n"
 
 
 class Resource:
-    """Listens at a Unix socket. Reads lines [lock, fence or null, start_ns], answers each with 1 or 0."""
+    """The server's process."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, log: Path) -> None:
         self.path = path
-        self.accepted = 0
-        self.refused = 0
-        self.stale_accepted = 0
-        self._guard = threading.Lock()
-        self._highest: dict[str, int] = defaultdict(int)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(path))
-        self._listener.listen(64)
-        threading.Thread(target=self._accept, name="resource", daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError), connection.makefile("rb") as lines:
-            for line in lines:
-                if not line.endswith(b"\n"):
-                    return
-                lock, fence, start_ns = json.loads(line)
-                connection.sendall(b"1" if self._write(lock, fence, start_ns) else b"0")
-
-    def _write(self, lock: str, fence: int | None, start_ns: int) -> bool:
-        with self._guard:
-            mark = start_ns if fence is None else fence
-            stale = mark < self._highest[lock]
-            self._highest[lock] = max(self._highest[lock], mark)
-            if stale and fence is not None:
-                self.refused += 1
-                return False
-            self.accepted += 1
-            self.stale_accepted += stale
-            return True
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "rig.resource", str(path), str(log)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parent.parent,
+        )
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != b"ready\n":
+            self.close()
+            raise RuntimeError("the protected resource did not start")
 
     def close(self) -> None:
-        self._listener.close()
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
         self.path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
@@ -75,11 +110,33 @@ class Writer:
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.connect(path)
+        self._values = 0
 
-    def write(self, lock: str, fence: int | None, start_ns: int) -> bool:
+    def write(self, p: str, op: int | str, lock: str, token: int | None) -> bool:
         """Whether it was accepted."""
-        self._socket.sendall(json.dumps([lock, fence, start_ns]).encode() + b"\n")
-        return self._socket.recv(1) == b"1"
+        self._values += 1
+        accepted, _ = self._ask("write", p, op, lock, token, f"{p}/{op}/{self._values}")
+        return bool(accepted)
+
+    def read(self, p: str, op: int | str, lock: str, token: int | None) -> str | None:
+        """What is there; None: nothing, or refused."""
+        accepted, value = self._ask("read", p, op, lock, token, None)
+        return value if accepted else None
+
+    def _ask(self, *request: Any) -> Any:
+        self._socket.sendall(json.dumps([*request, now_ns()]).encode() + b"\n")
+        answer = b""
+        while not answer.endswith(b"\n"):
+            got = self._socket.recv(4096)
+            if not got:
+                raise ConnectionError("the protected resource is gone")
+            answer += got
+        return json.loads(answer)
 
     def close(self) -> None:
         self._socket.close()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the rig, which ends us
+    serve(sys.argv[1], Log(Path(sys.argv[2])))

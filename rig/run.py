@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.lab.servers import Clock
-from rig.history import Fault, History
+from rig.actions import PERMITS
+from rig.history import History, Log
 from rig.locks import KINDS
 from rig.resource import Resource
 from rig.stages import Stage
@@ -31,6 +32,7 @@ class _Worker:
     """A process that takes turns."""
 
     def __init__(self, config: dict[str, Any], environment: dict[str, str]) -> None:
+        self.name: str = config["name"]
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         self._process = subprocess.Popen(
             [sys.executable, "-m", "rig.worker", json.dumps(config)],
@@ -94,6 +96,14 @@ class Run:
         loops: int,
         locks: int,
         ttl_s: float,
+        timeout_s: float,
+        kinds: str,
+        settings: list[dict[str, Any]] | None,
+        losses: bool,
+        fast: bool,
+        long_share: float,
+        queued: bool,
+        commands: int,
         verbose: bool,
         src: Path | None,
     ) -> None:
@@ -117,24 +127,43 @@ class Run:
             clock = self.client_clock = Clock()
             self._close.callback(clock.close)
             home = Path(clock.program).parent
-            self.environment |= {"HOLDFAST_LAB_CLOCK": str(home / "offset"), "LD_PRELOAD": str(home / "clock.so")}
+            shim = {"HOLDFAST_LAB_CLOCK": str(clock.offset), "LD_PRELOAD": str(home / "clock.so")}
+            self.environment |= shim
+        #: Written by the rig itself: what ended when.
+        self.log = Log(folder / "rig.log")
+        self._close.callback(self.log.close)
+        names = [f"torture-{each}" for each in range(locks)]
+        self.specs = _specs(names, kinds, stage.name) if library == "holdfast" else _specs(names, "lock", "")
+        if library != "holdfast":
+            settings = [{}]
+        elif settings is None:
+            settings = _settings(stage, ttl_s, losses=losses)
         apis = ["threads", "asyncio"] if KINDS[library][1] is not None else ["threads"]
+        apis = [apis[number % len(apis)] for number in range(processes)] + ["command"] * commands
         self._configs: list[dict[str, Any]] = [
             {
                 "library": library,
-                "api": apis[number % len(apis)],
-                "url": stage.url_for(number),
+                "api": api,
+                "url": stage.url_for(number) if library in _BY_URL else stage.urls_for(number),
                 "ttl_s": ttl_s,
+                "timeout_s": timeout_s,
                 "loops": loops,
-                "locks": [f"torture-{each}" for each in range(locks)],
+                "locks": self.specs,
+                "settings": settings,
+                "fast": fast,
+                "long_share": long_share,
+                "queued": queued,
                 "resource": str(resource.path),
-                "options": stage.options if library == "holdfast" else {},
+                # Every third one hands nothing on inside of itself.
+                "options": (stage.options | ({"tenure": 0} if number % 3 == 2 else {}))
+                if library == "holdfast"
+                else {},
             }
-            for number in range(processes)
+            for number, api in enumerate(apis)
         ]
         self._life_config: dict[str, Any] = {
             "ttl_s": ttl_s,
-            "locks": [f"torture-{each}" for each in range(locks)],
+            "locks": names,
             "resource": str(resource.path),
             "options": stage.options,
             "over_quorum": stage.name == "quorum",
@@ -166,6 +195,7 @@ class Run:
     def replace(self, number: int) -> None:
         """Kill one, and start another in its place."""
         self.workers[number].close()
+        self.log.event("end", self.workers[number].name)
         self.workers[number] = self._begin(number)
 
     def say(self, text: str) -> None:
@@ -190,7 +220,40 @@ class Run:
             worker.close()
         self._close.close()
 
-    def history(self, faults: list[Fault]) -> History:
-        history = History.read(sorted(self._folder.glob("*.log")))
-        history.faults = faults
-        return history
+    def history(self) -> History:
+        return History.read(sorted(self._folder.glob("*.log")))
+
+
+#: Libraries whose client takes the URL of a topology; others take one of each server.
+_BY_URL = ("holdfast", "redis-py", "python-redis-lock")
+
+
+def _specs(names: list[str], kinds: str, topology: str) -> list[dict[str, Any]]:
+    """The locks that workers contend for. `kinds`: "mixed", or one; over a quorum there are not all of them."""
+    locks: list[dict[str, Any]] = [{"kind": "lock", "name": name} for name in names]
+    if kinds == "lock":
+        return locks
+    election = {"kind": "election", "name": "torture-election"}
+    if topology == "quorum":
+        return [*locks, election]
+    several = ["torture-several-0", "torture-several-1"]
+    family: list[dict[str, Any]] = [
+        election,
+        {"kind": "rwlock", "name": "torture-rw"},
+        {"kind": "semaphore", "name": "torture-sem", "permits": PERMITS},
+        {"kind": "multilock", "name": "torture-several", "members": several},
+    ]
+    beside: list[dict[str, Any]] = [{"kind": "lock", "name": name} for name in several[:1]]
+    if kinds == "mixed":
+        return [*locks, *family, *beside]
+    return [spec for spec in family if spec["kind"] == kinds] + (beside if kinds == "multilock" else [])
+
+
+def _settings(stage: Stage, ttl_s: float, *, losses: bool) -> list[dict[str, Any]]:
+    """One of these is drawn for each acquire."""
+    settings: list[dict[str, Any]] = [{}, {}, {"renew": False}, {"confirm_release": False}, {"ttl": ttl_s * 1.5}]
+    # A kept lease that a fault takes away goes on with its fencing token until its client hears of it: the resource
+    # refuses that, and no rule of the format says that it may be behind.
+    if stage.name in ("single", "cluster") and not stage.options and not losses:
+        settings.append({"keep": ttl_s / 4})
+    return settings

@@ -43,6 +43,8 @@ class Stage:
     #: Options of holdfast's clients.
     options: dict[str, Any] = {}  # noqa: RUF012 - no one changes it
     clock: Clock | None = None
+    #: Whether a server that was killed has its data when it is started again.
+    durable = False
 
     def __init__(self) -> None:
         self._close = contextlib.ExitStack()
@@ -53,6 +55,11 @@ class Stage:
     def url_for(self, worker: int) -> str:
         """Where that worker connects to, through wires of its own where the topology allows that."""
         raise NotImplementedError
+
+    def urls_for(self, worker: int) -> str:
+        """The same for a client that wants a URL of each server, separated by commas."""
+        self.url_for(worker)
+        return ",".join(wire.url for wire in self.wires[worker])
 
     def look(self, server: embedded.Server) -> Any:
         """redis-py for one server, which gives up soon."""
@@ -139,7 +146,10 @@ class Single(Stage):
                 self.clock = Clock()
                 self._close.callback(self.clock.close)
             executable = self.clock.program if self.clock is not None else servers.executable("valkey")
-            server = embedded.server(port=0, password="", executable=str(executable), config={"lua-time-limit": 50})
+            config: dict[str, Any] = {"lua-time-limit": 50}
+            if self.durable:
+                config |= {"appendonly": "yes", "appendfsync": "always"}
+            server = embedded.server(port=0, password="", executable=str(executable), config=config)
             self._close.callback(server.close)
             self.servers = [server]
         except BaseException:
@@ -148,6 +158,12 @@ class Single(Stage):
 
     def url_for(self, worker: int) -> str:
         return self._wired(worker, self.servers)[0].url
+
+
+class Durable(Single):
+    """One server that writes everything to disk before it answers."""
+
+    durable = True
 
 
 class FiveIndependent(Stage):
@@ -188,7 +204,7 @@ class Failover(Stage):
 
 
 class Slots(Stage):
-    """A Cluster of three masters, each with a replica."""
+    """A Cluster of three masters, each with a replica, which no lease waits for."""
 
     name = "cluster"
 
@@ -209,4 +225,17 @@ class Slots(Stage):
         return found
 
 
-STAGES: dict[str, type[Stage]] = {stage.name: stage for stage in (Single, FiveIndependent, Failover, Slots)}
+class SyncedSlots(Slots):
+    """The same; a lease counts when all replicas have it."""
+
+    options = {"sync_replicas": "all"}  # noqa: RUF012
+
+
+STAGES: dict[str, type[Stage]] = {
+    "single": Single,
+    "durable": Durable,
+    "quorum": FiveIndependent,
+    "sentinel": Failover,
+    "cluster": Slots,
+    "cluster-synced": SyncedSlots,
+}

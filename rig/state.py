@@ -112,11 +112,11 @@ class LifeState(ABC):
         self.cancels.append(cancel)
         return cancel
 
-    def write(self, number: int, lock: str, fence: int, start_ns: int) -> bool:
+    def write(self, number: int, p: str, op: str, lock: str, fence: int) -> bool:
         """To the resource; True when it was accepted."""
         if number not in self._writers:
             self._writers[number] = Writer(self.resource)
-        return self._writers[number].write(lock, fence, start_ns)
+        return self._writers[number].write(p, op, lock, fence)
 
     def call_soon(self, function: Callable[[], Any]) -> None:
         """Run a coroutine function in the event loop, from a signal's handler."""
@@ -132,7 +132,7 @@ class LifeState(ABC):
 
     def broken(self, what: str) -> None:
         """A promise was."""
-        self.log.write("broken", f"({', '.join(sorted(self.faults)) or 'no faults'}) {what}"[:20_000])
+        self.log.note("broken", f"({', '.join(sorted(self.faults)) or 'no faults'}) {what}"[:20_000])
 
     def crashed(self, error: BaseException) -> None:
         """Something that no operation may raise."""
@@ -158,7 +158,7 @@ class LifeState(ABC):
         self._told_s = now_s
         played, did = Counter(self.played), Counter(self.did)
         if (played, did) != self._told:
-            self.log.write("counts", played - self._told[0], did - self._told[1])
+            self.log.note("counts", played - self._told[0], did - self._told[1])
             self._told = played, did
 
     def settled(self) -> None:

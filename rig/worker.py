@@ -1,11 +1,14 @@
-"""A process that takes turns: `python -m rig.worker JSON`. Ends by SIGTERM, giving back what it holds."""
+"""A process that takes turns: `python -m rig.worker JSON`. Ends by SIGTERM, giving back what it holds.
+
+It uses a library as any program does, by its public names, and writes down what it asked for, what it was told, and
+for how long it was told to rely on it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import json
-import os
 import random
 import signal
 import sys
@@ -16,33 +19,32 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from rig import command
 from rig.history import Log, now_ns
-from rig.locks import KINDS, Locks, Lost, Section
+from rig.locks import KINDS, Locks, Lost, Section, Wanted
 from rig.resource import Writer
-from rig.trace import Trace, asks, queued_ns
 
-#: Waiting for a turn ends after this, s.
-_TIMEOUT_S = 5.0
-#: Fraction of the stays that are longer than the ttl, where the library renews.
-_LONG_SHARE = 0.01
-#: And of those that only write once: several of them fit into the time for which a client hands a lock on by itself.
+#: Fraction of the stays that only write once: several of them fit into the time for which a client hands a lock on by
+#: itself.
 _BRIEF_SHARE = 0.6
+#: And of those that are extended, where the library can.
+_EXTENDED_SHARE = 0.1
+_READERS_SHARE = 0.6
 
 
 class _Loop:
     """Acquire, write, release, again and again: one thread or task."""
 
-    def __init__(
-        self, config: dict[str, Any], number: int, locks: Locks, log: Log, stopping: threading.Event, trace: Trace
-    ) -> None:
+    def __init__(self, config: dict[str, Any], number: int, locks: Locks, log: Log, stopping: threading.Event) -> None:
         self._config = config
-        self._trace = trace
         self._ttl_s: float = config["ttl_s"]
+        self._fast: bool = config["fast"]
         self._locks = locks
         self._log = log
+        self._p = f"{config['name']}.{number}"
         self._stopping = stopping
         self._random = random.Random(f"{config['seed']}-{number}")
-        self._ids = (f"{config['name']}.{os.getpid()}.{number}.{count}" for count in itertools.count(1))
+        self._ops = itertools.count(1)
         self._writer = Writer(config["resource"])
 
     async def run(self) -> None:
@@ -51,57 +53,89 @@ class _Loop:
             while not self._stopping.is_set():
                 await self._acquisition()
         except Exception:
-            self._log.write("crash", traceback.format_exc())
+            self._log.note("crash", traceback.format_exc())
             raise
 
+    def _wanted(self) -> Wanted:
+        """Any of the locks, with any of the settings."""
+        spec = self._random.choice(self._config["locks"])
+        kind, name = spec["kind"], spec["name"]
+        mode: str | int = "exclusive"
+        if kind == "rwlock" and self._random.random() < _READERS_SHARE:
+            mode = "shared"
+        elif kind == "semaphore":
+            mode = self._random.randint(1, max(1, spec["permits"] - 1))
+        options = self._random.choice(self._config["settings"])
+        if kind != "lock":
+            options = {key: value for key, value in options.items() if key != "keep"}
+        wanted = Wanted(name, kind, mode, spec.get("members", [name]), options)
+        wanted.permits = spec.get("permits", 0)
+        return wanted
+
     async def _acquisition(self) -> None:
-        lock = self._random.choice(self._config["locks"])
-        asks()
-        asked_ns = now_ns()
+        wanted = self._wanted()
+        op, event, p = next(self._ops), self._log.event, self._p
+        # A multilock is a lease of each of its locks.
+        ops: list[tuple[int | str, str]]
+        names = [f"election:{name}" if wanted.kind == "election" else name for name in wanted.members]
+        ops = [(op, names[0])] if len(names) == 1 else [(f"{op}/{number}", name) for number, name in enumerate(names)]
+        mode = wanted.mode if isinstance(wanted.mode, str) else {"permits": wanted.mode}
+        known = False
+        if self._config["queued"] and len(ops) == 1:  # several queues have no order in common
+
+            def queued() -> None:
+                nonlocal known
+                if not known:
+                    event("queued", p, op=op, lock=names[0])
+                known = True
+
+            wanted.queued = queued
+        for each, name in ops:
+            event("ask", p, op=each, lock=name, do="acquire", mode=mode)
         try:
-            section = await self._locks.acquire(lock, _TIMEOUT_S)
+            section = await self._locks.acquire(wanted, self._config["timeout_s"])
         except Exception as error:
-            self._log.write("failed", lock, asked_ns, now_ns(), type(error).__name__)
+            for each, name in ops:
+                event("not", p, op=each, lock=name, why="error", error=type(error).__name__)
             self._examine(error)
             await self._locks.sleep(self._random.uniform(0.02, 0.2))
             return
         if section is None:
-            self._log.write("failed", lock, asked_ns, now_ns(), "timeout")
+            for each, name in ops:
+                event("not", p, op=each, lock=name, why="timeout")
             return
-        start_ns = now_ns()
-        ident = next(self._ids)
+        at_ns = now_ns()
         try:
             until_ns = await self._until(section)
         except Lost as error:  # over before it could be looked at
-            self._log.write("granted", ident, lock, section.fence, asked_ns, start_ns, start_ns)
-            lost: str | None = str(error)
+            for each, name in ops:
+                event("got", p, at_ns, op=each, lock=name, token=section.fence, until=at_ns)
+                event("lost", p, op=each, lock=name, why=str(error))
         else:
-            self._log.write("granted", ident, lock, section.fence, asked_ns, start_ns, until_ns)
-            self._log.write("queued", ident, queued_ns())
-            self._write_notes(section, ident)
-            lost = await self._stay(section, lock, ident, start_ns)
-        if lost is None:
-            self._log.write("left", ident, now_ns())
-        else:
-            self._log.write("lost", ident, now_ns(), lost)
-        self._write_notes(section, ident)
+            for each, name in ops:
+                event("got", p, at_ns, op=each, lock=name, token=section.fence, until=until_ns)
+            lost = await self._stay(section, wanted, ops)
+            if lost is not None:
+                for each, name in ops:
+                    event("lost", p, op=each, lock=name, why=lost)
+        for each, name in ops:
+            event("ask", p, op=each, lock=name, do="release")
+        ok: bool | None = None
         try:
-            await section.release()
+            ok = await section.release()
         except Exception as error:
-            self._log.write("error", "release", type(error).__name__)
+            ok = False if isinstance(error, self._locks.lost) else None
+            self._log.note("error", "release", type(error).__name__)
             self._examine(error)
-        await self._locks.sleep(self._random.uniform(0, 0.005))
-
-    def _write_notes(self, section: Section, ident: str) -> None:
-        """What made it trust the lease since the last look."""
-        notes = self._trace.take(section.token) if section.token is not None else []
-        if notes:
-            self._log.write("noted", ident, notes)
+        for each, name in ops:
+            event("released", p, op=each, lock=name, ok=ok)
+        if not self._fast:
+            await self._locks.sleep(self._random.uniform(0, 0.005))
 
     def _examine(self, error: Exception) -> None:
         """Errors of the library are part of the game; others are not."""
         if not isinstance(error, self._locks.errors):
-            self._log.write("crash", traceback.format_exc())
+            self._log.note("crash", traceback.format_exc())
 
     async def _until(self, section: Section) -> int | None:
         """Up to when it may be relied on: what remains counts from a stamp taken before."""
@@ -109,24 +143,44 @@ class _Loop:
         remaining_s = await section.remaining_s()
         return None if remaining_s is None else at_ns + int(remaining_s * 1e9)
 
-    async def _stay(self, section: Section, lock: str, ident: str, start_ns: int) -> str | None:
+    async def _stay(self, section: Section, wanted: Wanted, ops: list[tuple[int | str, str]]) -> str | None:
         """In the critical section; the reason when it is lost on the way."""
-        long = self._locks.renews and self._random.random() < _LONG_SHARE
-        brief = not long and self._random.random() < _BRIEF_SHARE
+        draw, fast = self._random.random, self._fast
+        long = not fast and draw() < self._config["long_share"]
+        brief = fast or (not long and draw() < _BRIEF_SHARE)
         steps = 1 if brief else self._random.randint(1, 4)
         pause_s = self._ttl_s * self._random.uniform(0.2, 0.6) if long else 0.0
-        for _ in range(steps):
+        if not self._locks.renews:  # at most four steps have to fit
+            pause_s /= 4
+        for step in range(steps):
             if not brief:
                 await self._locks.sleep(pause_s or self._random.expovariate(1 / 0.003))
-            try:
-                until_ns = await self._until(section)
-            except Lost as error:
-                return str(error)
-            self._write_notes(section, ident)
-            self._log.write("valid", ident, now_ns() if until_ns is None else min(now_ns(), until_ns), until_ns)
-            accepted = self._writer.write(lock, section.fence, start_ns)
-            self._log.write("wrote", ident, now_ns(), accepted)
+            if self._locks.extends and not brief and draw() < _EXTENDED_SHARE:
+                await self._extend(section, ops)
+            if step or not brief:
+                try:
+                    until_ns = await self._until(section)
+                except Lost as error:
+                    return str(error)
+                for each, name in ops:
+                    self._log.event("trust", self._p, op=each, lock=name, until=until_ns)
+            if isinstance(wanted.mode, int):
+                continue  # several are inside together: nothing to write to
+            for each, name in ops:
+                if wanted.mode == "exclusive":
+                    self._writer.write(self._p, each, name, section.fence)
+                if wanted.mode == "shared" or draw() < 0.3:
+                    self._writer.read(self._p, each, name, section.fence)
         return None
+
+    async def _extend(self, section: Section, ops: list[tuple[int | str, str]]) -> None:
+        for each, name in ops:
+            self._log.event("ask", self._p, op=each, lock=name, do="extend")
+        try:
+            await section.extend(self._ttl_s * self._random.choice((0.5, 1, 1.5)))
+        except Exception as error:
+            self._log.note("error", "extend", type(error).__name__)
+            self._examine(error)
 
 
 def _driven(coroutine: Coroutine[Any, Any, None]) -> None:
@@ -145,14 +199,13 @@ def main(config: dict[str, Any]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the rig, which tells us
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     log = Log(Path(config["log"]))
-    trace = Trace()
-    if config["library"] == "holdfast":
-        trace.install()
+    if config["api"] == "command":
+        return command.commands(config, log, stopping)
     blocking, tasks = KINDS[config["library"]]
     failed: list[BaseException] = []
     if config["api"] == "threads":
         locks: Locks = blocking(config["url"], config["ttl_s"], **config["options"])
-        loops = [_Loop(config, number, locks, log, stopping, trace) for number in range(config["loops"])]
+        loops = [_Loop(config, number, locks, log, stopping) for number in range(config["loops"])]
 
         def work(loop: _Loop) -> None:
             try:
@@ -173,7 +226,7 @@ def main(config: dict[str, Any]) -> int:
     async def inside() -> None:
         assert tasks is not None
         locks = tasks(config["url"], config["ttl_s"], **config["options"])
-        loops = [_Loop(config, number, locks, log, stopping, trace) for number in range(config["loops"])]
+        loops = [_Loop(config, number, locks, log, stopping) for number in range(config["loops"])]
         try:
             await asyncio.gather(*(loop.run() for loop in loops))
         finally:

@@ -6,14 +6,15 @@
         locks.lock("a").acquire(timeout=20)
         assert lost.times == 1
 
-Law: nothing is made up. Bytes that were sent arrive as they are, later, or not at all, and a connection on which
-something was swallowed is never repaired, as with TCP. A partition keeps bytes back and delivers them when it is
-healed, as retransmission does; so does the end of a connection.
+Law: nothing is made up. Bytes that were sent arrive as they are, later, or not at all (with "again": once more, as from
+a proxy that repeats requests), and a connection on which something was swallowed is never repaired, as with TCP. A
+partition keeps bytes back and delivers them when it is healed, as retransmission does; so does the end of a connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import socket
 import struct
@@ -36,6 +37,7 @@ Action = Literal[
     "reset after",  # it arrives and is carried out; RST comes instead of the reply
     "hold",  # it waits here until `let_go`
     "hold the reply",  # it is carried out; the reply waits here until `let_go`
+    "again",  # it arrives a second time soon after, by a connection of its own; no one reads the reply
     "note",  # nothing: it is only counted
 ]
 
@@ -170,7 +172,18 @@ class _Pair:
             elif rule.action == "hold the reply":
                 self.down.shut = True
                 rule._held.append((self.down, self.proxy.loop))
+            elif rule.action == "again":
+                self.proxy.keep(self.proxy.loop.create_task(self._again(data)))
         self.up.send(data)
+
+    async def _again(self, data: bytes) -> None:
+        await asyncio.sleep(random.uniform(0.0, 0.02))
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection(*self.proxy.target)
+            writer.write(data)
+            writer.write_eof()
+            await reader.read()  # what it answers until it sees the end
+            writer.close()
 
     def replied(self, data: bytes) -> None:
         """Bytes came from the server."""

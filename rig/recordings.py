@@ -1,0 +1,152 @@
+"""The histories that verify/ ships, and the larger ones that it does not: what makes each of them.
+
+`python -m rig record` makes those that are shipped, into verify/histories, with MANIFEST.json; `--all` the others, too.
+Faults come at other moments each time, so that no file is made twice: what a checker says of each has to be the same.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from verify.check import check
+
+__all__ = ["RECORDINGS", "Recording", "record"]
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "verify" / "histories"
+_WIRES = "late requests,late replies,lost reply,reset before,reset after,requests that come twice,half-open connections"
+_PEER = "--locks 1 --processes 3 --pause 0.4"
+
+
+class Recording(NamedTuple):
+    """One file. `convicted`: the rules of which one at least is broken; none: it holds. `large`: not shipped."""
+
+    name: str
+    arguments: str
+    why: str
+    convicted: tuple[str, ...] = ()
+    large: bool = False
+
+    @property
+    def file(self) -> str:
+        """Compressed where it is shipped: that takes longer than all the rest."""
+        return f"{self.name}.jsonl" if self.large else f"{self.name}.jsonl.xz"
+
+    @property
+    def command(self) -> list[str]:
+        return ["python", "-m", "rig", "torture", *shlex.split(self.arguments)]
+
+
+RECORDINGS = (
+    Recording("single", "--faults network --ttl 1 --seconds 80 --commands 1 --seed 11", "every fault of one server"),
+    Recording("single-lives", "--faults process --seconds 45 --seed 12", "faults of the process"),
+    Recording("single-order", "--faults none --locks 1 --loops 8 --seconds 30 --seed 13", "the order of arrival"),
+    Recording("single-fast", "--faults none --fast --loops 4 --processes 2 --seconds 12 --seed 14", "many operations"),
+    Recording("durable", "--topology durable --faults network --ttl 1 --seconds 45 --seed 15", "restarts with data"),
+    Recording(
+        "sentinel", "--topology sentinel --faults network --seconds 60 --seed 16", "failovers, all replicas synced"
+    ),
+    Recording("cluster", "--topology cluster --faults network --seconds 45 --seed 17", "failovers of masters"),
+    Recording(
+        "cluster-synced",
+        "--topology cluster-synced --faults network --seconds 60 --seed 18",
+        "the same, replicas synced",
+    ),
+    Recording("quorum", "--topology quorum --faults network --seconds 60 --seed 19", "members restarted without data"),
+    Recording(
+        "redis-py",
+        "--library redis-py --locks 1 --processes 3 --pause 0.1 --ttl 1 --long 0.8 --seconds 50 --seed 5 "
+        "--faults 'late replies'",
+        "acquire() says True of a lease that is over when its answer arrives late",
+        ("exclusion",),
+    ),
+    Recording(
+        "python-redis-lock",
+        f"--library python-redis-lock {_PEER} --ttl 1 --long 0.6 --seconds 60 --seed 2 --faults '{_WIRES}'",
+        "a lease whose renewal got no answer ends, and its holder is not told",
+        ("exclusion",),
+    ),
+    Recording(
+        "pottery",
+        f"--library pottery --topology quorum {_PEER} --ttl 4 --long 0.5 --seconds 30 --seed 3 "
+        "--faults 'restart a member empty'",
+        "members that were restarted without data vote at once",
+        ("exclusion",),
+    ),
+    Recording(
+        "redlock-py",
+        f"--library redlock-py --topology quorum {_PEER} --ttl 4 --long 0.5 --seconds 30 --seed 4 "
+        "--faults 'restart a member empty'",
+        "members that were restarted without data vote at once",
+        ("exclusion",),
+    ),
+    Recording(
+        "quorum-as-peers",
+        "--topology quorum --locks 1 --processes 3 --pause 0.4 --ttl 4 --long 0.5 --seconds 30 --seed 3 "
+        "--faults 'restart a member empty'",
+        "what pottery and redlock-py were put through",
+    ),
+    Recording(
+        "single-as-peers",
+        f"{_PEER} --ttl 1 --long 0.6 --seconds 60 --seed 2 --kinds lock --faults '{_WIRES},delay'",
+        "what redis-py and python-redis-lock were put through",
+    ),
+    Recording("large-single", "--faults none --fast --loops 4 --seconds 90 --seed 31", "operations", (), True),
+    Recording(
+        "large-cluster", "--topology cluster --faults none --fast --seconds 60 --seed 32", "operations", (), True
+    ),
+    Recording(
+        "large-sentinel", "--topology sentinel --faults none --fast --seconds 60 --seed 33", "operations", (), True
+    ),
+    Recording("large-quorum", "--topology quorum --faults none --fast --seconds 60 --seed 34", "operations", (), True),
+)
+
+
+def record(only: str, into: Path, *, everything: bool) -> int:
+    """Make them, write what was made into the manifest; 1 if one is not judged as it should be."""
+    into.mkdir(parents=True, exist_ok=True)
+    wrong = 0
+    chosen = [each for each in RECORDINGS if only in ("", each.name) and (everything or only or not each.large)]
+    for recording in chosen:
+        file = into / recording.file
+        arguments = [*recording.command[1:], "--json", "--save", str(file)]
+        done = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+        if not file.exists():
+            print(f"{recording.name}: {done.stderr[-2000:]}", file=sys.stderr)
+            return 1
+        entry = _entry(recording, file, json.loads(done.stdout)["operations"])
+        found = entry["found"]
+        as_expected = set(recording.convicted) <= set(found) and (bool(found) == bool(recording.convicted))
+        wrong += not as_expected
+        print(f"{recording.name}: {entry['operations']:,} operations, {found or 'holds'}", flush=True)
+        if not as_expected or (done.returncode and not recording.convicted):
+            print(done.stdout, file=sys.stderr)
+        _note(into / "MANIFEST.json", entry)
+    return 1 if wrong else 0
+
+
+def _entry(recording: Recording, file: Path, operations: int) -> dict[str, Any]:
+    verdict = check(str(file))
+    return {
+        "file": file.name,
+        "command": shlex.join([*recording.command, "--save", file.name]),
+        "why": recording.why,
+        "expect": "convicted" if recording.convicted else "holds",
+        "rules": list(recording.convicted),
+        "operations": operations,
+        "found": dict(Counter(rule for rule, _ in verdict.violations)),
+    }
+
+
+def _note(manifest: Path, entry: dict[str, Any]) -> None:
+    entries: list[dict[str, Any]] = json.loads(manifest.read_text()) if manifest.exists() else []
+    entries = [each for each in entries if each["file"] != entry["file"]] + [entry]
+    order = {each.file: at for at, each in enumerate(RECORDINGS)}
+    entries.sort(key=lambda each: order.get(each["file"], len(order)))
+    manifest.write_text(json.dumps(entries, indent=1) + "\n")
