@@ -1,0 +1,281 @@
+"""`python -m tests.mutants.real`: mutants on real servers, each judged by verify/check.py from what users saw of it.
+
+A copy of the package with the mutant in it is put in front of the workers of a short run of the rig; the history that
+they write is all that the checker gets. Nothing else counts here: not a crash, not a worker that hangs. Each scenario
+is run without a mutant, too, and has to hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.mutants.table import ACQUIRE, MUTANTS, ORDER, PACKAGE, QUEUE, RELEASE, RENEW, VALIDITY, Mutant
+
+__all__ = ["CHOSEN", "SCENARIOS", "Convicted", "convict"]
+
+ROOT = PACKAGE.parents[1]
+#: Others may have the processors for a while, s.
+PATIENCE_S = 240.0
+_CALM = "--faults none --processes 3 --loops 3 --seconds 5 --timeout 6"
+_LOCK = f"{_CALM} --kinds lock --locks 1"
+_ENDING = """--settings|[{"renew": false}]|"""
+#: What `python -m rig torture` is told; options of several words stand between bars. With long ttls, what is not freed
+#: shows; with short ones and long stays, what is renewed, or counted wrong.
+SCENARIOS: dict[str, str] = {
+    "calm": f"{_LOCK} --ttl 4 --progress 2",
+    "sparse": f"{_CALM} --kinds lock --locks 2 --loops 1 --processes 2 --ttl 5 --progress 2.5",
+    "crowded": f"{_LOCK} --loops 8 --fast --ttl 4 --progress 2",
+    "renewing": f"{_LOCK} --ttl 0.4 --long 0.7 --progress 4",
+    "ending": f"{_LOCK} --ttl 0.4 --long 0.7 {_ENDING} --progress 4",
+    "rwlock": f"{_CALM} --kinds rwlock --ttl 4 --progress 2",
+    "rwlock, renewing": f"{_CALM} --kinds rwlock --ttl 0.4 --long 0.7 --progress 4",
+    "semaphore": f"{_CALM} --kinds semaphore --ttl 4 --long 0.01",
+    "semaphore, renewing": f"{_CALM} --kinds semaphore --ttl 0.4 --long 0.7",
+    "multilock": f"{_CALM} --kinds multilock --ttl 4",
+    "multilock, renewing": f"{_CALM} --kinds multilock --ttl 0.4 --long 0.7",
+    "election": f"{_CALM} --kinds election --ttl 4 --progress 2",
+    "killed": f"{_LOCK} --faults|kill a worker|--seconds 8 --pause 0.4 --ttl 1 --progress 5",
+    "stopped": f"{_LOCK} --faults|stop a worker|--seconds 8 --pause 0.4 --ttl 0.4 --long 0.3 --progress 5",
+    "wires": f"{_LOCK} --faults|late requests,late replies,lost reply,reset after,delay|--seconds 12 --pause 0.3 "
+    "--ttl 0.6 --long 0.2 --progress 8",
+    "emptied": f"{_LOCK} --faults|flush all|--seconds 6 --pause 0.3 --ttl 2",
+    "quorum": f"{_LOCK} --topology quorum --ttl 4 --progress 6",
+    "quorum, emptied": f"{_LOCK} --topology quorum --faults|restart a member empty|--seconds 15 --pause 0.2 --ttl 4 "
+    "--long 0.5",
+}
+
+QUORUM_ACQUIRE, REDLOCK = "_lua/quorum_acquire.lua", "_core/redlock.py"
+#: Bugs that show in a few seconds; those of the table that do, by what they do wrong, and some that are made for this.
+CHOSEN: dict[str, tuple[str | Mutant, ...]] = {
+    "calm": (
+        "a release does not compare the token",
+        "the queue is last in, first out",
+        "a handoff wakes no waiter",
+        "a handoff leaves the old fencing token",
+        Mutant("a lock that is held is free", ACQUIRE, "redis.call('EXISTS', lock, queue, gone) == 0", "true"),
+        Mutant("who asks again gets what another one holds", ACQUIRE, "if holder == token then", "if holder then"),
+        Mutant(
+            "a release hands over and frees as well",
+            QUEUE,
+            "fence_ms, inboxes) then\n    return 1",
+            "fence_ms, inboxes) then\n    redis.call('DEL', lock)\n    return 1",
+        ),
+        Mutant("a handoff takes no one from the queue", QUEUE, "'ZPOPMIN', queue)[1]", "'ZRANGE', queue, 0, 0)[1]"),
+        Mutant(
+            "a handed-over lock has another token",
+            QUEUE,
+            "'SET', lock, token, 'PX', claim_ms",
+            "'SET', lock, 'x', 'PX', claim_ms",
+        ),
+        Mutant("a claim ends at once", QUEUE, "'SET', lock, token, 'PX', claim_ms", "'SET', lock, token, 'PX', 5"),
+    ),
+    "sparse": (
+        "a release frees nothing",
+        Mutant(
+            "a release is forgotten where no client waits",
+            RELEASE,
+            "redis.call('EXISTS', queue) == 0 then",
+            "redis.call('EXISTS', queue) == 0 then\n  do return 1 end",
+        ),
+    ),
+    "crowded": (
+        "a handed-on lease has its predecessor's token",
+        "the last of a line does not release",
+        "a pass does not release",
+    ),
+    "renewing": (
+        Mutant("a renewal sets a tenth of the ttl", ORDER, "return math.max(left_ms, ttl_ms)", "return ttl_ms / 10"),
+        Mutant(
+            "a renewal is answered and not done", RENEW, "redis.call('PEXPIRE', KEYS[1], lasting_ms)", "local _ = 0"
+        ),
+    ),
+    "ending": (Mutant("a lease is trusted for twice its ttl", VALIDITY, "* (1 - DRIFT) - MARGIN_S", "* 2"),),
+    "rwlock": (
+        "a writer is granted while there are readers",
+        "a reader that leaves stays",
+        Mutant(
+            "readers get in beside a writer",
+            "_lua/rw_acquire.lua",
+            "if held == SHARED and not",
+            "if held ~= '' and not",
+        ),
+        Mutant(
+            "a reader that leaves takes the others along",
+            "_lua/rw_release.lua",
+            " and redis.call('ZCARD', KEYS[5]) == 1 then",
+            " then",
+        ),
+        Mutant(
+            "readers that wait see no reader inside",
+            "_lua/readers.lua",
+            "living_readers() > (beneath and 1 or 0)",
+            "false",
+        ),
+    ),
+    "rwlock, renewing": (
+        Mutant(
+            "a writer's renewal is answered and not done",
+            "_lua/rw_renew.lua",
+            "redis.call('PEXPIRE', alone, lasting_ms)",
+            "local _ = 0",
+        ),
+    ),
+    "semaphore": (
+        "one permit too many for the queue",
+        "one permit too many for a newcomer",
+        Mutant(
+            "permits count as one, however many",
+            "_lua/permits.lua",
+            "    extra = extra + weight - 1",
+            "    extra = extra + 0",
+        ),
+        Mutant(
+            "the permits in use are not counted",
+            "_lua/permits.lua",
+            "return redis.call('ZCOUNT', holders, '(' .. plain(now_ms), '+inf') + extra",
+            "return 0",
+        ),
+        Mutant(
+            "a waiter for permits is let in whatever is free",
+            "_lua/permits.lua",
+            "elseif taken + weight > limit then",
+            "elseif false then",
+        ),
+    ),
+    "semaphore, renewing": (
+        Mutant(
+            "a permit's renewal is answered and not done",
+            "_lua/sem_renew.lua",
+            "redis.call('ZADD', holders, 'XX', plain(now_ms + lasting_ms), ARGV[1])",
+            "local _ = 0",
+        ),
+    ),
+    "multilock": (
+        "one lock of several is taken from its holder",
+        "only the first lock of several is released",
+        "a release of several does not compare the token",
+    ),
+    "multilock, renewing": (
+        Mutant(
+            "a renewal of several is answered and not done",
+            "_lua/multi_renew.lua",
+            "redis.call('PEXPIRE', KEYS[at], lasting_ms)",
+            "local _ = 0",
+        ),
+    ),
+    "election": ("a second candidate leads as well",),
+    "killed": (
+        "a granted lock has no ttl",
+        "a claim has no end",
+    ),
+    "wires": (),
+    "emptied": (
+        "fencing tokens count from one",
+        "a lease that was taken stays held",
+    ),
+    "quorum": (
+        Mutant(
+            "a quorum is less than a majority", REDLOCK, "self.need = self.size // 2 + 1", "self.need = self.size // 2"
+        ),
+        Mutant("one member is a quorum", REDLOCK, "self.need = self.size // 2 + 1", "self.need = 1"),
+        "a vote is given twice",
+    ),
+    "quorum, emptied": ("a member that was restarted votes at once",),
+}
+
+
+class Convicted(NamedTuple):
+    """What the checker said. `rules`: how often each was broken; none: it holds."""
+
+    rules: dict[str, int]
+    operations: int
+    seconds: float
+    said: str
+
+
+@contextmanager
+def _changed(mutant: Mutant | None) -> Iterator[Path]:
+    """A folder with the package, and the mutant in it."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        shutil.copytree(PACKAGE, Path(folder) / "holdfast")  # with its bytecode: each worker would compile it again
+        if mutant is not None:
+            file = Path(folder) / "holdfast" / mutant.file
+            file.write_text(file.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
+        yield Path(folder)
+
+
+def convict(mutant: Mutant | None, scenario: str, save: Path | None = None) -> Convicted:
+    """Run it, and have its history judged. None: nothing is changed."""
+    began = time.monotonic()
+    plain = SCENARIOS[scenario].split("|")
+    arguments = [word for at, part in enumerate(plain) for word in ([part] if at % 2 else part.split())]
+    with _changed(mutant) as folder:
+        command = [sys.executable, "-m", "rig", "torture", *arguments, "--json", "--src", str(folder)]
+        command += ["--save", str(save or folder / "history.jsonl")]
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, env=dict(os.environ), check=False
+        )
+    try:
+        report = json.loads(done.stdout)
+    except ValueError:  # what the checker has not seen does not count
+        return Convicted({}, 0, time.monotonic() - began, f"the rig failed: {done.stderr[-1500:]}")
+    said = next((each for each in report["wrong"] if each.startswith(tuple(report["violations"] or ["-"]))), "")
+    return Convicted(report["violations"], report["operations"], time.monotonic() - began, said)
+
+
+def _cases(only: str) -> list[tuple[Mutant | None, str]]:
+    known = {mutant.what: mutant for mutant in MUTANTS}
+    cases: list[tuple[Mutant | None, str]] = [(None, scenario) for scenario in SCENARIOS]
+    for scenario, chosen in CHOSEN.items():
+        cases += [(known[each] if isinstance(each, str) else each, scenario) for each in chosen]
+    return [(mutant, scenario) for mutant, scenario in cases if mutant is None or only in mutant.what]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table; 1 if the checker let one through, or convicted what is right."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants.real", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=3)
+    parser.add_argument("--only", default="", help="those whose description holds this")
+    parser.add_argument("--save", type=Path, help="keep the histories in this folder")
+    options = parser.parse_args(argv)
+    cases = _cases(options.only)
+
+    def tried(case: tuple[Mutant | None, str]) -> Convicted:
+        mutant, scenario = case
+        what = mutant.what if mutant is not None else f"nothing is wrong ({scenario})"
+        name = what.replace(" ", "-").replace(",", "").replace("'", "") + ".jsonl.xz"
+        found = convict(mutant, scenario, None if options.save is None else options.save / name)
+        rules = ", ".join(f"{rule} {count}" for rule, count in sorted(found.rules.items()))
+        print(f"{found.seconds:6.1f} s  {what}: {rules or 'HOLDS'} {found.said[:160]}", file=sys.stderr, flush=True)
+        return found
+
+    compileall.compile_dir(PACKAGE, quiet=1)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        results = list(pool.map(tried, cases))
+    print("| mutant | scenario | operations | convicted of | s |\n|-|-|-:|-|-:|")
+    wrong = 0
+    for (mutant, scenario), found in zip(cases, results, strict=True):
+        rules = ", ".join(f"{rule} {count}" for rule, count in sorted(found.rules.items()))
+        wrong += (mutant is None) == bool(found.rules) or not found.operations
+        what = mutant.what if mutant is not None else "(none)"
+        print(f"| {what} | {scenario} | {found.operations:,} | {rules or 'nothing'} | {found.seconds:.0f} |")
+    convicted = sum(mutant is not None and bool(found.rules) for (mutant, _), found in zip(cases, results, strict=True))
+    print(f"\n{convicted} mutants convicted; {wrong} cases are not as they should be.")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
