@@ -19,7 +19,7 @@ FRAMEWORKS := .venv-frameworks
 SOURCES := $(wildcard src sim tests testbed bench rig examples tools verify) $(if $(wildcard models/*.py),models)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepared test test-thorough test-all check generate format demo bench sim model mutants matrix docs frameworks release-check lock clean torture
+.PHONY: help setup prepared test test-thorough test-all check generate format demo bench sim model mutants matrix docs frameworks release-check lock clean torture verify
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ torture: $(READY) ## real servers and processes, broken all the time (SECONDS=60
 	$(BIN)/python -m rig torture --seconds $(or $(SECONDS),120) --seed $(or $(SEED),1) \
 	    --topology $(or $(TOPOLOGY),single) --library $(or $(LIBRARY),holdfast) \
 	    --loops $(or $(LOOPS),3) --locks $(or $(LOCKS),3) $(if $(FAULTS),--faults $(FAULTS))
+
+verify: ## judge all histories in verify/histories: ours have to hold, those of other libraries must not
+	"$(PYTHON)" -m verify
 
 matrix: $(READY) ## part of the tests on each Python and each version of the clients that is supported (ONLY=oldest)
 	$(BIN)/python tools/matrix.py --only "$(ONLY)"

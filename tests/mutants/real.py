@@ -74,12 +74,6 @@ CHOSEN: dict[str, tuple[str | Mutant, ...]] = {
             "fence_ms, inboxes) then\n    redis.call('DEL', lock)\n    return 1",
         ),
         Mutant("a handoff takes no one from the queue", QUEUE, "'ZPOPMIN', queue)[1]", "'ZRANGE', queue, 0, 0)[1]"),
-        Mutant(
-            "a handed-over lock has another token",
-            QUEUE,
-            "'SET', lock, token, 'PX', claim_ms",
-            "'SET', lock, 'x', 'PX', claim_ms",
-        ),
         Mutant("a claim ends at once", QUEUE, "'SET', lock, token, 'PX', claim_ms", "'SET', lock, token, 'PX', 5"),
     ),
     "sparse": (
