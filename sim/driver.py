@@ -221,10 +221,10 @@ class Process:
         self.schedule = Schedule(settings)
         self.contention = Contention(settings)
         #: Workers that wait for each other here.
-        self.lines = Lines(settings, nullcontext())
+        self.lines = Lines(settings, nullcontext(), self.schedule.early)
         self.notes: dict[object, Note] = {}
         #: What stays here after its release.
-        self.keeper = Keeper(settings, self.watch, self._spawn_for_keeper)
+        self.keeper = Keeper(settings, self.watch, self._spawn_for_keeper, self.schedule.early)
         self.lines.hears = lambda key: self.keeper.hears(key, self.listening(None, key))
         #: What holders hear by; only where someone breaks leases.
         self.ears = Ears(_Hearing(self), True) if world.options.break_s else None
@@ -520,6 +520,11 @@ class Process:
             self.ears.told(words[1], Wake(words[0], text=" ".join(words[2:])))
             return
         self._wake(words[1], Wake(words[0], *map(int, words[2:])))
+
+    def inbox_opened(self) -> None:
+        """The connection of an inbox is there."""
+        if self.ears is not None:
+            self.ears.opened(self.local())
 
     def inbox_broke(self, inbox: Inbox) -> None:
         """The connection of an inbox ended, and this process notices."""

@@ -442,6 +442,7 @@ class Network:
         old = process.inboxes.get(node.number)
         process.inboxes[node.number] = inbox
         inbox.up = True
+        process.inbox_opened()
         if old is not None:
             self.close(old)
         answer(None, None)

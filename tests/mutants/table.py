@@ -899,7 +899,7 @@ LINES: tuple[Mutant, ...] = tuple(
         (
             "a tenure forgets what was told early",
             TENURE,
-            "        if tenure.token in self._early:\n",
+            "        if self._early.take(tenure.token, Wake.YIELD):\n",
             "        if False:\n",
         ),
         ("every tenure is undisturbed", EXCLUSIVE, "self.keys.lock if grant.more else None", "self.keys.lock"),
@@ -1036,6 +1036,12 @@ BREAKS: tuple[Mutant, ...] = tuple(
         ("a break of a holder that does not answer leaves no tombstone", BREAKING, "turn.stray = True", "pass"),
         ("a break ends nothing that does not answer", BREAKING, "if not await release(turn):", "if True:"),
         ("a holder does not listen", HEARING, "elif outlived:", "elif False:"),
+        (
+            "a break that comes before its lease is dropped",
+            SCHEDULE,
+            "if hold.token in self.early or hold.held_since < self.hears_since:",
+            "if False:",
+        ),
         (
             "a renewal re-creates what was broken",
             RENEW,

@@ -169,8 +169,6 @@ def test_dropping_many_leases_is_linear_and_delays_no_renewal(server: embedded.S
         for hold in holds:
             driver.drop(hold)
         assert time.monotonic() - began_at < 2.0
-        eventually(lambda: not driver._dropped and len(driver.schedule) <= 1, "they are swept")
-        assert time.monotonic() - began_at < 8.0
         time.sleep(2.5)  # the ttl of the one that is held
         assert kept.state is holdfast.LeaseState.HELD
         for hold in holds:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast._core.early import Early
 from holdfast._core.effects import Call, Now, Protocol
 from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
@@ -32,7 +33,7 @@ class Client:
         self.watched: list[LeaseRecord] = []
         self.spawned: list[Protocol[None]] = []
         self.here = True
-        self.keeper = Keeper(DEFAULT, self.watched.append, self.spawned.append, lambda: self.here)
+        self.keeper = Keeper(DEFAULT, self.watched.append, self.spawned.append, Early(), lambda: self.here)
         self.keep_s = keep_s
 
     def grant(self, now: float = 0.0) -> KeptLease:
@@ -183,7 +184,7 @@ def test_a_grant_that_was_waited_for_is_not_kept(client: Client) -> None:
 
 def test_what_is_handed_on_lasts_as_long_as_the_lease_before_it(client: Client) -> None:
     exclusive = OneServer(KEYS, DEFAULT)
-    of = Lines(DEFAULT._replace(tenure_ms=100.0), nullcontext())
+    of = Lines(DEFAULT._replace(tenure_ms=100.0), nullcontext(), Early())
     turns = [Turn(f"{'0' * 24}:{number}:1*+", 0.0) for number in (1, 2)]
     for turn in turns:
         turn.join(of, "x")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast._core.effects import AwaitTurn, Effect, Now, Spawn
+from holdfast._core.early import EARLY_MAX, Early
+from holdfast._core.effects import AwaitTurn, Effect, Now, Spawn, Wake
 from holdfast._core.exclusive import OneServer
 from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockTurn
@@ -46,7 +47,7 @@ async def _nothing(*_: Any) -> Any:
 
 
 def lines() -> Lines:
-    return Lines(SETTINGS, nullcontext())
+    return Lines(SETTINGS, nullcontext(), Early())
 
 
 def joined(of: Lines, token: str, now: float = 0.0) -> Turn:
@@ -354,13 +355,13 @@ def test_a_tenure_is_short_without_an_inbox() -> None:
 def test_a_tenure_that_was_told_before_it_began_is_short(hearing: Lines) -> None:
     hearing.told("a:1:9" + MARK)
     assert undisturbed(hearing).ends_at == 10.002
-    assert not hearing._early
+    assert not hearing._early.take("a:1:9" + MARK, Wake.YIELD), "once"
 
 
 def test_what_was_told_of_tokens_that_never_begin_is_forgotten(hearing: Lines) -> None:
     for number in range(2_500):
         hearing.told(f"a:1:{number}{MARK}")
-    assert len(hearing._early) <= 1_000
+    assert len(hearing._early) <= EARLY_MAX
 
 
 def test_a_tenure_ends_soon_where_messages_may_have_been_lost(hearing: Lines) -> None:
@@ -370,7 +371,7 @@ def test_a_tenure_ends_soon_where_messages_may_have_been_lost(hearing: Lines) ->
 
 
 def test_a_long_tenure_stays_as_it_was_set() -> None:
-    of = Lines(DEFAULT._replace(tenure_ms=3_000.0), nullcontext())
+    of = Lines(DEFAULT._replace(tenure_ms=3_000.0), nullcontext(), Early())
     of.hears = lambda key: True
     tenure = undisturbed(of)
     assert tenure.ends_at == 13.0

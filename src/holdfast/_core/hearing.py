@@ -1,6 +1,7 @@
 """How holders hear what concerns their leases: that one is wanted, or was broken.
 
-Law: a lease that ends within `LOOK_S` costs nothing for this; nothing of it holds up a renewal, or is needed for one.
+Laws: a lease that ends within `LOOK_S` costs nothing for this; nothing of it holds up a renewal, or is needed for one.
+A message that comes before its lease is known is for that lease all the same.
 
 Theory: waiters have an inbox open anyway, and holders hear by it, too. Where there is none, it is opened for a lease
 that has been held for `LOOK_S`. What was said before it was open stands in a note, which is looked up then: at first a
@@ -73,6 +74,7 @@ class Ears:
         self._answered: deque[str] = deque(maxlen=_ANSWERED_MAX)
         self._answers, self._answers_until = 0, 0.0
         driver.schedule.look_s = LOOK_S
+        driver.schedule.meets = self._meet
 
     def look(self, now: float) -> None:
         """Have an inbox open for leases that were held for a while. Does not wait."""
@@ -90,7 +92,9 @@ class Ears:
             for keys in hold.places:
                 place = driver.hears_at(keys.lock)
                 if place is None:
-                    continue  # it does
+                    if hold.alive and hold.held_since < driver.schedule.hears_since:
+                        driver.spawn(self._look_up(hold))  # the inbox was opened since
+                    continue
                 if hold.alive and now >= self._asked.get(place, 0.0) and not driver.closed:
                     self._asked[place] = now + _AGAIN_S
                     driver.spawn(self._open(hold, keys.lock, place))
@@ -113,9 +117,34 @@ class Ears:
         for each in driver.schedule:
             if left and each.alive and each.places:
                 left -= 1
-                note = await note_for(each)
-                if note is not None:
-                    self._broken(each, note)
+                await self._look_up(each)
+
+    async def _look_up(self, hold: LeaseRecord) -> None:
+        note = await note_for(hold)
+        if note is not None and hold.alive:
+            self._broken(hold, note)
+
+    def opened(self, now: float) -> None:
+        """An inbox was opened: what was said before that stands in notes."""
+        self._driver.schedule.hears_since = now
+
+    def _meet(self, hold: LeaseRecord) -> None:
+        """A lease has begun of which something may have been said before."""
+        early = self._driver.schedule.early.pop(hold.token, {})
+        self._heed(hold, early, Wake.WANT)
+        self._heed(hold, early, Wake.BREAK)
+        if hold.alive and hold.places and hold.held_since < self._driver.schedule.hears_since:
+            self._driver.spawn(self._look_up(hold))
+
+    def _heed(self, hold: LeaseRecord, early: dict[str, str], kind: str) -> None:
+        """Act on that message, if no one has."""
+        text = early.pop(kind, None)
+        if text is None or not hold.alive:
+            return
+        if kind == Wake.WANT:
+            hold.is_wanted(text)
+        else:
+            self._broken(hold, text)
 
     def deaf(self, now: float) -> None:
         """An inbox has ended: leases that were held for a while need another one."""
@@ -133,15 +162,14 @@ class Ears:
         if wake.kind == Wake.WHERE:
             self._driver.spawn(self._answer(token, wake.text))
             return
-        (self._driver.keeper if token.endswith(KEPT) else self._driver.lines).told(token)
+        driver = self._driver
+        (driver.keeper if token.endswith(KEPT) else driver.lines).told(token)
         if wake.kind == Wake.YIELD:
             return
-        for hold in self._driver.schedule:
+        early = driver.schedule.early.note(token, wake.kind, wake.text)
+        for hold in driver.schedule:
             if hold.token == token and hold.alive:
-                if wake.kind == Wake.WANT:
-                    hold.is_wanted(wake.text)
-                else:
-                    self._broken(hold, wake.text)
+                self._heed(hold, early, wake.kind)
                 return
 
     async def _answer(self, token: str, text: str) -> None:

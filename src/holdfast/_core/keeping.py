@@ -17,7 +17,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
-from holdfast._core.effects import Call, Listen, Now, Protocol, Unlisten
+from holdfast._core.early import Early
+from holdfast._core.effects import Call, Listen, Now, Protocol, Unlisten, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import RENEWAL, LeaseRecord, Order
 from holdfast._core.settings import Settings
@@ -32,8 +33,6 @@ __all__ = ["Keeper", "Keeping", "KeptLease"]
 _CUT_AT = 1 / 3
 #: if that is less than this part of what it has.
 _CUT_BELOW = 0.75
-#: What was told of tokens that are not known (yet); beyond, all is forgotten.
-_EARLY_MAX = 1_000
 #: Of those that want an idle lease: the token of an acquire, or another object for the client itself.
 Idle: TypeAlias = "list[object]"
 
@@ -349,6 +348,7 @@ class Keeper(dict[str, Keeping]):
         settings: Settings,
         watch: Callable[[LeaseRecord], None],
         spawn: Callable[[Protocol[None]], None],
+        early: Early,
         is_here: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__()
@@ -357,7 +357,7 @@ class Keeper(dict[str, Keeping]):
         self.spawn = spawn
         self.is_here = is_here
         self._tokens: WeakValueDictionary[str, Keeping] = WeakValueDictionary()
-        self._early: dict[str, None] = {}
+        self._early = early
         self._opening = False
         #: Sends the release of what was idle, without waiting for the answer; False: it has sent nothing.
         self.send: Callable[[Keeping], bool] | None = None
@@ -365,8 +365,7 @@ class Keeper(dict[str, Keeping]):
     def begin(self, kept: Keeping) -> None:
         """It was granted."""
         self[kept.key] = self._tokens[kept.token] = kept
-        if kept.token in self._early:
-            self._early.pop(kept.token, None)
+        if self._early.take(kept.token, Wake.YIELD):
             kept.wanted = True
 
     def has_idle(self, token: str) -> bool:
@@ -378,9 +377,7 @@ class Keeper(dict[str, Keeping]):
         """A message of the inbox: others want what that token holds."""
         kept = self._tokens.get(token)
         if kept is None:
-            if len(self._early) >= _EARLY_MAX:
-                self._early.clear()
-            self._early[token] = None
+            self._early.note(token, Wake.YIELD)
             kept = self._tokens.get(token)
         if kept is not None:
             kept.told()

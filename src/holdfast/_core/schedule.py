@@ -17,8 +17,9 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from holdfast._core.early import Early
 from holdfast._core.record import LeaseRecord, LeaseState, Order
 from holdfast._core.settings import DEFAULT, Settings
 
@@ -45,13 +46,21 @@ class Schedule:
         "_planned",
         "_sequence",
         "_settings",
+        "early",
+        "hears_since",
         "look_s",
+        "meets",
         "outlived",
     )
 
     def __init__(self, settings: Settings = DEFAULT) -> None:
         #: Holds are noted in `outlived` that were held for that long when they are planned first.
         self.look_s = float("inf")
+        #: What was heard of tokens that are not here yet; a lease that is added by one of them, or was asked for
+        #: before `hears_since`, is handed to `meets`.
+        self.early = Early()
+        self.hears_since = float("-inf")
+        self.meets: Callable[[LeaseRecord], None] | None = None
         self.outlived: list[LeaseRecord] = []
         # With the key of the hold, not the hold: the garbage collector goes through tuples that refer to objects, again
         # and again where leases are many and renewed all the time.
@@ -96,7 +105,13 @@ class Schedule:
                 heapq.heappush(plan_at, at)
         except IndexError:
             heapq.heappush(plan_at, at)
+        if hold.token in self.early or hold.held_since < self.hears_since:
+            self._meet(hold)
         return at
+
+    def _meet(self, hold: LeaseRecord) -> None:
+        if self.meets is not None:
+            self.meets(hold)
 
     def _first_at(self, hold: LeaseRecord) -> float:
         since, look_s = hold.held_since, self.look_s

@@ -35,7 +35,8 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
-from holdfast._core.effects import AwaitTurn, Now, Protocol, Spawn
+from holdfast._core.early import Early
+from holdfast._core.effects import AwaitTurn, Now, Protocol, Spawn, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._core.settings import Settings
@@ -64,9 +65,6 @@ __all__ = [
 #: than are used within a tenure, and few enough that grants a second times this stay below the µs of a second.
 MARK = "+"
 BLOCK = 1_024
-
-#: What was told of tokens that are not known (yet); beyond, all is forgotten.
-_EARLY_MAX = 1_000
 
 #: Most turns come sooner than that. Drivers wait this long, at the least cost, before they start a protocol, ms.
 SOON_MS = 100
@@ -146,14 +144,14 @@ def is_alone(note: Note, lines: Lines) -> bool:
 class Lines(dict[Any, "Line"]):
     """The lines of a client, by lock and options. `guard` keeps other threads out; reentrant."""
 
-    def __init__(self, settings: Settings, guard: AbstractContextManager[Any]) -> None:
+    def __init__(self, settings: Settings, guard: AbstractContextManager[Any], early: Early) -> None:
         super().__init__()
         self.settings = settings
         self.guard = guard
         #: Whether the client would hear that another one waits for the lock of that key.
         self.hears: Callable[[str], bool] = lambda key: False
         self._alone: WeakValueDictionary[str, Tenure] = WeakValueDictionary()
-        self._early: dict[str, None] = {}
+        self._early = early
 
     def goes_on(self, tenure: Tenure, key: str, now: float) -> None:
         """No one waited at the server when it was granted: it lasts until another client does."""
@@ -162,17 +160,14 @@ class Lines(dict[Any, "Line"]):
             return
         tenure.ends_at = undisturbed_until
         self._alone[tenure.token] = tenure
-        if tenure.token in self._early:
-            self._early.pop(tenure.token, None)
+        if self._early.take(tenure.token, Wake.YIELD):
             tenure.told()
 
     def told(self, token: str) -> None:
         """A message of the inbox: another client waits for what that token holds."""
         tenure = self._alone.get(token)
-        if tenure is None:
-            if len(self._early) >= _EARLY_MAX:
-                self._early.clear()
-            self._early[token] = None
+        if tenure is None and token.endswith(MARK):
+            self._early.note(token, Wake.YIELD)
             tenure = self._alone.get(token)
         if tenure is not None:
             tenure.told()

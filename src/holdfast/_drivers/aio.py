@@ -117,7 +117,7 @@ class AioDriver:
         self.contention = Contention(settings)
         self._renewals = Renewals(self)
         #: Acquires that wait for each other here.
-        self.lines = Lines(settings, contextlib.nullcontext())
+        self.lines = Lines(settings, contextlib.nullcontext(), self.schedule.early)
         #: Releases that were sent and not waited for.
         self.releasing = Unconfirmed(self)
         #: Takes what comes too late to be undone here: the event loop is closed.
@@ -127,7 +127,7 @@ class AioDriver:
         #: Run it in the background, up to its first wait at once.
         self.spawn = self.background.spawn
         self.settle = self.background.settle
-        self.keeper = Keeper(settings, self.watch, self.background.spawn, self._is_here)
+        self.keeper = Keeper(settings, self.watch, self.background.spawn, self.schedule.early, self._is_here)
         self.ending = Ending(self)
         self.waits = waits = Waits(self, topology, inboxes + client_id, settings)
         self.listening, self.hears_at = waits.listening, waits.hears_at

@@ -416,6 +416,7 @@ class Inboxes:
                 wire.close()  # a signal handler has subscribed meanwhile
             else:
                 self._open[node] = _Inbox(node, wire, clock())
+                self._driver.ears.opened(clock())
         finally:
             if self._opening.get(node) is mine:
                 self._opening.pop(node, None)

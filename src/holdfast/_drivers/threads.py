@@ -76,8 +76,6 @@ __all__ = ["ThreadDriver"]
 R = TypeVar("R")
 
 
-#: At how many dropped holds those that have ended are removed; then at twice the number that remained.
-_ABANDONED_MIN = 1000
 _SOON_S = SOON_MS / 1000
 
 
@@ -145,11 +143,12 @@ class ThreadDriver:
         #: What is wrong with servers; and who is told when the waiter of a token is queued.
         self.troubles = Troubles(self._reports)
         self.queueing: dict[str, Report] = {}
+        self.schedule = Schedule(self.settings)
         #: Acquires that wait for each other here; and the threads that do, or are about to.
-        self.lines = Lines(self.settings, threading.RLock())
+        self.lines = Lines(self.settings, threading.RLock(), self.schedule.early)
         self.turning: set[int] = set()
         #: Leases that stay here after their release.
-        self.keeper = Keeper(self.settings, self.watch, self.spawn, lambda: not self.closed)
+        self.keeper = Keeper(self.settings, self.watch, self.spawn, self.schedule.early, lambda: not self.closed)
         self.lines.hears = self._hears_at_once
         self.teller = Teller()
         #: What the calling thread has of its own.
@@ -159,14 +158,10 @@ class ThreadDriver:
         self.patchable_socket: object = socket.socket
         #: For what reads and changes times. Reentrant: a signal handler may extend what its thread is extending.
         self.lock = threading.RLock()
-        self.schedule = Schedule(self.settings)
         self.ears = Ears(self, self._only is not None)
         self.inboxes = Inboxes(self, self._over)
         self.requests.forget()
-        self._dropped: collections.deque[LeaseRecord] = collections.deque()
         self._to_give_back: collections.deque[LeaseRecord] = collections.deque()
-        self._abandoned: list[LeaseRecord] = []
-        self._abandoned_bound = _ABANDONED_MIN
         self._watchdog = Watchdog(self)
         self._background = Background(self)
         self._renewals = Renewals(self)
@@ -512,19 +507,19 @@ class ThreadDriver:
             self._watchdog.no_later_than(self.schedule.replan(hold, self.random.random()))
 
     def drop(self, hold: LeaseRecord) -> None:
-        """Its lease was garbage-collected: renew it no more. No more than a note, since a collection may come anywhere.
-
-        The watchdog reads the notes before it renews anything.
-        """
-        self._dropped.append(hold)
+        """Its lease was garbage-collected: renewed no more, its end is found at its deadline."""
+        hold.stop_renewing()  # one store, since a collection may come anywhere
 
     def give_back(self, hold: LeaseRecord) -> None:
-        """Its lease reached no caller, or its block ended without a release. As `drop`, but it is released soon."""
+        """Its lease reached no caller, or its block ended without a release: it is released soon.
+
+        No more than a note, as in `drop`; the watchdog reads it.
+        """
         self._to_give_back.append(hold)
         self._watchdog.poke()
 
     def sweep(self) -> None:
-        """Do what `drop` asked for. What was dropped is still released at the end, if its time is not over by then."""
+        """Do what `give_back` asked for."""
         to_give_back = self._to_give_back
         while to_give_back:
             try:
@@ -536,18 +531,6 @@ class ThreadDriver:
                 self.spawn_release(hold)
         if self.releasing:
             self.releasing.look()
-        dropped = self._dropped
-        while dropped:
-            try:
-                hold = dropped.popleft()
-            except IndexError:
-                break
-            self.schedule.remove(hold)
-            self._abandoned.append(hold)
-        if len(self._abandoned) > self._abandoned_bound:
-            now = clock()
-            self._abandoned = [hold for hold in self._abandoned if not hold.check_expired(now)]
-            self._abandoned_bound = max(_ABANDONED_MIN, 2 * len(self._abandoned))
 
     def spawn(self, protocol: Protocol[None]) -> None:
         """Run it in the background."""
@@ -657,14 +640,13 @@ class ThreadDriver:
         """What is held is lost, and told so; returns what the server may still hold for us."""
         self.sweep()
         now = clock()
-        for hold in (*self.schedule, *self._abandoned):
+        for hold in self.schedule:
             if hold in self.unreleased:
                 hold.lose_again(reason)  # an exception ended an earlier close() there
             elif not hold.check_expired(now):
                 self.unreleased[hold] = None
                 hold.lose(reason)
         self.schedule = Schedule(self.settings)
-        self._abandoned = []
         # Else its owner releases it in this moment.
         return [hold for hold in self.unreleased if hold.state is LeaseState.LOST]
 

@@ -143,6 +143,7 @@ class Waits:
             inbox = await open_inbox(server, self._channel, self._deliver, self._inbox_broken, self._driver.loop)
             reopening.opened(clock())
             server.inbox = inbox
+            self._driver.ears.opened(clock())
             return inbox
         finally:
             server.opening = None
