@@ -177,16 +177,19 @@ class Acquirable(AcquirableBase, Generic[L]):
     ) -> L:
         """The lease, of what this client has kept."""
         hold: LeaseRecord | None = None
+        report = self._session.reports.begin(self._label, self._name, self._report_level)
         try:
             again = Grant(0, clock())
             again.kept = kept
             hold = self._record("", again)
+            hold.report = report
             return self._granted(driver, hold, owners, code, offset, None)
-        except BaseException:
+        except BaseException as error:
             if hold is not None and driver.finish(hold):
                 for owner in owners:
                     self._session.owners.pop(owner, None)
                 driver.spawn_release(hold)
+            report.failed(error)
             raise
 
     def _granted(
@@ -207,11 +210,12 @@ class Acquirable(AcquirableBase, Generic[L]):
             hold.lease = known
         if self._options.on_wanted is not None:
             lease.on_wanted(self._options.on_wanted)
+        report = hold.report
+        if report.detailed:
+            report.acquired(hold)  # before anything can tell of its end
         driver.watch(hold)
         if hook.observer is not None:
             hook.observer.granted(hold)
-        if hold.report.detailed:
-            hold.report.acquired(hold)
         return lease  # type: ignore[no-any-return]
 
 
