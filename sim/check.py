@@ -35,12 +35,12 @@ class Belief:
     def lives(self) -> bool:
         """Whether that client would act on it now."""
         hold = self.hold
-        return self.process.alive and hold.alive and self.process.local() < hold.deadline
+        return self.process.alive and hold.alive and self.process.now() < hold.deadline
 
     def is_relied_on(self) -> bool:
         """Whether it is lost already, and its body may not know better than that it lasts, as it was told."""
         hold = self.hold
-        return self.process.alive and hold.reason == "taken" and self.process.local() < hold.deadline
+        return self.process.alive and hold.reason == "taken" and self.process.now() < hold.deadline
 
     def __str__(self) -> str:
         return f"{self.hold.token} ({self.process.name}, {self.kind}, fence {self.hold.fence})"
@@ -120,7 +120,7 @@ class Ledger:
             self.lost = [other for other in self.lost if other.is_relied_on()]
             for other in (*self.lost, *self.beliefs.values()):
                 if other.is_relied_on():
-                    left_s = other.hold.deadline - other.process.local()
+                    left_s = other.hold.deadline - other.process.now()
                     world.fail("overlap", f"{self.name}: {other} was told that it lasts for {left_s:.6f} s more: {new}")
         if ordered:
             if hold.fence <= self.last_fence:
@@ -156,7 +156,7 @@ class Ledger:
             if self.keeps_out:
                 self.lost.append(belief)
             self.lost_until = now + self._after_a_loss_s()
-        if not self.beliefs:
+        if not any(other.process.alive for other in self.beliefs.values()):
             # Who releases last may do so before the server's time for one that was lost is over.
             self.idle_since = max(now, self.lost_until)
 
@@ -268,5 +268,5 @@ class Ledger:
         elif process.paused or self.world.now - process.resumed_at < TELL_S:
             self.world.after(0.05, self._due, belief)
         else:
-            late = process.local() - hold.deadline
+            late = process.now() - hold.deadline
             self.world.fail("late loss", f"{belief} was not told of its end, {late:.6f} s ago")

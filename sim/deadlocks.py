@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from holdfast._core.detecting import Check, Detector, Found
-from holdfast._core.effects import Sleep, Spawn
+from holdfast._core.effects import Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.mutex import LockTurn
@@ -26,7 +26,7 @@ from holdfast._core.semaphore import SemaphoreTurn, semaphore_keys
 from holdfast._core.tenure import MARK
 from holdfast._core.tokens import make_token, owner_of
 from holdfast._core.waiting import Acquisition, Grant, wait_for
-from sim.driver import Cancelled, Process
+from sim.driver import Cancelled, Process, Work
 from sim.network import Node, Request
 from sim.sessions import quietly
 from sim.world import Primitive, World
@@ -140,8 +140,8 @@ class Deadlocks(Primitive):
 
     def start(self, process: Process) -> None:
         for number in range(self.world.options.tasks):
-            process.spawn(self.work(process, number + 1), f"party {number}")
-        process.spawn(self.look_on(process), "looker")
+            process.begin(self.work(process, number + 1), f"party {number}")
+        process.begin(self.look_on(process), "looker")
 
     def detector(self, process: Process) -> Detector:
         made = self.detectors.get(process.id)
@@ -158,7 +158,7 @@ class Deadlocks(Primitive):
         world, rng, options = self.world, self.world.rng, self.world.options
         while world.phase != "drain" and not process.closing:
             try:
-                await Sleep(rng.expovariate(1 / options.think_s))
+                await Work(rng.expovariate(1 / options.think_s))
                 if world.phase != "drain" and not process.closing:
                     await self.session(process, number)
             except Cancelled:
@@ -169,7 +169,7 @@ class Deadlocks(Primitive):
         world, rng = self.world, self.world.rng
         while world.phase != "drain" and not process.closing:
             try:
-                await Sleep(rng.expovariate(1 / 5.0))
+                await Work(rng.expovariate(1 / 5.0))
                 since = world.now
                 for found in await self.detector(process).deadlocks():
                     world.counted["deadlocks seen"] += 1
@@ -196,11 +196,11 @@ class Deadlocks(Primitive):
                 held.append(hold)
                 if hold.token.endswith(MARK):
                     marked.append(hold.token)
-                await Sleep(rng.expovariate(1 / options.work_s))
+                await Work(rng.expovariate(1 / options.work_s))
         except Cancelled:
             cancelled = True
         for hold in reversed(held):
-            hold.check_expired(process.local())
+            hold.check_expired(process.now())
             if hold.token in marked:
                 marked.remove(hold.token)
                 if self.hands_on(process, hold):
@@ -229,7 +229,7 @@ class Deadlocks(Primitive):
         began_at = world.now
         self.note(self.waiting | {token})
         try:
-            got = await wait_for(acquisition, timeout_s, listening=process.listening(None, thing.keys.lock))
+            got = await wait_for(acquisition, timeout_s, listening=process.listening(thing.keys.lock))
         except _Told as told:
             world.counted["told of a deadlock"] += 1
             self.gave_up(token, told.found, began_at)
@@ -237,7 +237,7 @@ class Deadlocks(Primitive):
         except RequestFailed as failure:
             # The last request before a timeout has little time, which a slow answer may outlast in calm worlds, too.
             cut = timeout_s is not None and failure.kind == "silent" and world.now >= began_at + timeout_s
-            if self.calm and not cut:
+            if self.calm and not cut and not process.closing:
                 world.fail("refused", f"{token}: {failure!r}")
             return None
         finally:
@@ -260,10 +260,10 @@ class Deadlocks(Primitive):
         place = _Place((process.id, str(number)))
         line = self.lines.setdefault((process.id, thing.name), [])
         line.append(place)
-        until = process.local() + rng.uniform(0.1, 1.0)
+        until = process.now() + rng.uniform(0.1, 1.0)
         try:
-            while place.hold is None and process.local() < until:
-                await Sleep(0.02)
+            while place.hold is None and process.now() < until:
+                await Work(0.02)
         except Cancelled:
             if place.hold is not None:
                 process.unwatch(place.hold)

@@ -95,7 +95,7 @@ class Nemesis:
             primitive.crashed(process)
         # A killed process closes its connections, a machine without power does not.
         seconds = world.rng.choice((world.options.latency_s, 5.0, 30.0))
-        for inbox in list(process.inboxes.values()):
+        for inbox in list(process.subscriptions.values()):
             inbox.deaf = True
             world.after(seconds, world.network.close, inbox)
         world.after(world.rng.random() * 5.0, self._reborn)
@@ -106,7 +106,7 @@ class Nemesis:
             return
         self._note(f"{process.name} is closed")
         self.world.played.add("Client.close")
-        process.close()
+        process.shut()
         self.world.after(2.0 + self.world.rng.random() * 5.0, self._reborn)
 
     def _reborn(self) -> None:
@@ -117,24 +117,25 @@ class Nemesis:
     def _cancel(self) -> None:
         world = self.world
         tasks = [
-            task
+            (process, task)
             for process in world.processes
             if process.alive
             for task in process.tasks
-            if not task.background and not task.doom
+            if not task.background and not process.is_doomed(task)
         ]
         if tasks:
-            world.rng.choice(tasks).doom = world.rng.randrange(1, 30)
+            process, task = world.rng.choice(tasks)
+            process.doom(task, world.rng.randrange(1, 30))
 
     def _inbox_broken(self) -> None:
-        inboxes = [inbox for process in self.world.alive() for inbox in process.inboxes.values() if inbox.up]
+        inboxes = [inbox for process in self.world.alive() for inbox in process.subscriptions.values() if inbox.up]
         if inboxes:
             inbox = self.world.rng.choice(inboxes)
             self._note(f"the inbox of {inbox.process.name} at s{inbox.server} breaks")
             self.world.network.broke(inbox)
 
     def _inbox_deaf(self) -> None:
-        inboxes = [inbox for process in self.world.alive() for inbox in process.inboxes.values() if inbox.up]
+        inboxes = [inbox for process in self.world.alive() for inbox in process.subscriptions.values() if inbox.up]
         if inboxes:
             inbox = self.world.rng.choice(inboxes)
             seconds = self.world.rng.random() * 30

@@ -439,10 +439,9 @@ class Network:
         if inbox not in node.subscribers.get(f"{self.world.inboxes}{process.id}".encode(), {}):
             answer(None, RequestFailed("broken", "connection reset", node.name, maybe_executed=True, transient=True))
             return
-        old = process.inboxes.get(node.number)
-        process.inboxes[node.number] = inbox
+        old = process.subscriptions.get(node.number)
+        process.subscriptions[node.number] = inbox
         inbox.up = True
-        process.inbox_opened()
         if old is not None:
             self.close(old)
         answer(None, None)
@@ -460,7 +459,7 @@ class Network:
     def broke(self, inbox: Inbox) -> None:
         """The connection ends on both sides; the process learns it a little later."""
         self.close(inbox)
-        self.world.after(self.delay(), inbox.process.inbox_broke, inbox)
+        self.world.after(self.delay(), inbox.process.subscription_broke, inbox)
 
     def push(self, node: Node, inbox: Inbox, message: bytes) -> None:
         world = self.world

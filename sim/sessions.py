@@ -13,13 +13,13 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from holdfast._core.effects import Call, Now, Protocol, Sleep, Spawn
+from holdfast._core.effects import Call, Now, Protocol, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for
 from sim.check import Belief, Ledger
-from sim.driver import Cancelled, Process
+from sim.driver import Cancelled, Process, Work
 from sim.network import Node
 from sim.world import Primitive, World
 
@@ -92,6 +92,9 @@ class Sessions(Primitive, Generic[T]):
     refusals: tuple[type[Exception], ...] = (RequestFailed,)
     #: Whether processes do different things in small worlds, so that none can stand for another.
     differ = False
+    #: Workers of a process wait for each other.
+    in_lines = False
+
     #: Whether small worlds can be made of it: a session comes to an end whatever becomes of the others, and there is
     #: nothing on the server but keys and subscriptions.
     fits_small_worlds = True
@@ -109,7 +112,7 @@ class Sessions(Primitive, Generic[T]):
 
     def start(self, process: Process) -> None:
         for number in range(self.world.options.tasks):
-            process.spawn(self.work(process), f"{self.worker} {number}")
+            process.begin(self.work(process), f"{self.worker} {number}")
 
     async def work(self, process: Process) -> None:
         """One session after the other, until the world ends."""
@@ -117,7 +120,7 @@ class Sessions(Primitive, Generic[T]):
         while world.phase != "drain" and not process.closing:
             try:
                 others = options.others_think if process.number % options.processes else 1.0
-                await Sleep(rng.expovariate(1 / options.think_s) * others)
+                await Work(rng.expovariate(1 / options.think_s) * others)
                 if world.phase != "drain" and not process.closing:
                     await self.session(process, rng.choice(self.things))
             except Cancelled:
@@ -136,7 +139,7 @@ class Sessions(Primitive, Generic[T]):
         world, rng = self.world, self.world.rng
         while world.phase != "drain" or any(whose.alive for whose in self.inside.values()):
             try:
-                await Sleep(rng.random() * (2 * _HELP_S if world.phase != "drain" else 2.0))
+                await Work(rng.random() * (2 * _HELP_S if world.phase != "drain" else 2.0))
                 if process.closing:
                     return
                 await self.help(process, rng.choice(self.things))
@@ -167,6 +170,7 @@ class Sessions(Primitive, Generic[T]):
     async def ask(self, process: Process, things: Sequence[T], token: str, asking: Protocol[G | Busy]) -> G | None:
         """Drive an acquisition of those things to its end."""
         world = self.world
+        began_at = world.now
         for thing in things:
             thing.ledger.begins(process, token)
         try:
@@ -183,9 +187,19 @@ class Sessions(Primitive, Generic[T]):
             raise
         if isinstance(got, Busy):
             self.left(process, things, token)
+            self.not_behind_itself(process, got.holder, began_at)
             world.counted["timeout"] += 1
             return None
         return got
+
+    def not_behind_itself(self, process: Process, holder: str | None, began_at: float) -> None:
+        """In calm times no acquire is refused for what its own client had released before, not waiting for that."""
+        world = self.world
+        released_at = process.released_later.get(holder or "")
+        calm = world.phase != "chaos" and began_at > world.calm_since + world.options.waiting_s()
+        # Those that wait in a line of their client ask by themselves, and here their requests overtake each other.
+        if calm and not self.in_lines and released_at is not None and released_at < began_at:
+            world.fail("behind itself", f"{holder} was released, and kept an acquire of {process.name} out")
 
     def first(
         self,
@@ -249,12 +263,12 @@ class Sessions(Primitive, Generic[T]):
                 return
             pause_s = min(until - now, max(0.01, hold.deadline - now))
             if extends and rng.random() < 0.5:
-                await Sleep(pause_s * rng.random())
+                await Work(pause_s * rng.random())
                 if rng.random() < 0.3:  # another one beside it
-                    process.spawn(self.extend(process, hold), "extender", background=True)
+                    process.spawn(self.extend(process, hold), "extender")
                 await self.extend(process, hold)
             else:
-                await Sleep(pause_s)
+                await Work(pause_s)
             now = await Now()
 
     async def extend(self, process: Process, hold: LeaseRecord) -> None:
@@ -296,7 +310,7 @@ class Sessions(Primitive, Generic[T]):
     ) -> None:
         """Release it, as the APIs do it."""
         world = self.world
-        hold.check_expired(process.local())
+        hold.check_expired(process.now())
         process.unwatch(hold)
         for thing, belief in parts:
             self.gone(thing, belief)
@@ -312,9 +326,7 @@ class Sessions(Primitive, Generic[T]):
                 usual = first is not None and first.sync is None and not hold.stray and not world.options.cluster
                 # Of its own, so that it moves no other draw of a seed.
                 if first is not None and usual and random.Random(hold.token).random() < 0.2:
-                    if hold.turn is not None and hold.hand_on(process.local()):
-                        return
-                    await Spawn(process.release_later(hold, first))
+                    process.release_later(hold, first)
                     for thing, belief in parts:
                         self.left(process, [thing], belief.hold.token)
                     return

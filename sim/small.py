@@ -135,15 +135,18 @@ class _Timer:
 
     @property
     def label(self) -> str:
-        return f"{self.act.__name__} {self.number} at {self.at:.6f}"
+        act = self.args[0] if self.act.__name__ == "enter" else self.act
+        return f"{act.__name__} {self.number} at {self.at:.6f}"
 
     def stale(self, process: Process) -> bool:
-        """What it would end has ended."""
-        args = self.args
+        """What it would end has ended. `args`: what the process is to do, and with what."""
+        act, *args = self.args
         for at, arg in enumerate(args):
             if type(arg) is Task:
                 return arg.ticket != args[at + 1] or not arg.waiting
-        return bool(args[0] != process.agent_at)
+        if act.__name__ == "silent":
+            return bool(act.__self__.done)
+        return act.__name__ == "_attend" and bool(args[0] != process.attends_at)
 
 
 class _Request(Request):
@@ -192,7 +195,7 @@ class _Network(Network):
     def broke(self, inbox: Inbox) -> None:
         self.close(inbox)
         self.world.forget_pushes(inbox)
-        self._tell(inbox, "broken", inbox.process.inbox_broke, inbox)
+        self._tell(inbox, "broken", inbox.process.subscription_broke, inbox)
 
     def push(self, node: Node, inbox: Inbox, message: bytes) -> None:
         self._tell(inbox, message.decode(), inbox.process.hear, inbox, message)
@@ -282,7 +285,7 @@ class SmallWorld(World):
         process = Process(self, len(self.processes) + 1, self.settings)
         self._seats[process] = _Seat()
         self.processes.append(process)
-        process.spawn(self._life(process), "client")
+        process.begin(self._life(process), "client")
         return process
 
     async def _life(self, process: Process) -> None:
@@ -425,7 +428,7 @@ class SmallWorld(World):
 
     def _next(self, process: Process, seat: _Seat) -> _Timer | None:
         if not process.schedule:
-            process.agent_at = None  # it would find nothing to do
+            process.attends_at = None  # it would find nothing to do
         seat.timers = [timer for timer in seat.timers if not timer.stale(process)]
         seat.next = min(seat.timers, key=lambda timer: (timer.at, timer.number), default=None)
         seat.known = True
@@ -491,7 +494,7 @@ class SmallWorld(World):
                     if not task.background and task.waiting:
                         yield Move("CANCEL:", process, self._cancel, process, task)
             if "inbox" in kinds:
-                for inbox in process.inboxes.values():
+                for inbox in process.subscriptions.values():
                     if inbox.up:
                         yield Move("INBOX BREAKS:", process, self._break, inbox)
         if "restart" in kinds:

@@ -127,7 +127,7 @@ class World(Site):
         if self.trace is not None:
             self.note(process.name, f"is closed{'' if settled else ', and leaves some of it to the ttl'}")
         process.end()
-        for inbox in list(process.inboxes.values()):
+        for inbox in list(process.subscriptions.values()):
             self.network.close(inbox)
         for primitive in self.primitives:
             primitive.crashed(process)

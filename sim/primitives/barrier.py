@@ -84,7 +84,7 @@ class Barriers(Sessions[_Barrier]):
 
     def start(self, process: Process) -> None:
         super().start(process)
-        process.spawn(self.help_out(process), "helper")
+        process.begin(self.help_out(process), "helper")
 
     async def session(self, process: Process, thing: _Barrier) -> None:
         world, rng = self.world, self.world.rng

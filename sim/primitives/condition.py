@@ -56,7 +56,7 @@ class Condition(Locks):
 
     def start(self, process: Process) -> None:
         super().start(process)
-        process.spawn(self.help_out(process), "caller")
+        process.begin(self.help_out(process), "caller")
 
     async def session(self, process: Process, thing: Lock) -> None:
         rng = self.world.rng
@@ -68,7 +68,7 @@ class Condition(Locks):
         try:
             for _ in range(rng.choice((1, 1, 2, 3))):
                 await self.hold_on(process, hold)
-                if hold.check_expired(process.local()):
+                if hold.check_expired(process.now()):
                     break
                 r = rng.random()
                 if r < 0.5 and self.world.phase != "drain":

@@ -6,12 +6,12 @@ from typing import Any
 
 from holdfast._api.lease_stack import Leads
 from holdfast._core import mutex
-from holdfast._core.effects import Call, Sleep
+from holdfast._core.effects import Call
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.record import LeaseRecord
 from sim.check import Belief
-from sim.driver import Cancelled, Process, Task
+from sim.driver import Cancelled, Process, Task, Work
 from sim.network import Node, Request
 from sim.primitives.mutex import Lock, Locks
 from sim.world import World
@@ -38,7 +38,7 @@ class Election(Locks):
 
     def start(self, process: Process) -> None:
         super().start(process)
-        process.spawn(self.observe(process), "observer")
+        process.begin(self.observe(process), "observer")
 
     async def session(self, process: Process, thing: Lock) -> None:
         """As `Election.run`: lead, and campaign again when the lead was lost before the work was done."""
@@ -76,7 +76,7 @@ class Election(Locks):
         leads = self.shared.get((process, thing))
         if leads is None:
             leads = self.shared[process, thing] = Leads(
-                lambda task: task.done, lambda hold: hold.check_expired(process.local())
+                lambda task: task.done, lambda hold: hold.check_expired(process.now())
             )
         return leads
 
@@ -86,7 +86,7 @@ class Election(Locks):
         newest = dict.fromkeys(self.things, 0)
         while world.phase != "drain" and not process.closing:
             try:
-                await Sleep(rng.random() * 2 * _POLL_S)
+                await Work(rng.random() * 2 * _POLL_S)
                 lead = rng.choice(self.things)
                 self.plays("Election.leader", "Election.observe")
                 leader, _, fence, _ = await mutex.inspect(lead.keys, process.settings.request_timeout_s)

@@ -76,7 +76,7 @@ class Gates(Sessions[_Gate]):
 
     def start(self, process: Process) -> None:
         super().start(process)
-        process.spawn(self.help_out(process), "opener")
+        process.begin(self.help_out(process), "opener")
 
     async def session(self, process: Process, thing: _Gate) -> None:
         rng = self.world.rng
@@ -121,7 +121,7 @@ class Gates(Sessions[_Gate]):
         self.plays("Event.wait" if thing.kind == "event" else "CountDownLatch.wait")
         timeout_s, token = self.timeout_s(), process.token()
         turn = GateTurn(thing.kind, thing.keys, token, thing.declared, _KEEP_MS, process.settings)
-        asking = wait_for(turn, timeout_s, listening=process.listening(None, thing.keys.lock))
+        asking = wait_for(turn, timeout_s, listening=process.listening(thing.keys.lock))
         began = world.now
         mark = f"{thing.keys.lock} {token}"
         if timeout_s is None:

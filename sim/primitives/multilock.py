@@ -45,7 +45,7 @@ class MultiLock(Locks):
         turns = multilock.turns_for(all_keys, not self.apart, token, ttl_ms, process.settings, options.sync)
 
         def start(timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
-            listening = not sent and process.listening(None, turns[0].key)
+            listening = not sent and process.listening(turns[0].key)
             return multilock.acquire(turns, timeout_s, listening=listening)
 
         self.asks("MultiLock", timeout_s)

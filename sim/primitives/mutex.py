@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from holdfast._core.breaking import FORCED, GONE, held_by, holders, take_away
-from holdfast._core.effects import Call, Protocol, Sleep
+from holdfast._core.effects import Call, Protocol
 from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keeping import Keeping
@@ -20,7 +20,7 @@ from holdfast._core.tokens import KEPT
 from holdfast._core.validity import DRIFT
 from holdfast._core.waiting import Busy, Grant, request_timeout_for
 from sim.check import Belief
-from sim.driver import Cancelled, Process
+from sim.driver import Cancelled, Process, Work
 from sim.network import Node, Request
 from sim.sessions import Sessions, Thing
 from sim.world import World
@@ -102,9 +102,6 @@ class Locks(Sessions[Lock]):
 
     #: A token has no other fencing token than the last that was written for it.
     one_fence = True
-    #: Workers of a process wait for each other.
-    in_lines = False
-
     # -- workload ---------------------------------------------------------------------------------
 
     async def session(self, process: Process, thing: Lock) -> None:
@@ -121,9 +118,9 @@ class Locks(Sessions[Lock]):
         exclusive.renews = self.world.rng.random() < 0.8 or options.others_think > 1  # then there is one line
         if self.in_lines and options.keep_s:
             kept = process.keeper.get(keys.lock)
-            if kept is not None and kept.take(token, process.local()):
+            if kept is not None and kept.take(token, process.now()):
                 return self.take_kept(process, lock, kept, ttl_ms)
-            if process.keeper.hears(keys.lock, process.listening(None, keys.lock)):
+            if process.keeper.hears(keys.lock, process.listening(keys.lock)):
                 token += KEPT
         note: Note | None = None
         if self.in_lines and settings.tenure_ms:
@@ -134,7 +131,7 @@ class Locks(Sessions[Lock]):
                 return await self.take_turn(process, lock, exclusive, note, token, ttl_ms, timeout_s)
 
         def start(timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
-            return exclusive.acquire(token, ttl_ms, timeout_s, not sent and process.listening(None, keys.lock))
+            return exclusive.acquire(token, ttl_ms, timeout_s, not sent and process.listening(keys.lock))
 
         self.asks(self.public, timeout_s)
         turn = LockTurn(keys, token, ttl_ms, settings, options.sync)
@@ -151,7 +148,7 @@ class Locks(Sessions[Lock]):
     ) -> tuple[LeaseRecord, list[tuple[Lock, Belief]]]:
         """The same of what the process has kept."""
         self.world.counted["taken again"] += 1
-        got = Grant(0, process.local())
+        got = Grant(0, process.now())
         got.kept = kept
         hold = self.hold_of(process, lock, "", ttl_ms, got, True)
         lock.ledger.ended.pop(hold.token.encode(), None)
@@ -169,12 +166,12 @@ class Locks(Sessions[Lock]):
     ) -> tuple[LeaseRecord, list[tuple[Lock, Belief]]] | None:
         """The same where workers of a process wait for each other."""
         keys, settings = lock.keys, process.settings
-        turn = Turn(token, process.local())
+        turn = Turn(token, process.now())
         turn.join(process.lines, note)
         token, ledger = turn.token, lock.ledger
 
         def ask(timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
-            listening = not sent and process.listening(None, keys.lock)
+            listening = not sent and process.listening(keys.lock)
             return exclusive.acquire(token, ttl_ms, timeout_s, listening, turn)
 
         def give_back(token: str, tenure: Tenure | None = None) -> Protocol[None]:
@@ -206,7 +203,7 @@ class Locks(Sessions[Lock]):
             hold = self.hold_of(process, lock, token, ttl_ms, got, exclusive.renews)
         note.last = hold
         if hold.turn is None:
-            process.spawn(left(turn, give_back), "left", background=True)
+            process.spawn(left(turn, give_back), "left")
         since = ledger.waiting.pop(token.encode())
         if hold.token != token:
             self.world.counted["handed on"] += 1
@@ -253,14 +250,14 @@ class Locks(Sessions[Lock]):
     def start(self, process: Process) -> None:
         super().start(process)
         if self.world.options.break_s:
-            process.spawn(self.break_again(process), "breaker")
+            process.begin(self.break_again(process), "breaker")
 
     async def break_again(self, process: Process) -> None:
         """Break what is held, again and again, and as slowly as people do."""
         world, rng, options = self.world, self.world.rng, self.world.options
         while world.phase != "drain" and not process.closing:
             try:
-                await Sleep(rng.expovariate(1 / options.break_s))
+                await Work(rng.expovariate(1 / options.break_s))
                 await self.break_one(process, rng.choice(self.things))
             except RequestFailed:
                 world.counted["break without an answer"] += 1
@@ -271,7 +268,7 @@ class Locks(Sessions[Lock]):
         """Look who holds it, and take it away from that one, perhaps after a while."""
         world, rng = self.world, self.world.rng
         for seen in await holders("holdfast", lock.keys.name, ["lock"], process.settings):
-            await Sleep(rng.choice((0.0, 0.0, rng.random() * world.options.work_s)))
+            await Work(rng.choice((0.0, 0.0, rng.random() * world.options.work_s)))
             for held in held_by(seen, "holdfast"):
                 token = held.token.encode()
                 lock.shown.add(token)
@@ -288,7 +285,7 @@ class Locks(Sessions[Lock]):
     def listens(self, belief: Belief) -> bool:
         """Whether its client has had the time to, and is not about to end."""
         process = belief.process
-        return belief.lives() and not process.closing and process.local() - belief.hold.held_since > _LISTENS_AFTER_S
+        return belief.lives() and not process.closing and process.now() - belief.hold.held_since > _LISTENS_AFTER_S
 
     def broke(self, node: Node, lock: Lock, request: Request, call: Call, token: bytes, value: Any) -> None:
         """A script has been run that may tell or release what is broken."""

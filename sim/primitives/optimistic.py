@@ -6,10 +6,10 @@ import itertools
 from typing import Any
 
 from holdfast._core import optimistic
-from holdfast._core.effects import Call, Command, Sleep
+from holdfast._core.effects import Call, Command
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
-from sim.driver import Process
+from sim.driver import Process, Work
 from sim.network import Node, Request
 from sim.sessions import Sessions, Thing
 from sim.world import World
@@ -125,7 +125,7 @@ class Optimistic(Sessions[_Values]):
         rng = self.world.rng
         fence = next(self.fences)
         if rng.random() < 0.5:
-            await Sleep(rng.random() * self.world.options.work_s)
+            await Work(rng.random() * self.world.options.work_s)
         value = f"{fence} {process.token()}"
         newer = await optimistic.fenced_set(
             thing.guarded, thing.seen, fence, value, _KEEP_MS, _KEEP_MS, process.settings.request_timeout_s

@@ -93,7 +93,7 @@ class SharedLock(Sessions[_Shared]):
         turn.renews = self.world.rng.random() < 0.8
 
         def start(timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
-            listening = not sent and process.listening(None, lock.keys.lock)
+            listening = not sent and process.listening(lock.keys.lock)
             return wait_for(turn, timeout_s, listening=listening)
 
         if kind.startswith("upgrade"):

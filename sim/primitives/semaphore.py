@@ -85,7 +85,7 @@ class Semaphore(Sessions[_Permits]):
         def start(timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
             turn = SemaphoreTurn(thing.keys, token, ttl_ms, _DECLARED, process.settings, options.sync)
             turn.renews = renew
-            return wait_for(turn, timeout_s, listening=not sent and process.listening(None, thing.keys.lock))
+            return wait_for(turn, timeout_s, listening=not sent and process.listening(thing.keys.lock))
 
         self.asks(self.public, timeout_s)
         got = await self.ask(process, [thing], token, self.first(process, turn, timeout_s, start))

@@ -24,6 +24,7 @@ PATIENCE_S = 900.0
 #: So much CPU has the simulation before the unit tests are asked, s.
 SIMULATION_S = 25.0
 UNIT_TESTS = (
+    "tests/unit/test_agent.py",
     "tests/unit/test_batch.py",
     "tests/unit/test_deadlocks.py",
     "tests/unit/test_detecting.py",

@@ -42,6 +42,106 @@ RENEW_MANY, BATCH = "_lua/renew_many.lua", "_core/batch.py"
 ACQUIRE_EACH, RELEASE_EACH, TOGETHER = "_lua/acquire_each.lua", "_lua/release_each.lua", "_transport/together.py"
 WAITING, HOLD, VALIDITY = "_core/waiting.py", "_core/record.py", "_core/validity.py"
 SCHEDULE = "_core/schedule.py"
+RUNNER, INBOXES, RENEWALS = "_core/agent/runner.py", "_core/agent/inboxes.py", "_core/agent/renewals.py"
+UNCONFIRMED, CLOSING, AGENT = "_core/agent/unconfirmed.py", "_core/agent/closing.py", "_core/agent/agent.py"
+
+_AGENT: tuple[Mutant, ...] = (
+    Mutant(
+        "an answer whose asker has gone on is taken",
+        RUNNER,
+        "if task.ticket == ticket and task.waiting:",
+        "if task.waiting:",
+    ),
+    Mutant(
+        "a message that comes before its waiter waits is dropped",
+        INBOXES,
+        "            kept.append(wake)",
+        "            pass",
+    ),
+    Mutant(
+        "waiters do not look when their inbox breaks",
+        INBOXES,
+        "        self.ask_all()\n        return True",
+        "        return True",
+    ),
+    Mutant(
+        "nothing waits until the inbox is open",
+        INBOXES,
+        "        if place in self._open:\n            return None",
+        "        if True:\n            return None",
+    ),
+    Mutant("an inbox that broke counts as open", INBOXES, "        self._open.discard(place)\n", ""),
+    Mutant(
+        "who waits for an inbox is not told that it opens",
+        INBOXES,
+        "        for task, ticket in waiting:",
+        "        for task, ticket in ():",
+    ),
+    Mutant(
+        "a renewal counts from its answer",
+        RENEWALS,
+        "renewal.ttl_ms, renewal.sent_at, self._now()",
+        "renewal.ttl_ms, self._now(), self._now()",
+    ),
+    Mutant(
+        "a renewal that failed is not repeated",
+        RENEWALS,
+        "        self._schedule.failed(renewal.hold, self._now(), self._random(), renewal.sent_at)",
+        "        pass",
+    ),
+    Mutant(
+        "what an answer that came too late has extended is left",
+        RENEWALS,
+        "if held and not good and hold.is_left_over:",
+        "if False:",
+    ),
+    Mutant(
+        "each lease of a batch gets the answer of another one",
+        RENEWALS,
+        "zip(members, batch.answers(reply), strict=True)",
+        "zip(members, batch.answers(reply)[::-1], strict=True)",
+    ),
+    Mutant(
+        "the agent sleeps after its first round",
+        AGENT,
+        "        finally:\n            self.rearm()",
+        "        finally:\n            pass",
+    ),
+    Mutant(
+        "an acquire does not wait for the release before it",
+        AGENT,
+        "if behind is not None and reply[0] != 1:",
+        "if False:",
+    ),
+    Mutant(
+        "an extension that came too late is left", AGENT, "if at is None and held and hold.is_left_over:", "if False:"
+    ),
+    Mutant(
+        "a reply that comes too late for its quorum is not looked at",
+        AGENT,
+        "late(index, reply) if late is not None and failure is None else None",
+        "None",
+    ),
+    Mutant(
+        "those that wait go on when their client is closed",
+        CLOSING,
+        "            self._stop(lambda task: isinstance(task.effect, _WAITS))",
+        "            self._stop(lambda task: False)",
+    ),
+    Mutant(
+        "a client that is closed releases nothing",
+        CLOSING,
+        '            for hold in holds:\n                client.spawn(quietly(hold), f"release {hold.name}")\n',
+        "",
+    ),
+    Mutant("a client that is closed tells no holder", CLOSING, '                hold.lose("closed")\n', ""),
+    Mutant(
+        "a client says that it has settled while it gives back",
+        CLOSING,
+        "            settled = await self._quiet()",
+        "            settled = True",
+    ),
+)
 
 _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant("a repeated acquire is not recognized", ACQUIRE, "if holder == token then", "if false then"),
@@ -1172,4 +1272,4 @@ BY_HAND: tuple[Mutant, ...] = (
     Mutant("a wait by hand sleeps without a place", FAST_PATH, "taken.place < 0 or ", ""),
 )
 
-MUTANTS = _EXCLUSIVE + FAMILY + QUORUM + LINES + KEEPS + BREAKS + CIRCLES + BY_HAND
+MUTANTS = _AGENT + _EXCLUSIVE + FAMILY + QUORUM + LINES + KEEPS + BREAKS + CIRCLES + BY_HAND

@@ -145,7 +145,8 @@ def test_a_cancellation_at_any_effect_leaves_nothing_behind(name: str, effects: 
             rates={},
         )
         world = World(options, [found()[name]])
-        next(iter(world.processes[0].tasks)).doom = effect
+        process = world.processes[0]
+        process.doom(next(iter(process.tasks)), effect)
         result = Course(world).run()
         assert result.violation is None, f"cancelled at effect {effect}: {result.violation}"
         cancelled += world.cancelled

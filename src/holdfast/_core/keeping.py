@@ -347,7 +347,7 @@ class Keeper(dict[str, Keeping]):
         self,
         settings: Settings,
         watch: Callable[[LeaseRecord], None],
-        spawn: Callable[[Protocol[None]], None],
+        spawn: Callable[[Protocol[None]], object],
         early: Early,
         is_here: Callable[[], bool] = lambda: True,
     ) -> None:

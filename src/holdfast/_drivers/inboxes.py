@@ -24,13 +24,13 @@ import typing
 from collections import deque
 from typing import NamedTuple, TypeAlias
 
+from holdfast._core.agent.reopening import Reopening
 from holdfast._core.effects import Reply, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.hearing import Ears
 from holdfast._core.replies import wake_of
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
-from holdfast._drivers.reopening import Reopening
 from holdfast._transport.clock import clock
 from holdfast._transport.greenlets import Poll, new_poll
 from holdfast._transport.handlers import raised_by_handler

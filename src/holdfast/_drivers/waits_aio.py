@@ -11,6 +11,7 @@ import typing
 import weakref
 from functools import partial
 
+from holdfast._core.agent.reopening import Reopening
 from holdfast._core.effects import AwaitTurn, AwaitWake, Listen, Reply, Sleep, Unlisten, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.hearing import Ears
@@ -19,7 +20,6 @@ from holdfast._core.report import Report
 from holdfast._core.settings import Settings
 from holdfast._core.tenure import SOON_MS, Turn
 from holdfast._drivers.background_aio import Background, retrieve
-from holdfast._drivers.reopening import Reopening
 from holdfast._transport.aio import Hearing, Node
 from holdfast._transport.clock import clock
 from holdfast._transport.mailbox_aio import open_inbox

@@ -1,0 +1,360 @@
+"""One client's agent: what it holds, what waits, and all that happens by itself.
+
+Laws: a loss is known at its deadline at the latest, even while every server hangs; what a caller was not given, though
+the server granted it, is given back; when a client is closed, waiters leave before anything is released, and holders
+are told before their locks are.
+
+Theory: everything is a protocol that `Runner` drives, a timer, or a message, one after the other in one thread. So
+there are no locks here, and no state that another thread, a signal handler or the garbage collector could find half
+changed. What runs an agent, the engine or the simulator, gives it a clock, timers, and a way to send requests.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from holdfast._core.agent.closing import Closing
+from holdfast._core.agent.inboxes import Inboxes
+from holdfast._core.agent.renewals import Renewals, quietly
+from holdfast._core.agent.runner import SUSPENDED, Runner, Task, closed
+from holdfast._core.agent.unconfirmed import Unconfirmed
+from holdfast._core.effects import (
+    Answer,
+    AwaitTurn,
+    AwaitWake,
+    Call,
+    CallMany,
+    Command,
+    Listen,
+    Now,
+    Protocol,
+    Random,
+    Sleep,
+    Tell,
+    Unlisten,
+    Wake,
+)
+from holdfast._core.failure import RequestFailed
+from holdfast._core.fast_path import Contention, replay
+from holdfast._core.hearing import Ears
+from holdfast._core.keeping import Keeper
+from holdfast._core.record import LeaseRecord, Order
+from holdfast._core.replies import wake_of
+from holdfast._core.schedule import Schedule
+from holdfast._core.settings import Settings
+from holdfast._core.tenure import Lines
+from holdfast._core.waiting import Busy, Grant, granted, released, within
+
+__all__ = ["Agent"]
+
+#: How long a reply of a call that is not waited for any more is still looked at, s.
+LATE_PATIENCE_S = 30.0
+
+
+class Agent(Runner):
+    """Performs what protocols ask for, renews what is held, and hears what servers say.
+
+    `inboxes`: what the names of channels begin with. `guard` keeps other threads out of lines; `one_place`: all keys
+    are on one server, `moves`: they may go to another one.
+    """
+
+    def __init__(
+        self,
+        client_id: str,
+        inboxes: str,
+        settings: Settings,
+        guard: AbstractContextManager[Any],
+        *,
+        one_place: bool,
+        moves: bool,
+    ) -> None:
+        super().__init__()
+        self.client_id = client_id
+        self.channel = inboxes + client_id
+        self.settings = settings
+        #: Whether the first request of an acquire can be sent alone: where keys move, a protocol has to follow them.
+        self.can_ask = not moves
+        self.schedule = Schedule(settings)
+        self.contention = Contention(settings)
+        #: Acquires that wait for each other here; leases that stay here after their release.
+        self.lines = Lines(settings, guard, self.schedule.early)
+        self.keeper = Keeper(settings, self.watch, self.spawn, self.schedule.early, lambda: not self.closing)
+        self.releasing = Unconfirmed(self.spawn)
+        self.inboxes = Inboxes(
+            settings, self.now, self.later, self.resume, self.place_of, self.subscribe, self._inbox_opened
+        )
+        self.listening, self.hears_at = self.inboxes.listening, self.inboxes.missing
+        self.lines.hears = lambda key: self.keeper.hears(key, self.listening(key))
+        self.ears = Ears(self, one_place)
+        self.renewals = Renewals(self.schedule, self.now, self.random, self.spawn, self.rearm, moves=moves)
+        self._closing = Closing(self)
+        #: When `_attend` is called next, and by which timer.
+        self.attends_at: float | None = None
+        self._alarm: Any = None
+        self._perform = {
+            Call: self._call,
+            Command: self._command,
+            CallMany: self._call_many,
+            Listen: self._listen,
+            Unlisten: self.inboxes.unlisten,
+            AwaitWake: self._await_wake,
+            AwaitTurn: self._await_turn,
+            Sleep: self._sleep,
+            Tell: lambda _task, tell: tell.function(tell.argument),
+        }
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client has ended, or is about to."""
+        return self.closing
+
+    # -- what it is run by ------------------------------------------------------------------------
+
+    @abstractmethod
+    def request(
+        self, effect: Call | Command, patience_s: float, answer: Callable[[Any, RequestFailed | None], None]
+    ) -> None:
+        """Send it to where its key is. `answer` is called once: no answer within `patience_s` is a `RequestFailed`."""
+
+    @abstractmethod
+    def place_of(self, key: str, node: int | None) -> Hashable:
+        """The server that has the key, or that member of a quorum."""
+
+    @abstractmethod
+    def subscribe(self, place: Hashable, patience_s: float, answer: Callable[[RequestFailed | None], None]) -> None:
+        """Open the inbox at that server; `answer` is called once, as that of `request`."""
+
+    @abstractmethod
+    def has_told(self, hold: LeaseRecord) -> bool:
+        """Whether what its user does when it is lost (callbacks, the end of a block) is done."""
+
+    # -- effects ----------------------------------------------------------------------------------
+
+    def _call(self, task: Task, effect: Call) -> Any:
+        ticket = task.ticket
+        sync = effect.sync
+        patience_s = effect.request_timeout_s if sync is None else effect.request_timeout_s + sync[1] / 1000
+        self.request(effect, patience_s, lambda reply, failure: self._answered(task, ticket, reply, failure))
+        return SUSPENDED
+
+    def _command(self, task: Task, effect: Command) -> Any:
+        ticket = task.ticket
+        self.request(
+            effect, effect.request_timeout_s, lambda reply, failure: self._answered(task, ticket, reply, failure)
+        )
+        return SUSPENDED
+
+    def _answered(self, task: Task, ticket: int, reply: Any, failure: RequestFailed | None) -> None:
+        if failure is not None and task.ticket == ticket and task.waiting:
+            failure.about(task.effect)
+        self.resume(task, ticket, reply, failure)
+
+    def _call_many(self, task: Task, effect: CallMany) -> Any:
+        ticket = task.ticket
+        answers: list[Answer] = [None] * len(effect.calls)
+        if not answers:
+            return answers
+        enough, late = effect.enough, effect.late
+
+        def answered(index: int, reply: Any, failure: RequestFailed | None) -> None:
+            if task.ticket != ticket or not task.waiting:
+                protocol = late(index, reply) if late is not None and failure is None else None
+                if protocol is not None:
+                    self.spawn(protocol, f"{task.label}/late")
+                return
+            if failure is not None:
+                failure.about(effect.calls[index])
+            answers[index] = reply if failure is None else failure
+            if None not in answers or (enough is not None and enough(answers)):
+                self.resume(task, ticket, list(answers))
+
+        patience_s = max(LATE_PATIENCE_S, effect.request_timeout_s)
+        for index, call in enumerate(effect.calls):
+            self.request(call, patience_s, lambda reply, failure, index=index: answered(index, reply, failure))  # type: ignore[misc]
+        task.timer = self.later(effect.request_timeout_s, self._many_over, task, ticket, answers)
+        return SUSPENDED
+
+    def _many_over(self, task: Task, ticket: int, answers: list[Answer]) -> None:
+        self.resume(task, ticket, list(answers))
+
+    def _raise_if_closed(self, task: Task) -> None:
+        if self.closing and not task.background:
+            raise closed()
+
+    def _listen(self, task: Task, effect: Listen) -> Any:
+        self._raise_if_closed(task)
+        return self.inboxes.listen(task, effect)
+
+    def _await_wake(self, task: Task, effect: AwaitWake) -> Any:
+        self._raise_if_closed(task)
+        return self.inboxes.await_wake(task, effect)
+
+    def _await_turn(self, task: Task, effect: AwaitTurn) -> Any:
+        self._raise_if_closed(task)
+        ticket = task.ticket
+        effect.turn.bell = lambda: self.ring(task, ticket)
+        if effect.turn.is_called():
+            return None
+        task.timer = self.later(effect.timeout_s, self.resume, task, ticket, None)
+        return SUSPENDED
+
+    def ring(self, task: Task, ticket: int) -> None:
+        """Its turn has come, perhaps. An engine may be told so by any thread."""
+        self.soon(self.resume, task, ticket, None)
+
+    def _sleep(self, task: Task, effect: Sleep) -> Any:
+        self._raise_if_closed(task)
+        task.timer = self.later(effect.seconds, self.resume, task, task.ticket, None)
+        return SUSPENDED
+
+    # -- acquiring and releasing ------------------------------------------------------------------
+
+    async def acquire(
+        self,
+        first: Call | None,
+        start: Callable[[float | None, bool], Protocol[Grant | Busy]],
+        timeout_s: float | None,
+        ttl_ms: int,
+    ) -> Grant | Busy:
+        """Acquire: by the `first` request alone where that is granted in time, else by the protocol.
+
+        `start(timeout_s, sent)` makes it; `sent`: its first request, which does not queue, was sent already.
+        """
+        behind = None if first is None else self.releasing.before(first.keys[0])
+        if first is None or first.sync is not None or not self.can_ask or self.contention.expects(first.keys[0]):
+            if behind is not None:
+                await self.releasing.settled(behind, self.settings.request_timeout_s)
+            return await start(timeout_s, False)
+        if timeout_s is not None:
+            first.request_timeout_s = within(first.request_timeout_s, timeout_s or self.settings.short_retry_s)
+        asked_at = self.now()
+        try:
+            reply = await first
+            if behind is not None and reply[0] != 1:
+                await self.releasing.settled(behind, first.request_timeout_s)
+                asked_at = self.now()
+                reply = await first
+        except BaseException as error:
+            return await replay(start(timeout_s, True), asked_at, None, error)
+        grant = granted(reply, asked_at, self.now(), ttl_ms)
+        if grant is not None:
+            return grant
+        self.contention.saw(first.keys[0])
+        return await replay(start(timeout_s, True), asked_at, reply, None)
+
+    async def release(self, hold: LeaseRecord, first: Call | None) -> bool:
+        """Release it; False when it was not held any more. `first` as in `acquire`."""
+        if hold.turn is not None and hold.hand_on(self.now()):
+            return True
+        if first is None or first.sync is not None or not self.can_ask:
+            return await hold.release()
+        try:
+            reply = await first
+        except BaseException as error:
+            return await replay(hold.release(), 0.0, None, error)
+        held = released(reply)
+        return await replay(hold.release(), 0.0, reply, None) if held is None else held
+
+    def release_later(self, hold: LeaseRecord, first: Call) -> None:
+        """Release it without waiting for the answer."""
+        if hold.turn is None or not hold.hand_on(self.now()):
+            self.releasing.send(hold, first)
+
+    # -- what is held -----------------------------------------------------------------------------
+
+    def watch(self, hold: LeaseRecord) -> None:
+        """Renew it and look after its deadline, until `unwatch`."""
+        self._arm(self.schedule.add(hold, self.random()))
+
+    def unwatch(self, hold: LeaseRecord) -> None:
+        """It was released."""
+        self.schedule.remove(hold)
+
+    def finish(self, hold: LeaseRecord) -> bool:
+        """End it for its owner, who then releases it; False when it had ended before, in whatever way."""
+        if not hold.mark_released():
+            return False
+        self.schedule.remove(hold)
+        return True
+
+    def spawn_release(self, hold: LeaseRecord) -> None:
+        """Release in the background what is not wanted any more."""
+        self.spawn(quietly(hold), f"release {hold.name}")
+
+    async def extend(self, hold: LeaseRecord, ttl_ms: int) -> bool:
+        """Have it last that long from now; False when it has ended. Raises `RequestFailed`."""
+        asked_at = await Now()
+        if hold.check_expired(asked_at):
+            return False
+        order, at = self.schedule.extending(hold, ttl_ms, asked_at)
+        self._arm(at)
+        try:
+            held = await hold.or_why(order.asks_ms, order)
+        except BaseException:
+            self._arm(self.schedule.replan(hold, self.random()))
+            raise
+        return await self._extended(hold, order, held, ttl_ms, asked_at)
+
+    async def _extended(self, hold: LeaseRecord, order: Order, held: int, ttl_ms: int, asked_at: float) -> bool:
+        now = await Now()
+        at = self.schedule.extended(hold, order, held, ttl_ms, asked_at, now, await Random())
+        self._arm(at)
+        if at is None and held and hold.is_left_over:
+            self.spawn_release(hold)  # extended on the server, but too late to be trusted
+        return at is not None
+
+    def rearm(self) -> None:
+        """Something is due earlier, perhaps."""
+        self._arm(self.schedule.next_at())
+
+    def _arm(self, at: float | None) -> None:
+        if at is not None and (self.attends_at is None or at < self.attends_at):
+            if self._alarm is not None:
+                self.forget(self._alarm)
+            self.attends_at = at
+            self._alarm = self.later(max(0.0, at - self.now()), self._attend, at)
+
+    def _attend(self, at: float) -> None:
+        """Renew what is due."""
+        if self.attends_at != at:
+            return
+        self.attends_at = self._alarm = None
+        if self.closing:
+            return
+        now = self.now()
+        try:
+            self.renewals.start(self.schedule.due(now), now)
+            self.ears.look(now)
+        finally:
+            self.rearm()
+
+    # -- messages ---------------------------------------------------------------------------------
+
+    def heard(self, message: Any) -> None:
+        """A message of an inbox, as the server has sent it."""
+        found = wake_of(message, self.channel)
+        if found is None:
+            return
+        token, wake = found
+        if wake.kind != Wake.GRANT and wake.is_for_holder:
+            self.ears.told(token, wake)
+        else:
+            self.inboxes.wake(token, wake)
+
+    def _inbox_opened(self) -> None:
+        self.ears.opened(self.now())
+
+    def inbox_broke(self, place: Hashable) -> None:
+        """An inbox has ended by itself."""
+        if self.inboxes.broke(place) and not self.closing:
+            self.ears.deaf(self.now())
+            self.rearm()
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def close(self, on_end: Callable[[bool], None]) -> None:
+        """End what waits, tell those who hold, release what they held; `on_end(whether all of it was confirmed)`."""
+        self._closing.begin(on_end)

@@ -1,0 +1,129 @@
+"""How a client ends.
+
+Laws: waiters are out of the queues before anything is released, so that none of them is handed what is released;
+holders are told, and have done what they do then, before their locks are released; all of it together takes no longer
+than the budget, however many servers hang.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterable
+
+from holdfast._core.agent.renewals import quietly
+from holdfast._core.agent.runner import Task, closed
+from holdfast._core.effects import AwaitTurn, AwaitWake, Listen, Now, Protocol, Sleep
+from holdfast._core.record import LeaseRecord
+from holdfast._core.schedule import Schedule
+from holdfast._core.tenure import Lines
+
+__all__ = ["Closing"]
+
+#: When the client is closed, acquires have this long to end, s: a round trip.
+LEAVE_S = 0.25
+#: How long callbacks of holders have to return, and blocks to end, before their locks are released, s.
+TOLD_S = 1.0
+#: A client without progress for this long leaves the rest to the ttl, s.
+PATIENCE_S = 1.0
+#: While servers answer, what they are told takes no longer than this, s.
+RELEASE_MAX_S = 5.0
+#: How often it is looked, at first and at last, s.
+_LOOK_S, _LOOK_MAX_S = 0.0002, 0.01
+
+_WAITS = (AwaitWake, AwaitTurn, Sleep, Listen)
+
+
+class Client(typing.Protocol):
+    """What ends."""
+
+    tasks: dict[Task, None]
+    closing: bool
+    schedule: Schedule
+    lines: Lines
+
+    def spawn(self, protocol: Protocol[None], label: str) -> Task: ...
+    def interrupt(self, task: Task, error: BaseException) -> None: ...
+    def is_for_caller(self, task: Task) -> bool: ...
+    def has_told(self, hold: LeaseRecord) -> bool: ...
+
+
+class Closing:
+    """The end of one client."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._mine: Task | None = None
+        self._ended = False
+        self._on_end: list[Callable[[bool], None]] = []
+
+    def begin(self, on_end: Callable[[bool], None]) -> None:
+        """Nothing is granted from now on. `on_end` is told whether all was confirmed by the servers."""
+        if self._ended:
+            on_end(True)
+            return
+        self._on_end.append(on_end)
+        if self._mine is None:
+            client = self._client
+            client.closing = True
+            self._mine = client.spawn(self._end(), "close")
+
+    async def _end(self) -> None:
+        client = self._client
+        settled = False
+        try:
+            self._stop(lambda task: isinstance(task.effect, _WAITS))
+            client.lines.wake_all()
+            if not await self._until(lambda: not self._callers(), LEAVE_S):
+                self._stop(lambda task: True)
+                await self._until(lambda: not self._callers(), LEAVE_S)
+            now = await Now()
+            holds = [hold for hold in client.schedule if not hold.check_expired(now)]
+            for hold in holds:
+                client.schedule.remove(hold)
+                hold.lose("closed")
+            await self._until(lambda: all(map(client.has_told, holds)), TOLD_S)
+            for hold in holds:
+                client.spawn(quietly(hold), f"release {hold.name}")
+            settled = await self._quiet()
+        finally:
+            self._ended = True
+            for on_end in self._on_end:
+                on_end(settled)
+
+    def _callers(self) -> list[Task]:
+        return [task for task in self._client.tasks if self._client.is_for_caller(task)]
+
+    def _stop(self, which: Callable[[Task], bool]) -> None:
+        """End the acquires of callers; each gives back what it may have been granted."""
+        for task in self._callers():
+            if which(task):
+                self._client.interrupt(task, closed())
+
+    def _others(self) -> Iterable[Task]:
+        return (task for task in self._client.tasks if task is not self._mine)
+
+    async def _quiet(self) -> bool:
+        """Wait for what is under way, and what that spawns, as long as there is progress."""
+        now = await Now()
+        at_most, until = now + RELEASE_MAX_S, now + PATIENCE_S
+        least, look_s = len(self._client.tasks), _LOOK_S
+        while left := sum(1 for _ in self._others()):
+            now = await Now()
+            if left < least:
+                least, until = left, now + PATIENCE_S
+            if now >= min(until, at_most):
+                return False
+            await Sleep(look_s)
+            look_s = min(2 * look_s, _LOOK_MAX_S)
+        return True
+
+    async def _until(self, condition: Callable[[], bool], patience_s: float) -> bool:
+        """Wait until it is true; False when it is not in time."""
+        until = await Now() + patience_s
+        look_s = _LOOK_S
+        while not condition():
+            if await Now() >= until:
+                return False
+            await Sleep(look_s)
+            look_s = min(2 * look_s, _LOOK_MAX_S)
+        return True

@@ -1,0 +1,181 @@
+"""Drives protocols, each suspended at one effect at a time.
+
+Laws: a protocol is always driven to its end; what is thrown into it is thrown at the effect that it interrupted; an
+answer whose asker has gone on is dropped; all of it happens in one thread.
+
+Theory: a suspension has a number (`ticket`), and whatever would end it carries that number. So answers, timers and
+interruptions race without being cancelled: the first one ends the suspension, and the others find another number.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from holdfast._core.abandon import abandon
+from holdfast._core.effects import Effect, Now, Protocol, Random, Spawn, Unlisten
+from holdfast._core.failure import RequestFailed
+
+__all__ = ["SUSPENDED", "OnEnd", "Runner", "Task", "closed"]
+
+#: What performs an effect returns this where the result comes later, by `Runner.resume`.
+SUSPENDED = object()
+#: Told the result of a protocol, or what it has raised.
+OnEnd = Callable[[Any, BaseException | None], None]
+
+
+def closed(failure: RequestFailed | None = None) -> RequestFailed:
+    """The end of what waits for a client that is closed; after `failure`, which is not tried again."""
+    node, maybe = ("", False) if failure is None else (failure.node, failure.maybe_executed)
+    return RequestFailed("closed", "the client is closed", node, maybe_executed=maybe, transient=False)
+
+
+class Task:
+    """A protocol under way. `background`: no caller waits for it."""
+
+    __slots__ = ("background", "done", "effect", "label", "on_end", "protocol", "ticket", "timer", "waiting")
+
+    def __init__(self, protocol: Protocol[Any], label: str, background: bool, on_end: OnEnd | None) -> None:
+        self.protocol = protocol
+        self.label = label
+        self.background = background
+        self.on_end = on_end
+        self.ticket = 0
+        self.waiting = False
+        self.done = False
+        self.effect: Effect[Any] | None = None
+        #: What would end its suspension at a time, as `Runner.later` has returned it.
+        self.timer: Any = None
+
+
+class Runner(ABC):
+    """Runs the protocols of one client."""
+
+    def __init__(self) -> None:
+        #: All that are under way, in the order in which they began.
+        self.tasks: dict[Task, None] = {}
+        #: The one that runs now, or ran last.
+        self.running: Task | None = None
+        #: Nothing is begun for a caller any more.
+        self.closing = False
+        self._perform: dict[type[Effect[Any]], Callable[[Task, Any], Any]] = {}
+
+    # -- what it is run by ------------------------------------------------------------------------
+
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds on the local clock that neither jumps nor stops in suspend."""
+
+    @abstractmethod
+    def random(self) -> float:
+        """A random number in [0, 1)."""
+
+    @abstractmethod
+    def soon(self, act: Callable[..., None], *args: Any) -> None:
+        """Call it when what runs now has returned, before anything else comes from outside."""
+
+    @abstractmethod
+    def later(self, seconds: float, act: Callable[..., None], *args: Any) -> Any:
+        """Call it after that time; returns what `forget` takes."""
+
+    @abstractmethod
+    def forget(self, timer: Any) -> None:
+        """Do not call it; nothing happens where it was called already."""
+
+    @abstractmethod
+    def unhandled(self, task: Task, error: BaseException) -> None:
+        """A protocol in the background has let this out."""
+
+    # -- tasks ------------------------------------------------------------------------------------
+
+    def begin(self, protocol: Protocol[Any], label: str, on_end: OnEnd | None = None) -> Task:
+        """Run it for a caller, from the next moment on."""
+        return self._add(Task(protocol, label, False, on_end))
+
+    def spawn(self, protocol: Protocol[Any], label: str = "") -> Task:
+        """Run it in the background. It handles its own trouble."""
+        return self._add(Task(protocol, label, True, None))
+
+    def is_for_caller(self, task: Task) -> bool:
+        """Whether a caller waits for it."""
+        return not task.background
+
+    def _add(self, task: Task) -> Task:
+        self.tasks[task] = None
+        self.soon(self._start, task)
+        return task
+
+    def _start(self, task: Task) -> None:
+        if not task.done:
+            self.drive(task, None, None)
+
+    def resume(self, task: Task, ticket: int, value: Any, error: BaseException | None = None) -> None:
+        """End that suspension, if it lasts."""
+        if task.ticket == ticket and task.waiting:
+            self.drive(task, value, error)
+
+    def interrupt(self, task: Task, error: BaseException) -> None:
+        """Throw it into the protocol where that waits; it cleans up, and ends in its own time."""
+        if task.waiting and not task.done:
+            self.drive(task, None, error)
+
+    def drive(self, task: Task, value: Any, error: BaseException | None) -> None:
+        """From the end of its suspension to the next one, or to its end."""
+        protocol = task.protocol
+        perform = self._perform
+        self.running = task
+        task.waiting = False
+        task.ticket += 1
+        if task.timer is not None:
+            self.forget(task.timer)
+            task.timer = None
+        send = protocol.send
+        try:
+            while True:
+                if error is None:
+                    effect = send(value)
+                else:
+                    if type(error) is RequestFailed and self.closing and not task.background:
+                        error = closed(error)
+                    thrown, error = error, None
+                    effect = protocol.throw(thrown)
+                kind = type(effect)
+                if kind is Now:
+                    value = self.now()
+                elif kind is Random:
+                    value = self.random()
+                elif kind is Spawn:
+                    self.spawn(effect.protocol, f"{task.label}/bg")  # type: ignore[attr-defined]
+                    value = None
+                else:
+                    task.effect = effect
+                    task.waiting = kind is not Unlisten
+                    try:
+                        value = perform[kind](task, effect)
+                    except Exception as failed:
+                        error = failed
+                    if value is SUSPENDED and error is None:
+                        return
+                    task.waiting = False
+        except StopIteration as end:
+            self._ended(task, end.value, None)
+        except BaseException as raised:
+            self._ended(task, None, raised)
+
+    def abandon(self) -> None:
+        """Drive nothing any further: in a process that was forked, and where nothing could be sent any more."""
+        self.closing = True
+        tasks, self.tasks = self.tasks, {}
+        for task in tasks:
+            task.ticket += 1
+            task.waiting, task.done = False, True
+            abandon(task.protocol)
+
+    def _ended(self, task: Task, value: Any, error: BaseException | None) -> None:
+        task.done = True
+        self.tasks.pop(task, None)
+        if task.on_end is not None:
+            task.on_end(value, error)
+        elif error is not None:
+            self.unhandled(task, error)

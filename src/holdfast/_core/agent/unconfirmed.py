@@ -1,0 +1,102 @@
+"""Releases that are not waited for.
+
+Laws: what a client asks for after such a release gets what it would get after the release; that the lease was not held
+any more is told like any other loss; a release without an answer is repeated until it is answered, or its ttl is over.
+
+Theory: all of a client's requests to one server leave on one connection, in order, so that what follows comes behind
+the release by itself. Where that order does not hold (the connection was replaced, or the script had to be loaded),
+what was refused is asked for again once the release has been answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast._core.agent.runner import Task
+from holdfast._core.effects import AwaitTurn, Call, Protocol
+from holdfast._core.failure import RequestFailed
+from holdfast._core.fast_path import confirm
+from holdfast._core.record import LeaseRecord
+from holdfast._core.waiting import released
+
+__all__ = ["Unconfirmed"]
+
+
+class _Release:
+    """One that is under way. Those that wait for its end do so as for a turn."""
+
+    __slots__ = ("bells", "over")
+
+    def __init__(self) -> None:
+        self.over = False
+        self.bells: list[Callable[[], None]] = []
+
+    def end(self) -> None:
+        self.over = True
+        for bell in self.bells:
+            bell()
+
+
+class _Behind:
+    """What `AwaitTurn` waits for: the end of a release."""
+
+    __slots__ = ("_release",)
+
+    def __init__(self, release: _Release) -> None:
+        self._release = release
+
+    @property
+    def bell(self) -> None:
+        return None
+
+    @bell.setter
+    def bell(self, bell: Callable[[], None]) -> None:
+        self._release.bells.append(bell)
+
+    def is_called(self) -> bool:
+        return self._release.over
+
+
+class Unconfirmed:
+    """Those of one client, by the key of their lock."""
+
+    def __init__(self, spawn: Callable[[Protocol[None], str], Task]) -> None:
+        self._spawn = spawn
+        self._sent: dict[str, _Release] = {}
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    def send(self, hold: LeaseRecord, first: Call) -> None:
+        """Release it by that request, which is its usual one."""
+        release = _Release()
+        key = first.keys[0]
+        before, self._sent[key] = self._sent.get(key), release
+        self._spawn(self._release(hold, first, release, before), f"release {hold.name}")
+
+    async def _release(self, hold: LeaseRecord, first: Call, release: _Release, before: _Release | None) -> None:
+        reply: Any = None
+        try:
+            try:
+                reply = await first
+            except RequestFailed as failure:
+                await confirm(hold, None, failure)
+            else:
+                if not released(reply):
+                    await confirm(hold, reply, None)
+            if before is not None and not before.over:
+                await AwaitTurn(_Behind(before), first.request_timeout_s)
+        finally:
+            if self._sent.get(first.keys[0]) is release:
+                del self._sent[first.keys[0]]
+            release.end()
+
+    def before(self, key: str) -> _Release | None:
+        """The release of that lock that was not answered yet."""
+        return self._sent.get(key)
+
+    async def settled(self, release: _Release, patience_s: float) -> None:
+        """Wait for its answer."""
+        if not release.over:
+            await AwaitTurn(_Behind(release), patience_s)

@@ -1,0 +1,329 @@
+"""The agent by itself: what it owes to protocols, to what is held, and to those who close a client."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from holdfast._core.agent.agent import Agent
+from holdfast._core.agent.runner import Task
+from holdfast._core.effects import AwaitWake, Call, CallMany, Command, Listen, Protocol, Reply, Sleep, Unlisten, Wake
+from holdfast._core.failure import RequestFailed
+from holdfast._core.keys import lock_keys
+from holdfast._core.mutex import LockTurn
+from holdfast._core.record import LeaseRecord
+from holdfast._core.settings import DEFAULT
+from holdfast._core.waiting import Busy, Grant, wait_for
+
+KEYS = lock_keys("holdfast", "made")
+
+
+class Asked:
+    """A request that was sent."""
+
+    def __init__(self, effect: Call | Command, answer: Callable[[Any, RequestFailed | None], None]) -> None:
+        self.effect = effect
+        self.answer = answer
+
+    @property
+    def script(self) -> str:
+        return self.effect.script if isinstance(self.effect, Call) else str(self.effect.args[0])
+
+
+class Made(Agent):
+    """One whose time and whose answers are the test's."""
+
+    def __init__(self) -> None:
+        self.at = 100.0
+        self.sent: list[Asked] = []
+        self.subscribing: list[Callable[[RequestFailed | None], None]] = []
+        self.raised: list[BaseException] = []
+        self.told = True
+        self._timers: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._numbers = itertools.count()
+        super().__init__("c0ffee", "holdfast:inbox:", DEFAULT, nullcontext(), one_place=True, moves=False)
+
+    def now(self) -> float:
+        return self.at
+
+    def random(self) -> float:
+        return 0.5
+
+    def soon(self, act: Callable[..., None], *args: Any) -> None:
+        self.later(0.0, act, *args)
+
+    def later(self, seconds: float, act: Callable[..., None], *args: Any) -> None:
+        heapq.heappush(self._timers, (self.at + seconds, next(self._numbers), act, args))
+
+    def forget(self, timer: Any) -> None:
+        pass
+
+    def unhandled(self, task: Task, error: BaseException) -> None:
+        self.raised.append(error)
+
+    def request(
+        self, effect: Call | Command, patience_s: float, answer: Callable[[Any, RequestFailed | None], None]
+    ) -> None:
+        self.sent.append(Asked(effect, answer))
+
+    def place_of(self, key: str, node: int | None) -> int:
+        return node or 0
+
+    def subscribe(self, place: Any, patience_s: float, answer: Callable[[RequestFailed | None], None]) -> None:
+        self.subscribing.append(answer)
+
+    def has_told(self, hold: LeaseRecord) -> bool:
+        return self.told
+
+    def passes(self, seconds: float = 0.0) -> None:
+        """Let that time pass."""
+        until = self.at + seconds
+        while self._timers and self._timers[0][0] <= until:
+            self.at, _, act, args = heapq.heappop(self._timers)
+            act(*args)
+        self.at = until
+
+    def run(self, protocol: Protocol[Any]) -> list[Any]:
+        """Begin it; the list gets its result, or what it raises."""
+        ended: list[Any] = []
+        self.begin(protocol, "test", lambda value, error: ended.append(value if error is None else error))
+        self.passes()
+        return ended
+
+    def reply(self, reply: Reply, at: int = 0) -> Asked:
+        """Answer the request that was sent first of those unanswered."""
+        asked = self.sent.pop(at)
+        asked.answer(reply, None)
+        self.passes()
+        return asked
+
+
+@pytest.fixture
+def agent() -> Iterator[Made]:
+    made = Made()
+    yield made
+    made.abandon()
+
+
+def broken() -> RequestFailed:
+    return RequestFailed("broken", "made", "s0", maybe_executed=True, transient=True)
+
+
+async def waits_for_a_message() -> Any:
+    await Listen("token", KEYS.lock, 1.0)
+    try:
+        return await AwaitWake("token", 60.0)
+    finally:
+        await Unlisten("token")
+
+
+def heard(agent: Made, text: bytes) -> None:
+    agent.heard([b"message", agent.channel.encode(), text])
+    agent.passes()
+
+
+def test_an_inbox_is_opened_once_for_all_that_want_it(agent: Made) -> None:
+    first, second = agent.run(waits_for_a_message()), agent.run(waits_for_a_message())
+    assert len(agent.subscribing) == 1
+    agent.subscribing[0](None)
+    heard(agent, b"ask token")
+    assert not agent.subscribing[1:] and (first or second)
+
+
+def test_who_waits_looks_when_the_inbox_breaks(agent: Made) -> None:
+    ended = agent.run(waits_for_a_message())
+    agent.subscribing[0](None)
+    agent.passes()
+    assert not ended
+    agent.inbox_broke(0)
+    agent.passes()
+    assert ended[0].kind == Wake.ASK
+
+
+def test_an_inbox_that_broke_at_once_is_not_opened_again_at_once(agent: Made) -> None:
+    agent.run(waits_for_a_message())
+    agent.subscribing[0](None)
+    agent.inbox_broke(0)
+    agent.passes()
+    agent.run(waits_for_a_message())
+    assert len(agent.subscribing) == 1
+    agent.passes(DEFAULT.trouble_pause_s)
+    assert len(agent.subscribing) == 2
+
+
+def test_an_attempt_that_hangs_holds_up_no_other(agent: Made) -> None:
+    ended = agent.run(waits_for_a_message())
+    agent.passes(1.0)
+    assert ended[0].kind == "silent"
+    agent.subscribing[0](broken())
+    agent.run(waits_for_a_message())
+    assert len(agent.subscribing) == 2
+
+
+def test_a_late_answer_of_many_is_looked_at(agent: Made) -> None:
+    seen: list[tuple[int, Reply]] = []
+
+    async def look(index: int, reply: Reply) -> None:
+        seen.append((index, reply))
+
+    async def asks() -> Any:
+        calls = [Call("renew", (KEYS.lock,), ("token",), 1.0, node) for node in range(3)]
+        return await CallMany(calls, 0.1, None, look)
+
+    ended = agent.run(asks())
+    agent.reply(1)
+    agent.passes(0.1)
+    assert ended == [[1, None, None]]
+    agent.reply(7)
+    agent.sent[0].answer(None, broken())
+    agent.passes()
+    assert seen == [(1, 7)]
+
+
+def lease(agent: Made, ttl_ms: int = 30_000, token: str = "token") -> LeaseRecord:
+    turn = LockTurn(KEYS, token, ttl_ms)
+    turn.renews = True
+    hold = turn.hold("made", Grant(1, agent.at))
+    hold.places = ()
+    agent.watch(hold)
+    return hold
+
+
+def test_a_renewal_that_failed_is_repeated_while_the_lease_lasts(agent: Made) -> None:
+    hold = lease(agent)
+    agent.passes(10.0)
+    assert [asked.script for asked in agent.sent] == ["renew"]
+    for _ in range(2):  # a broken connection is tried again at once
+        agent.sent.pop().answer(None, broken())
+        agent.passes()
+    assert hold.state.value == "suspect"
+    agent.passes(5.0)
+    agent.reply(1)
+    assert hold.state.value == "held" and hold.deadline > agent.at + 25
+
+
+def test_each_lease_of_a_batch_gets_its_own_answer(agent: Made) -> None:
+    held = {token: lease(agent, token=token) for token in ("one", "other")}
+    agent.passes(10.0)
+    assert [asked.script for asked in agent.sent] == ["renew_many"]
+    tokens = [arg for arg in agent.sent[0].effect.args if arg in held]
+    agent.reply([1, 0])
+    assert [held[str(token)].alive for token in tokens] == [True, False]
+
+
+def test_an_extension_that_was_answered_too_late_is_released(agent: Made) -> None:
+    hold = lease(agent, 1_000)
+    hold.stop_renewing()
+    ended = agent.run(agent.extend(hold, 1_000))
+    agent.passes(2.0)
+    assert hold.reason == "expired"
+    agent.reply(1)
+    assert ended == [False]
+    assert [asked.script for asked in agent.sent] == ["release"]
+
+
+def test_a_renewal_that_was_answered_too_late_is_released(agent: Made) -> None:
+    hold = lease(agent, 3_000)
+    agent.passes(1.0)
+    agent.passes(3.0)
+    assert hold.reason == "expired"
+    agent.reply(1)
+    assert [asked.script for asked in agent.sent][-1] == "release"
+
+
+def test_an_acquire_comes_behind_a_release_that_is_not_waited_for(agent: Made) -> None:
+    hold = lease(agent)
+    agent.finish(hold)
+    turn = LockTurn(KEYS, "token", 30_000)
+    agent.release_later(hold, turn.undo(0, 1.0))
+    agent.passes()
+    ask = LockTurn(KEYS, "next", 30_000).ask(False, 0, 1.0)
+    ended = agent.run(agent.acquire(ask, lambda _timeout_s, _sent: _never(), 0.0, 30_000))
+    assert [asked.script for asked in agent.sent] == ["release", "acquire"]
+    agent.reply([0, 30_000, b"token", -1, 0], at=1)  # it was overtaken
+    assert [asked.script for asked in agent.sent] == ["release"]
+    agent.reply(1)
+    agent.reply([1, 2])
+    assert ended[0].fence == 2
+
+
+async def _never() -> Grant | Busy:
+    raise AssertionError("the protocol is not needed")
+
+
+def test_waiters_leave_before_anything_is_released(agent: Made) -> None:
+    hold = lease(agent)
+    waiter = LockTurn(KEYS, "waiter", 30_000)
+    ended = agent.run(wait_for(waiter, None, listening=False))
+    agent.reply([0, 30_000, b"c0ffee:1:1", -1, 0])
+    agent.subscribing[0](None)
+    agent.passes()
+    agent.reply([0, 30_000, b"c0ffee:1:1", 0, 5])
+    closed: list[bool] = []
+    agent.close(closed.append)
+    agent.passes(0.1)
+    assert ended[0].kind == "closed"
+    assert hold.reason == "closed"
+    assert [(asked.script, asked.effect.args[0]) for asked in agent.sent] == [
+        ("release", "waiter"),
+        ("release", "token"),
+    ]
+    while agent.sent:
+        agent.reply(1)
+    agent.passes(0.1)
+    assert closed == [True]
+
+
+def test_holders_are_told_before_their_locks_are_released(agent: Made) -> None:
+    hold = lease(agent)
+    agent.told = False
+    agent.close(lambda _: None)
+    agent.passes(0.2)
+    assert hold.reason == "closed" and not agent.sent
+    agent.told = True
+    agent.passes(0.2)
+    assert [asked.script for asked in agent.sent] == ["release"]
+
+
+def test_closing_ends_in_its_time_though_no_server_answers(agent: Made) -> None:
+    lease(agent)
+    ended = agent.run(agent.acquire(None, lambda _timeout_s, _sent: _asks(), None, 30_000))
+    closed: list[bool] = []
+    agent.close(closed.append)
+    agent.passes(4.0)
+    assert closed == [False]
+    assert ended[0].kind == "closed"
+
+
+async def _asks() -> Any:
+    return await Call("acquire", KEYS.all, ("token",), 60.0)
+
+
+@pytest.mark.parametrize("effect", [Sleep(60.0), Listen("token", KEYS.lock, 60.0)])
+def test_nothing_begins_to_wait_in_a_client_that_is_closed(agent: Made, effect: Any) -> None:
+    agent.close(lambda _: None)
+
+    async def waits() -> None:
+        await effect
+
+    assert agent.run(waits())[0].kind == "closed"
+
+
+def test_what_is_raised_in_the_background_is_shown_and_ends_nothing_else(agent: Made) -> None:
+
+    async def fails() -> None:
+        raise ZeroDivisionError
+
+    agent.spawn(fails(), "made")
+    agent.passes()
+    assert [type(error) for error in agent.raised] == [ZeroDivisionError]
+    assert agent.run(_returns()) == [5]
+
+
+async def _returns() -> int:
+    return 5
