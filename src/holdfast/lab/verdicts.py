@@ -206,6 +206,18 @@ class _Tenancy:
     common: bool = False
 
 
+def _foreign_release(history: History, event: Any, tenant: str | None, did: str, did_chinese: str) -> Verdict:
+    """One client removed the key of another one's lock, or wrote over it."""
+    by, key, at = event.get("by"), event.get("key"), _ms(history, event.at_ns)
+    return Verdict(
+        "foreign release",
+        f"{by} {did.format(key)} {event.lane} at {at}, when it was the lock of {tenant}",
+        event.at_ns,
+        (by, str(tenant)),
+        f"{at} 时 {by} 在 {event.lane} 上{did_chinese} {key}，当时它是 {tenant} 的锁",
+    )
+
+
 def _foreign_releases(history: History) -> list[Verdict]:
     """A command of one client removed the lock's key, or wrote over it without asking for it, while it was another's.
 
@@ -244,34 +256,14 @@ def _foreign_releases(history: History) -> list[Verdict]:
             tenant = key_now.tenant if key_now is not None else None
             common = key_now is not None and key_now.common and event.get("type", "string") not in ("string", "hash")
             if tenant is not None and by in history.clients and by != tenant and not common:
-                found.append(
-                    Verdict(
-                        "foreign release",
-                        f"{by} removed {event.get('key')} from {event.lane} at {_ms(history, event.at_ns)}, "
-                        f"when it was the lock of {tenant}",
-                        event.at_ns,
-                        (by, tenant),
-                        f"{_ms(history, event.at_ns)} 时 {by} 在 {event.lane} 上删除了 {event.get('key')}，"
-                        f"当时它是 {tenant} 的锁",
-                    )
-                )
+                found.append(_foreign_release(history, event, tenant, "removed {} from", "删除了"))
         elif key_now is None or event.get("was") is None:
             keys[where] = _Tenancy(by, event.at_ns)
         else:
             tenant, common = key_now.tenant, event.get("type", "string") not in ("string", "hash")
             wrote_over = by in history.clients and by not in asking and tenant not in (None, by)
             if wrote_over and event.get("was") != event.get("now") and not common:
-                found.append(
-                    Verdict(
-                        "foreign release",
-                        f"{by} wrote over {event.get('key')} on {event.lane} at {_ms(history, event.at_ns)}, "
-                        f"when it was the lock of {tenant}",
-                        event.at_ns,
-                        (by, str(tenant)),
-                        f"{_ms(history, event.at_ns)} 时 {by} 在 {event.lane} 上改写了 {event.get('key')}，"
-                        f"当时它是 {tenant} 的锁",
-                    )
-                )
+                found.append(_foreign_release(history, event, tenant, "wrote over {} on", "改写了"))
             key_now.common = key_now.common or by != key_now.writer
             key_now.writer, key_now.written_ns = by, event.at_ns
             if by == key_now.tenant and by in releasing:
