@@ -1,0 +1,39 @@
+"""Puts the spike under the API for threads: for tests and measurements, in a process of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast._api import topologies
+from holdfast._api.endpoints import Members
+from holdfast._sync import lifecycle
+from holdfast._transport.plain import Address
+from holdfast._transport.quorum import QuorumTopology
+from holdfast._transport.single import SingleTopology, describe
+from spikes.engine.link import Server
+from spikes.engine.loop import engine
+from spikes.engine.threads import Front
+
+__all__ = ["install"]
+
+
+def install() -> None:
+    """Clients for threads that are made from now on run on the engine. One server, or a quorum; no Cluster."""
+    changed: Any = lifecycle
+    changed.ThreadDriver = Front
+    changed.threads_topology = _topology
+    changed.end = lambda drivers, exiting=False: [driver.close() for driver in drivers]
+    changed.close_later = lambda driver: driver.engine.call(driver.client.close, lambda _: driver.client.end())
+
+
+def _topology(place: Any) -> Any:
+    if isinstance(place, Address):
+        return SingleTopology(Server(engine(), place.name, place.connection))
+    if isinstance(place, Members):
+        return QuorumTopology([_server(client) for client in place.clients])
+    return SingleTopology(_server(place), topologies._through_sentinel(place))
+
+
+def _server(client: Any) -> Server:
+    pool = client.connection_pool
+    return Server(engine(), describe(pool), lambda: pool.connection_class(**pool.connection_kwargs))

@@ -1,0 +1,157 @@
+"""A client in the engine: the agent of the core, with links to its servers.
+
+Law: everything here runs in the engine's thread.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from holdfast._core.agent.agent import Agent
+from holdfast._core.agent.runner import Task
+from holdfast._core.effects import AwaitWake, Call, Command
+from holdfast._core.failure import RequestFailed
+from holdfast._core.record import LeaseRecord
+from holdfast._core.replies import FITS
+from holdfast._core.settings import Settings
+from holdfast._drivers.observing import Troubles
+from holdfast._drivers.teller import report
+from holdfast._lua import SCRIPTS
+from holdfast._transport.clock import clock
+from holdfast._transport.pack import PreparedRequest, pack_command, pack_script
+from holdfast._transport.port import Topology
+from spikes.engine.link import Server
+from spikes.engine.loop import Engine, Timer
+
+__all__ = ["Client", "Prepared"]
+
+
+class Prepared(Call):
+    """A first request, ready but for its token, which it has."""
+
+    __slots__ = ("packed",)
+
+    def __init__(self, request: PreparedRequest, token: str) -> None:
+        call = request.call
+        super().__init__(call.script, call.keys, call.args, request.request_timeout_s, call.node, call.sync)
+        self.packed = request.packed(token)
+
+
+class Client(Agent):
+    """One client of this process."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        topology: Topology[Server],
+        client_id: str,
+        inboxes: str,
+        settings: Settings,
+        troubles: Troubles,
+        told: Callable[[], bool],
+    ) -> None:
+        self.engine = engine
+        self.topology = topology
+        self.troubles = troubles
+        self._told = told
+        #: Who is told when the waiter of a token is queued.
+        self.queueing: dict[str, Any] = {}
+        self.now = clock  # type: ignore[method-assign]
+        self.random = random.Random().random  # type: ignore[method-assign]
+        self.soon = engine.soon  # type: ignore[method-assign]
+        moves: bool = getattr(topology, "moves", True)
+        one_place = not moves and len(topology.nodes()) == 1
+        super().__init__(client_id, inboxes, settings, threading.RLock(), one_place=one_place, moves=moves)
+        self._perform[Prepared] = self._call
+        for server in topology.nodes():
+            server.on_message = self.heard
+
+    # -- what it is run by ------------------------------------------------------------------------
+
+    def now(self) -> float:
+        raise NotImplementedError
+
+    def random(self) -> float:
+        raise NotImplementedError
+
+    def soon(self, act: Callable[..., None], *args: Any) -> None:
+        raise NotImplementedError
+
+    def later(self, seconds: float, act: Callable[..., None], *args: Any) -> Timer:
+        return self.engine.later(seconds, act, *args)
+
+    def forget(self, timer: Timer) -> None:
+        self.engine.forget(timer)
+
+    def unhandled(self, task: Task, error: BaseException) -> None:
+        if not isinstance(error, RequestFailed):
+            try:
+                raise error
+            except BaseException:
+                report()
+
+    def ring(self, task: Task, ticket: int) -> None:
+        self.engine.call(self.resume, task, ticket, None)  # whoever hands on is another thread
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    def request(
+        self, effect: Call | Command, patience_s: float, answer: Callable[[Any, RequestFailed | None], None]
+    ) -> None:
+        script = None
+        packed: bytes
+        if isinstance(effect, Command):
+            server = self.topology.node_for(effect.key, effect.node)
+            packed, fits = pack_command(effect.args), effect.fits
+        else:
+            server = self.topology.node_for(effect.keys[0], effect.node)
+            script = SCRIPTS[effect.script]
+            fits = FITS[script.name]
+            packed = effect.packed if type(effect) is Prepared else pack_script(script, effect.keys, effect.args)
+
+        def answered(reply: Any, failure: RequestFailed | None) -> None:
+            if failure is not None:
+                self.troubles.saw(failure)
+                self.topology.troubled(server, failure)
+            elif self.troubles:
+                self.troubles.passed(server.name)
+            answer(reply, failure)
+
+        server.send(packed, patience_s, fits, script, answered)
+
+    def place_of(self, key: str, node: int | None) -> Server:
+        return self.topology.node_for(key, node)
+
+    def subscribe(self, place: Any, patience_s: float, answer: Callable[[RequestFailed | None], None]) -> None:
+        server: Server = place
+        server.subscribe(self.channel, patience_s, lambda _, failure: answer(failure), lambda: self.inbox_broke(server))
+
+    def has_told(self, hold: LeaseRecord) -> bool:
+        return self._told()
+
+    # -- what callers ask for ---------------------------------------------------------------------
+
+    def _await_wake(self, task: Task, effect: AwaitWake) -> Any:
+        if self.queueing and (queued := self.queueing.pop(effect.token, None)) is not None:
+            queued.queued()
+        return super()._await_wake(task, effect)
+
+    def arm(self, at: float) -> None:
+        """Something is due then."""
+        self._arm(at)
+
+    def sweep(self, hold: LeaseRecord) -> None:
+        """Its lease reached no caller, or its block ended without a release."""
+        self.schedule.remove(hold)
+        if hold.mark_released() or hold.half_released():
+            hold.report.released()
+            self.spawn_release(hold)
+
+    def end(self) -> None:
+        """Its connections end, and it leaves the engine."""
+        for server in self.topology.nodes():
+            server.close()
+        self.engine.leave(self)

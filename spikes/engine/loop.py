@@ -1,0 +1,266 @@
+"""The engine's loop: one daemon thread for each process, which never blocks but in its selector.
+
+Laws: what is submitted is done in order, soon, and once; submitting is one append and takes no lock, so that signal
+handlers, finalizers and any thread may do it; an exception of one act ends no other.
+
+Theory: acts come from other threads by `call`, and from acts themselves by `soon` and `later`. A turn runs those that
+had come when it began, then timers that are due, lets links write what was sent meanwhile in one piece, and looks what
+sockets have to say. A thread that submits rings only when the loop is asleep: it says so before it looks for acts a
+last time, so that either it sees the act, or whoever submits sees it asleep.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import selectors
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from holdfast._drivers.teller import report
+from holdfast._transport.clock import clock
+from holdfast._transport.inherited import ours
+
+__all__ = ["Engine", "Link", "Timer", "engine"]
+
+#: So many acts of other threads run in one turn, before sockets and timers are looked at again.
+_ACTS_MAX = 1_000
+#: Without clients, the thread ends after this, s.
+_IDLE_S = 1.0
+#: Nothing waits longer than this for what no wake-up has told of, s.
+_SLEEP_MAX_S = 5.0
+
+
+class Link(Protocol):
+    """What has a socket in the selector."""
+
+    def ready(self, mask: int) -> None:
+        """The socket can be read or written."""
+
+    def flush(self) -> None:
+        """Write what was sent."""
+
+
+class Timer:
+    """An act at a time. `act` is None once it was called, or is not to be."""
+
+    __slots__ = ("act", "args")
+
+    def __init__(self, act: Callable[..., None], args: tuple[Any, ...]) -> None:
+        self.act: Callable[..., None] | None = act
+        self.args = args
+
+
+class _Bell:
+    """Ends the wait of a selector from any thread."""
+
+    def __init__(self) -> None:
+        self._pair: tuple[socket.socket, socket.socket] | None = None
+        if hasattr(os, "eventfd"):
+            self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        else:
+            self._pair = socket.socketpair()
+            for end in self._pair:
+                ours(end)
+                end.setblocking(False)
+            self.fd = self._pair[0].fileno()
+
+    def ring(self) -> None:
+        try:
+            if self._pair is None:
+                os.eventfd_write(self.fd, 1)
+            else:
+                self._pair[1].send(b"!")
+        except OSError:
+            pass  # it rings already, or has ended
+
+    def silence(self) -> None:
+        try:
+            if self._pair is None:
+                os.eventfd_read(self.fd)
+            else:
+                self._pair[0].recv(4096)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        if self._pair is None:
+            os.close(self.fd)
+        else:
+            for end in self._pair:
+                end.close()
+
+
+class Engine:
+    """The loop. Everything but `call`, `enter` and `leave` is for acts, in its own thread."""
+
+    def __init__(self) -> None:
+        self._acts: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._soon: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._forgotten = 0
+        self._sequence = itertools.count()
+        self._flushes: list[Link] = []
+        self._selector: selectors.BaseSelector | None = None
+        self._bell: _Bell | None = None
+        self._asleep = False
+        self._clients: set[object] = set()
+        self._starting = threading.Lock()
+        self.thread: threading.Thread | None = None
+
+    # -- any thread -------------------------------------------------------------------------------
+
+    def call(self, act: Callable[..., None], *args: Any) -> None:
+        """Do it in the engine's thread, soon."""
+        self._acts.append((act, args))
+        if self._asleep:
+            self._asleep = False
+            bell = self._bell
+            if bell is not None:
+                bell.ring()
+        elif self.thread is None:
+            self.start()
+
+    def start(self) -> None:
+        """Have its thread run."""
+        with self._starting:
+            if self.thread is None:
+                self._selector = selectors.DefaultSelector()
+                ours(self._selector)
+                self._bell = _Bell()
+                self._selector.register(self._bell.fd, selectors.EVENT_READ, None)
+                thread = threading.Thread(target=self._run, name="holdfast", daemon=True)
+                thread.start()
+                self.thread = thread
+
+    def enter(self, client: object) -> None:
+        """It has work for the engine, until it leaves."""
+        self._clients.add(client)
+
+    def leave(self, client: object) -> None:
+        """It has ended."""
+        self._clients.discard(client)
+
+    # -- its own thread ---------------------------------------------------------------------------
+
+    def soon(self, act: Callable[..., None], *args: Any) -> None:
+        """Do it in this turn, behind what was said before."""
+        self._soon.append((act, args))
+
+    def later(self, seconds: float, act: Callable[..., None], *args: Any) -> Timer:
+        """Do it after that time."""
+        timer = Timer(act, args)
+        heapq.heappush(self._timers, (clock() + seconds, next(self._sequence), timer))
+        return timer
+
+    def forget(self, timer: Timer) -> None:
+        """Do not do it."""
+        if timer.act is not None:
+            timer.act = None
+            timer.args = ()
+            self._forgotten += 1
+            if self._forgotten > 1_000 and self._forgotten > len(self._timers) // 2:
+                self._timers = [entry for entry in self._timers if entry[2].act is not None]
+                heapq.heapify(self._timers)
+                self._forgotten = 0
+
+    def flush(self, link: Link) -> None:
+        """Have it write at the end of this turn."""
+        self._flushes.append(link)
+
+    def register(self, sock: socket.socket, mask: int, link: Link) -> None:
+        """Tell it what the socket can do."""
+        assert self._selector is not None
+        try:
+            self._selector.modify(sock, mask, link)
+        except KeyError:
+            self._selector.register(sock, mask, link)
+
+    def unregister(self, sock: socket.socket) -> None:
+        """Tell nothing of it any more."""
+        assert self._selector is not None
+        try:
+            self._selector.unregister(sock)
+        except (KeyError, ValueError):
+            pass
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._turn()
+            except BaseException:
+                report()
+
+    def _turn(self) -> None:
+        acts, soon = self._acts, self._soon
+        for _ in range(min(len(acts), _ACTS_MAX)):
+            act, args = acts.popleft()
+            self._do(act, args)
+        while soon:
+            act, args = soon.popleft()
+            self._do(act, args)
+        wait_s = self._due()
+        while soon:
+            act, args = soon.popleft()
+            self._do(act, args)
+        flushes = self._flushes
+        if flushes:
+            self._flushes = []
+            for link in flushes:
+                self._do(link.flush, ())
+        self._look(wait_s)
+
+    def _do(self, act: Callable[..., None], args: tuple[Any, ...]) -> None:
+        try:
+            act(*args)
+        except Exception:
+            report()
+
+    def _due(self) -> float:
+        """Do what is due; until when nothing else is, s."""
+        timers = self._timers
+        if not timers:
+            return _SLEEP_MAX_S
+        now = clock()
+        while timers and timers[0][0] <= now:
+            timer = heapq.heappop(timers)[2]
+            act, args = timer.act, timer.args
+            if act is None:
+                self._forgotten -= 1
+                continue
+            timer.act, timer.args = None, ()
+            self._do(act, args)
+            timers = self._timers  # it may have been made anew
+        return min(_SLEEP_MAX_S, timers[0][0] - now) if timers else _SLEEP_MAX_S
+
+    def _look(self, wait_s: float) -> None:
+        assert self._selector is not None and self._bell is not None
+        if self._soon or self._flushes:
+            wait_s = 0.0
+        self._asleep = True
+        if self._acts:
+            self._asleep = False
+            wait_s = 0.0
+        try:
+            events = self._selector.select(wait_s if wait_s > 0 else 0)
+        finally:
+            self._asleep = False
+        for key, mask in events:
+            if key.data is None:
+                self._bell.silence()
+            else:
+                self._do(key.data.ready, (mask,))
+
+
+_engines: dict[int, Engine] = {}
+
+
+def engine() -> Engine:
+    """The one of this process."""
+    pid = os.getpid()
+    found = _engines.get(pid)
+    return _engines.setdefault(pid, Engine()) if found is None else found

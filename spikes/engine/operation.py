@@ -1,0 +1,85 @@
+"""What a caller submits to the engine, and claims or abandons.
+
+Laws: one of the two claims its outcome: the engine, which delivers it, or the caller, who has left. What the server
+granted to one that was abandoned is given back.
+
+Theory: the claim is one `pop` of a list with one element, which is atomic. Who comes second sees it, and acts on that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast._core.agent.runner import Runner, Task
+from holdfast._core.effects import Protocol
+
+__all__ = ["Abandoned", "Operation"]
+
+
+class Abandoned(BaseException):
+    """Thrown into the protocol of an operation whose caller has left: it cleans up, and ends."""
+
+
+class Operation:
+    """One protocol that a caller waits for. `wake` is called by the engine when it has ended.
+
+    `give_back(result)` makes the protocol that undoes a result which reached no caller.
+    """
+
+    __slots__ = ("_claims", "_give_back", "_protocol", "_runner", "_task", "_wake", "error", "over", "result")
+
+    def __init__(
+        self,
+        runner: Runner,
+        protocol: Protocol[Any],
+        wake: Callable[[], None],
+        give_back: Callable[[Any], Protocol[None] | None] | None = None,
+    ) -> None:
+        self._runner = runner
+        self._protocol = protocol
+        self._wake = wake
+        self._give_back = give_back
+        self._claims = [None]
+        self._task: Task | None = None
+        self.over = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def begin(self) -> None:
+        """In the engine: run it."""
+        if not self._claims:
+            self._protocol.close()  # abandoned before it had begun
+            return
+        self._task = self._runner.begin(self._protocol, "operation", self._ended)
+
+    def _ended(self, result: Any, error: BaseException | None) -> None:
+        self.result, self.error = result, error
+        if self._claim():
+            self.over = True
+            self._wake()
+        elif error is None:
+            self._undo()
+
+    def _undo(self) -> None:
+        protocol = None if self._give_back is None else self._give_back(self.result)
+        if protocol is not None:
+            self._runner.spawn(protocol, "give back")
+
+    def _claim(self) -> bool:
+        try:
+            self._claims.pop()
+        except IndexError:
+            return False
+        return True
+
+    def abandon(self, call: Callable[..., None]) -> None:
+        """By the caller, who leaves without the result. `call`: has the engine do something."""
+        if self._claim():
+            call(self._leave)
+        elif self.over and self.error is None:
+            call(self._undo)  # it was delivered, and arrived nowhere
+
+    def _leave(self) -> None:
+        if self._task is not None:
+            self._runner.interrupt(self._task, Abandoned())

@@ -1,0 +1,277 @@
+"""How threads wait for the engine.
+
+Laws: whatever comes up in a thread that waits, what the engine does for it ends, and what was granted is given back;
+no thread is started here.
+
+Theory: a call makes an operation and submits it, and waits on a lock primitive until the engine releases that. What
+needs no server is done by the caller: handing a lease on to the next waiter of the same client, taking a cached lease,
+looking at a lease.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from holdfast._core.agent.renewals import quietly
+from holdfast._core.effects import Protocol
+from holdfast._core.record import LeaseRecord, Order
+from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.tenure import SOON_MS, TenureLease, Turn
+from holdfast._core.waiting import Busy, Grant
+from holdfast._drivers.cancel import Cancel, Cancelled
+from holdfast._drivers.identity import here
+from holdfast._drivers.observing import Reports, Troubles
+from holdfast._drivers.teller import Teller
+from holdfast._transport.clock import clock
+from holdfast._transport.pack import PreparedRequest
+from holdfast._transport.port import Topology
+from holdfast._transport.waits import SLICE_S, ring, silent_bell
+from holdfast.errors import ClientClosed, HoldfastError
+from spikes.engine.client import Client, Prepared
+from spikes.engine.link import Server
+from spikes.engine.loop import engine
+from spikes.engine.operation import Operation
+
+__all__ = ["Front"]
+
+R = TypeVar("R")
+
+_SOON_S = SOON_MS / 1000
+#: `close` waits no longer than this for the engine, s: the budget of closing, and some air.
+_CLOSE_MAX_S = 8.0
+
+
+class Front:
+    """What the API for threads asks of one client."""
+
+    def __init__(
+        self,
+        topology: Topology[Server],
+        client_id: str,
+        inboxes: str,
+        settings: Settings = DEFAULT,
+        reports: Reports | None = None,
+    ) -> None:
+        self.topology = topology
+        self.settings = settings
+        self.client_id = client_id
+        self.engine = engine()
+        self.teller = Teller()
+        self.troubles = Troubles(reports or Reports())
+        told: Callable[[], bool] = lambda: not self.teller.busy  # noqa: E731
+        self.client = client = Client(self.engine, topology, client_id, inboxes, settings, self.troubles, told)
+        self.engine.enter(client)
+        self.can_ask = client.can_ask
+        self.schedule, self.lines, self.keeper = client.schedule, client.lines, client.keeper
+        self.ears, self.queueing, self.listening = client.ears, client.queueing, client.listening
+        self.keeper.spawn = self.spawn
+        self.random = random.Random().random
+        self.introduce_at = float("-inf")  # when the client says again who it is
+        self.closed = False
+        self.exiting = False
+        self.asking: dict[str, Any] = {}
+        #: The threads that wait for each other here, or are about to.
+        self.turning: set[int] = set()
+        #: What the calling thread has of its own.
+        self.here = here()
+        self.patchable_local: object = threading.local
+        self.patchable_socket: object = socket.socket
+
+    def look_for_patches(self) -> None:
+        """What we wait in has been replaced since we began."""
+        self.patchable_local, self.patchable_socket = threading.local, socket.socket
+
+    # -- running ----------------------------------------------------------------------------------
+
+    def run(
+        self,
+        protocol: Protocol[R],
+        cancel: Cancel | None = None,
+        give_back: Callable[[Any], Protocol[None] | None] | None = None,
+    ) -> R:
+        """Have the engine run it, and wait for its end. `cancel` ends it with `Cancelled`."""
+        bell = threading.Lock()
+        bell.acquire()
+        operation = Operation(self.client, protocol, partial(ring, bell), give_back)
+        stop = partial(ring, bell)
+        try:
+            if cancel is not None:
+                cancel._watch(stop)
+            self.engine.call(operation.begin)
+            while not operation.over:
+                if cancel is not None and cancel.is_set():
+                    raise Cancelled
+                bell.acquire(True, SLICE_S)
+        except BaseException:
+            operation.abandon(self.engine.call)
+            raise
+        finally:
+            if cancel is not None:
+                cancel._unwatch(stop)
+        if operation.error is not None:
+            raise operation.error
+        result: R = operation.result
+        return result
+
+    def spawn(self, protocol: Protocol[None]) -> None:
+        """Run it in the background."""
+        self.engine.call(self._spawn, protocol)
+
+    def _spawn(self, protocol: Protocol[None]) -> None:
+        self.client.spawn(protocol)
+
+    # -- acquiring and releasing ------------------------------------------------------------------
+
+    def acquire(
+        self,
+        first: PreparedRequest | None,
+        start: Callable[[str, float | None, bool], Protocol[Grant | Busy]],
+        token: str,
+        timeout_s: float | None,
+        ttl_ms: int,
+        cancel: Cancel | None = None,
+    ) -> Grant | Busy:
+        """Acquire with this token: by `first` alone where that is granted in time, else by the protocol."""
+        ask = None if first is None else Prepared(first, token)
+        return self.run(self.client.acquire(ask, partial(start, token), timeout_s, ttl_ms), cancel)
+
+    def wait_in_line(
+        self,
+        turn: Turn,
+        start: Callable[[Turn, float | None], Protocol[TenureLease | Grant | Busy]],
+        timeout_s: float | None,
+        ttl_ms: int,
+        cancel: Cancel | None = None,
+    ) -> TenureLease | Grant | Busy:
+        """Wait for that turn: it is handed on soon, or `start(turn, timeout_s)` makes the protocol for all the rest."""
+        if self.queueing and (report := self.queueing.pop(turn.token, None)) is not None:
+            report.queued()
+        line = turn.line
+        if line is not None and cancel is None and ttl_ms > SOON_MS and (timeout_s is None or timeout_s > _SOON_S):
+            bell = silent_bell()
+            turn.bell = partial(ring, bell)
+            try:
+                # Once: whatever else it is woken for is for the protocol to see.
+                if line.owner is not turn and not line.dead and not self.closed:
+                    bell.acquire(True, _SOON_S)
+            finally:
+                turn.bell = None
+            if line.owner is turn and not line.dead and not self.closed:
+                taken = turn.take(clock())
+                if taken is not None:
+                    return taken
+        return self.run(start(turn, timeout_s), cancel)
+
+    def release(self, hold: LeaseRecord, first: PreparedRequest | None) -> bool:
+        """Release what is held; False when it was not held any more. `first` as in `acquire`."""
+        if hold.turn is not None and hold.hand_on(clock()):
+            return True
+        ask = None if first is None else Prepared(first, hold.token)
+        return self.run(self.client.release(hold, ask))
+
+    def release_later(self, hold: LeaseRecord, first: PreparedRequest) -> bool:
+        """Release it without waiting for the answer; False where it has to be waited for."""
+        if hold.turn is not None and hold.hand_on(clock()):
+            return True
+        if not self.can_ask or self.closed:
+            return False
+        self.engine.call(self.client.releasing.send, hold, Prepared(first, hold.token))
+        return True
+
+    # -- what is held -----------------------------------------------------------------------------
+
+    def watch(self, hold: LeaseRecord) -> None:
+        """Renew it and look after its deadline. Raises `ClientClosed` when the client was closed meanwhile."""
+        at = self.schedule.add(hold, self.random())
+        if self.closed:
+            self.schedule.remove(hold)
+            if hold.mark_released():
+                self.spawn_release(hold)
+            raise self.closed_error()
+        armed = self.client.attends_at
+        if armed is None or at < armed:
+            self.engine.call(self.client.arm, at)
+
+    def unwatch(self, hold: LeaseRecord) -> None:
+        """It was released."""
+        self.schedule.remove(hold)
+
+    def finish(self, hold: LeaseRecord) -> bool:
+        """End it for its owner, who then releases it; False when it had ended before, in whatever way."""
+        if not hold.mark_released():
+            return False
+        self.schedule.remove(hold)
+        return True
+
+    def spawn_release(self, hold: LeaseRecord) -> None:
+        """Release in the background what is not wanted any more."""
+        hold.report.released()
+        self.spawn(quietly(hold))
+
+    def extending(self, hold: LeaseRecord, ttl_ms: int, asked_at: float) -> Order:
+        """It is going to be asked to last that long, with this order."""
+
+        async def extends() -> Order:
+            order, at = self.schedule.extending(hold, ttl_ms, asked_at)
+            self.client._arm(at)
+            return order
+
+        return self.run(extends())
+
+    def extended(self, hold: LeaseRecord, order: Order, held: int, ttl_ms: int, asked_at: float) -> bool:
+        """That was answered; False when the hold has ended."""
+
+        async def was_extended() -> bool:
+            at = self.schedule.extended(hold, order, held, ttl_ms, asked_at, clock(), self.random())
+            self.client._arm(at)
+            return at is not None
+
+        return self.run(was_extended())
+
+    def replan(self, hold: LeaseRecord) -> None:
+        """Its deadline changed."""
+        self.engine.call(lambda: self.client.arm(self.schedule.replan(hold, self.random())))
+
+    def drop(self, hold: LeaseRecord) -> None:
+        """Its lease was garbage-collected, in whatever thread: it is not renewed any more."""
+        hold.stop_renewing()
+
+    def give_back(self, hold: LeaseRecord) -> None:
+        """Its lease reached no caller, or its block ended without a release. For finalizers, in whatever thread."""
+        self.engine.call(self.client.sweep, hold)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def closed_error(self, error: HoldfastError | None = None) -> BaseException:
+        """`ClientClosed`, or that error; at the interpreter's end `SystemExit` for daemon threads."""
+        if self.exiting and threading.current_thread().daemon:
+            return SystemExit()
+        return ClientClosed() if error is None else error
+
+    def close(self) -> None:
+        """End what waits, tell those who hold, release what they held. Idempotent."""
+        self.closed = True
+        bell = silent_bell()
+
+        def ended(_settled: bool) -> None:
+            self.client.end()
+            ring(bell)
+
+        self.engine.call(self.client.close, ended)
+        if threading.current_thread() is not self.engine.thread:
+            bell.acquire(True, _CLOSE_MAX_S)
+        self.teller.stop()
+
+    def poke(self) -> None:
+        """For what would start a thread again that could not be started."""
+
+
+def new_client_id() -> str:
+    """96 random bits."""
+    return os.urandom(12).hex()

@@ -1,0 +1,92 @@
+"""The spike of the engine, on a real server: what works so far. See docs/design/0047."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from holdfast import embedded
+from tests.support.imports import ROOT
+
+PROGRAMS = {
+    "acquires, releases, refuses": """
+        with locks.lock(name, ttl=5) as lease:
+            assert lease.fencing_token > 0
+            assert others.lock(name).try_acquire() is None
+        others.lock(name).acquire(timeout=1).release()
+    """,
+    "is handed the lock": """
+        lease = others.lock(name, ttl=30).acquire()
+        waiting = pool.submit(lambda: locks.lock(name, ttl=30).acquire(timeout=20).fencing_token)
+        eventually(lambda: others.lock(name).status().waiters, "it is queued")
+        lease.release()
+        assert waiting.result(10) > lease.fencing_token
+    """,
+    "renews what is held, and extends it": """
+        with locks.lock(name, ttl=0.6) as lease:
+            time.sleep(2)
+            lease.ensure_held()
+            lease.extend(30)
+            assert lease.remaining() > 20
+    """,
+    "tells of a loss": """
+        lease = locks.lock(name, ttl=1).acquire()
+        others.break_(name, reason="a test")
+        assert lease.lost.wait(5)
+        lease_of_others = others.lock(name).acquire(timeout=5)
+        lease_of_others.release()
+    """,
+    "lets threads take turns": """
+        counts = []
+        def work(_):
+            for _ in range(20):
+                with locks.lock(name, ttl=10):
+                    counts.append(len(counts))
+        list(pool.map(work, range(6)))
+        assert counts == list(range(120))
+    """,
+    "gives back what an interrupted thread was waiting for": """
+        lease = others.lock(name, ttl=30).acquire()
+        signal.signal(signal.SIGALRM, lambda *_: 1 / 0)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            locks.lock(name, ttl=30).acquire()
+        except ZeroDivisionError:
+            pass
+        eventually(lambda: not others.lock(name).status().waiters, "it has left the queue")
+        lease.release()
+        assert others.lock(name).try_acquire() is not None
+    """,
+    "releases what it holds when it is closed": """
+        locks.lock(name, ttl=60).acquire()
+        locks.close()
+        assert others.lock(name).acquire(timeout=2)
+    """,
+    "has one thread and one connection for all": """
+        for number in range(200):
+            locks.lock(f"{name} {number}", ttl=60).acquire()
+        mine = [thread.name for thread in threading.enumerate() if thread.name.startswith("holdfast")]
+        assert mine == ["holdfast"], mine
+    """,
+}
+HEAD = """
+import signal, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from spikes.engine.api import install
+from testbed.waiting import eventually
+import holdfast
+install()
+url, name = sys.argv[1:]
+locks, others, pool = holdfast.connect(url), holdfast.connect(url), ThreadPoolExecutor(6)
+"""
+
+
+@pytest.mark.parametrize("what", PROGRAMS)
+def test_a_client_on_the_engine(what: str, valkey_server: embedded.Server, unique_name: str) -> None:
+    program = HEAD + textwrap.dedent(PROGRAMS[what])
+    command = [sys.executable, "-W", "error", "-c", program, valkey_server.url, unique_name]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
