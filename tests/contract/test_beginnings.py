@@ -241,7 +241,7 @@ def stage(api: Api, valkey_server: embedded.Server, unique_name: str) -> Stage:
 
 def ended(on: Stage, **how: int) -> None:
     """As many leases have ended as have begun, in these ways."""
-    eventually(lambda: on.noted.ended == how, lambda: f"{on.noted.ended} of {on.noted.began}")
+    eventually(lambda: on.noted.ended == how, f"they have ended so: {how}")
     assert on.noted.began == on.begun == sum(how.values())
 
 
