@@ -102,8 +102,9 @@ verify: ## judge all histories in verify/histories: ours have to hold, those of 
 matrix: $(READY) ## part of the tests on each Python and each version of the clients that is supported (ONLY=oldest)
 	$(BIN)/python tools/matrix.py --only "$(ONLY)"
 
-docs: $(DOCS)/.ready ## the documentation site, in site/; a warning is an error
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python tools/docs_site.py
+docs: $(READY) $(DOCS)/.ready ## the documentation site, in site/; a warning is an error, and so is a dead link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m tools.docs_site --mkdocs $(DOCS)/bin/mkdocs
+	BUILT_SITE=site $(BIN)/python -m pytest -q tests/docs/test_built_site.py
 
 $(DOCS)/.ready: requirements-docs.txt
 	"$(PYTHON)" -m venv $(DOCS)

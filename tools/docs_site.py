@@ -1,13 +1,15 @@
 """Build the documentation site: `make docs`.
 
-README, CHANGELOG and SECURITY are pages of the site too, under names of their own, and so is the
-reference, which mkdocstrings makes from docstrings. Links to other files of the repository become plain text, since the
-site does not have them.
+Each language is a site of its own, with its own search: English in site/, Chinese in site/zh/. README, CHANGELOG and
+SECURITY are pages, too, and so is the reference (tools/reference.py). Links to what is only in the repository become
+plain text. What `make docs` cannot build without a warning, or with a link that leads nowhere, it refuses.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import os
 import re
 import shutil
 import subprocess
@@ -16,93 +18,116 @@ from collections.abc import Container, Sequence
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 
-__all__ = ["main", "stage"]
+from tools import reference
+
+__all__ = ["LANGUAGES", "main", "pages", "stage"]
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-#: What mkdocs.yml calls `docs_dir`.
+#: Below it a folder for each language, which mkdocs.yml calls `docs_dir`.
 STAGED = ROOT / "build" / "docs"
+LANGUAGES = ("en", "zh")
 PICTURES = {".svg", ".png"}
 #: What the site has beside pages and pictures.
-ASSETS = ROOT / "tools" / "site"
+ASSETS = ROOT / "tools" / "site" / "assets"
 #: The table of contents for readers of the repository: the site has its own.
 INDEX = PurePosixPath("docs/README.md")
-#: For those who work on holdfast: in the repository alone.
+#: For those who work on holdfast: in the repository alone, and not in the search.
 INSIDE = ("docs/design", "docs/evidence")
-LANGUAGES = {"English", "中文"}
+#: The words of a link to the other language, for which the site has a switch.
+SWITCHES = {"English", "中文"}
 #: What lies beside docs/, and what it is called on the site.
 BESIDE = {
     "README.md": "index.md",
-    "README.zh-CN.md": "index.zh.md",
+    "README.zh-CN.md": "index.zh-CN.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
 }
-_OF_SITE = {name: source for source, name in BESIDE.items()}
 _LINK = re.compile(r"(!?)\[((?:[^\]\\]|\\.)*)\]\((?!https?:|#|mailto:)([^)#\s]*)(#[^)\s]*)?\)")
-_FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
-
-REFERENCE = """# Reference
-
-The same names are in `holdfast` (threads) and in `holdfast.asyncio`, where what waits is awaited.
-
-{}
-"""
-#: Of the asyncio API only what differs in more than an `await`.
-_OBJECTS = (
-    ("Client", ("holdfast.connect", "holdfast.Client")),
-    ("Locks", ("holdfast.Lock", "holdfast.Lease", "holdfast.MultiLock", "holdfast.RWLock", "holdfast.Semaphore")),
-    (
-        "More",
-        ("holdfast.Condition", "holdfast.Election", "holdfast.CountDownLatch", "holdfast.Event", "holdfast.Barrier"),
-    ),
-    ("Without a lock", ("holdfast.Optimistic", "holdfast.Transaction")),
-    ("Modules", tuple(f"holdfast.{name}" for name in ("errors", "fencing", "interrupting", "embedded", "testing"))),
+_FENCE = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
+#: Two lines of one Chinese paragraph: the break would be shown as a blank.
+_WIDE = r"[\u2014\u2018-\u201d\u2026\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]"
+_STOP = r"[\u3001\u3002\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f]"
+_BREAK = re.compile(
+    rf"(?<={_WIDE})\n *(?={_WIDE})|(?<={_STOP})\n *(?=[\w`\[*(](?!\. |\*? ))|(?<=[\w`)*])\n *(?={_STOP})"
 )
+#: What readers look for by other words than those of the page: {page: words for each language}.
+KEYWORDS: dict[str, tuple[str, str]] = {
+    "concepts.md": ("ttl, guarantees, exactly once", "锁过期, 过期时间, ttl"),
+    "fencing.md": ("fencing", "防护令牌, 栅栏令牌, 隔离令牌"),
+    "topologies.md": ("redlock, sentinel, cluster, failover, quorum", "红锁, 哨兵, 集群, 主从切换"),
+    "operations.md": ("prometheus, metrics, monitoring, acl", "监控, 指标, 告警, prometheus"),
+    "benchmarks.md": ("benchmark, performance, latency", "基准测试, 性能, 延迟"),
+    "primitives/lock.md": ("mutex, reentrant, renew, watchdog", "互斥锁, 可重入锁, 看门狗, 续期, 续约, 公平锁, 惊群"),
+    "primitives/rwlock.md": ("rwlock", "读写锁"),
+    "primitives/optimistic.md": ("watch, cas", "乐观锁"),
+    "primitives/once.md": ("idempotent", "幂等"),
+    "ladder.md": ("setnx", "setnx, 误删"),
+}
 
 
 def _name_of(path: str) -> str:
-    """What a file of the repository is called on the site; "" where it is not there."""
-    name = BESIDE.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else "")
-    return name.replace(".zh-CN.md", ".zh.md")
+    """What a file of the repository is called on the site of either language; "" where it is on none."""
+    return BESIDE.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else "")
 
 
-def _pages() -> dict[str, tuple[PurePosixPath, str]]:
-    """All pages of the site by their name there: where each is in the repository, and its text."""
-    pages: dict[str, tuple[PurePosixPath, str]] = {}
-    for source in [*DOCS.rglob("*.md"), *(ROOT / name for name in BESIDE)]:
+@functools.cache
+def pages(language: str) -> dict[str, tuple[PurePosixPath, str]]:
+    """The pages of one language by their names: where each is in the repository, and its text."""
+    found: dict[str, tuple[PurePosixPath, str]] = {}
+    for source in sorted([*DOCS.rglob("*.md"), *(ROOT / name for name in BESIDE)]):
         where = PurePosixPath(source.relative_to(ROOT).as_posix())
-        if where != INDEX and str(where.parent) not in INSIDE:
-            pages[_name_of(str(where))] = where, source.read_text(encoding="utf-8")
-    sections = (f"## {title}\n\n" + "\n\n".join(f"::: {each}" for each in objects) for title, objects in _OBJECTS)
-    pages["reference.md"] = PurePosixPath("docs/reference.md"), REFERENCE.format("\n\n".join(sections))
-    return pages
+        name = _name_of(str(where))
+        if where == INDEX or str(where.parent) in INSIDE or name.endswith(".zh-CN.md") != (language == "zh"):
+            continue
+        found[name.replace(".zh-CN", "")] = where, source.read_text(encoding="utf-8")
+    if language == "en":
+        for name, text in reference.pages().items():
+            found[f"reference/{name}"] = PurePosixPath("docs/reference") / name, text
+    return found
 
 
-def _linked(name: str, where: PurePosixPath, text: str, known: Container[str]) -> str:
+def _linked(name: str, where: PurePosixPath, text: str, language: str, known: Container[str]) -> str:
     """The text with links that lead to where their pages are on the site."""
     up = "../" * (len(PurePosixPath(name).parts) - 1)
 
     def link(found: re.Match[str]) -> str:
         image, words, target, anchor = found[1], found[2], found[3], found[4] or ""
-        if words in LANGUAGES:
-            return ""  # the site has a switch for that
-        there = normpath(str(where.parent / target))
-        on_site = _name_of(there)
-        if on_site in known or (DOCS / on_site).suffix in PICTURES:
-            return f"{image}[{words}]({up}{on_site}{anchor})"
+        if words in SWITCHES:
+            return ""
+        there = _name_of(normpath(str(where.parent / target)))
+        if (DOCS / there).suffix in PICTURES:
+            return f"{image}[{words}]({up}{there})"
+        page = there.replace(".zh-CN", "")
+        if page in known:
+            return f"[{words}]({up}{page}{anchor})"
+        if language == "zh" and there in pages("en"):  # of which there is no Chinese page
+            return f"[{words}]({up}../{there.removesuffix('.md')}.html{anchor})"
         return words
 
     parts = _FENCE.split(text)
     return "".join(part if number % 2 else _LINK.sub(link, part) for number, part in enumerate(parts))
 
 
-def stage(folder: Path) -> None:
-    """Write the site's sources there."""
-    pages = _pages()
-    for name, (where, text) in pages.items():
+def joined(text: str) -> str:
+    """A Chinese text whose line breaks are no blanks."""
+    parts = _FENCE.split(text)
+    return "".join(part if number % 2 else _BREAK.sub("", part) for number, part in enumerate(parts))
+
+
+def stage(folder: Path, language: str) -> None:
+    """Write the sources of one language there."""
+    known = pages(language)
+    for name, (where, text) in known.items():
+        text = _linked(name, where, text, language, known)
+        if language == "zh":
+            text = joined(text)
+        head = f"tags: [{KEYWORDS[name][LANGUAGES.index(language)]}]\n" if name in KEYWORDS else ""
+        if name.startswith("reference/") or name == "changelog.md":
+            head = f"search: {{boost: {0.2 if 'threads' in name else 0.1}}}\n"
         page = folder / name
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(_linked(name, where, text, pages), encoding="utf-8")
+        page.write_text(f"---\n{head}---\n\n{text}" if head else text, encoding="utf-8")
     for picture in DOCS.rglob("*"):
         if picture.suffix in PICTURES:
             there = folder / picture.relative_to(DOCS)
@@ -114,14 +139,22 @@ def stage(folder: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build the site; the exit status."""
     parser = argparse.ArgumentParser(prog="site", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("out", nargs="?", default="site", help="where to (%(default)s)")
+    parser.add_argument("out", nargs="?", type=Path, default=ROOT / "site", help="where to (%(default)s)")
+    parser.add_argument("--mkdocs", default="mkdocs", help="the program (%(default)s)")
     asked = parser.parse_args(arguments)
     shutil.rmtree(STAGED, ignore_errors=True)
-    stage(STAGED)
-    mkdocs = Path(sys.executable).with_name("mkdocs")
-    return subprocess.run(
-        [mkdocs, "build", "--quiet", "--strict", "-d", Path(asked.out).resolve()], cwd=ROOT
-    ).returncode
+    for language in LANGUAGES:
+        stage(STAGED / language, language)
+    for language in LANGUAGES:
+        out = asked.out.resolve() / ("" if language == "en" else language)
+        command = [asked.mkdocs, "build", "--quiet", "--strict", "-d", out]
+        environment = {**os.environ, "SITE_LANGUAGE": language, "SITE_DOCS": str(STAGED / language)}
+        done = subprocess.run(command, cwd=ROOT, env=environment)
+        if done.returncode:
+            return done.returncode
+        if language != "en":
+            (out / "404.html").unlink()
+    return 0
 
 
 if __name__ == "__main__":

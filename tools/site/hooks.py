@@ -1,0 +1,47 @@
+"""What mkdocs.yml cannot say: how the two languages differ. Read by mkdocs, in the environment of `make docs`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+LANGUAGE = os.environ.get("SITE_LANGUAGE", "en")
+OTHER = "zh" if LANGUAGE == "en" else "en"
+STAGED = Path(__file__).resolve().parents[2] / "build" / "docs"
+#: Of the menu.
+CHINESE = {
+    "Start": "开始",
+    "Locks and primitives": "锁与原语",
+    "Leases, fencing, errors": "租约、防护、异常",
+    "Guides": "指南",
+    "Frameworks": "框架",
+    "Migration and drop-ins": "迁移与替换",
+    "Production": "生产环境",
+    "Why locks break": "锁为什么会失效",
+    "API reference": "API 参考（英文）",
+}
+
+
+def on_config(config: Any) -> Any:
+    """The menu in the language of the site; what there is in English alone leads there."""
+    if LANGUAGE == "zh":
+        config.nav = [
+            {CHINESE[title]: [_entry(each) for each in pages]} for each in config.nav for title, pages in each.items()
+        ]
+    return config
+
+
+def _entry(given: Any) -> Any:
+    title, page = next(iter(given.items())) if isinstance(given, dict) else ("", given)
+    if (STAGED / LANGUAGE / page).exists():
+        return page
+    return {title: f"../{page.removesuffix('.md')}.html"}
+
+
+def on_page_context(context: Any, page: Any, config: Any, nav: Any) -> Any:
+    """Where the page is in the other language; its first page where there is none."""
+    there = page.url if (STAGED / OTHER / page.file.src_uri).exists() else "index.html"
+    up = "../" * page.url.count("/")
+    context["other_language"] = f"{up}zh/{there}" if LANGUAGE == "en" else f"{up}../{there}"
+    return context
