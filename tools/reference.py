@@ -237,9 +237,9 @@ class _Page:
             yield self._linked(_text(documented, 8))
 
     def _brief(self, documented: Any, full: str, indented: int) -> str:
-        """The first paragraph, and where to read on: the rest reads as it does there."""
+        """What is one paragraph; else where to read it, as it says the same there."""
         first, _, rest = _text(documented, indented).partition("\n\n")
-        return f"{first} [In full]({self._there}{full})." if rest else first
+        return f"[As explained here]({self._there}{full})." if rest else first
 
     def _linked(self, text: str) -> str:
         """Names of this page are links, each where it is first named; not in code."""
