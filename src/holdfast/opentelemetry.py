@@ -1,8 +1,8 @@
 """Metrics and spans for OpenTelemetry: `pip install holdfast-locks[opentelemetry]`.
 
-    from holdfast.opentelemetry import OpenTelemetryObserver
+from holdfast.opentelemetry import OpenTelemetryObserver
 
-    locks = holdfast.connect(observer=OpenTelemetryObserver(label=lambda name: name.partition(":")[0]))
+locks = holdfast.connect(observer=OpenTelemetryObserver(label=lambda name: name.partition(":")[0]))
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Metrics for Prometheus: `pip install holdfast-locks[prometheus]`.
 
-    from holdfast.prometheus import PrometheusObserver
+from holdfast.prometheus import PrometheusObserver
 
-    locks = holdfast.connect(observer=PrometheusObserver(label=lambda name: name.partition(":")[0]))
+locks = holdfast.connect(observer=PrometheusObserver(label=lambda name: name.partition(":")[0]))
 """
 
 from __future__ import annotations
