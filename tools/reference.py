@@ -285,14 +285,12 @@ def _choices(kind: type[enum.Enum]) -> Iterator[str]:
 
 def _options_table(kind: type) -> Iterator[str]:
     """The options of a lease: type, default and meaning of each; `keep` is that of a lock alone."""
-    from holdfast._api.options import LockOptions
-
     first, _, listed = (kind.__doc__ or "").partition("\n\n")
     keep = re.search(r"`keep`: (.*? None: not kept\.)", _lock_doc(), re.DOTALL)
     entries = dict(re.findall(r"^ +`(\w+)`: (.*?)(?=\n +`\w+`:|\s*\Z)", listed, re.MULTILINE | re.DOTALL))
     if keep is not None:
         entries["keep"] = "only of `Client.lock`: " + keep[1]
-    types = {**LockOptions.__annotations__}
+    types = {**kind.__annotations__, "keep": "Duration | None"}
     yield first.strip()
     rows = []
     for name, meaning in entries.items():

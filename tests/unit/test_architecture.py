@@ -127,7 +127,7 @@ PACKAGE: dict[str, Room] = {
 BESIDE: dict[str, Room] = {
     "sim": Room(_FACTS | {"_core", "_lua", "_api.lease_stack"}, frozenset({"lupa"})),
     "models": Room(),
-    "tools": Room(),
+    "tools": Room(_PUBLIC),  # the reference is made from what is public
     "examples": Room(_PUBLIC, _ANY),  # they show holdfast together with other libraries
     "testbed": Room(_PUBLIC | {"_lua", "_drivers.many"}, _CLIENTS),
     # What users of a lock see, and no more: a reader of a history knows nothing of what is inside.
