@@ -42,6 +42,19 @@ def locks_on(api: Api) -> Iterator[Callable[[Any], Callable[..., Any]]]:
 
 
 @pytest.fixture
-def lock_of(api: Api, server: embedded.Server, locks_on: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
+def client(api: Api, server: embedded.Server) -> Any:
+    """A client of redis-py for the API, not closed."""
+    return api.redis().Redis.from_url(server.url)
+
+
+@pytest.fixture
+def plain(server: embedded.Server) -> Iterator[Any]:
+    """One that blocks, for redis-py's own locks."""
+    with redis.Redis.from_url(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def lock_of(client: Any, locks_on: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
     """``lock_of(name, timeout=…)``: those on the server of the test."""
-    return locks_on(api.redis().Redis.from_url(server.url))
+    return locks_on(client)

@@ -204,37 +204,31 @@ def test_each_thread_has_its_own(server: embedded.Server, unique_name: str) -> N
 # ---- beside redis-py's own ----
 
 
-def test_both_exclude_each_other(
-    lock_of: Callable[..., Any], server: embedded.Server, api: Api, unique_name: str
-) -> None:
-    with redis.Redis.from_url(server.url) as client:
-        ours, old = lock_of(unique_name, timeout=30), client.lock(unique_name, timeout=30)
-        for first, second in ((ours, old), (old, ours)):
-            assert first.acquire() and not second.acquire(blocking=False)
-            assert second.locked() and not second.owned()
-            with pytest.raises(theirs.LockError):
-                second.release()
-            waiting = api.start(lock_of(unique_name, timeout=30).acquire) if second is ours else None
-            first.release()
-            assert waiting is None or waiting.result(60)
-            client.delete(unique_name)
+def test_both_exclude_each_other(lock_of: Callable[..., Any], plain: Any, api: Api, unique_name: str) -> None:
+    ours, old = lock_of(unique_name, timeout=30), plain.lock(unique_name, timeout=30)
+    for first, second in ((ours, old), (old, ours)):
+        assert first.acquire() and not second.acquire(blocking=False)
+        assert second.locked() and not second.owned()
+        with pytest.raises(theirs.LockError):
+            second.release()
+        waiting = api.start(lock_of(unique_name, timeout=30).acquire) if second is ours else None
+        first.release()
+        assert waiting is None or waiting.result(60)
+        plain.delete(unique_name)
 
 
 def test_a_token_goes_from_one_to_the_other(
-    lock_of: Callable[..., Any], server: embedded.Server, api: Api, unique_name: str
+    lock_of: Callable[..., Any], plain: Any, api: Api, unique_name: str
 ) -> None:
-    with redis.Redis.from_url(server.url) as client:
-        ours, old = lock_of(unique_name, timeout=30), client.lock(unique_name, timeout=30)
-        assert ours.acquire()
-        old.local.token = ours.local.token
-        assert old.owned() and old.extend(5)
-        old.release()
-        assert not ours.locked()
+    ours, old = lock_of(unique_name, timeout=30), plain.lock(unique_name, timeout=30)
+    assert ours.acquire()
+    old.local.token = ours.local.token
+    assert old.owned() and old.extend(5)
+    old.release()
+    assert not ours.locked()
 
 
-def test_a_mixed_fleet_never_meets_inside(
-    lock_of: Callable[..., Any], server: embedded.Server, unique_name: str
-) -> None:
+def test_a_mixed_fleet_never_meets_inside(lock_of: Callable[..., Any], plain: Any, unique_name: str) -> None:
     inside: list[int] = []
     clashes: list[int] = []
 
@@ -249,16 +243,14 @@ def test_a_mixed_fleet_never_meets_inside(
             lock.release()
             time.sleep(0.005)  # a polling loop has its chance when the queue is empty
 
-    with redis.Redis.from_url(server.url) as client:
-        threads = [threading.Thread(target=work, args=(lock_of(unique_name, timeout=60), 10)) for _ in range(3)]
-        threads += [
-            threading.Thread(target=work, args=(client.lock(unique_name, timeout=60, sleep=0.003), 10))
-            for _ in range(3)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(120)
+    threads = [threading.Thread(target=work, args=(lock_of(unique_name, timeout=60), 10)) for _ in range(3)]
+    threads += [
+        threading.Thread(target=work, args=(plain.lock(unique_name, timeout=60, sleep=0.003), 10)) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
     assert not any(thread.is_alive() for thread in threads)
     assert clashes == []
 
@@ -415,7 +407,7 @@ def test_a_task_that_is_cancelled_on_the_way_leaves_nothing(server: embedded.Ser
     async def main() -> None:
         async with redis.asyncio.Redis.from_url(server.url) as client:
             for steps in range(0, 40, 2):
-                lock: Any = client.lock(unique_name, lock_class=compat.Lock)  # type: ignore[arg-type]
+                lock: Any = client.lock(unique_name, lock_class=compat.Lock)
                 task = asyncio.ensure_future(lock.acquire(token="mine"))
                 for _ in range(steps):
                     await asyncio.sleep(0)

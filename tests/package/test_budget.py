@@ -20,12 +20,12 @@ MOST_LINES = {
     "_drivers": 6_200,
     "lab": 6_460,
     "_transport": 3_885,
-    "_async": 4_150,
+    "_async": 4_165,
     "cli": 3_806,
     "_lua": 2_475,
-    "_api": 2_425,
+    "_api": 2_432,
     TOP: 2_040,
-    "compat": 900,
+    "compat": 1_125,
     "web": 605,
 }
 #: The threads API is generated from `_async`: a smaller share of it than this is by hand, or comments are left out.

@@ -153,8 +153,8 @@ class ThreadsApi(Api):
         return redis
 
 
-#: Whose objects have coroutine methods.
-_WRAPPED = ("holdfast._async.", "holdfast.compat.redis._async.")
+#: Whose objects have coroutine methods, or belong to a thread.
+_WRAPPED = ("holdfast._async.", "holdfast.compat.redis._async.", "holdfast.compat.redis.hooks")
 
 
 class AsyncioApi(Api):

@@ -316,7 +316,7 @@ def test_lasting_trouble_ends_it(timeout_s: float | None) -> None:
     driver = Script((0.01, passing()))
     with pytest.raises(RequestFailed):
         driver.run(acquire(timeout_s))
-    allowed_s = {None: DEFAULT.retry_limit_s, 0.0: DEFAULT.short_retry_s, 3.0: 3.0}[timeout_s]
+    allowed_s = {None: DEFAULT.retry_limit_s, 0.0: DEFAULT.try_limit_s, 3.0: 3.0}[timeout_s]
     assert driver.now <= 1000 + allowed_s + 0.5
     assert driver.count(Spawn) == 1, "a request without an answer may have been carried out"
 

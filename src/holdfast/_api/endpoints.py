@@ -112,11 +112,16 @@ def members_of(
 
 
 def settings_for(place: Any, settings: Settings) -> Settings:
-    """Where another server can take over, waiters look more often.
+    """What a client of that place does otherwise.
 
-    Their inbox stays where it was when a slot moves, and hears nothing from a master that hangs.
+    Where another server can take over, waiters look more often: their inbox stays where it was when a slot moves, and
+    hears nothing from a master that hangs. Who does not wait bears a silent server as long as the user's client would.
     """
     pool = getattr(place, "connection_pool", None)
+    kwargs = getattr(place, "kwargs", None) or getattr(pool or place, "connection_kwargs", None) or {}
+    bears_s = kwargs.get("socket_timeout")
+    if bears_s is not None:
+        settings = settings._replace(try_limit_s=bears_s)
     fails_over = isinstance(place, Seeds) or hasattr(place, "nodes_manager") or hasattr(pool, "service_name")
     if not fails_over:
         return settings

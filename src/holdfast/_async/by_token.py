@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 from holdfast._api.options import Duration, check_name, options_of, ttl_ms_of
 from holdfast._async.client import Client
@@ -20,10 +21,19 @@ from holdfast._async.lease import Lease
 from holdfast._async.lock import Lock
 from holdfast._core.in_turn import in_turn
 from holdfast._core.record import LeaseRecord
+from holdfast._core.settings import DEFAULT
 from holdfast._transport.clock import clock
 from holdfast.errors import LeaseLost, LeaseReleased
 
-__all__ = ["Held", "TokenLock"]
+__all__ = ["Held", "TokenLock", "client_behind"]
+
+#: Where the user's client has no `socket_timeout`, a try bears a silent server this long, as redis-py.
+_SETTINGS = DEFAULT._replace(try_limit_s=DEFAULT.request_timeout_s)
+
+
+def client_behind(redis: Any) -> Client:
+    """A new client whose keys are the names of its locks."""
+    return Client(redis, namespace=None, _settings=_SETTINGS)
 
 
 class Held:
@@ -58,15 +68,16 @@ class Held:
         if self.lease is None or driver.finish(self._record):
             driver.spawn_release(self._record)
 
-    async def extend(self, ttl: Duration) -> bool:
-        """Make it last `ttl` seconds from now; False when it is not held any more."""
+    async def extend(self, ttl: Duration, argument: str = "ttl") -> bool:
+        """Make it last `ttl` seconds (the caller's `argument`) from now; False when it is not held any more."""
+        ttl_ms = ttl_ms_of(ttl, argument)
         if self.lease is not None:
             try:
                 await self.lease.extend(ttl)
             except (LeaseLost, LeaseReleased):
                 return False
             return True
-        order = self._record.extending(ttl_ms_of(ttl), clock())
+        order = self._record.extending(ttl_ms, clock())
         return bool(await self._lock._session.run(self._record.extension(order.asks_ms, order)))
 
 
@@ -76,7 +87,9 @@ class TokenLock:
     It does not know who asks: a thread may wait for what it holds itself.
     """
 
-    def __init__(self, locks: Client, name: str, ttl: Duration | None, renew: bool) -> None:
+    def __init__(self, locks: Client, name: str, ttl: Duration | None, renew: bool, argument: str = "ttl") -> None:
+        if ttl is not None:
+            ttl_ms_of(ttl, argument)
         self._locks = locks
         self._renew = renew
         self._lock = Lock(locks._session, check_name(name), options_of({"ttl": ttl, "renew": renew}, locks._options))

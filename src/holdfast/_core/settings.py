@@ -31,8 +31,10 @@ class Settings(NamedTuple):
     request_timeout_s: float = 5.0
     #: How long `acquire` without a timeout tolerates an unavailable server before it raises.
     retry_limit_s: float = 30.0
-    #: How long `try_acquire` does the same: one fresh connection, not an outage.
+    #: How long a short call (a release, a look) does the same: one fresh connection, not an outage.
     short_retry_s: float = 1.0
+    #: How long `try_acquire` does, where the user's client has no `socket_timeout`.
+    try_limit_s: float = 1.0
     #: Pauses between tries at a server in trouble grow from the first to the second.
     trouble_pause_s: float = 0.05
     trouble_pause_max_s: float = 1.0

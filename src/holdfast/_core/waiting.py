@@ -310,7 +310,7 @@ async def wait_for(acquisition: Acquisition, timeout_s: float | None, *, listeni
     """Acquire, waiting `timeout_s` at most (None: indefinitely, 0: not at all).
 
     `listening` says that the inbox is open already, so that the first request may queue us. Raises `RequestFailed`
-    when the server refuses for good, or stays in trouble for `retry_limit_s` (`short_retry_s` without a wait).
+    when the server refuses for good, or stays in trouble for `retry_limit_s` (`try_limit_s` without a wait).
     """
     if isinstance(acquisition.sync, Replicas) and acquisition.sync.refused is not None:
         raise acquisition.sync.refused
@@ -383,7 +383,7 @@ class _Waiting:
         if self.give_up_at is None:
             self.retry = Retry(settings, settings.retry_limit_s)
         else:
-            self.retry = Retry(settings, until=self.give_up_at if self.waits else now + settings.short_retry_s)
+            self.retry = Retry(settings, until=self.give_up_at if self.waits else now + settings.try_limit_s)
 
     async def ask(self) -> Reply:
         """Ask to be granted, listening first where that takes a place in the queue. Raises `RequestFailed`."""
@@ -397,7 +397,7 @@ class _Waiting:
             self.now = await Now()
         self.asked_at = self.now
         if self.give_up_at is not None:
-            left_s = self.give_up_at - self.now if self.waits else acquisition.settings.short_retry_s
+            left_s = self.give_up_at - self.now if self.waits else acquisition.settings.try_limit_s
             self.request_timeout_s = within(self.request_timeout_s, left_s)
         self.doubtful = True
         if self.queueing and self.queued_at is None:
@@ -450,7 +450,7 @@ class _Waiting:
         self.stray = True
         if self.late_at is None:
             self.late_at = self.asked_at
-        until = self.late_at + settings.retry_limit_s if self.waits else self.began_at + settings.short_retry_s
+        until = self.late_at + settings.retry_limit_s if self.waits else self.began_at + settings.try_limit_s
         if self.now >= until:
             said = f"answers take longer than the ttl of {self.acquisition.ttl_ms} ms"
             raise RequestFailed("silent", said, "", maybe_executed=True, transient=False)
@@ -462,7 +462,7 @@ class _Waiting:
             # More dead waiters come first than one call looks at; each call leaves fewer.
             if taken.place >= 0:
                 self.queued, self.arrival = True, taken.arrival
-            short = self.began_at + self.acquisition.settings.short_retry_s
+            short = self.began_at + self.acquisition.settings.try_limit_s
             if self.give_up_at is None or self.now < (self.give_up_at if self.waits else short):
                 return None
         self.holder, self.arrival = taken.holder, taken.arrival

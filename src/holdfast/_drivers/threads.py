@@ -286,7 +286,7 @@ class ThreadDriver:
             return self.run(start(token, timeout_s, False), cancel)
         request_timeout_s = first.request_timeout_s
         if timeout_s is not None:
-            request_timeout_s = within(request_timeout_s, timeout_s or self.settings.short_retry_s)
+            request_timeout_s = within(request_timeout_s, timeout_s or self.settings.try_limit_s)
         asked_at = clock()
         try:
             if sent is None:

@@ -229,7 +229,7 @@ class Agent(Runner):
                 await self.releasing.settled(behind, self.settings.request_timeout_s)
             return await start(timeout_s, False)
         if timeout_s is not None:
-            first.request_timeout_s = within(first.request_timeout_s, timeout_s or self.settings.short_retry_s)
+            first.request_timeout_s = within(first.request_timeout_s, timeout_s or self.settings.try_limit_s)
         asked_at = self.now()
         try:
             reply = await first

@@ -96,4 +96,6 @@ def translated(lock_name: str) -> Iterator[None]:
     except ConfigurationError:
         raise
     except HoldfastError as error:
+        if isinstance(error, theirs.RedisError):
+            raise
         raise as_theirs(error, lock_name) from error

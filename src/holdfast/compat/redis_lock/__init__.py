@@ -9,6 +9,7 @@ compared before anything is deleted, by `reset` too.
 from __future__ import annotations
 
 import logging
+import time
 from base64 import b64encode
 from functools import cached_property
 from os import urandom
@@ -19,7 +20,7 @@ from redis import StrictRedis
 
 from holdfast._sync.by_token import Held, TokenLock
 from holdfast.compat.redis import locks_of
-from holdfast.compat.redis.errors import translated
+from holdfast.compat.redis.errors import ConnectionError, TimeoutError, translated
 from holdfast.errors import AcquireTimeout, AlreadyHeld, ConfigurationError, HoldfastError, NotHeld
 
 __all__ = [
@@ -40,6 +41,10 @@ logger_for_release = logging.getLogger(f"{__name__}.release")
 _SCANNED = 1_000
 #: For how long `reset_all` lets a signal lie, ms.
 _SIGNAL_MS = 1_000
+#: How long an acquire without a timeout bears a server in trouble, s.
+_TROUBLE_S = 30.0
+#: Between two looks at a server in trouble, s.
+_PAUSE_S = 0.1
 
 
 class AlreadyAcquired(AlreadyHeld, RuntimeError):
@@ -144,12 +149,7 @@ class Lock:
         """Whether it is held now. Waits `timeout` whole seconds at most (None: without a limit), or not at all."""
         logger_for_acquire.debug("Acquiring Lock(%r) ...", self._name)
         wait_s = self._budget(blocking, timeout)
-        # First as if it were free, as it is most often; who holds it matters only otherwise.
-        held = self._try(0)
-        if held is None and self.get_owner_id() == self._id:
-            raise AlreadyAcquired(self._name)
-        if held is None and blocking:
-            held = self._try(wait_s)
+        held = self._hold(wait_s) if blocking else self._look()
         if held is None:
             logger_for_acquire.warning("Failed to acquire Lock(%r).", self._name)
             return False
@@ -167,7 +167,30 @@ class Lock:
             raise TimeoutTooLarge(f"timeout = {wait_s} is longer than expire = {self._expire}")
         return wait_s
 
-    def _try(self, timeout: int | None) -> Held | None:
+    def _look(self) -> Held | None:
+        """Hold it if it is free, as it is most often: only else it matters who holds it."""
+        held = self._try(0)
+        if held is None and self.get_owner_id() == self._id:
+            raise AlreadyAcquired(self._name)
+        return held
+
+    def _hold(self, wait_s: int | None) -> Held | None:
+        """Wait until it is held, outlasting a server in trouble."""
+        gives_up_at = ends_at = None if wait_s is None else time.monotonic() + wait_s
+        troubled = False
+        while True:
+            try:
+                return self._look() or self._try(None if ends_at is None else max(0.0, ends_at - time.monotonic()))
+            except (ConnectionError, TimeoutError, AlreadyAcquired) as error:
+                if isinstance(error, AlreadyAcquired) and not troubled:
+                    raise  # else it may be what a request without an answer has left, and is being given back
+                troubled = True
+                gives_up_at = gives_up_at or time.monotonic() + _TROUBLE_S
+                if time.monotonic() + _PAUSE_S >= gives_up_at:
+                    raise
+            time.sleep(_PAUSE_S)
+
+    def _try(self, timeout: float | None) -> Held | None:
         try:
             with translated(self._name):
                 return self._lock.acquire(timeout, self._id)
@@ -232,7 +255,10 @@ def reset_all(redis_client: Any) -> None:
 def _wake(client: Any, signal: str, expire_ms: int) -> None:
     """Wake a waiter of python-redis-lock, if there is one: ours need no signal."""
     with client.pipeline(transaction=True) as pipe:
-        pipe.delete(signal).lpush(signal, 1).pexpire(signal, expire_ms).execute()
+        pipe.delete(signal)  # one by one: that of a Cluster returns nothing
+        pipe.lpush(signal, 1)
+        pipe.pexpire(signal, expire_ms)
+        pipe.execute()
 
 
 def _id_of(id: object) -> str:

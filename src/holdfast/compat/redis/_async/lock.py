@@ -1,16 +1,26 @@
-"""redis-py's Lock, on a queue, with leases."""
+"""redis-py's Lock, on a queue, with leases.
+
+Theory: it derives from redis-py's class, so that `isinstance` and type checkers take it for one, and replaces every
+method of it. What other code sets or overrides is called where redis-py would call it: `lua_…`, `do_…`. A release that
+is not ours leaves the queue alone, so ours follows it: that does nothing but hand a free lock to the next waiter.
+"""
 
 from __future__ import annotations
 
 import logging
-import threading
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from holdfast._async.by_token import Held, TokenLock
+from redis import exceptions as theirs
+
+# sync: from redis.lock import Lock as Theirs
+from redis.asyncio.lock import Lock as Theirs
+
+from holdfast._async.by_token import Held, TokenLock, client_behind
 from holdfast._async.client import Client
 from holdfast._async.lease import Lease
-from holdfast.compat.redis.errors import LockError, as_theirs, translated
+from holdfast.compat.redis.errors import as_theirs, translated
+from holdfast.compat.redis.hooks import PerThread, Shared, is_replaced, script_texts, text_of
 from holdfast.errors import AcquireTimeout, HoldfastError, LeaseLost, NotHeld
 
 __all__ = ["Lock", "locks_of"]
@@ -21,29 +31,17 @@ logger = logging.getLogger(__name__)
 def locks_of(redis: Any) -> Client:
     """The holdfast client behind the locks of this redis client (of its connection pool), for all else it can do.
 
-    One for each pool, made at the first lock; its keys are the names of the locks, without a namespace. `close()` ends
-    it: what its locks hold is released.
+    One for each pool (of a Cluster: for each client), made at the first lock; its keys are the names of the locks,
+    without a namespace. `close()` ends it: what its locks hold is released.
     """
-    pool = getattr(redis, "connection_pool", None) or redis.nodes_manager
-    known: dict[str, Any] = vars(pool)
+    known: dict[str, Any] = vars(getattr(redis, "connection_pool", redis))
     locks: Client | None = known.get("_holdfast")
     if locks is None:
-        locks = known.setdefault("_holdfast", Client(redis, namespace=None))
+        locks = known.setdefault("_holdfast", client_behind(redis))
     return locks
 
 
-class _Shared:
-    """What the lock holds: the token, as bytes, and what is known of it."""
-
-    token: bytes | None = None
-    held: Held | None = None
-
-
-class _PerThread(_Shared, threading.local):
-    """The same, for each thread its own."""
-
-
-class Lock:
+class Lock(Theirs):
     """A drop-in for `redis.asyncio.lock.Lock`, on the queue and the leases of holdfast.
 
         lock = redis.asyncio.Redis().lock("orders", lock_class=holdfast.compat.redis.asyncio.Lock)
@@ -54,8 +52,15 @@ class Lock:
     is renewed while this process lives and has the lock. With `timeout` it is held that long, be the process alive or
     not, as with redis-py.
 
-    `sleep` is accepted, and does nothing: there is nothing to poll.
+    `sleep` is accepted, and does nothing: there is nothing to poll. Its methods can be overridden, and its scripts
+    (`lua_release`, `lua_extend`, `lua_reacquire`) set, as those of redis-py; a subclass with a `do_acquire` of its own
+    polls, since it wants to be called for each attempt.
     """
+
+    # Not those that redis-py registers for its own class.
+    lua_release: Any = None
+    lua_extend: Any = None
+    lua_reacquire: Any = None
 
     # sync-say: redis.asyncio.lock.Lock => redis.lock.Lock
     # sync-say: redis.asyncio.Redis() => redis.Redis()
@@ -74,49 +79,72 @@ class Lock:
         raise_on_release_error: bool = True,
     ) -> None:
         self.redis = redis
-        self.name = name
+        self.name: Any = name
         self.timeout = timeout
         self.sleep = sleep
         self.blocking = blocking
         self.blocking_timeout = blocking_timeout
         self.thread_local = bool(thread_local)
         self.raise_on_release_error = raise_on_release_error
-        self.local = _PerThread() if thread_local else _Shared()
-        self._key = name if isinstance(name, str) else bytes(name).decode()
-        self._lock = TokenLock(locks_of(redis), self._key, timeout or None, renew=not timeout)
+        self.local: Any = PerThread() if thread_local else Shared()
+        self._aim(redis, name, timeout)
+        self.register_scripts()
+
+    def _aim(self, redis: Any, name: Any, timeout: Any) -> None:
+        key = text_of(name, "name")
+        self._lock = TokenLock(locks_of(redis), key, timeout or None, renew=not timeout, argument="timeout")
+        self._key = key
+
+    def __setattr__(self, attribute: str, value: object) -> None:
+        if attribute in ("redis", "name", "timeout") and "_key" in vars(self):
+            now = {**vars(self), attribute: value}
+            self._aim(now["redis"], now["name"], now["timeout"])
+        super().__setattr__(attribute, value)
+
+    def register_scripts(self) -> None:
+        """Register the scripts that a subclass has of its own (`LUA_EXTEND_SCRIPT`, …): there are no others."""
+        for attribute, text in script_texts(self).items():
+            setattr(self, attribute, self.redis.register_script(text))
 
     @property
     def lease(self) -> Lease | None:
         """The lease, to hear of its loss, where it is renewed: held here, and without `timeout`."""
-        return self.local.held.lease if self.local.held is not None else None
+        held = self._known
+        return held.lease if held is not None else None
 
     @property
     def fencing_token(self) -> int | None:
         """As that of a lease, for the protected resource to check; None unless this object has acquired it."""
-        return self.local.held.fencing_token if self.local.held is not None else None
+        held = self._known
+        return held.fencing_token if held is not None else None
+
+    @property
+    def _known(self) -> Held | None:
+        held: Held | None = getattr(self.local, "held", None)  # `local` may be another object by now
+        return held
 
     async def __aenter__(self) -> Self:
-        timeout = self.blocking_timeout if self.blocking else 0
-        with translated(self._key):
-            await self._acquire(timeout, None)
-        return self
+        if await self.acquire():
+            return self
+        refused = getattr(self.local, "refused", None) or HoldfastError(f"lock {self._key!r} was not acquired")
+        raise as_theirs(refused, self._key)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             await self.release()
-        except LockError:
+        except theirs.LockError:
             if error is None and self.raise_on_release_error:
                 raise
             logger.warning("lock %r was not held any more when its block ended", self._key)
-        except HoldfastError:
+        except (HoldfastError, theirs.RedisError):
             if error is None:
                 raise
 
     async def acquire(
         self,
-        sleep: float | None = None,
+        # sync-add: sleep: float | None = None,
         blocking: bool | None = None,
         blocking_timeout: float | None = None,
         token: str | bytes | None = None,
@@ -125,20 +153,31 @@ class Lock:
 
         `token`: the value that its key will have, UTF-8; a random one otherwise. Costs two requests more.
         """
+        text = None if token is None else text_of(token, "token")
+        if is_replaced(self, Lock, "do_acquire"):
+            # sync: return bool(super().acquire(sleep, blocking, blocking_timeout, text))
+            return bool(await super().acquire(blocking, blocking_timeout, text))
         if blocking is None:
             blocking = self.blocking
         if blocking_timeout is None:
             blocking_timeout = self.blocking_timeout
+        return await self._try(blocking_timeout if blocking else 0, text)
+
+    async def do_acquire(self, token: str | bytes) -> bool:
+        """Try once to hold it, under that token."""
+        return await self._try(0, text_of(token, "token"))
+
+    async def _try(self, timeout: float | None, token: str | None) -> bool:
         with translated(self._key):
             try:
-                await self._acquire(blocking_timeout if blocking else 0, token)
-            except AcquireTimeout:
+                await self._acquire(timeout, token)
+            except AcquireTimeout as error:
+                self.local.refused = error.with_traceback(None)
                 return False
         return True
 
-    async def _acquire(self, timeout: float | None, token: str | bytes | None) -> None:
-        text = token.decode() if isinstance(token, bytes) else token
-        held = await self._lock.acquire(None if timeout is None else max(0, timeout), text)
+    async def _acquire(self, timeout: float | None, token: str | None) -> None:
+        held = await self._lock.acquire(None if timeout is None else max(0, timeout), token)
         try:
             self.local.held, self.local.token = held, held.token.encode()
         except BaseException:
@@ -152,41 +191,75 @@ class Lock:
 
     async def owned(self) -> bool:
         """Whether this object holds it (in this thread)."""
-        token = self.local.token
+        token = None if self.local.token is None else text_of(self.local.token, "token")
         with translated(self._key):
             holder = await self._lock.holder()
-        return token is not None and holder is not None and holder[0].encode() == token
+        return holder is not None and holder[0] == token
 
     async def release(self) -> None:
         """Release it, and hand it to the next waiter. Raises `LockError`, `LockNotOwnedError` when it was lost."""
         held = self._held("release()")
-        with translated(self._key):
-            released = await held.release()
+        try:
+            await self.do_release(self.local.token)
+        except theirs.LockNotOwnedError:
             self.local.held = self.local.token = None
+            raise
+        finally:
+            if is_replaced(self, Lock, "do_release"):
+                await held.release()
+        self.local.held = self.local.token = None
+
+    async def do_release(self, expected_token: Any) -> None:
+        """Release what that token holds, by whatever object it was acquired. Raises `LockNotOwnedError`."""
+        held = self._as(expected_token)
+        with translated(self._key):
+            if self.lua_release is None:
+                released = await held.release()
+            else:
+                released = await self.lua_release(keys=[self.name], args=[expected_token], client=self.redis)
+                await held.release()
             if not released:
                 raise LeaseLost(self._key, "taken")
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
         """Add seconds to its time, or set it to that many. Raises `LockError`, `LockNotOwnedError` when it was lost."""
-        held = self._held("extend()")
+        self._held("extend()")
         self._refuse_unlimited("extend")
+        return await self.do_extend(additional_time, replace_ttl)
+
+    async def do_extend(self, additional_time: float, replace_ttl: bool) -> Literal[True]:
+        """Extend what `local.token` holds, by `lua_extend` if that is set."""
+        held = self._held("extend()")
         with translated(self._key):
+            if self.lua_extend is not None:
+                replaces = "1" if replace_ttl else "0"
+                return self._found(await self._call(self.lua_extend, int(additional_time * 1000), replaces))
             if not replace_ttl:
                 holder = await self._lock.holder()
                 if holder is None or holder[0] != held.token:
                     raise LeaseLost(self._key, "taken")
                 additional_time += holder[1] or 0
-            return await self._extend(held, additional_time)
+            return self._found(await held.extend(additional_time, "additional_time"))
 
     async def reacquire(self) -> Literal[True]:
         """Set its time to `timeout` again. Raises `LockError`, `LockNotOwnedError` when it was lost."""
-        held = self._held("reacquire()")
+        self._held("reacquire()")
         self._refuse_unlimited("reacquire")
-        with translated(self._key):
-            return await self._extend(held, self.timeout or 0)
+        return await self.do_reacquire()
 
-    async def _extend(self, held: Held, ttl: float) -> Literal[True]:
-        if not await held.extend(ttl):
+    async def do_reacquire(self) -> Literal[True]:
+        """Reacquire what `local.token` holds, by `lua_reacquire` if that is set."""
+        held = self._held("reacquire()")
+        with translated(self._key):
+            if self.lua_reacquire is not None:
+                return self._found(await self._call(self.lua_reacquire, int((self.timeout or 0) * 1000)))
+            return self._found(await held.extend(self.timeout or 0))
+
+    async def _call(self, script: Any, *args: int | str) -> object:
+        return await script(keys=[self.name], args=[self.local.token, *args], client=self.redis)
+
+    def _found(self, done: object) -> Literal[True]:
+        if not done:
             raise LeaseLost(self._key, "taken")
         return True
 
@@ -195,10 +268,12 @@ class Lock:
         token = self.local.token
         if token is None:
             raise as_theirs(NotHeld(self._key, operation), self._key)
-        held = self.local.held
-        if held is None or held.token.encode() != token:
-            held = self.local.held = self._lock.of(token.decode())
+        held = self.local.held = self._as(token)
         return held
+
+    def _as(self, token: Any) -> Held:
+        text, held = text_of(token, "token"), self._known
+        return held if held is not None and held.token == text else self._lock.of(text)
 
     def _refuse_unlimited(self, what: str) -> None:
         if not self.timeout:
