@@ -33,7 +33,7 @@ ASSETS = ROOT / "tools" / "site" / "assets"
 #: The table of contents for readers of the repository: the site has its own.
 INDEX = PurePosixPath("docs/README.md")
 #: For those who work on holdfast: in the repository alone, and not in the search.
-INSIDE = ("docs/design", "docs/evidence")
+INSIDE = ("docs/design/", "docs/evidence/", "docs/evidence.")
 #: The words of a link to the other language, for which the site has a switch.
 SWITCHES = {"English", "中文"}
 #: What lies beside docs/, and what it is called on the site.
@@ -78,7 +78,7 @@ def pages(language: str) -> dict[str, tuple[PurePosixPath, str]]:
     for source in sorted([*DOCS.rglob("*.md"), *(ROOT / name for name in BESIDE)]):
         where = PurePosixPath(source.relative_to(ROOT).as_posix())
         name = _name_of(str(where))
-        if where == INDEX or str(where.parent) in INSIDE or name.endswith(".zh-CN.md") != (language == "zh"):
+        if where == INDEX or str(where).startswith(INSIDE) or name.endswith(".zh-CN.md") != (language == "zh"):
             continue
         found[name.replace(".zh-CN", "")] = where, source.read_text(encoding="utf-8")
     if language == "en":
