@@ -141,7 +141,8 @@ def test_holdfast_is_safe_or_says_lost_before_anybody_else_enters(part: int) -> 
     for cell in cells.values():
         assert cell.runs, said(cell)
         if cell.fault == "pause-before-write":
-            assert [run.verdict for run in cell.runs] == ["safe", "exclusion violated"], said(cell)
+            *fenced, unfenced = [run.verdict for run in cell.runs]
+            assert set(fenced) == {"safe"} and unfenced == "exclusion violated", said(cell)
         elif cell.fault not in _BEYOND_ANY_CLIENT:
             check({"it": cell}, "it", "safe")
         else:  # then the fencing token saves the data, as it cannot with `set-nx-token`

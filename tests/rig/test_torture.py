@@ -29,7 +29,7 @@ def test_a_short_run(topology: str) -> None:
     assert process.returncode == 0
     assert report["grants"] > 10
     assert sum(report["faults"].values()) >= 1
-    assert report["overlaps"] == 0
+    assert report["violations"] == {}
 
 
 def state_of(pid: int | str) -> tuple[str, int] | None:
