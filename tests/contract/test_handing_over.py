@@ -137,6 +137,15 @@ def test_what_is_no_handle_is_refused(locks: Any, text: Any) -> None:
         locks.adopt(text)
 
 
+@pytest.mark.parametrize("at", [2, 3])
+def test_a_handle_with_half_a_surrogate_pair_is_refused(locks: Any, unique_name: str, at: int) -> None:
+    fields = json.loads(locks.lock(unique_name).acquire().handle())
+    fields[at] += "\ud800"
+    with pytest.raises(ConfigurationError, match="handle"):
+        locks.adopt(json.dumps(fields))
+    assert locks.lock(unique_name).locked()
+
+
 def test_a_handle_of_another_namespace_is_refused(locks: Any, api: Api, url: str, unique_name: str) -> None:
     handle = locks.lock(unique_name).acquire().handle()
     with pytest.raises(ConfigurationError, match="namespace"):

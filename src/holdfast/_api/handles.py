@@ -43,6 +43,7 @@ def read_handle(text: object, namespace: str | None) -> Handle:
     try:
         mark, *fields = json.loads(text)  # type: ignore[arg-type] # what is no str is a TypeError
         handle = Handle(*fields)
+        "".join(map(str, handle)).encode()  # half a surrogate pair is a ValueError
     except (TypeError, ValueError, RecursionError):
         mark, handle = None, None
     if mark != _MARK or handle is None or not _fits(*handle):
