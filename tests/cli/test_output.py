@@ -120,3 +120,14 @@ def test_a_wait_without_end(valkey_server: embedded.Server) -> None:
     for wait in ("99999999999999999999d", HUGE):
         done = run(valkey_server, ["run", "--wait", wait, "a wait without end", "--", "true"])
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("words", [["list"], ["status", "{name}"]], ids=lambda words: words[0])
+def test_json_has_no_control_characters(valkey_server: embedded.Server, unique_name: str, words: list[str]) -> None:
+    """A terminal obeys C1 controls and bidi overrides, and a name may hold any."""
+    name = f"{unique_name}\x9b31m\x7f\u202e\U000e0001→\x1b"
+    with holdfast.connect(valkey_server.url) as client, client.lock(name):
+        done = run(valkey_server, [words[0], "--json", *(word.format(name=name) for word in words[1:])])
+    said = done.stdout.decode()
+    assert said[:-1].isprintable() and said.endswith("\n"), said
+    assert name in json.dumps(json.loads(said), ensure_ascii=False).replace("\\u001b", "\x1b")

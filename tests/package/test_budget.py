@@ -21,7 +21,7 @@ MOST_LINES = {
     "lab": 6_460,
     "_transport": 3_885,
     "_async": 4_165,
-    "cli": 3_806,
+    "cli": 3_815,
     "_lua": 2_475,
     "_api": 2_432,
     TOP: 2_040,

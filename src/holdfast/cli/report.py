@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["JSON_VERSION", "any_output", "clean", "emit_json", "json_error", "say"]
+__all__ = ["JSON_VERSION", "any_output", "clean", "emit_json", "json_error", "json_line", "say"]
 
 #: Version of the JSON envelope. Fields may be added without a new one; none change or go.
 JSON_VERSION = 1
@@ -39,14 +39,24 @@ def say(text: str) -> None:
         pass  # the reader is gone
 
 
-def emit_json(command: str, data: dict[str, Any], *, ok: bool = True) -> None:
-    """The envelope around what a command reports."""
+def json_line(data: dict[str, Any]) -> str:
+    """One line of JSON that is safe on a terminal: what cannot be printed, or not on this stdout, is escaped."""
     import json
 
-    envelope = {"version": JSON_VERSION, "command": command, "ok": ok, **data}
-    # What stdout cannot write is escaped as JSON has it.
     ascii_only = (getattr(sys.stdout, "encoding", None) or "utf-8").lower() not in ("utf-8", "utf8")
-    sys.stdout.write(json.dumps(envelope, ensure_ascii=ascii_only, default=str) + "\n")
+    text = json.dumps(data, ensure_ascii=ascii_only, default=str)
+    # JSON itself is printable, so this changes strings only: C1 controls, DEL, bidi overrides, lone surrogates.
+    return "".join(char if char.isprintable() else _escaped(char) for char in text) + "\n"
+
+
+def _escaped(char: str) -> str:
+    units = char.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+def emit_json(command: str, data: dict[str, Any], *, ok: bool = True) -> None:
+    """The envelope around what a command reports."""
+    sys.stdout.write(json_line({"version": JSON_VERSION, "command": command, "ok": ok, **data}))
     sys.stdout.flush()
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_server_options, client_options, duration
-from holdfast.cli.report import JSON_VERSION, clean, say
+from holdfast.cli.report import JSON_VERSION, clean, json_line, say
 from holdfast.cli.table import named, person
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def main(words: list[str]) -> int:
 
 def _print(change: Change, options: argparse.Namespace) -> None:
     if options.json:
-        sys.stdout.write(json.dumps({"version": JSON_VERSION, "command": "watch", **_fact(change)}) + "\n")
+        sys.stdout.write(json_line({"version": JSON_VERSION, "command": "watch", **_fact(change)}))
     else:
         kind = "" if change.kind == "lock" else f" [{change.kind}]"
         who = "" if change.who is None else f" {named(change.who)}"
