@@ -39,6 +39,8 @@ _LOOKS_MAX = 5
 _TURN = 32
 #: After how long without an event the thread ends, s.
 _IDLE_S = 1.0
+#: How long it pauses at most between two tries to start that thread, s.
+_RETRY_MAX_S = 1.0
 #: How long a fork waits for an event that is being told, and the end of the process for all, s.
 _FORK_S = 0.2
 _EXIT_S = 1.0
@@ -56,6 +58,7 @@ class Reporter:
     def _reset(self) -> None:
         self._events: deque[tuple[float, str, tuple[Any, ...]]] = deque()
         self._right_to_start: list[None] = [None]
+        self._right_to_retry: list[None] = [None]
         self._bell = Bell()
         self._sleeps = False
         self._dropped = 0
@@ -85,10 +88,28 @@ class Reporter:
             self._right_to_start.append(None)  # the next event tries again, or the end of the process
 
     def _begin(self) -> None:
-        try:
-            threading.Thread(target=self._serve, name=self._name, daemon=True).start()
-        except CANNOT_START:
-            self._right_to_start.append(None)
+        """Start the thread that serves. Where the system allows no more threads, try for as long as events wait."""
+        retry: list[None] = []
+        pause_s = _LOOK_S
+        while True:
+            try:
+                threading.Thread(target=self._serve, name=self._name, daemon=True).start()
+                break
+            except CANNOT_START:
+                self._right_to_start.append(None)  # the next event tries, too, or the end of the process
+            try:
+                retry = retry or [self._right_to_retry.pop()]
+            except IndexError:
+                break  # another thread is at it
+            time.sleep(pause_s)
+            pause_s = min(_RETRY_MAX_S, 2 * pause_s)
+            if not self._events:
+                break
+            try:
+                self._right_to_start.pop()
+            except IndexError:
+                break
+        self._right_to_retry.extend(retry)
 
     def _serve(self) -> None:
         self._thread = threading.get_ident()
