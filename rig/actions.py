@@ -107,6 +107,7 @@ class Actions:
     async def _look_and_write(self, lease: Any, lock: str, p: str, op: str, extra_s: float, *, write: bool) -> None:
         """Until it has looked often enough, or is told of a loss."""
         life, log = self._life, self._log
+        looked_ns = now_ns()  # `_stay` has just looked
         looks = self._random.randint(1, 3)
         for look in range(looks + 1):
             if look < looks:
@@ -122,14 +123,17 @@ class Actions:
                     log.note("broken", f"a lease of {lock} is RELEASED under its body, which no one has told")
                 closed_ns = life.closed_ns.get(lease._session)
                 if closed_ns is not None and closed_ns < at_ns and lease.lost.reason == "closed":
-                    # Who closes a client under its users takes their leases away there and then.
-                    log.event("trust", p, closed_ns, op=op, lock=lock, until=closed_ns)
+                    # A client that is closed under its users takes their leases away there and then: none of them
+                    # trusts a lease for longer than until it was seen to be held last.
+                    ended_ns = max(closed_ns, looked_ns)
+                    log.event("trust", p, ended_ns, op=op, lock=lock, until=ended_ns)
                 log.event("lost", p, at_ns, op=op, lock=lock, why=state)
                 return
             if look == looks:  # not later: its client may be closed at any moment
                 log.event("ask", p, at_ns, op=op, lock=lock, do="release")
                 return
-            log.event("trust", p, op=op, lock=lock, until=at_ns + int(remaining_s * 1e9))
+            looked_ns = at_ns
+            log.event("trust", p, at_ns, op=op, lock=lock, until=at_ns + int(remaining_s * 1e9))
             if write and life.resource:
                 life.write(self._number, p, op, lock, lease.fencing_token)
 
