@@ -6,6 +6,7 @@ phrases is right, it stands in `ALLOWED`, with its reason.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +61,30 @@ BANNED_ON_PAGES = {
     r"(?<!there\s)(?:is|are) no (?!longer|more|one)[a-z-]+": "is not a …",
     r"wherefore|thereof|whereof|thereby": "plain words",
 }
+#: A docstring of a function that begins so says what happens to something, and leaves open what the function does.
+HEAD = re.compile(r"(?:It|That|Those|They|Its|Who|What)\b")
+#: Where the docstrings have yet to be written again.
+HEADS_LEFT: tuple[str, ...] = (
+    "bench/",
+    "examples/",
+    "rig/",
+    "sim/",
+    "spikes/",
+    "src/holdfast/_api/",
+    "src/holdfast/_async/",
+    "src/holdfast/_drivers/",
+    "src/holdfast/_sync/",
+    "src/holdfast/_transport/",
+    "src/holdfast/cli/",
+    "src/holdfast/compat/",
+    "src/holdfast/embedded.py",
+    "src/holdfast/lab/",
+    "src/holdfast/web/",
+    "testbed/",
+    "tests/",
+    "tools/",
+    "verify/",
+)
 #: (path, phrase): why it is right there.
 ALLOWED: dict[tuple[str, str], str] = {}
 
@@ -96,6 +121,24 @@ def report(paths: list[Path], banned: dict[str, str]) -> list[str]:
     return said
 
 
+def heads(source: str) -> Iterator[tuple[int, str]]:
+    """Find docstrings of functions that begin with a pronoun: (line, first line)."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node) or ""
+            if HEAD.match(docstring):
+                yield node.body[0].lineno, docstring.partition("\n")[0]
+
+
+def test_docstrings_begin_with_a_verb_or_a_name() -> None:
+    found = []
+    for path in sorted(path for folder in (*SOURCES, "spikes", "verify") for path in (ROOT / folder).rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if not name.startswith(HEADS_LEFT) and not LEFT_OUT & {*path.parts}:
+            found += [f"{name}:{line}: {said!r}" for line, said in heads(path.read_text(encoding="utf-8"))]
+    assert found == [], "begin with what the function does: Return …, Send …, True if …"
+
+
 def test_sources_are_plain_english() -> None:
     assert report(sources(), BANNED) == []
 
@@ -122,3 +165,19 @@ def test_nothing_is_allowed_in_vain() -> None:
 )
 def test_what_is_found(text: str, found: list[tuple[int, str]]) -> None:
     assert [(line, said) for line, said, _ in finds(text, BANNED)] == found
+
+
+@pytest.mark.parametrize(
+    ("docstring", "found"),
+    [
+        ("It has ended.", True),
+        ("What it returns.", True),
+        ("Those that wait.", True),
+        ("Itself, or None.", False),
+        ("Return what it is.", False),
+        ("Whether it is held.", False),
+    ],
+)
+def test_which_docstrings_are_found(docstring: str, found: bool) -> None:
+    source = f'class Kind:\n    """It."""\n    async def act(self):\n        """{docstring}"""\n'
+    assert [*heads(source)] == ([(4, docstring)] if found else [])

@@ -55,7 +55,7 @@ class Batch:
 
 
 def batches(effects: Sequence[Effect[Any]], moves: bool) -> list[Batch]:
-    """What to send for the calls among these. `moves`: keys of one request have to share a slot."""
+    """Group the calls among these effects into requests. `moves`: keys of one request have to share a slot."""
     alone: list[Batch] = []
     places: dict[tuple[object, ...], dict[tuple[object, ...], list[int]]] = {}
     alike: dict[tuple[object, ...], list[int]] = {}  # as most are

@@ -49,7 +49,7 @@ class Held(NamedTuple):
     token: str
 
     def turn(self, settings: Settings) -> Acquisition:
-        """As what it is released."""
+        """Return the acquisition that releases this lease."""
         if self.kind == "semaphore":
             return SemaphoreTurn(self.keys, self.token, _TTL_MS, 0, settings)
         turn = RWTurn if _SHARING.match(self.token) else LockTurn
@@ -68,13 +68,13 @@ class Held(NamedTuple):
 
 
 async def holders(namespace: str | None, name: str, kinds: Sequence[str], settings: Settings) -> list[Entry]:
-    """What of these kinds is held under that name. Raises `RequestFailed`."""
+    """Return the entries of these kinds under that name that are held. Raises `RequestFailed`."""
     seen = await look_at(namespace, [(kind, name) for kind in kinds], HOLDERS_MAX, settings)
     return [each for each in seen if each.held]
 
 
 def held_by(seen: Entry, namespace: str | None) -> list[Held]:
-    """Its holders, the most recent of each: an upgrade stands before the reader beneath it."""
+    """Return the holders of an entry, the most recent lease of each first: an upgrade before the reader beneath it."""
     keys = part_of(seen.kind, lock_keys(namespace, seen.name))
     found = []
     for token, _ in seen.holders:

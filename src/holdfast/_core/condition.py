@@ -29,7 +29,7 @@ _NOT_HELD = -2
 
 
 def condition_key(keys: LockKeys, name: str) -> str:
-    """Where the condition's waiters stand."""
+    """Return the key that the condition's waiters stand in."""
     return f"{keys.base}:cond:{part_of_key(name)}"
 
 

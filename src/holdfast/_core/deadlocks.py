@@ -64,7 +64,7 @@ _Edges: TypeAlias = "dict[Party, list[_Edge]]"
 
 
 def party_of(token: str, known: Mapping[str, Party], holds: bool) -> Party | None:
-    """Who that is; None where the token does not say: another program's, or of a lease that its client hands on."""
+    """Return a token's party; None where it names none: another program's, or of a lease that its client hands on."""
     found = _TOKEN.fullmatch(token)
     if found is None or (holds and found[4]):
         return known.get(token)
@@ -72,7 +72,7 @@ def party_of(token: str, known: Mapping[str, Party], holds: bool) -> Party | Non
 
 
 def common(first: Entry, second: Entry) -> Entry:
-    """What was the same in two readings of a lock."""
+    """Return what was the same in two readings of a lock."""
     same = first.kind == second.kind and (first.kind not in _ALONE or first.fence == second.fence)
     held = {token for token, _ in first.holders} if same else set()
     waiting = {token for token, _ in first.waiters}
@@ -106,13 +106,13 @@ def circle_of(token: str, entries: Iterable[Entry], known: Mapping[str, Party]) 
 
 
 def stuck_at(entries: Iterable[Entry], known: Mapping[str, Party]) -> set[tuple[str, str]]:
-    """Where the stuck ones wait: (kind, name) of each."""
+    """Return the (kind, name) of each lock that a stuck party waits for."""
     edges = _stuck(entries, known)
     return {(edge.wait.entry.kind, edge.wait.entry.name) for party in edges for edge in edges[party]}
 
 
 def _stuck(entries: Iterable[Entry], known: Mapping[str, Party]) -> _Edges:
-    """What each stuck party waits for."""
+    """Return the edges of each stuck party: what it waits for."""
     waits = [
         _Wait(party, token, at, waited_s, entry)
         for entry in entries
@@ -131,7 +131,7 @@ def _stuck(entries: Iterable[Entry], known: Mapping[str, Party]) -> _Edges:
 
 
 def _blocked(wait: _Wait, stuck: Collection[Party], known: Mapping[str, Party]) -> list[_Edge]:
-    """Who keeps it waiting as long as these do not go on; none where it may be granted all the same."""
+    """Return the stuck parties that keep a waiter waiting, as edges; none where it may be granted all the same."""
     entry, token = wait.entry, wait.token
     holders = [
         _Edge(wait, party, each, True)
@@ -166,7 +166,7 @@ def _is_reader(token: str) -> bool:
 
 
 def _reached(party: Party, edges: _Edges) -> dict[Party, _Edge]:
-    """Who can be reached from it, by the last edge of a shortest way; itself too, when it is in a circle."""
+    """Map the parties reachable from this one (itself too, in a circle) to the last edge of a shortest path."""
     by: dict[Party, _Edge] = {}
     waiting = deque([party])
     while waiting:

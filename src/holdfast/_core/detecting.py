@@ -96,7 +96,7 @@ class Detector:
         self._next_at = self._busy_until = 0.0
 
     async def deadlocks(self) -> list[Found]:
-        """Those there are. Raises `RequestFailed`."""
+        """Return the deadlocks that two readings confirm. Raises `RequestFailed`."""
         first = await self._read(None)
         known = await self._known(first)
         if not circles(first, known):
@@ -106,7 +106,7 @@ class Detector:
         return [await self._explained(circle) for circle in circles(seen, known)]
 
     async def seen(self, waiter: _Waiter) -> list[Entry]:
-        """What was read last, or is read now. Raises `_Woken`."""
+        """Return what was read last, or read now. Raises `_Woken`."""
         began_at = await Now()
         if began_at >= self._next_at and began_at >= self._busy_until:
             self._busy_until = began_at + _READ_MAX_S
@@ -142,7 +142,7 @@ class Detector:
         return Found(circle, told, {step.token: await look_up(self.note_of(step.token)) for step in circle})
 
     def note_of(self, token: str) -> str:
-        """Where a waiter says where it waits."""
+        """Return the key of a waiter's note about where it waits."""
         return note_key(self.namespace, token)
 
     async def _read(self, waiter: _Waiter | None) -> list[Entry]:
@@ -161,7 +161,7 @@ class Detector:
         return entries
 
     async def _again(self, first: Sequence[Entry], names: set[tuple[str, str]]) -> list[Entry]:
-        """What is as it was under these names."""
+        """Read these names again and return what has stayed the same."""
         seen = []
         for before in first:
             if (before.kind, before.name) not in names:
@@ -201,7 +201,7 @@ class Detector:
         return part_of(kept_as(entry.kind), lock_keys(self.namespace, entry.name)).queue
 
     async def _known(self, entries: Iterable[Entry]) -> dict[str, Party]:
-        """Who holds by tokens that do not tell, as far as they wait and have left a note."""
+        """Return the parties behind tokens that do not tell, as far as they wait and have left a note."""
         entries = list(entries)
         unclear = {
             client_of(token) for entry in entries for token, _ in entry.holders if party_of(token, {}, True) is None

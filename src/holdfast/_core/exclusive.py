@@ -79,7 +79,7 @@ class Exclusive:
         raise NotImplementedError
 
     def hold(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
-        """What a lease stands on."""
+        """Make the record of a lease that was granted."""
         raise NotImplementedError
 
     def give_back(self, token: str, ttl_ms: int, tenure: Tenure | None = None) -> Protocol[None]:
@@ -162,7 +162,7 @@ class OneServer(Exclusive):
         return hold
 
     def _begin_to_keep(self, token: str, grant: Grant, ttl_ms: int) -> Keeping:
-        """What a lease stands on that the client may keep."""
+        """Start the cache entry of a lease that the client may keep."""
         keeper, keep_s = grant.kept
         asks = partial(LockTurn, self.keys, token, ttl_ms, self.settings, None, None)
         kept = Keeping(keeper, asks, token, grant.fence, grant.sent_at, keep_s)
@@ -171,7 +171,7 @@ class OneServer(Exclusive):
         return kept
 
     def _hold_in_line(self, turn: Turn, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
-        """What a lease stands on that the client may hand on."""
+        """Make the record of a lease that the client may hand on."""
         line = turn.line
         assert line is not None
         if grant.kept is not None and line.tenure is None:

@@ -72,14 +72,14 @@ _KEYS_SHOWN_MAX = 12
 
 
 def _about(request: Any) -> str | None:
-    """What a request was about, as `semaphore 'uploads'`."""
+    """Describe what a request was about, as `semaphore 'uploads'`."""
     keys = getattr(request, "keys", None)
     key = keys[0] if keys else getattr(request, "key", None)
     return what_is_at(key, getattr(request, "script", None)) if isinstance(key, str) else None
 
 
 def what_is_at(key: str, script: str | None = None) -> str:
-    """What a key belongs to, as `semaphore 'uploads'`; `script` was called with it."""
+    """Describe what a key belongs to, as `semaphore 'uploads'`; `script` was called with it."""
     found = _KEY.fullmatch(key)
     name, part = (found[1], found[2]) if found is not None else (key, None)
     if script in ("set_if", "fenced_set") or (script is None and found is None):
@@ -90,7 +90,7 @@ def what_is_at(key: str, script: str | None = None) -> str:
 
 
 def _way_out(kind: str, request: Any) -> str | None:
-    """What to do about it. The server does not say which key is of the wrong type: all of the request are named."""
+    """Advise on that kind of error. The server does not name the key of the wrong type: all of the request are."""
     if kind != "WRONGTYPE":
         return _WAY_OUT.get(kind)
     key = getattr(request, "key", None)

@@ -158,7 +158,7 @@ class Ears:
         self._listen([hold for hold in self._driver.schedule if now - hold.held_since > LOOK_S], now)
 
     def told(self, token: str, wake: Wake) -> None:
-        """What a message says to a holder."""
+        """Act on a message to a holder."""
         if wake.kind == Wake.WHERE:
             self._driver.spawn(self._answer(token, wake.text))
             return

@@ -109,13 +109,13 @@ class Keeping(Tenure):
         self.watch: _Watch | None = None
 
     def asks(self) -> Acquisition:
-        """As which it is renewed and released."""
+        """Make the acquisition that renews and releases this lease."""
         return self._asks(self)
 
     # For the one that has it.
 
     def keep(self, hold: LeaseRecord, now: float) -> bool:
-        """Its holder releases it: it is kept. False: it has to be released at the server. Idempotent."""
+        """Keep the lease that its holder releases. False: it has to be released at the server. Idempotent."""
         if self.holder is not hold:
             return True
         self.deadline = hold.deadline
@@ -147,7 +147,7 @@ class Keeping(Tenure):
         return True
 
     def take(self, token: str, now: float) -> bool:
-        """It was idle, and the acquire with that token has it now."""
+        """Claim the idle lease for the acquire with that token; False if it is in use, or another acquire was first."""
         idle = self.holder
         if type(idle) is not list or now >= self.idle_until or self.ended:
             return False
@@ -185,7 +185,7 @@ class Keeping(Tenure):
     lost = end
 
     def first_release(self) -> Call:
-        """What `release` begins with."""
+        """Return the first call of `release`."""
         return self.asks().undo(0, request_timeout_for(self.ttl_ms, self.keeper.settings))
 
     def release(self) -> Protocol[bool]:
@@ -193,7 +193,7 @@ class Keeping(Tenure):
         return self.asks().release()
 
     def lose_late(self) -> None:
-        """It was not held any more: no one has trusted it meanwhile."""
+        """Do nothing: no holder has trusted the lease meanwhile."""
 
     async def give_up(self) -> None:
         """Release what was idle, or what was taken and did not begin."""
@@ -204,7 +204,7 @@ class Keeping(Tenure):
             pass  # it goes on in the background, until the ttl ends it
 
     def look(self, now: float) -> float | None:
-        """What there is to do by its time. Returns when to look again; None: not at all."""
+        """Do what is due. Returns when to look again; None: not at all."""
         idle = self.holder
         if self.ended:
             self.let_go()
@@ -363,7 +363,7 @@ class Keeper(dict[str, Keeping]):
         self.send: Callable[[Keeping], bool] | None = None
 
     def begin(self, kept: Keeping) -> None:
-        """It was granted."""
+        """Add a lease that was granted."""
         self[kept.key] = self._tokens[kept.token] = kept
         if self._early.take(kept.token, Wake.YIELD):
             kept.wanted = True

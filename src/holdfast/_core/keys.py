@@ -54,11 +54,11 @@ class LockKeys:
         return keys
 
     def order_of(self, token: str) -> str:
-        """Where the order of a lease's extensions is kept: one lease's, since many may hold at once."""
+        """Return the key of the order of a lease's extensions: one for each lease, since many may hold at once."""
         return f"{self.base}:order:{token}"
 
     def note_of(self, token: str) -> str:
-        """Where it stands who has broken a lease, and why."""
+        """Return the key that says which client has broken a lease, and why."""
         return f"{self.base}:broken:{token}"
 
     def more(self, *kinds: str) -> tuple[str, ...]:
@@ -72,12 +72,12 @@ def part_of_key(name: str) -> str:
 
 
 def inbox_prefix(namespace: str | None) -> str:
-    """What the channel names of clients' inboxes start with."""
+    """Return the prefix of the channel names of clients' inboxes."""
     return f"{namespace or 'holdfast'}:inbox:"
 
 
 def answer_key(namespace: str | None, question: str) -> str:
-    """Where a client writes where in its program something is held, to be read by who has asked that question."""
+    """Return the key where a client answers that question: where in its program something is held."""
     return f"{namespace or 'holdfast'}:where:{question}"
 
 
@@ -100,7 +100,7 @@ def name_within(tag: str) -> str:
 
 
 def _beside(name: str) -> str:
-    """What the other keys of a lock begin with whose key is `name` itself.
+    """Return the prefix of the other keys of a lock whose key is `name` itself.
 
     Another one for every name, and always in the slot of `name`: that is the slot of what stands between the first "{"
     and the first "}" behind it, when that is not empty, and else of the whole name.

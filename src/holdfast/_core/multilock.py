@@ -218,7 +218,7 @@ async def renew(turns: Sequence[MultiTurn], ttl_ms: int, order: Order = RENEWAL)
 
 
 def hold(turns: Sequence[MultiTurn], name: str, grant: Grant) -> LeaseRecord:
-    """What the one lease of all turns stands on."""
+    """Make the record of the one lease of all turns."""
     first = turns[0]
     if len(turns) == 1:
         return first.hold(name, grant)

@@ -156,5 +156,5 @@ class LockTurn(Acquisition):
 
 
 async def inspect(keys: LockKeys, request_timeout_s: float) -> LockSeen:
-    """What there is of the lock."""
+    """Look at the lock."""
     return seen_of(await once_more(Call("inspect", (keys.lock, keys.fence, keys.queue), (), request_timeout_s)))

@@ -22,7 +22,7 @@ __all__ = ["Witness", "leave_note", "note_key", "note_parts"]
 
 
 def note_key(namespace: str, token: str) -> str:
-    """Where a waiter says where it waits."""
+    """Return the key of a waiter's note about where it waits."""
     return f"{namespace}:waits:{token}"
 
 
@@ -38,7 +38,7 @@ async def leave_note(
 
 
 def note_parts(note: bytes | None) -> tuple[float | None, list[str], str]:
-    """What a note says: the timeout of the wait in s (None: no limit, or unknown), held tokens, where in the code."""
+    """Parse a note: the timeout of the wait in s (None: no limit, or unknown), held tokens, where in the code."""
     words = (note or b"").decode("utf-8", "replace").split("\n", 2)
     if len(words) < 3:
         return None, [], ""

@@ -98,7 +98,7 @@ class Walk:
 async def look_at(
     namespace: str | None, names: Sequence[tuple[str, str]], most: int, settings: Settings
 ) -> list[Entry]:
-    """What lies under each of these (kind, name), by one call: a few, and in a Cluster of one slot."""
+    """Look at each of these (kind, name) by one call: a few, and in a Cluster of one slot."""
     keys: list[str] = []
     for kind, name in names:
         keys += keys_of(kind, part_of(kind, lock_keys(namespace, name)))
@@ -119,7 +119,7 @@ def part_of(kind: str, keys: LockKeys) -> LockKeys:
 
 
 def keys_of(kind: str, keys: LockKeys) -> tuple[str, str, str, str, str]:
-    """What the scripts that look at any kind want to have: its own keys, and the two of many holders."""
+    """Return the keys for scripts that look at any kind: its own, and the two of many holders."""
     many, upgraded = keys.more("holders" if kind == "semaphore" else "readers", "upgraded")[-2:]
     return (keys.lock, keys.fence, keys.queue, many, upgraded)
 

@@ -155,13 +155,13 @@ def _is(value: Reply, token: str) -> bool:
 
 
 async def _holder(keys: LockKeys, request_timeout_s: float) -> str:
-    """What the lock's key holds, or "". As far as tokens are long: it may be another program's value, of any size."""
+    """Return what the lock's key holds, or "". Cut to the length of a token: others may store any size."""
     value = await beginning_of(keys.lock, TOKEN_MAX, request_timeout_s, once_more)
     return "" if value is None else _text(value[:TOKEN_MAX])
 
 
 def _fence(keys: LockKeys, value: Reply) -> int:
-    """What is stored as the last fencing token; 0 for nothing. Raises `RequestFailed` when it cannot grow."""
+    """Parse the last fencing token; 0 for nothing. Raises `RequestFailed` when it cannot grow."""
     if value is None:
         return 0
     if _NUMBER.fullmatch(value) and int(value) < 2**53 - 1:
@@ -304,7 +304,7 @@ async def acquire(
 
 
 async def inspect(keys: LockKeys, request_timeout_s: float) -> LockSeen:
-    """What there is of the lock; no waiters, since there is no queue."""
+    """Look at the lock; no waiters, since there is no queue."""
     holder = await _holder(keys, request_timeout_s)
     remaining_ms: int = await once_more(Command(("PTTL", keys.lock), request_timeout_s, key=keys.lock, fits=COUNT))
     fence = await once_more(Command(("GET", keys.fence), request_timeout_s, key=keys.lock, fits=MAYBE))

@@ -54,7 +54,7 @@ class Order(NamedTuple):
     asks_ms: int = 0
 
     def mark_ms(self, ttl_ms: int, tombstone_ms: int) -> int:
-        """As scripts want it: -1 only lengthens, 0 sets, more outdates for that many ms."""
+        """Encode the order for scripts: -1 only lengthens, 0 sets, more outdates for that many ms."""
         if not self.sets:
             return -1
         return max(ttl_ms, tombstone_ms) if self.outdates else 0
@@ -177,16 +177,16 @@ class LeaseRecord:
         raise NotImplementedError
 
     def hand_on(self, now: float) -> bool:
-        """Its client has it go on under another lease, where `turn` says that it may. False: it has to be released."""
+        """Hand the lease on within its client, where `turn` allows that. False: it has to be released."""
         return False
 
     def go_on_from(self, before: Any) -> None:
-        """It stands on what that lease of the same client stood on: its renewal is due when that one's was."""
+        """Take over the due time of the lease that this one continues."""
         self.renew_from = before.renew_from
         self.short_s = before.short_s
 
     def end_by(self, until: float) -> None:
-        """It is not held beyond that moment, whatever is asked for."""
+        """Limit the lease to that moment, whatever is asked for later."""
         self.max_until = until
         self._bound()
 
@@ -219,7 +219,7 @@ class LeaseRecord:
         return True
 
     def lose(self, reason: str) -> None:
-        """It is not held any more, and was not released."""
+        """Mark the lease lost, for that reason."""
         if self.alive and self._end():
             self.reason = reason
             self.state = LeaseState.LOST
@@ -243,7 +243,7 @@ class LeaseRecord:
                 self.on_loss(reason)
 
     def mark_released(self) -> bool:
-        """Its owner gives it back; False when it had ended before."""
+        """Mark the lease released; False when it had ended before."""
         state = self.state
         if state is not _HELD and state is not _SUSPECT:
             return False
@@ -255,13 +255,13 @@ class LeaseRecord:
         return True
 
     def half_released(self) -> bool:
-        """For who caught an exception out of `released`: whether it had released it all the same; now it has."""
+        """Finish a release that an exception interrupted; True if the lease is released now."""
         if self.alive and self.reason is None and not hasattr(self, "unended"):
             self.state = LeaseState.RELEASED
         return self.state is LeaseState.RELEASED
 
     def mark_taken(self) -> None:
-        """For who has released it, and finds that it was not held any more: it is lost, and not told of elsewhere."""
+        """Mark a lease lost that its release did not find any more; `on_loss` is not called."""
         self.reason = "taken"
         self.state = LeaseState.LOST
         self._report_loss("taken")
@@ -304,7 +304,7 @@ class LeaseRecord:
         return self.or_why(ttl_ms, Order(self.extensions)) if self.extensions else self.or_why(ttl_ms)
 
     async def or_why(self, ttl_ms: int, *order: Order) -> int:
-        """What `extension` says; where it is not held any more because it was broken, it is lost for that reason."""
+        """Return what `extension` says; a lease that was broken is lost for that reason."""
         held = await self.extension(ttl_ms, *order)
         if not held and self.places:
             note = await note_for(self)
@@ -321,7 +321,7 @@ class LeaseRecord:
         self.overlong = ms > self.most_ms + _CLOCK_SLACK_MS
 
     def extending(self, ttl_ms: int, asked_at: float) -> Order:
-        """It is going to be asked to last `ttl_ms`: with this order.
+        """Note a request for `ttl_ms` and return its order.
 
         It outdates what would shorten it, or last longer, if that were carried out after it.
         """
@@ -386,7 +386,7 @@ class LeaseRecord:
 
 
 async def note_for(hold: LeaseRecord) -> str | None:
-    """Who has broken it, and why; None where that is not known."""
+    """Return who has broken the lease, and why; None where that is not known."""
     for keys in hold.places:
         key = keys.note_of(hold.token)
         try:

@@ -555,7 +555,7 @@ async def acquire(
 
 
 def _holders(answers: Sequence[Voted]) -> tuple[dict[str, int], int]:
-    """Who holds how many members, and the least remaining time of all, ms (-1: no ttl)."""
+    """Count the members that each holder has; also the least remaining time of all, ms (-1: no ttl)."""
     holders: dict[str, int] = {}
     least_ms = -1
     for answer in answers:
@@ -649,7 +649,7 @@ async def give_back(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int) -> 
 
 
 async def inspect(quorum: Quorum, keys: LockKeys) -> LockSeen:
-    """Who holds a majority, for how long, and the last fencing token; no waiters, since there is no queue."""
+    """Look at the lock: who holds a majority, for how long, the last fencing token; there is no queue."""
     request_timeout_s = quorum.settings.short_retry_s
     seen = (keys.lock, keys.fence, keys.queue)
     calls = [Call("inspect", seen, (), request_timeout_s, node=index) for index in range(quorum.size)]

@@ -64,7 +64,7 @@ class Replicas:
         self._masters: dict[bytes, tuple[int, float]] = {}
 
     def tail(self, ttl_ms: int) -> SyncTail:
-        """What to send behind a request. Raises the trouble of a server that has no WAIT."""
+        """Return what to send behind a request. Raises the trouble of a server that has no WAIT."""
         if self.refused is not None:
             raise self.refused
         wait_ms = max(1, min(_WAIT_MS, ttl_ms // 6))
@@ -88,7 +88,7 @@ class Replicas:
         return self._believed
 
     def failed(self, failure: RequestFailed) -> RequestFailed | None:
-        """What the trouble of a request with WAIT behind it says of a server that has no WAIT; that is remembered."""
+        """Translate and remember the trouble of a server that has no WAIT; None for any other trouble."""
         said = failure.message.lower()
         if failure.kind in ("ERR", "NOPERM") and "wait" in said and ("unknown command" in said or "permission" in said):
             self.refused = RequestFailed(
@@ -103,7 +103,7 @@ class Replicas:
 
 
 def tail_of(sync: Sync, ttl_ms: int) -> SyncTail | None:
-    """What to send behind a request. May raise `RequestFailed`."""
+    """Return what to send behind a request. May raise `RequestFailed`."""
     return sync.tail(ttl_ms) if isinstance(sync, Replicas) else sync
 
 

@@ -209,7 +209,7 @@ def SCANNED(reply: Reply) -> bool:
 
 
 def executed(count: int) -> Fits:
-    """What EXEC answers after a number of commands: their replies, or nil."""
+    """Return the form of EXEC's answer after a number of commands: their replies, or nil."""
     return lambda reply: reply is None or (type(reply) is list and len(reply) == count)
 
 
@@ -256,7 +256,7 @@ class Taken(NamedTuple):
 
     @property
     def ask_again(self) -> bool:
-        """It is free: there is more to clear away than one call does."""
+        """Whether the lock is free, but one call did not clear away all that stood before."""
         return self.remaining_ms == 0 and not self.holder
 
 
@@ -425,7 +425,7 @@ def _is_decimal(text: str) -> bool:
 
 
 def wake_of(reply: Reply, channel: str) -> tuple[str, Wake] | None:
-    """Whom a message of the inbox is for, and what it says: None where it is not a message.
+    """Parse a message of the inbox: its token and what it says; None where it is not a message.
 
     `grant TOKEN FENCE CLAIM_MS` or `ask TOKEN`; for holders `break TOKEN TEXT`, `want TOKEN TEXT`,
     `where TOKEN TEXT` or `yield TOKEN`.
@@ -454,7 +454,7 @@ def promises_too_much(data: bytes) -> bool:
 
 
 def expected_of(fits: Fits | None) -> str:
-    """What would have fitted, for messages."""
+    """Describe a fitting reply, for messages."""
     if fits is None:
         return "one reply for each request"
     return _EXPECTED.get(fits, _GRANTING if fits in FITS.values() else "a reply to each command, or nil")

@@ -19,25 +19,25 @@ class Report:
     detailed = False
 
     def queued(self) -> None:
-        """It was queued for."""
+        """Called when it joins the queue."""
 
     def acquired(self, record: Any) -> None:
-        """It was acquired, and this is what its lease stands on."""
+        """Called when it is acquired, with the record of its lease."""
 
     def busy(self, waited_s: float, holder: Any) -> None:
-        """It was not acquired in time, but held by that `Holder` (None where it is not known)."""
+        """Called when the time is up, with the `Holder` at that moment (None where it is not known)."""
 
     def failed(self, error: BaseException) -> None:
-        """That has come up before the caller had it."""
+        """Called when an error ends it before the caller has it."""
 
     def released(self) -> None:
-        """It was given back, if it was acquired."""
+        """Called when it is released, if it was acquired."""
 
     def lost(self, record: Any, reason: str) -> None:
-        """It has ended without a release."""
+        """Called when it ends without a release."""
 
     def renewed(self, record: Any, lag_s: float) -> None:
-        """It was extended by itself, so long after that was due."""
+        """Called when it is renewed in the background, `lag_s` after that was due."""
 
     def suspect(self, record: Any) -> None:
         """A renewal has failed, and validity lasts."""

@@ -79,7 +79,7 @@ class Retry:
         return now < self._begin(now)
 
     def passed(self) -> None:
-        """It was answered: the next trouble is another one."""
+        """Begin again after an answer: the next trouble is another one."""
         if self._tries:
             self._tries = 0
             self.over_at = None

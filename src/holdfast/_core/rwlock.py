@@ -195,7 +195,7 @@ async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
 
 
 async def inspect(keys: LockKeys, request_timeout_s: float) -> RWSeen:
-    """What there is of the lock."""
+    """Look at the lock."""
     holder, *others = await once_more(Call("rw_inspect", keys.more(*_MORE), (), request_timeout_s))
     return RWSeen(holder.decode("utf-8", "replace"), *others)
 

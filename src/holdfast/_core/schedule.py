@@ -271,14 +271,14 @@ class Schedule:
         self._plan(hold, now + wait_s * (0.5 + jitter))
 
     def shorten(self, hold: LeaseRecord) -> float:
-        """Its deadline has come nearer, and it is not to be renewed for that."""
+        """Plan for a deadline that has come nearer, without renewing sooner."""
         if self._new.pop(id(hold), None) is not None:
             self._live[id(hold)] = hold
             hold.next_at = hold.deadline
         return self._plan(hold, hold.next_at)
 
     def extending(self, hold: LeaseRecord, ttl_ms: int, asked_at: float) -> tuple[Order, float | None]:
-        """It is going to be extended: with this order; and when it needs attention, if that is earlier now."""
+        """Note an extension; returns its order, and when the lease needs attention if that is earlier now."""
         order = hold.extending(ttl_ms, asked_at)
         return order, self.shorten(hold) if hold.shorten(ttl_ms, asked_at, order.asks_ms) else None
 
@@ -294,7 +294,7 @@ class Schedule:
         return None
 
     def replan(self, hold: LeaseRecord, jitter: float) -> float:
-        """Its deadline changed from outside (an extension)."""
+        """Plan for a deadline that was changed from outside (an extension)."""
         if self._new.pop(id(hold), None) is not None:
             self._live[id(hold)] = hold
         return self._plan(hold, self._renew_at(hold, jitter))

@@ -114,5 +114,5 @@ async def resize(keys: LockKeys, limit: int, request_timeout_s: float, settings:
 
 
 async def inspect(keys: LockKeys, request_timeout_s: float) -> SemaphoreSeen:
-    """What there is of the semaphore."""
+    """Look at the semaphore."""
     return SemaphoreSeen(*await once_more(Call("sem_inspect", keys.more("holders"), (), request_timeout_s)))

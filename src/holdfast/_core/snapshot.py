@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 def snapshot(items: Iterable[V]) -> list[V]:
-    """What is in a collection, or in a view of a dictionary, at this moment."""
+    """Copy a collection, or a view of a dictionary, that other threads may change meanwhile."""
     while True:
         try:
             return list(items)

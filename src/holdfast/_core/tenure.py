@@ -253,7 +253,7 @@ class Line:
         self.owner.ring()
 
     def begin_to_pass(self, hold: LeaseRecord) -> None:
-        """What that lease stands on, which has no block of fencing tokens, is for the next turn to pass on."""
+        """Pass on a lease that has no block of fencing tokens to the next turn."""
         tenure = Tenure(hold.token, hold.fence, 0.0)
         tenure.over = True
         self.tenure = tenure
@@ -319,7 +319,7 @@ class Turn:
         return line is not None and line.owner is self and not line.dead
 
     def take(self, now: float) -> TenureLease | Grant | None:
-        """What was handed on to it, the owner: the lease itself where it can be; None: it has to ask the server."""
+        """Take what was handed on to this owner: the lease itself where possible; None: ask the server."""
         line = self.line
         assert line is not None
         hold, tenure = line.hold, line.tenure
@@ -345,7 +345,7 @@ class Turn:
         return max(0, int((now - self.arrived_at) * 1_000_000))
 
     def passes(self) -> tuple[str | int, ...]:
-        """What its request has to release: the tenure's token, and what is known of its block of fencing tokens."""
+        """Return what the request has to release: the tenure's token, and its block of fencing tokens if known."""
         line = self.line
         if line is None or line.owner is not self or line.tenure is None:
             return ()
@@ -358,7 +358,7 @@ class Turn:
             line.tenure = None
 
     def begin(self, token: str, fence: int, ttl_ms: int, undisturbed: str | None = None) -> Tenure | None:
-        """It is granted: the tenure with a block of fencing tokens that its lease stands on.
+        """Return the tenure, with its block of fencing tokens, that a granted lease stands on, or None.
 
         `undisturbed`: the lock's key, where no one waited for it at the server.
         """
@@ -383,7 +383,7 @@ class Turn:
             line.tenure = None
 
     def hand_on(self, now: float) -> bool:
-        """Its lease was released: the next turn is the owner. False: it has to be released at the server.
+        """Make the next turn the owner after a release. False: the lease has to be released at the server.
 
         Idempotent, since a release may be repeated.
         """
@@ -411,7 +411,7 @@ class Turn:
         return not line.dead
 
     def leave(self) -> Tenure | None:
-        """It takes nothing any more, and what it has goes on to the next turn; returns what goes back to the server.
+        """Leave the line and pass on what this turn has; returns what goes back to the server.
 
         Idempotent.
         """
@@ -427,7 +427,7 @@ class Turn:
         return line.tenure if line.owner is self else None
 
     def lost(self) -> None:
-        """Its lease has ended without a release: so does the line."""
+        """End the line after its lease was lost."""
         line = self.line
         if line is not None and line.owner is self:
             line.die()

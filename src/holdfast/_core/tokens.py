@@ -44,5 +44,5 @@ def owner_of(token: str) -> str:
 
 
 def mark_of(token: str) -> str:
-    """What stands before the owner and its dot: what kind of lease it is; "" for that of a lock, or of others."""
+    """Return the kind of lease that stands before the owner and its dot; "" for that of a lock, or of others."""
     return token.split(":", 2)[1].rpartition(".")[0] if is_ours(token) else ""

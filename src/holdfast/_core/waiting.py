@@ -167,7 +167,7 @@ class Acquisition:
 
     @property
     def name(self) -> str:
-        """What it is called in errors."""
+        """The name in errors."""
         return self.key
 
     def places(self) -> tuple[LockKeys, ...]:
@@ -175,7 +175,7 @@ class Acquisition:
         return ()
 
     def tail(self) -> SyncTail | None:
-        """What to send behind a request that grants or extends. May raise `RequestFailed`."""
+        """Return what to send behind a request that grants or extends. May raise `RequestFailed`."""
         return None if self.sync is None else tail_of(self.sync, self.ttl_ms)
 
     def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
@@ -206,7 +206,7 @@ class Acquisition:
         return give_back(self)
 
     def hold(self, name: str, grant: Grant) -> LeaseRecord:
-        """What a lease that was granted to this turn stands on."""
+        """Make the record of a lease that was granted to this turn."""
         self.stray = grant.stray
         if grant.until is not None:
             self.short_ms = int((grant.until - grant.sent_at) * 1000)
@@ -261,7 +261,7 @@ class Acquisition:
         return RequestFailed("closed", "this acquisition was given back", "", maybe_executed=False, transient=False)
 
     async def meanwhile(self) -> None:
-        """What has to go on while this turn is waited for."""
+        """Do nothing, or in a subclass what has to go on during the wait."""
 
     def heard(self, reply: Reply) -> None:
         """A reply to `ask` has come."""
@@ -297,7 +297,7 @@ def within(request_timeout_s: float, left_s: float) -> float:
 
 
 async def once_more(request: Effect[Reply]) -> Reply:
-    """What may be repeated, repeated once when its connection broke: an idle one may have been closed meanwhile."""
+    """Repeat a repeatable request once when its connection broke: an idle one may have been closed meanwhile."""
     try:
         return await request
     except RequestFailed as failure:
@@ -425,7 +425,7 @@ class _Waiting:
         return again
 
     async def look_at(self, reply: Reply) -> Grant | Busy | None:
-        """What an answer means: granted, or time is up; None: ask again. May raise what it refuses with."""
+        """Interpret an answer: granted, or time is up; None: ask again. May raise what it refuses with."""
         self.now = await Now()
         self.retry.passed()
         if reply[0] == 1:
@@ -496,7 +496,7 @@ class _Waiting:
         return None
 
     async def _wake_within(self, wait_s: float) -> Wake | None:
-        """What comes for it in that time, in which it looks for deadlocks when it is time for that."""
+        """Wait that long for a wake-up, and look for deadlocks when it is time for that."""
         acquisition = self.acquisition
         until, now = self.now + wait_s, self.now
         while self.check_at is not None and self.check_at <= until:

@@ -63,7 +63,7 @@ class Questions:
         self._next_at: dict[str, float] = {}
 
     async def ask(self, held: Iterable[tuple[str, str]]) -> dict[str, bytes]:
-        """What is answered about each (key of a lock, token that holds it), by token. Raises `RequestFailed`."""
+        """Return the answers about each (key of a lock, token that holds it), by token. Raises `RequestFailed`."""
         left: dict[str, dict[str, str]] = {}
         for key, token in held:
             if re.fullmatch(_TOKEN, token) and client_of(token) not in self._silent:

@@ -202,7 +202,7 @@ class Agent(Runner):
         return SUSPENDED
 
     def ring(self, task: Task, ticket: int) -> None:
-        """Its turn has come, perhaps. An engine may be told so by any thread."""
+        """Resume a task whose turn may have come. Engines may call this from any thread."""
         self.soon(self.resume, task, ticket, None)
 
     def _sleep(self, task: Task, effect: Sleep) -> Any:
@@ -270,7 +270,7 @@ class Agent(Runner):
         self._arm(self.schedule.add(hold, self.random()))
 
     def unwatch(self, hold: LeaseRecord) -> None:
-        """It was released."""
+        """Stop watching a lease that was released."""
         self.schedule.remove(hold)
 
     def finish(self, hold: LeaseRecord) -> bool:

@@ -135,7 +135,7 @@ class Inboxes:
         self._resume(task, ticket, None, failure)
 
     def broke(self, place: Hashable) -> bool:
-        """That inbox has ended by itself; False when it was not open. Its waiters look, and open it again."""
+        """Forget an inbox that ended by itself and have it reopened; False when it was not open. All waiters look."""
         if place not in self._open:
             return False
         self._open.discard(place)

@@ -22,11 +22,11 @@ class Reopening:
         self.pause_s = 0.0
 
     def opened(self, now: float) -> None:
-        """It is open."""
+        """Note when the inbox opened."""
         self._opened_at = now
 
     def broke(self, now: float) -> None:
-        """It has ended by itself."""
+        """Double the pause before the next try, or begin without one if the inbox had lasted."""
         settings = self._settings
         if now - self._opened_at > _LASTED_S:
             self.pause_s = 0.0
