@@ -184,7 +184,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Its URL, with the password if there is one: `redis://…` over TCP with a port, else `unix_url`."""
+        """The server's URL, with the password if there is one: `redis://…` over TCP with a port, else `unix_url`."""
         if self._port_wanted is None:
             return self.unix_url
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -192,7 +192,7 @@ class Server:
 
     @property
     def unix_path(self) -> Path:
-        """Its Unix socket, which only this user can open."""
+        """The path of the Unix socket, which only this user can open."""
         return self.directory / "s"
 
     @property
@@ -216,7 +216,7 @@ class Server:
 
     @property
     def log(self) -> str:
-        """What the server wrote to its log so far."""
+        """The server's log so far."""
         try:
             return (self.directory / "log").read_text(errors="replace")
         except OSError:

@@ -65,7 +65,7 @@ def kinds_of(kind: object) -> tuple[str, ...]:
 
 
 def said(reason: object) -> str:
-    """What a holder is told: who we are, and why."""
+    """Return the reason that a holder is told: who we are, and why."""
     if not isinstance(reason, str) or len(reason) > _REASON_MAX or not reason.isprintable():
         raise ConfigurationError("reason", reason, f"a str of one line, of at most {_REASON_MAX} characters")
     who = who_we_are()
@@ -73,7 +73,7 @@ def said(reason: object) -> str:
 
 
 def chosen(found: Sequence[Entry], holder: object, namespace: str | None, name: str) -> tuple[Entry | None, list[Held]]:
-    """What it is that is held under that name, and those of its holders that are meant: all that were seen, or one."""
+    """Pick what is held under that name, and those of its holders that are meant: all that were seen, or one."""
     if holder is not None and (isinstance(holder, bool) or not isinstance(holder, (Holder, str, int))):
         raise ConfigurationError("holder", holder, "a Holder, a token, a fencing token, or None")
     held = [(seen, each) for seen in found for each in held_by(seen, namespace) if _is_meant(seen, each.token, holder)]
@@ -97,7 +97,7 @@ def _is_meant(seen: Entry, token: str, holder: object) -> bool:
 
 
 def holders_of(seen: Entry, tokens: Sequence[str] | None, described: dict[str, bytes | None]) -> tuple[Holder, ...]:
-    """Those of these tokens; None: all."""
+    """Return the holders with these tokens; None: all."""
     alone = seen.kind in ("lock", "election")
     return tuple(
         holder_of(token, remaining_ms, seen.fence if alone else 0, described.get(token))

@@ -51,7 +51,7 @@ class Change:
 
 
 def changes(before: Listed | None, after: Listed) -> Iterator[Change]:
-    """What has changed since the look before; without one, all that there is has."""
+    """Yield what has changed since the look before; without one, all that there is."""
     if before is not None and _same(before, after):
         return  # in a long list most are
 

@@ -16,12 +16,12 @@ CLIENT_INFO_MS = 86_400_000
 
 
 def client_key(namespace: str | None, client_id: str) -> str:
-    """Where a client's description lies."""
+    """Return the key of a client's description."""
     return f"{namespace or 'holdfast'}:client:{client_id}"
 
 
 def introduction(now_s: float) -> str:
-    """What a client says of itself: JSON.
+    """Return what a client says of itself: JSON.
 
     Not by `json`, which would be imported here: a fork meanwhile in another thread leaves the child waiting for it.
     """
@@ -34,7 +34,7 @@ def introduction(now_s: float) -> str:
 
 
 def who_we_are() -> dict[str, str | int]:
-    """Where this process runs, and what it is called."""
+    """Return where this process runs, and what it is called."""
     return {"host": socket.gethostname(), "pid": os.getpid(), "program": _program()}
 
 

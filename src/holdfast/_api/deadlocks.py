@@ -45,7 +45,7 @@ class DeadlockParty:
 
     @property
     def who(self) -> str:
-        """Where it runs and what it is called, in a few words."""
+        """The party's place and name, in a few words."""
         host, program, token = (shown(each, 128) for each in (self.host, self.program, self.token))
         owner = f", thread or task {shown(self.owner)}" if self.owner else ""
         return f"{program} ({host}, pid {self.pid}{owner})" if self.host else f"token {token}"

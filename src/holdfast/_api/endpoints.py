@@ -47,7 +47,7 @@ class Seeds:
 
 
 def seeds_of(client: Any) -> Seeds | None:
-    """What a redis-py client of a Cluster knows of it; None for any other client."""
+    """Return the addresses that a redis-py client of a Cluster knows; None for any other client."""
     manager = getattr(client, "nodes_manager", None)
     if manager is None or not isinstance(getattr(manager, "startup_nodes", None), dict):
         return None
@@ -112,7 +112,7 @@ def members_of(
 
 
 def settings_for(place: Any, settings: Settings) -> Settings:
-    """What a client of that place does otherwise.
+    """Return the settings for a client of that place.
 
     Where another server can take over, waiters look more often: their inbox stays where it was when a slot moves, and
     hears nothing from a master that hangs. Who does not wait bears a silent server as long as the user's client would.
@@ -129,7 +129,7 @@ def settings_for(place: Any, settings: Settings) -> Settings:
 
 
 def quorum_of(place: Any, nodes: Sequence[Any], settings: Settings) -> Quorum | None:
-    """What a client over a quorum knows of it; None for any other place."""
+    """Return the quorum that a client over several servers needs; None for any other place."""
     if not isinstance(place, Members):
         return None
     return Quorum([node.name for node in nodes], place.restart_delay_ms, place.request_timeout_s, settings)
@@ -215,7 +215,7 @@ def _split(url: str, default_port: int) -> tuple[str, list[tuple[str, int]], lis
 
 
 def _connection_kwargs(secure: bool, credentials: str, database: str, options: dict[str, str]) -> dict[str, Any]:
-    """What redis-py makes of the same things in a plain URL."""
+    """Return what redis-py makes of the same parts in a plain URL."""
     with importing:
         from redis import connection
     if database and not database.isdigit():

@@ -29,7 +29,7 @@ class Handle(NamedTuple):
 
 
 def handle_of(record: LeaseRecord, namespace: str | None) -> str:
-    """As text: one line of ASCII."""
+    """Write a handle as text: one line of ASCII."""
     with importing:
         import json
     handle = Handle(namespace, record.name, record.token, record.fence, record.extensions)

@@ -39,7 +39,7 @@ class Holder:
 
     @property
     def who(self) -> str:
-        """Where it runs, what it is called, and since when it holds; in one line."""
+        """The holder's place, its name, and since when it holds; in one line."""
         # Any client may have written this.
         host, pid, program, token = (shown(each, 128) for each in (self.host, self.pid, self.program, self.token))
         who = f"{host}, pid {pid} ({program})" if self.host else f"token {token}"

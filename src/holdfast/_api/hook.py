@@ -16,7 +16,7 @@ class Observer(Protocol):
         """One begins. What this raises is what `acquire` raises."""
 
     def granted(self, record: LeaseRecord) -> None:
-        """It was granted. What this raises gives it back."""
+        """Called when a lease is granted. An exception gives it back."""
 
 
 observer: Observer | None = None

@@ -33,7 +33,7 @@ class LeaseStack(Generic[W, L]):
         self._leases.setdefault(owner, []).append((lease, frame))
 
     def of(self, owner: W, frame: object = None) -> L:
-        """What `pop` would return. Who may be interrupted in `pop` asks before."""
+        """Return what `pop` would return. Callers that may be interrupted in `pop` ask before."""
         own = self._leases.get(owner)
         if own is not None and (own[-1][1] is frame or frame is None):
             return own[-1][0]
@@ -66,7 +66,7 @@ class LeaseStack(Generic[W, L]):
         return (owner if owner in self._leases else self._other()), -1
 
     def forget(self, lease: L) -> None:
-        """That block is left, in whatever thread or task. Takes no lock: finalizers may call it."""
+        """Forget the lease, in any thread or task. Takes no lock: finalizers may call it."""
         for owner, entries in tuple(self._leases.items()):
             for at in reversed(range(len(entries))):
                 if entries[at][0] is lease:
@@ -119,7 +119,7 @@ class Leads(Generic[W, L]):
         return next((lease for lease in leases if not self._over(lease)), leases[-1] if leases else None)
 
     def forget(self, lease: L) -> None:
-        """That lease leads no longer."""
+        """Forget a lease that no longer leads."""
         for owner, known in tuple(self._leases.items()):
             if known is lease:
                 self._leases.pop(owner, None)

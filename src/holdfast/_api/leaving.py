@@ -50,7 +50,7 @@ def opening(owner: object) -> Block | None:
 
 
 def instruction_of(code: CodeType, at: int) -> int:
-    """Where the instruction begins that `at` is in."""
+    """Return where the instruction begins that `at` is in."""
     raw = code.co_code
     while at > 0 and not raw[at]:  # what an instruction remembers for itself
         at -= 2
@@ -84,7 +84,7 @@ def _enters(raw: bytes, at: int) -> bool:
 
 
 def _take(owner: Any, block: Block) -> None:
-    """Its block will not be left."""
+    """Take the lease out of a block that will not be left."""
     lease, block[:] = block[0], (None,)
     if lease is not None:
         owner._not_left(lease)

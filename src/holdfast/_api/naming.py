@@ -16,7 +16,7 @@ __all__ = ["check_template", "name_of", "namer"]
 
 
 def name_of(subject: object) -> str:
-    """What an object says its lock is called."""
+    """Return the name that an object gives its lock."""
     named = getattr(subject, "__lock_name__", None)
     if callable(named):
         named = named()

@@ -292,7 +292,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 def options_of(given: LeaseOptions | LockOptions, defaults: Options = Options()) -> Options:  # noqa: B008 - it is immutable
-    """What was given, over the defaults. TypeError for what is no option, as for any call."""
+    """Check what was given, and return it over the defaults. TypeError for an unknown option, as for any call."""
     if not given:
         return defaults
     changed: dict[str, Any] = {}

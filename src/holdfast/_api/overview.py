@@ -78,7 +78,7 @@ def listed(seen: Entry, described: dict[str, bytes | None]) -> Listed:
 
 
 def kind_of(seen: Entry) -> Kind:
-    """What its first holder acquired, or its first waiter."""
+    """Return the kind that its first holder acquired, or its first waiter."""
     kind: Kind = seen.kind  # type: ignore[assignment]
     first = seen.holders[:1] or seen.waiters[:1]
     return _KINDS.get(mark_of(first[0][0])[:1], kind) if kind == "lock" and first else kind

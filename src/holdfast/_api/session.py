@@ -96,7 +96,7 @@ class SessionBase:
         self.told_by: dict[str, bytes] = {}
 
     def shared(self, what: str, options: Options) -> Shared | None:
-        """What `share` was last told of it."""
+        """Return what `share` made for `what` with these options, or None."""
         # The first requests of those from before the server refused scripts are scripts.
         return None if self.scripts.refused else self._shared.get((what, options))
 
@@ -120,7 +120,7 @@ class SessionBase:
         return OverQuorum(keys, self.settings, self.quorum)
 
     def checks(self, label: str, name: str, options: Options) -> Callable[[], Any] | None:
-        """What makes one acquire's looks for deadlocks; None where none are asked for."""
+        """Return a function that makes one acquire's checks for deadlocks; None if none are asked for."""
         every_s = options.deadlock_check_s
         if every_s is None:
             return None
@@ -138,7 +138,7 @@ class SessionBase:
         return check
 
     def detector(self) -> Any:
-        """What looks for deadlocks, for all of this client."""
+        """Return the client's detector of deadlocks, made when first needed."""
         if self._detector is None and self.namespace is not None:
             with importing:
                 from holdfast._core.detecting import Detector
@@ -147,7 +147,7 @@ class SessionBase:
         return self._detector
 
     def whereabouts(self, question: str, holds: list[LeaseRecord | None]) -> tuple[str, bytes]:
-        """Where in this program these are held, and under which key that is to be answered."""
+        """Describe where in this program these leases are held; returns the key for the answer, and the answer."""
         said: bytes = lazily("holdfast._api.whereabouts").said(self, holds)
         return answer_key(self.namespace, question), said
 

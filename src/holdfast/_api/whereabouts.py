@@ -50,7 +50,7 @@ class Whereabouts:
 
 
 def said(session: Any, holds: Sequence[LeaseRecord | None]) -> bytes:
-    """What this client answers: of each the name, where it was acquired, and the stack; a line each."""
+    """Describe each lease for an answer: its name, where it was acquired, and the stack; a line each."""
     meant = {hold.token: (None, hold.lease and hold.lease()) for hold in holds if hold is not None}
     held: dict[str, tuple[int | None, Any]] = {**meant}
     for (_, owner), known in snapshot(session.owners.items()):
@@ -82,7 +82,7 @@ def line_of(frame: FrameType) -> str | None:
 
 
 def where(holders: Iterable[Holder], answers: Mapping[str, bytes]) -> tuple[Whereabouts, ...]:
-    """What was answered about each, by its token."""
+    """Match the answers to the holders, by token."""
     found = []
     for holder in holders:
         answer = answers.get(holder.token, b"").decode("utf-8", "replace")

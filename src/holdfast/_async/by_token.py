@@ -53,7 +53,7 @@ class Held:
 
     @property
     def fencing_token(self) -> int | None:
-        """As of a lease; None where it was acquired elsewhere."""
+        """The fencing token, like that of a lease; None where it was acquired elsewhere."""
         return self._record.fence or None
 
     async def release(self) -> bool:
@@ -124,7 +124,7 @@ class TokenLock:
             raise
 
     def of(self, token: str) -> Held:
-        """What that token holds, acquired elsewhere. Sends nothing."""
+        """Return what that token holds, acquired elsewhere. Sends nothing."""
         return Held(self._lock, self._lock._record_of(token, 0, time.time_ns() // 1000))
 
     async def holder(self) -> tuple[str, float | None] | None:

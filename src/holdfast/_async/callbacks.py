@@ -19,7 +19,7 @@ _LATER = "its body would run later, when that is over"
 
 # sync-drop
 async def awaited(argument: str, function: Callable[..., Any], given: Awaitable[R]) -> R:
-    """What a coroutine function gave, once it has run."""
+    """Await the result of a coroutine function and check it."""
     if not inspect.isawaitable(given):
         raise ConfigurationError(argument, function, "a coroutine function; plain functions belong to holdfast.Client")
     result = await given
@@ -28,6 +28,6 @@ async def awaited(argument: str, function: Callable[..., Any], given: Awaitable[
 
 
 # sync-add: def awaited(argument: str, function: Callable[..., Any], result: R) -> R:
-# sync-add:     """What a function has returned, having done its work."""
+# sync-add:     """Check that a plain function has done its work, and return its result."""
 # sync-add:     check_result(function, result, asynchronous=False, argument=argument, later=_LATER)
 # sync-add:     return result

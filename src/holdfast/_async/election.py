@@ -86,7 +86,7 @@ class Election(Enterable[Lease]):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The election's name."""
         return self._name
 
     @property
@@ -134,7 +134,7 @@ class Election(Enterable[Lease]):
                 raise
 
     async def leader(self) -> Holder | None:
-        """Who leads, since when, where; None when there is no leader. Only good for reporting."""
+        """Return the leader, since when, where; None when there is no leader. Only good for reporting."""
         return await self._lock.holder()
 
     def observe(self, poll: Duration = 1.0) -> AsyncIterator[Holder | None]:

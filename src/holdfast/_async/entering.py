@@ -30,7 +30,7 @@ class Enterable(Generic[L]):
         raise NotImplementedError
 
     def _begin(self, lease: L) -> None:
-        """It is going to be inside."""
+        """Called before the block starts."""
 
     def _left(self, lease: L) -> None:
         """A block has ended. Takes no lock: finalizers call it."""

@@ -68,7 +68,7 @@ def _running_loop() -> asyncio.AbstractEventLoop:
 
 
 def client_at(url: object) -> Any:
-    """What `Client` takes, of a URL."""
+    """Make what `Client` takes of a URL."""
     return client_of_url(url, API)
 
 
@@ -135,7 +135,7 @@ class Session(SessionBase):
             raise self.public(failure) from None
 
     def public(self, failure: RequestFailed) -> BaseException:
-        """What users see of it."""
+        """Return the exception that users see."""
         if failure.kind == "closed" and self.closed:
             here = self.drivers[0] if len(self.drivers) == 1 else None
             return asyncio.CancelledError() if here is not None and here.exiting else ClientClosed()
@@ -276,7 +276,9 @@ class _Left:
         _lefts.add(self)
 
     def take(self, driver: AioDriver) -> None:
-        """Its loop does not run any more: what it holds is lost, and what it waits for is given up."""
+        """Take over from a loop that does not run any more: what it holds is lost, and what it waits for is given
+        up.
+        """
         for make in driver.take_over():
             self.add(make)
         try:
@@ -304,7 +306,7 @@ _lefts: set[_Left] = set()
 
 
 def _after_fork_in_child() -> None:
-    """That is the parent's to undo."""
+    """Forget what is the parent's to undo."""
     for left in _lefts:
         for make in left.made:
             make().close()

@@ -67,7 +67,7 @@ class Loss:
             self._call(callback, self.reason)
 
     def _news(self, reason: str) -> Any:
-        """What callbacks are told."""
+        """Return the exception that callbacks are told of."""
         return LeaseLost(self._name, reason, self._label)
 
     def _call(self, callback: Callable[[Any], object], reason: str) -> None:
@@ -88,7 +88,7 @@ class Wanted(Loss):
 
     @property
     def name(self) -> str:
-        """What is wanted."""
+        """The name of what is wanted."""
         return self._name
 
     def _news(self, reason: str) -> Any:

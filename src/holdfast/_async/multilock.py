@@ -37,7 +37,7 @@ class MultiLock(TurnLeasable[Lease]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What they are called."""
+        """The names of the locks."""
         return self._names
 
     def _turns(self, token: str) -> list[multilock.MultiTurn]:

@@ -19,7 +19,7 @@ _LATER = "it is called while a lock is waited for"
 
 
 def teller(lock: Any, on_wait: Callable[[Waiting], object]) -> Callable[[Seen], Any]:
-    """What calls `on_wait` with what is known of a wait for that lock."""
+    """Return a function that calls `on_wait` with what is known of a wait for that lock."""
     check_callable("on_wait", on_wait)
 
     async def tell(seen: Seen) -> None:
@@ -37,7 +37,7 @@ def teller(lock: Any, on_wait: Callable[[Waiting], object]) -> Callable[[Seen], 
 
 
 async def _now(lock: Any, seen: Seen) -> tuple[Holder | None, int]:
-    """Who holds it and the place in the queue, as it is now, or was when it was asked for last."""
+    """Return the holder and the place in the queue, as of now, or of the last request."""
     session, token, place = lock._session, seen.holder, seen.place
     try:
         if session.quorum is not None:

@@ -67,13 +67,13 @@ def _held_on(page: Iterable[Entry], namespace: str) -> list[tuple[str, str]]:
 
 
 async def find_deadlocks(session: Session) -> tuple[Deadlock, ...]:
-    """Those there are in the namespace."""
+    """Return the deadlocks in the namespace."""
     _namespace(session)
     return tuple(map(deadlock_of, await session.run(session.detector().deadlocks())))
 
 
 async def watch_lock(session: Session, name: str, every_s: float) -> AsyncIterator[Change]:
-    """What happens to the lock, semaphore and election of that name, from what there is on; never ends by itself."""
+    """Watch the lock, semaphore and election of that name, beginning with their current state; never ends by itself."""
     namespace = _namespace(session)
     names = [(kind, name) for kind in KINDS]
     before: dict[int, Listed] = {}
@@ -106,7 +106,7 @@ def _namespace(session: Session) -> str:
 
 
 async def look(session: Session, kind: str, name: str) -> Entry | None:
-    """What lies there, as far as that is to be learned at once; None where it is not."""
+    """Return what is stored under that name; None where that is not known at once."""
     if session.quorum is not None:
         return None
     kind = kind if kind in KINDS else "lock"
@@ -118,12 +118,12 @@ async def look(session: Session, kind: str, name: str) -> Entry | None:
 
 
 async def last_holder(session: Session, kind: str, name: str, token: str, waited: bool) -> Holder:
-    """Who held it when it was waited for in vain, as far as that is to be learned at once; unless `waited`, unasked."""
+    """Return the holder for `AcquireTimeout`, best effort; unless `waited`, without a request."""
     return await holder_behind(session, token, await look(session, kind, name) if waited else None, waited)
 
 
 async def holder_behind(session: Session, token: str, seen: Entry | None, asks: bool) -> Holder:
-    """Who holds by that token, as it was seen; unless `asks`, as far as that is known here."""
+    """Return the holder behind that token, as it was seen; unless `asks`, as far as that is known here."""
     remaining_ms, fence = -1, 0
     if seen is not None and token in (held := dict(seen.holders)):
         remaining_ms, fence = held[token], seen.fence if seen.kind in ("lock", "election") else 0
@@ -135,7 +135,7 @@ async def holder_behind(session: Session, token: str, seen: Entry | None, asks: 
 async def holder_by(
     session: Session, token: str, remaining_ms: int, fence: int, patience_s: float = PATIENCE_S
 ) -> Holder:
-    """Who holds by that token. Takes a request the first time that its client is asked about."""
+    """Return the holder behind that token. Takes a request the first time that its client is asked about."""
     try:
         told = await _told_by(session, token, patience_s)
     except HoldfastError:
@@ -144,7 +144,7 @@ async def holder_by(
 
 
 async def described(session: Session, seen: Entry) -> dict[str, bytes | None]:
-    """What the clients behind its tokens say of themselves; once it is known it is not asked for again."""
+    """Return what the clients behind an entry's tokens say of themselves; known answers are not asked for again."""
     return {token: await _told_by(session, token) for token, _ in (*seen.holders, *seen.waiters)}
 
 

@@ -67,7 +67,7 @@ def whereabouts(
 def _found(
     session: Session, name: str, kind: str | None, holder: object
 ) -> tuple[Entry | None, list[Held], dict[str, bytes | None]]:
-    """What is held under that name, those of its holders that are meant, and what their clients say of themselves."""
+    """Find what is held under that name, which of its holders are meant, and what their clients say of themselves."""
     found = session.run(holders(session.namespace, name, kinds_of(kind), session.settings))
     seen, held = chosen(found, holder, session.namespace, name)
     return seen, held, {} if seen is None else described(session, seen)

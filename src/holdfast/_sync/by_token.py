@@ -56,7 +56,7 @@ class Held:
 
     @property
     def fencing_token(self) -> int | None:
-        """As of a lease; None where it was acquired elsewhere."""
+        """The fencing token, like that of a lease; None where it was acquired elsewhere."""
         return self._record.fence or None
 
     def release(self) -> bool:
@@ -127,7 +127,7 @@ class TokenLock:
             raise
 
     def of(self, token: str) -> Held:
-        """What that token holds, acquired elsewhere. Sends nothing."""
+        """Return what that token holds, acquired elsewhere. Sends nothing."""
         return Held(self._lock, self._lock._record_of(token, 0, time.time_ns() // 1000))
 
     def holder(self) -> tuple[str, float | None] | None:

@@ -19,6 +19,6 @@ _LATER = "its body would run later, when that is over"
 
 
 def awaited(argument: str, function: Callable[..., Any], result: R) -> R:
-    """What a function has returned, having done its work."""
+    """Check that a plain function has done its work, and return its result."""
     check_result(function, result, asynchronous=False, argument=argument, later=_LATER)
     return result

@@ -139,7 +139,7 @@ class Client:
 
     @property
     def namespace(self) -> str | None:
-        """What its keys begin with."""
+        """The prefix of the client's keys; None if names are keys."""
         return self._session.namespace
 
     @explains_options
@@ -328,7 +328,7 @@ class Client:
         return find_deadlocks(self._session)
 
     def watch(self, name: str, *, poll: Duration = 0.05) -> Iterator[Change]:
-        """What happens to the lock, shared lock, semaphore and election called `name`, change by change.
+        """Watch the lock, shared lock, semaphore and election called `name`, change by change.
 
             for change in locks.watch("orders:42"):
                 print(change.what, change.who)
@@ -346,7 +346,7 @@ class Client:
         return watch_lock(self._session, check_name(name), poll_s)
 
     def explain(self, change: Change) -> Change:
-        """That change, or what it was if a lease was broken: "broken", with who did it and why as its `reason`.
+        """Return the change, or "broken" with who did it and why as its `reason` if the lease was broken.
 
         For programs that compare looks of `list` themselves; `watch` has done it. Takes one small request where a lease
         has ended. Known for ten minutes; of a multilock, for the lock that was named.
@@ -403,7 +403,7 @@ class Client:
     def whereabouts(
         self, name: str, *, kind: Kind | None = None, holder: Holder | str | int | None = None
     ) -> tuple[Whereabouts, ...]:
-        """Where in their programs the holders of `name` are: thread or task, where it was acquired, and their stack.
+        """Find where the holders of `name` are in their programs: thread or task, where it was acquired, stack.
 
             for found in locks.whereabouts("orders:42"):
                 print(found)

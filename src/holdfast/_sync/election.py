@@ -75,7 +75,7 @@ class Election(Enterable[Lease]):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The election's name."""
         return self._name
 
     @property
@@ -122,7 +122,7 @@ class Election(Enterable[Lease]):
                 raise
 
     def leader(self) -> Holder | None:
-        """Who leads, since when, where; None when there is no leader. Only good for reporting."""
+        """Return the leader, since when, where; None when there is no leader. Only good for reporting."""
         return self._lock.holder()
 
     def observe(self, poll: Duration = 1.0) -> Iterator[Holder | None]:

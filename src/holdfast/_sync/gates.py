@@ -31,7 +31,7 @@ class _Named:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name, as given."""
         return self._name
 
 

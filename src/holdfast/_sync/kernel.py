@@ -238,7 +238,7 @@ class Acquirable(AcquirableBase, Generic[L]):
 
 
 def _introduced(introduce: Callable[[], None], start: Callable[..., Protocol[R]], *how: Any) -> Protocol[R]:
-    """It was not granted at once: before it stands in a queue, others can find out who it is."""
+    """Introduce the client before it stands in a queue, so that others can find out who it is."""
     introduce()
     return start(*how)
 

@@ -295,7 +295,7 @@ class Lease:
         return held
 
     def _mark_taken(self) -> None:
-        """It was not held any more when it was released."""
+        """Mark a lease lost that was not held any more when it was released."""
         self._hold.mark_taken()
         if self._loss is not None:
             self._loss._fire("taken")
@@ -383,7 +383,7 @@ class Lease:
         self._abandon()
 
     def _abandon(self) -> None:
-        """It will not be released: give it back in the background. For finalizers, too: takes no lock."""
+        """Give back in the background what will not be released. For finalizers, too: takes no lock."""
         hold = self._hold
         if self._entries:
             del self._entries[-1]

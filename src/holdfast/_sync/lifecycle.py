@@ -38,7 +38,7 @@ API: Api = "threads"
 
 
 def client_at(url: str) -> Any:
-    """What `Client` takes, of a URL."""
+    """Make what `Client` takes of a URL."""
     return address_of_url(url) or client_of_url(url, API)
 
 
@@ -68,7 +68,7 @@ class Session(SessionBase):
             raise self.public(failure) from None
 
     def public(self, failure: RequestFailed) -> BaseException:
-        """What users see of it."""
+        """Return the exception that users see."""
         if failure.kind == "closed" and self.driver.closed:
             return self.driver.closed_error()
         return failure.public()

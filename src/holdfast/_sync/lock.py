@@ -64,7 +64,7 @@ class Leasable(Acquirable[L], Enterable[L]):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The lock's name."""
         return self._name
 
     @property
@@ -252,7 +252,7 @@ class Lock(Leasable[Lease]):
         return self._exclusive.give_back(token, self._ttl_ms, tenure)
 
     def _record_of(self, token: str, fence: int, extensions: int) -> LeaseRecord:
-        """What that token holds, also if acquired elsewhere, where it was extended that often. Not watched yet."""
+        """Make the record of a token's lease, maybe of another process, after that many extensions. Not watched."""
         record = self._record(token, Grant(fence, clock()))
         if extensions:
             # Its next extension outdates all of them.
@@ -291,7 +291,7 @@ class Lock(Leasable[Lease]):
         return token != "" and not self._session.driver.keeper.has_idle(token)
 
     def holder(self) -> Holder | None:
-        """Who holds it, since when, where, and for how much longer; None when it is free."""
+        """Return the holder, since when, where, and for how much longer; None when the lock is free."""
         return self._holder(self._inspect())
 
     def _holder(self, seen: LockSeen) -> Holder | None:

@@ -63,7 +63,7 @@ class Loss:
             self._call(callback, reason)
 
     def _news(self, reason: str) -> Any:
-        """What callbacks are told."""
+        """Return the exception that callbacks are told of."""
         return LeaseLost(self._name, reason, self._label)
 
     def _call(self, callback: Callable[[Any], object], reason: str) -> None:
@@ -83,7 +83,7 @@ class Wanted(Loss):
 
     @property
     def name(self) -> str:
-        """What is wanted."""
+        """The name of what is wanted."""
         return self._name
 
     def _news(self, reason: str) -> Any:

@@ -187,7 +187,7 @@ class RWLock:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The lock's name."""
         return self._name
 
     def read(self) -> ReadLock:

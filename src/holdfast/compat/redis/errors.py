@@ -90,7 +90,7 @@ def as_theirs(error: HoldfastError, lock_name: str) -> HoldfastError:
 
 @contextmanager
 def translated(lock_name: str) -> Iterator[None]:
-    """What comes out is theirs, too. A `ConfigurationError` stays: it is a ValueError."""
+    """Raise redis-py's exceptions in place of ours. A `ConfigurationError` stays: it is a ValueError."""
     try:
         yield
     except ConfigurationError:

@@ -127,7 +127,7 @@ class Lock:
 
     @property
     def fencing_token(self) -> int | None:
-        """As that of a lease, for the protected resource to check; None unless this object has acquired it."""
+        """The fencing token for the protected resource to check; None unless this object has acquired the lock."""
         return self._held.fencing_token if self._held is not None else None
 
     @cached_property

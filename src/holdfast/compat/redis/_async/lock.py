@@ -114,7 +114,7 @@ class Lock(Theirs):
 
     @property
     def fencing_token(self) -> int | None:
-        """As that of a lease, for the protected resource to check; None unless this object has acquired it."""
+        """The fencing token for the protected resource to check; None unless this object has acquired the lock."""
         held = self._known
         return held.fencing_token if held is not None else None
 
@@ -264,7 +264,7 @@ class Lock(Theirs):
         return True
 
     def _held(self, operation: str) -> Held:
-        """What is held under `local.token`, which other code may have set."""
+        """Return what is held under `local.token`, which other code may have set."""
         token = self.local.token
         if token is None:
             raise as_theirs(NotHeld(self._key, operation), self._key)
