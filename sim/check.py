@@ -149,7 +149,7 @@ class Ledger:
         return max(self.idle_since, min(last, self.world.now))
 
     def released(self, belief: Belief) -> None:
-        """Its holder begins to give it back; or it has lost it, and the server's time for it must run out first."""
+        """Note that a release begins; of a lost lease, that the server's time for it must run out first."""
         self.beliefs.pop(belief.token, None)
         now = self.world.now
         if not belief.hold.alive:
@@ -176,7 +176,7 @@ class Ledger:
         return self.world.settings.claim_ms / 1000 * (1 + 2 * DRIFT) * (self.deepest + 2)
 
     def handed_to_nobody(self, token: bytes) -> None:
-        """It was handed to a waiter that had left without being able to say so.
+        """Check a grant to a waiter that had left without being able to say so.
 
         The claim window ends that, and the others look when the time of the last holder that they know of is over, or
         after as many claim windows as there were before them in the queue.
@@ -221,13 +221,13 @@ class Ledger:
             world.fail("idle", f"{self.name} lay idle for {gap:.3f} s ({allowed:.3f} s allowed) with a waiter there")
 
     def force(self, token: bytes) -> None:
-        """It was released on behalf of its holder: exclusion is not promised against what that one believes."""
+        """Note a release on behalf of the holder: exclusion is not promised against what that one believes."""
         self.forced.add(token)
         if self.beliefs.pop(token, None) is not None and not self.beliefs:
             self.idle_since = self.world.now + self._after_a_loss_s()
 
     def look_at(self, token: bytes) -> Belief | None:
-        """Who believes to hold it with this token; the server must keep it for as long."""
+        """Return the belief of the holder with this token; the server must keep the lease for as long."""
         belief = self.beliefs.get(token)
         if belief is None or not belief.lives():
             return None
@@ -235,7 +235,7 @@ class Ledger:
         return belief
 
     def replan(self, token: bytes) -> None:
-        """Its deadline has changed."""
+        """Plan the next look for a deadline that has changed."""
         belief = self.beliefs.get(token)
         if belief is not None and belief.hold.alive:
             self._plan(belief)
@@ -258,7 +258,7 @@ class Ledger:
         self.world.after(max(at - self.world.now, 0.0), self._due, belief)
 
     def _due(self, belief: Belief) -> None:
-        """Its deadline has come, or what was its deadline then."""
+        """Look at a deadline that has come, or that was the deadline when this was planned."""
         process, hold = belief.process, belief.hold
         if not hold.alive or not process.alive or self.beliefs.get(belief.token) is not belief:
             return

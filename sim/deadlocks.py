@@ -83,7 +83,7 @@ def _reads(token: str) -> bool:
 
 
 def stuck(moment: _Moment, waiting: Collection[str] | None) -> set[Party]:
-    """Who can never come to an end: not even when all do that can. `waiting`: the tokens that count; None: all."""
+    """Return the parties that can never end, even if all others do. `waiting`: the tokens that count; None: all."""
     queues = {name: [token for token in queue if waiting is None or token in waiting] for name, _, queue in moment.seen}
     waits = {token: party_of(token) for queue in queues.values() for token in queue}
     ending = {party_of(token) for _, holders, _ in moment.seen for token in holders} - {*waits.values()}
@@ -165,7 +165,7 @@ class Deadlocks(Primitive):
                 continue
 
     async def look_on(self, process: Process) -> None:
-        """As `Client.deadlocks` does."""
+        """Do what `Client.deadlocks` does, again and again."""
         world, rng = self.world, self.world.rng
         while world.phase != "drain" and not process.closing:
             try:
@@ -307,7 +307,7 @@ class Deadlocks(Primitive):
         return LockTurn(keys, token, ttl_ms, settings)
 
     def held(self, process: Process, token: str) -> list[str]:
-        """What who waits by that token holds by tokens that do not tell."""
+        """Return what the waiter with that token holds by tokens that do not tell."""
         return self.marked.get((process.id, owner_of(token)), [])
 
     # -- what happens -----------------------------------------------------------------------------

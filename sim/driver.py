@@ -89,7 +89,7 @@ class Surroundings(Clock, ABC):
 
     @abstractmethod
     def master_number(self) -> int:
-        """Who is master now."""
+        """Return the number of the current master."""
 
     @abstractmethod
     def home_number(self, key: str) -> int:
@@ -171,7 +171,7 @@ class _Asked:
         self._process.enter(self.end, value, error)
 
     def silent(self) -> None:
-        """Its time is over."""
+        """End the request without an answer in time."""
         error = RequestFailed("silent", "no answer in time", f"s{self._server}", maybe_executed=True, transient=True)
         self.end(None, error)
 
@@ -408,7 +408,7 @@ class Process(Agent):
             self.enter(act, *args)
 
     def shut(self) -> None:
-        """As `Client.close`."""
+        """Do what `Client.close` does."""
         if not self.closing and self.alive:
             self.close(lambda settled: self.soon(self._closed, settled))
 

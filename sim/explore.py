@@ -69,7 +69,7 @@ class Bound:
         )
 
     def options(self) -> str:
-        """As the command line takes them."""
+        """Return the bound as options of the command line."""
         said = f"--primitive {self.primitive} --clients {self.clients} --acquisitions {self.acquisitions}"
         said += f" --hurries {self.hurries} --faults {','.join(self.faults) or 'none'}"
         return said if self.patient else f"{said} --impatient"

@@ -151,7 +151,7 @@ class Node:
         self.server.publish = self._publish
 
     def now_us(self) -> int:
-        """Its wall clock; no two commands in one µs."""
+        """Return the node's wall clock; no two commands in one µs."""
         now = self.offset_us + int(self.world.now * self.rate * 1e6)
         if now <= self.last_us:
             now = self.last_us + 1
@@ -159,11 +159,11 @@ class Node:
         return now
 
     def wall_ms(self) -> int:
-        """Its wall clock, without moving it."""
+        """Return the node's wall clock, without moving it."""
         return max(self.offset_us + int(self.world.now * self.rate * 1e6), self.last_us) // 1000
 
     def jump(self, seconds: float) -> None:
-        """Its clock is set."""
+        """Set the node's clock forward or back."""
         self.offset_us += int(seconds * 1e6)
         self.last_us = 0
 

@@ -45,7 +45,7 @@ class _Lock(Thing):
         return sorted(ends, reverse=True)[need - 1] if len(ends) >= need else None
 
     def held(self) -> list[bytes]:
-        """Whose lock it is on any member, without the mark of the attempt."""
+        """Return the holder of each member's lock, without the mark of the attempt."""
         holders = [node.server.peek(self.key, node.wall_ms()) for node in self.world.nodes]
         parts = [holder.split(b":") for holder in holders if holder is not None]
         return [b":".join((client, owner.partition(b"~")[0], number)) for client, owner, number in parts]

@@ -254,7 +254,7 @@ def report(
     whole: bool = False,
     protected: bool = False,
 ) -> str:
-    """What a seed does: its violation, the fewest kinds of faults that show it, its trace, how to see it again."""
+    """Play a seed and report: its violation, the fewest kinds of faults that show it, the trace, the command."""
     world = world_of(seed, mode, without=without, names=names, trace=True, protected=protected)
     violation = Course(world).run().violation
     if violation is not None and shrink:

@@ -222,7 +222,7 @@ class Server:
     # -- data -------------------------------------------------------------------------------------
 
     def value(self, key: bytes) -> Any:
-        """What lies under the key now, or None."""
+        """Return what is stored under the key now, or None."""
         when = self.expires.get(key)
         if when is not None and self.now_ms > when:
             self.remove(key)
@@ -236,7 +236,7 @@ class Server:
         return value
 
     def make(self, key: bytes, kind: type) -> Any:
-        """What lies under the key, created where there was nothing."""
+        """Return what is stored under the key, created if there was nothing."""
         value = self.typed(key, kind)
         if value is None:
             value = self.data[key] = kind()
@@ -265,7 +265,7 @@ class Server:
         return found
 
     def peek(self, key: bytes, now_ms: int) -> Any:
-        """What lies under the key at that time, changing nothing."""
+        """Return what is stored under the key at that time, changing nothing."""
         when = self.expires.get(key)
         return None if when is not None and now_ms > when else self.data.get(key)
 

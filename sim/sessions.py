@@ -51,7 +51,7 @@ class Thing:
 
     @property
     def node(self) -> Node:
-        """Where its keys are, now."""
+        """The node that has its keys now."""
         return self.world.home(self.keys.lock)
 
     def until(self, token: bytes, kind: str) -> float | None:
@@ -62,13 +62,13 @@ class Thing:
         return node.until(node.server.expires.get(self.key, 0))
 
     def held(self) -> list[bytes]:
-        """Who holds it by the server's word, now."""
+        """Return the holders that the server has now."""
         node = self.node
         holder = node.server.peek(self.key, node.wall_ms())
         return [] if holder is None else [holder]
 
     def queued(self) -> list[bytes]:
-        """Who waits by the server's word, now."""
+        """Return the waiters that the server has now."""
         node = self.node
         queue = node.server.peek(self.queue_key, node.wall_ms())
         return [] if queue is None else list(queue.scores)
@@ -151,7 +151,7 @@ class Sessions(Primitive, Generic[T]):
         raise NotImplementedError
 
     def ttl_ms(self) -> int:
-        """As the seed draws it."""
+        """Draw a ttl."""
         return int(1000 * self.world.rng.uniform(*self.world.options.ttl_s))
 
     def timeout_s(self) -> float | None:
@@ -217,7 +217,7 @@ class Sessions(Primitive, Generic[T]):
         return process.acquire(first, start, timeout_s, turn.ttl_ms)
 
     def newcomers(self, thing: T, holders: Sequence[bytes]) -> set[bytes]:
-        """Who has come to hold it since the last look, by the server's word."""
+        """Return the holders that the server has had since the last look, but not before it."""
         new = set(holders) - thing.last_held
         thing.last_held = set(holders)
         for token in new:
@@ -284,7 +284,7 @@ class Sessions(Primitive, Generic[T]):
         self.replan(hold)
 
     def lease_of(self, hold: LeaseRecord) -> str:
-        """What its lease is called in public."""
+        """Return the public name of its lease."""
         return self.public_lease
 
     def replan(self, hold: LeaseRecord) -> None:
@@ -337,7 +337,7 @@ class Sessions(Primitive, Generic[T]):
                 pass  # it is repeated in the background
 
     def gone(self, thing: T, belief: Belief) -> None:
-        """It is lost, or its holder begins to give it back."""
+        """Note that a lease is lost, or that its holder begins to give it back."""
         if thing.ledger.beliefs.get(belief.token) is belief:
             thing.ledger.released(belief)
 

@@ -139,7 +139,7 @@ class _Timer:
         return f"{act.__name__} {self.number} at {self.at:.6f}"
 
     def stale(self, process: Process) -> bool:
-        """What it would end has ended. `args`: what the process is to do, and with what."""
+        """True if what the timer would end has ended. `args`: what the process is to do, and with what."""
         act, *args = self.args
         for at, arg in enumerate(args):
             if type(arg) is Task:
@@ -315,11 +315,11 @@ class SmallWorld(World):
         self.sent.append(message)
 
     def forget_pushes(self, inbox: Inbox) -> None:
-        """What was under way through an inbox that broke does not arrive."""
+        """Drop what was under way through an inbox that broke."""
         self.messages = [message for message in self.messages if message.inbox is not inbox]
 
     def run_at_once(self) -> None:
-        """What follows from the last choice, without any other in between."""
+        """Run what follows from the last choice, without any other in between."""
         while self._at_once and self.violation is None:
             act, args = self._at_once.pop(0)
             act(*args)
@@ -327,7 +327,7 @@ class SmallWorld(World):
             self._look_for_orphans()
 
     def _look_for_orphans(self) -> None:
-        """Who has come to an end, and is not busy giving back, has left nothing behind."""
+        """Check that processes which are done, and not busy giving back, have left nothing behind."""
         idle = {process.id for process in self.processes if process.alive and not process.tasks}
         if not idle:
             return
@@ -348,7 +348,7 @@ class SmallWorld(World):
             yield from self._faults()
 
     def make(self, move: Move) -> None:
-        """It happens."""
+        """Make a choice happen."""
         self.steps += 1
         if self.trace is not None:
             self.note("choice", str(move))
@@ -470,7 +470,7 @@ class SmallWorld(World):
     # -- the fault --------------------------------------------------------------------------------
 
     def _faults(self) -> Iterator[Move]:
-        """What may go wrong here; see `explore` for why it need not go wrong elsewhere."""
+        """Yield the faults that may come here; see `explore` for why they need not come elsewhere."""
         kinds = self.faults
         for message in self.sent:
             if message not in self.messages or message.kind == "notice" or self._behind(message.whose):
@@ -523,7 +523,7 @@ class SmallWorld(World):
         self._notice(message)
 
     def _notice(self, message: _Message) -> None:
-        """Its asker learns that the connection is no more."""
+        """Tell the asker of a message that its connection is no more."""
         if message.asker is not None and message.whose.alive:
             error = RequestFailed("broken", "connection reset", "s0", maybe_executed=True, transient=True)
             self.send(
@@ -636,7 +636,7 @@ class SmallWorld(World):
 
 
 def _plain(value: Any, met: set[int]) -> Any:
-    """What the checks remember, as values that compare. `met`: what was told already."""
+    """Return what the checks remember, as values that compare. `met`: what was told already."""
     kind = type(value)
     if value is None or kind in (int, float, str, bytes, bool):
         return value

@@ -52,7 +52,7 @@ class Primitive:
 
 
 def parts_of(request: Request, value: Any, error: RequestFailed | None) -> list[tuple[Request, Any]]:
-    """What one request was for, each with its answer: many leases, where it renewed many."""
+    """Split a request into its parts, each with its answer: one for each lease that it renewed."""
     call = request.call
     if type(call) is not Call or call.script != "renew_many" or error is not None:
         return [(request, value)]

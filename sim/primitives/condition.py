@@ -159,7 +159,7 @@ class Condition(Locks):
             self.world.fail("orphan", f"{token.decode()} waits for a notification, long after it has left")
 
     def standing(self, lock: Lock) -> dict[bytes, float]:
-        """Who stands at its condition now."""
+        """Return the tokens that stand at the lock's condition now."""
         node = lock.node
         waiters = node.server.peek(self.waiters[lock].key, node.wall_ms())
         return {} if waiters is None else dict(waiters.scores)
@@ -191,7 +191,7 @@ class Condition(Locks):
             self.moved(node, lock, call, value)
 
     def enter(self, node: Node, lock: Lock) -> None:
-        """Who has come into the lock's queue waits for the lock from now on."""
+        """Note that waiters which have come into the lock's queue wait for the lock from now on."""
         queue = node.server.peek(lock.queue_key, node.server.now_ms)
         holder = node.server.peek(lock.key, node.server.now_ms)
         standing = self.waiters[lock].standing
@@ -214,7 +214,7 @@ class Condition(Locks):
             waiting[token] = self.world.now, waiting[token][1]
 
     def moved(self, node: Node, lock: Lock, call: Call, value: Any) -> None:
-        """Who has left the condition's waiters must be on to the lock, in the order of coming, or not there."""
+        """Check that a waiter that has left the condition is on to the lock, in the order of coming, or not there."""
         world, server, waiters = self.world, node.server, self.waiters[lock]
         now_ms = server.now_ms
         asker = str(call.args[0]).encode()

@@ -41,7 +41,7 @@ class Election(Locks):
         process.begin(self.observe(process), "observer")
 
     async def session(self, process: Process, thing: Lock) -> None:
-        """As `Election.run`: lead, and campaign again when the lead was lost before the work was done."""
+        """Do what `Election.run` does: lead, and campaign again when the lead was lost before the work was done."""
         self.plays("Election.run")
         for _ in range(3):
             self.plays("Election.campaign")

@@ -50,7 +50,7 @@ class _Gate(Thing):
         return self.declared if found is None else int(found.split()[0])
 
     def stands(self, missing: int) -> None:
-        """It has been seen so."""
+        """Note how the gate was seen: open if nothing is missing."""
         now = self.world.now
         if missing == 0:
             self.opened_at = now if self.opened_at is None else self.opened_at
@@ -146,7 +146,7 @@ class Gates(Sessions[_Gate]):
         return got
 
     def let_through(self, thing: _Gate, token: str, began: float) -> None:
-        """It was open while it was waited for; and no one stands before an open gate for long."""
+        """Check that the gate was open during the wait, and that no waiter stands before an open gate for long."""
         world, options = self.world, self.world.options
         if thing.opened_at is None and thing.open_until < began and not options.replicas:  # nor a former master
             world.fail("let through", f"{token} went through {thing.keys.lock}, which was shut all the time")

@@ -213,7 +213,7 @@ class Locks(Sessions[Lock]):
         return hold, self.believe(process, [lock], hold)
 
     def hold_of(self, process: Process, lock: Lock, token: str, ttl_ms: int, got: Grant, renew: bool) -> LeaseRecord:
-        """What a lease on one lock stands on."""
+        """Make the record of a lease on one lock."""
         keep_s = min(self.world.options.keep_s, ttl_ms / 2000)
         if keep_s and got.kept is None and token.endswith(KEPT):
             got.kept = process.keeper, keep_s
@@ -387,7 +387,7 @@ class Locks(Sessions[Lock]):
                     lock.tombstones[asker] = now_ms + int(call.args[4])
 
     def skipped(self, node: Node, lock: Lock) -> None:
-        """Who was taken out of the queue since its process is not there has lost its place; it asks again."""
+        """Take waiters out of line whose process is not there: they lose their place and ask again."""
         queue = node.server.data.get(lock.queue_key)
         inbox = lock.keys.inboxes.encode()
         for _, token in list(lock.queue):
@@ -395,7 +395,7 @@ class Locks(Sessions[Lock]):
                 lock.leave_queue(token)
 
     def lets_go(self, call: Call) -> bytes | None:
-        """Whose hold, beside the asker's own, this call may end."""
+        """Return the other lease, beside the asker's own, that this call may end."""
         return str(call.args[7]).encode() if call.script == "acquire" and len(call.args) > 7 else None
 
     def is_fenced(self, call: Call, asker: bytes, token: bytes) -> bool:
@@ -403,13 +403,13 @@ class Locks(Sessions[Lock]):
         return True
 
     def answered(self, node: Node, lock: Lock, call: Call, asker: bytes, value: Any) -> None:
-        """What the asker is told; the lock has been looked at."""
+        """Note the place that the asker is told; the lock has been looked at."""
         if call.script == "acquire" and type(value) is list and value[0] == 0 and value[3] >= 0:
             lock.ledger.placed(value[3])
             self.queued(node, lock, asker, int(call.args[3]), value[4])
 
     def queued(self, node: Node, lock: Lock, token: bytes, known: int, told: int) -> None:
-        """It has a place now. `known`: the arrival that it was told before, or 0; with it, it keeps its place."""
+        """Note the place of a waiter. `known`: the arrival that it was told before, or 0; it keeps that place."""
         if token not in lock.ledger.waiting or node is not lock.node:
             return  # no one waits for that any more
         if known > 0 and told != known:

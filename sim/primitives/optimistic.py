@@ -136,7 +136,7 @@ class Optimistic(Sessions[_Values]):
             self.world.fail("refused", f"{value} was refused for {newer}")
 
     def told(self, thing: _Values, token: str, done: bool) -> None:
-        """What is said of an update is so."""
+        """Check what a client is told of an update."""
         world = self.world
         world.grants += done
         if done != (token.encode() in thing.applied) and not world.options.replicas:

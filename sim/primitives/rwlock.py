@@ -67,7 +67,7 @@ class _Shared(Thing):
         return self.readers(node, now_ms) + [token for token in alone if token not in (None, _SHARED)]
 
     def readers(self, node: Node, now_ms: int) -> list[bytes]:
-        """Whose time is not over."""
+        """Return the readers whose time is not over."""
         readers = node.server.peek(self.readers_key, now_ms)
         return [token for token, over_ms in readers.scores.items() if over_ms > now_ms] if readers is not None else []
 

@@ -45,7 +45,7 @@ class _Permits(Thing):
         return self.holders(self.node, self.node.wall_ms())
 
     def holders(self, node: Node, now_ms: int) -> list[bytes]:
-        """Whose time is not over."""
+        """Return the holders whose time is not over."""
         holders = node.server.peek(self.holders_key, now_ms)
         return [token for token, over_ms in holders.scores.items() if over_ms > now_ms] if holders is not None else []
 
@@ -105,7 +105,7 @@ class Semaphore(Sessions[_Permits]):
             self.world.fail("refused", f"{token}: {error}")
 
     def look_at_beliefs(self, permits: _Permits) -> None:
-        """What all clients believe to hold together."""
+        """Check what all clients believe to hold together."""
         living = [belief for belief in permits.ledger.beliefs.values() if belief.lives()]
         total = sum(_weight(belief.token) for belief in living)
         # A resize may have come between two grants, and those of the larger limit keep theirs.

@@ -68,7 +68,6 @@ HEADS_LEFT: tuple[str, ...] = (
     "bench/",
     "examples/",
     "rig/",
-    "sim/",
     "spikes/",
     "src/holdfast/_drivers/",
     "src/holdfast/_transport/",
