@@ -77,7 +77,7 @@ def longest_wait_s(all_seen: Sequence[Seen]) -> float:
 
 
 def cpu_us(all_seen: Sequence[Seen]) -> float:
-    """What a turn has cost its processes of a CPU, µs: user's and system's, of all threads."""
+    """Return the CPU time of a turn in all its processes, µs: user's and system's, of all threads."""
     return sum(each.cpu_s for each in all_seen) * 1e6 / max(1, sum(len(each.turns) for each in all_seen))
 
 

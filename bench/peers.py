@@ -65,7 +65,7 @@ def unique(prefix: str = "bench") -> str:
 
 
 def timed(pair: Pair, cycles: int, warm: int = 1) -> Callable[[], float]:
-    """What measures a number of pairs, after a few that do not count: µs per pair."""
+    """Return a function that measures a number of pairs, after a few that do not count: µs per pair."""
     acquire, release = pair
 
     def once() -> float:
@@ -124,7 +124,7 @@ class Idiom(Holdfast):
     """As in the README: a new object for every turn."""
 
     def within(self, name: str) -> Inside:
-        """What runs something inside of the lock."""
+        """Return a function that runs something inside of the lock."""
         locks = self._locks
 
         def within(inside: Callable[[], None]) -> None:

@@ -35,7 +35,7 @@ class Run:
         return quick if self.quick else full
 
     def server_cpu_s(self) -> float:
-        """What the server has used of a CPU so far: user's and system's time."""
+        """Return the CPU time that the server has used so far: user's and system's."""
         with redis.Redis.from_url(self.server.url) as client:
             info: Any = client.info("cpu")
         return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])

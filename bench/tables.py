@@ -66,7 +66,7 @@ class Table:
     missing: str = ""
 
     def markdown(self) -> str:
-        """As a section."""
+        """Return the table as a section of the page."""
         parts = [f"## {self.title}", "", f"`python -m bench --only {self.name}`. {self.note}", ""]
         if self.lines:
             parts.append("| " + " | ".join(self.head) + " |")

@@ -338,7 +338,7 @@ class Actions:
         await self._inside(lease, "torture-sem", asked_ns, {"permits": taken})
 
     async def several(self) -> None:
-        """Those that the others contend for, so that this excludes them, too."""
+        """Hold several of the locks that the others contend for, so that this excludes them, too."""
         names = self._random.sample(self._life.locks, min(2, len(self._life.locks)))
         asked_ns = now_ns()
         lease = await self._done(self._client().multilock(*names).acquire(timeout=TIMEOUT_S))

@@ -212,7 +212,7 @@ class Crew:
         self.wrong += [f"life {name} ({described}): {each}" for each in found]
 
     def _bound_s(self, seconds: float) -> float:
-        """What an operation of a life may last beyond its own timeout: see `rig.watch` for whose seconds these are."""
+        """Return how long an operation may last beyond its timeout: `rig.watch` says whose seconds these are."""
         if time.monotonic() + seconds + _BOUND_S < self._calm_until:
             return _BOUND_S
         # A release that a server, or a new master, has not heard of leaves a lock for its ttl; and a failover takes
@@ -220,7 +220,7 @@ class Crew:
         return OWN_TTL_S + 2 * _BOUND_S
 
     def _follow(self, process: subprocess.Popen[bytes], stops: bool, rng: random.Random, seconds: float) -> int | None:
-        """Its exit status; None when it had to be killed."""
+        """Follow a life to its end and return its exit status; None when it had to be killed."""
         begin = time.monotonic()
         while stops and time.monotonic() < begin + seconds + 1:
             if process.poll() is not None:
@@ -253,7 +253,7 @@ class Crew:
             self.played["a stop for longer than the ttl"] += 1
 
     def _judge_locks(self, name: str, way: str, begin_ns: int) -> list[str]:
-        """Those of its own are free."""
+        """Find locks of the life's own that do not become free in time."""
         pattern = f"*own-{name}-*"
         until = time.monotonic() + (_FREE_S if way in GRACEFUL else 2 * self._run.ttl_s + _FREE_S)
         while found := that_count(self._run.stage.left_over(pattern), way):
@@ -275,7 +275,7 @@ def that_count(keys: list[str], way: str) -> list[str]:
 
 
 def judge_end(status: int | None, way: str, text: str, *, unstarted: bool = False) -> Iterator[str]:
-    """What is wrong with the end of a life. `unstarted`: exceptions at random may have left coroutines unstarted."""
+    """Find what is wrong with a life's end. `unstarted`: random exceptions may have left coroutines unstarted."""
     tail = text[-3500:]
     swallowed = 0
     if way in EXITED_BY_HANDLER:

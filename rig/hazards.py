@@ -147,7 +147,7 @@ class Hazards:
     # ---- limits ----
 
     def _patch_threads(self) -> None:
-        """As in a container with a limit of processes: the system refuses, at random."""
+        """Refuse new threads at random, as in a container with a limit of processes."""
         name = "_start_joinable_thread" if hasattr(threading, "_start_joinable_thread") else "_start_new_thread"
         start = getattr(threading, name)
 

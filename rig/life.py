@@ -51,7 +51,7 @@ class Life(LifeState):
         self.broken("\n".join([what, *found, stacks]))
 
     def _who_holds(self, found: list[str]) -> None:
-        """Whom the blocks of this life wait for."""
+        """Report what the blocks of this life wait for: its clients, and the holders of its locks."""
         if self.hazards is not None:
             self.hazards.lift()
         client = self._public.connect(self.config["url"], ttl=self.config["ttl_s"], **self.config["options"])
@@ -131,7 +131,7 @@ class Life(LifeState):
         self._writers.clear()
 
     def _warm(self) -> None:
-        """What is imported and cached at the first use is no leak."""
+        """Import and cache what the first use does, so that it is not taken for a leak."""
         client = self.connect()
         with contextlib.suppress(self.errors):
             client.lock(f"own-{self.name}-warm").acquire(timeout=5).release()
@@ -153,7 +153,7 @@ class Life(LifeState):
         self.watch.end("leaks")
 
     def _begun(self, found: list[str]) -> list[str]:
-        """What is left over, unless threads that have never begun, and what they refer to, may be all of it.
+        """Return what is left over, unless threads that have never begun, and what they refer to, may be all of it.
 
         An exception amid `Thread.start` can leave a thread so for good: behind the lock under which it is noted, or
         with the lock of its `_started`. That is Python's, whatever the library does.

@@ -47,7 +47,7 @@ class Section:
         return None
 
     async def extend(self, ttl_s: float) -> None:
-        """Where the library can. Raises what the library raises."""
+        """Extend the lease, if the library can. Raises what the library raises."""
 
     async def release(self) -> bool | None:
         """Give it back; None: what comes of it is not known. Raises what the library raises."""

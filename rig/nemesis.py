@@ -165,7 +165,7 @@ class Nemesis:
     # ---- wires ----
 
     def _wires(self) -> list[Any]:
-        """Those of one worker; of a quorum's, any number of them."""
+        """Choose the wires of one worker; of a quorum's, any number of them."""
         wires = self._random.choice(list(self._run.stage.wires.values()))
         return self._random.sample(wires, self._random.randint(1, len(wires)))
 
@@ -198,7 +198,7 @@ class Nemesis:
             wire.heal()
 
     def _late(self, action: Any) -> None:
-        """What a client has asked for, or its answer, arrives later than a lease lasts."""
+        """Delay requests or answers of a client by more than the lease lasts."""
         wires = self._wires()
         rules = [wire.on(b"*", action, most=self._random.randint(1, 3)) for wire in wires]
         self._some_time(least_s=1.5 * self._run.ttl_s, most_s=2.5 * self._run.ttl_s)

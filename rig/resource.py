@@ -119,7 +119,7 @@ class Writer:
         return bool(accepted)
 
     def read(self, p: str, op: int | str, lock: str, token: int | None) -> str | None:
-        """What is there; None: nothing, or refused."""
+        """Return what is stored; None: nothing, or refused."""
         accepted, value = self._ask("read", p, op, lock, token, None)
         return value if accepted else None
 

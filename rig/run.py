@@ -57,7 +57,7 @@ class _Worker:
         self._signal(signal.SIGTERM)
 
     def wait(self, timeout_s: float) -> int | None:
-        """Its exit status, or None when it has not ended."""
+        """Return the exit status, or None when the worker has not ended."""
         try:
             return self._process.wait(max(0.0, timeout_s))
         except subprocess.TimeoutExpired:
@@ -170,11 +170,11 @@ class Run:
         }
 
     def life_config(self) -> dict[str, Any]:
-        """What all lives have in common. `log` is for `name`."""
+        """Return what all lives have in common. `log` is for `name`."""
         return dict(self._life_config)
 
     def log_of(self, name: str) -> str:
-        """Where a worker or a life writes what it sees."""
+        """Return the path of the log of a worker or a life."""
         return str(self._folder / f"{name}.log")
 
     def start(self) -> None:

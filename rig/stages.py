@@ -53,7 +53,7 @@ class Stage:
         self.wires: dict[int, list[Proxy]] = {}
 
     def url_for(self, worker: int) -> str:
-        """Where that worker connects to, through wires of its own where the topology allows that."""
+        """Return the URL for that worker, through wires of its own where the topology allows that."""
         raise NotImplementedError
 
     def urls_for(self, worker: int) -> str:
@@ -68,7 +68,7 @@ class Stage:
         )
 
     def masters(self) -> list[embedded.Server]:
-        """Those that locks are on, as far as can be told now."""
+        """Return the servers that locks are on, as far as can be told now."""
         return list(self.servers)
 
     def left_over(self, pattern: str = "*torture*") -> list[str]:
@@ -82,7 +82,7 @@ class Stage:
         return found
 
     def keys(self, names: Sequence[str]) -> dict[str, str]:
-        """What is known of those of these keys that are on a master."""
+        """Describe those of these keys that are on a master."""
         told = {}
         for server in self.masters():
             with contextlib.suppress(redis.RedisError), self.look(server) as client:
@@ -91,7 +91,7 @@ class Stage:
         return told
 
     def remove(self, keys: Sequence[str]) -> None:
-        """So that what was found once is not found again."""
+        """Delete keys, so that what was found once is not found again."""
         for server in self.masters():
             with self.look(server) as client:
                 for key in keys:
@@ -107,7 +107,7 @@ class Stage:
         return found
 
     def connections(self) -> list[str]:
-        """Those that are open, on all servers, but for our own and those of the servers among themselves."""
+        """Find open connections to all servers, but for our own and those of the servers among themselves."""
         found = []
         for server in self.servers:
             with contextlib.suppress(redis.RedisError), self.look(server) as client:

@@ -152,7 +152,7 @@ class LifeState(ABC):
         """In a child of fork."""
 
     def _tell(self, now_s: float, *, last: bool = False) -> None:
-        """What was played and done since, as a line."""
+        """Log what was played and done since the last time, as a line."""
         if now_s - self._told_s < 0.5 and not last:
             return
         self._told_s = now_s

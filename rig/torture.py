@@ -89,7 +89,7 @@ class Report:
         return "\n".join(lines + [f"  WRONG: {each}" for each in self.wrong])
 
     def _of_lives(self) -> list[str]:
-        """What was played inside processes."""
+        """Report what was played inside processes."""
         played = self.process_faults
         exits = sum(count for fault, count in played.items() if fault.startswith("exit: "))
         rest = {fault: count for fault, count in played.items() if not fault.startswith("exit: ")}
@@ -248,7 +248,7 @@ def torture(
 
 
 def _locks_of(history: History) -> dict[str, Any]:
-    """What kind each lock is of, with those that lives have of their own."""
+    """Return the kind of each lock, with those that lives have of their own."""
     locks: dict[str, Any] = {}
     for lock in sorted({event["lock"] for event in history.events if "lock" in event}):
         if lock == "torture-sem":

@@ -21,7 +21,7 @@ _STOPPED_S = 0.1
 
 
 def stacks(first: int | None = None) -> str:
-    """Those of all threads, `first` (an ident) before the others."""
+    """Format the stacks of all threads, `first` (an ident) before the others."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sorted(sys._current_frames().items(), key=lambda item: item[0] != first)
     own = threading.get_ident()
@@ -57,7 +57,7 @@ class Watch:
         self._places[key] = (what, threading.get_ident(), self.now_s + bound_s)
 
     def end(self, key: object) -> None:
-        """It has ended."""
+        """Stop watching what has ended."""
         self._places.pop(key, None)
 
     def each(self, function: Callable[[float], None]) -> None:

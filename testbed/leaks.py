@@ -49,7 +49,7 @@ class Taken:
     objects: Counter[str] = field(default_factory=Counter)
 
     def beyond(self, before: Taken) -> list[str]:
-        """What is here and was not there, in words."""
+        """Describe what is here and was not there."""
         found = []
         for kind in ("threads", "descriptors", "objects"):
             more: Counter[str] = getattr(self, kind) - getattr(before, kind)
@@ -98,7 +98,7 @@ def _objects() -> Counter[str]:
 
 
 def left_over(before: Taken, settle_s: float = SETTLE_S, *, objects: bool = True) -> list[str]:
-    """What is still there after `settle_s` at most, and was not there before; [] as soon as all is gone."""
+    """Return what is still there after `settle_s` at most, and was not there before; [] as soon as all is gone."""
     until = time.monotonic() + settle_s
     pause_s = 0.02
     while found := take(objects=objects).beyond(before):

@@ -46,7 +46,7 @@ class Pile(NamedTuple):
             pipeline.execute()
 
     def call(self, raw: Any, before: str = "") -> Any:
-        """What a client sends, with `before` in front of the script."""
+        """Make the call as a client does, with `before` in front of the script."""
         return raw.eval(before + SCRIPTS[self.script].text, len(self.keys), *self.keys, *self.args)
 
 

@@ -76,7 +76,7 @@ class Rule:
         assert self._acted.wait(timeout_s), f"no request with {self.needle!r} came within {timeout_s} s"
 
     def let_go(self) -> None:
-        """What it holds goes on its way."""
+        """Release the requests that the rule holds back."""
         held, self._held = self._held, []
         for way, loop in held:
             loop.call_soon_threadsafe(way.open)
@@ -286,7 +286,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """Where clients connect to."""
+        """The URL for clients."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     async def _listen(self) -> asyncio.Server:

@@ -43,7 +43,7 @@ hypothesis.settings.load_profile("random" if os.environ.get("HYPOTHESIS_RANDOM")
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays to the end: no collection of garbage has to go through it again (tests ask for many)."""
+    """Freeze what was collected, so that no garbage collection has to go through it again (tests ask for many)."""
     gc.collect()
     gc.freeze()
 

@@ -266,7 +266,7 @@ def names(package: Path = PACKAGE) -> list[str]:
 
 
 def generated(name: str, package: Path = PACKAGE) -> str:
-    """What the generated file has to contain."""
+    """Return what the generated file has to contain."""
     header = HEADER.format(source=f"{_shown(package)}/_async/{name}")
     try:
         converted = convert((package / "_async" / name).read_text(encoding="utf-8"))

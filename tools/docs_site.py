@@ -67,7 +67,7 @@ KEYWORDS: dict[str, tuple[str, str]] = {
 
 
 def _name_of(path: str) -> str:
-    """What a file of the repository is called on the site of either language; "" where it is on none."""
+    """Return a file's path on the site of either language; "" where it is on none."""
     return BESIDE.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else "")
 
 

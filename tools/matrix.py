@@ -65,7 +65,7 @@ ROWS = (
 
 
 def found_pythons() -> dict[str, str]:
-    """Where the Pythons of this machine are, from 3.11 on, by version ("3.13", "3.14t" for a free-threaded one)."""
+    """Find the Pythons of this machine, from 3.11 on, by version ("3.13", "3.14t" for a free-threaded one)."""
     folders = [Path(each) for each in os.environ.get("PATH", "").split(os.pathsep) if each]
     folders += sorted(Path.home().glob(".pyenv/versions/*/bin"))
     found: dict[str, str] = {}

@@ -77,7 +77,7 @@ def members_of(kind: type) -> dict[str, Any]:
 
 
 def _lease_of(kind: type) -> str:
-    """What `L` is in the annotations of a class that can be acquired."""
+    """Return the name of `L` in the annotations of a class that can be acquired."""
     for each in kind.__mro__:
         for base in vars(each).get("__orig_bases__", ()):
             for argument in typing.get_args(base):
@@ -212,7 +212,7 @@ class _Page:
             yield from self._member(f"{name}.{member}", member, value, marks + "#", lease, kind)
 
     def _twin(self, name: str) -> Any:
-        """What explains it already: the same name of the threads API."""
+        """Return the same name of the threads API, which has the explanation."""
         value: Any = self._brief_of
         for part in name.split("."):
             value = inspect.getattr_static(value, part, None)
@@ -237,7 +237,7 @@ class _Page:
             yield self._linked(_text(documented, 8))
 
     def _brief(self, documented: Any, full: str, indented: int) -> str:
-        """What is one paragraph; else where to read it, as it says the same there."""
+        """Return a text of one paragraph; else a link to the same text elsewhere."""
         first, _, rest = _text(documented, indented).partition("\n\n")
         return f"[As explained here]({self._there}{full})." if rest else first
 

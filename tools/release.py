@@ -73,7 +73,7 @@ class _Wrong(Exception):
 
 
 def _run(*command: object, cwd: Path = ROOT, fails: bool = False) -> str:
-    """What it printed. `fails`: it has to."""
+    """Run a command and return its output. `fails`: it has to."""
     words = [str(word) for word in command]
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "MYPYPATH")}
     done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=STEP_S, env=environment)
@@ -110,7 +110,7 @@ def _environment(folder: Path, name: str, *packages: object) -> Path:
 
 
 def _use(folder: Path, archive: Path, version: str) -> Path:
-    """Where it is installed, by itself, and works."""
+    """Install the archive by itself, try it, and return the folder of its programs."""
     used = _environment(folder, f"from-{archive.suffix[1:]}", archive)
     told = _run(used / "python", "-c", "import holdfast; print(holdfast.__version__)", cwd=folder)
     if told.strip() != version:

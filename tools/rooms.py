@@ -47,7 +47,7 @@ def lines_by_room(package: Path = PACKAGE, lines_of: Callable[[Path], int] | Non
 
 
 def code_lines(path: Path) -> int:
-    """Its lines without docstrings, comments and blank ones."""
+    """Count lines without docstrings, comments and blank ones."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".lua":
         return sum(1 for line in text.splitlines() if line.strip() and not line.strip().startswith("--"))

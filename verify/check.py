@@ -131,7 +131,7 @@ def exclusion(granted: list[Lease], kind: Any, faults: list[Any], verdict: Verdi
 
 
 def fencing(granted: list[Lease], verdict: Verdict) -> None:
-    """Who asked after another was granted has the greater token."""
+    """Judge that a client which asked after another was granted has the greater token."""
     starts, seen = [lease.got for lease in granted], dict[Any, Lease]()
     highest = [*accumulate([lease.token for lease in granted], max)]
     for lease in granted:
@@ -159,7 +159,7 @@ def register(events: list[Any], known: dict[Any, Lease], verdict: Verdict) -> No
 
 
 def order(granted: list[Lease], most: int, verdict: Verdict) -> None:
-    """Who waits in the queue is overtaken by `most` turns of each other client: a turn has tokens that follow."""
+    """Judge that a queued waiter is overtaken by `most` turns of each client: a turn has tokens that follow."""
     turn, began = [0] * len(granted), dict[str, float]()
     for at, lease in enumerate(granted):
         began[lease.client] = min(lease.asked, began.get(lease.client, NEVER))
@@ -179,7 +179,7 @@ def order(granted: list[Lease], most: int, verdict: Verdict) -> None:
 
 
 def progress(granted: list[Lease], asked: list[Lease], faults: list[Any], bound_s: float, verdict: Verdict) -> None:
-    """What nobody holds is granted in time to someone who waits, counted from the end of the last fault."""
+    """Judge that a free lock is granted in time to a waiter, counted from the end of the last fault."""
     free_at, first = 0.0, 0
     for lease in granted:
         while first < len(asked) and min(asked[first].got, asked[first].ended) <= free_at:

@@ -27,7 +27,7 @@ _IDLE_S, _PATIENCE_S = 0.005, 60.0
 
 
 def keep(run: Run) -> Table:
-    """Its pair with threads and tasks, and a contender beside a plain handoff."""
+    """Measure a kept pair with threads and tasks, and a contender beside a plain handoff."""
     cycles, turns = run.some(300, 50), run.some(15, 3)
     table = Table(
         "keep",

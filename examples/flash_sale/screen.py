@@ -23,7 +23,7 @@ class Screen(Protocol):
         """A sale begins."""
 
     def progress(self, done: int) -> None:
-        """That many units are sold."""
+        """Show that `done` units are sold."""
 
     def end(self) -> None:
         """The sale is over."""

@@ -65,19 +65,13 @@ BANNED_ON_PAGES = {
 HEAD = re.compile(r"(?:It|That|Those|They|Its|Who|What)\b")
 #: Where the docstrings have yet to be written again.
 HEADS_LEFT: tuple[str, ...] = (
-    "bench/",
-    "examples/",
-    "rig/",
     "spikes/",
     "src/holdfast/_drivers/",
     "src/holdfast/_transport/",
     "src/holdfast/cli/",
     "src/holdfast/lab/",
     "src/holdfast/web/",
-    "testbed/",
     "tests/",
-    "tools/",
-    "verify/",
 )
 #: (path, phrase): why it is right there.
 ALLOWED: dict[tuple[str, str], str] = {}

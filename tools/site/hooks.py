@@ -40,7 +40,7 @@ def _entry(given: Any) -> Any:
 
 
 def on_page_context(context: Any, page: Any, config: Any, nav: Any) -> Any:
-    """Where the page is in the other language; its first page where there is none."""
+    """Link the page to the other language; to its first page where the page is missing there."""
     there = page.url if (STAGED / OTHER / page.file.src_uri).exists() else "index.html"
     up = "../" * page.url.count("/")
     context["other_language"] = f"{up}zh/{there}" if LANGUAGE == "en" else f"{up}../{there}"

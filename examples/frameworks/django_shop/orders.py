@@ -36,7 +36,7 @@ def ship(order: int) -> None:
 
 
 def ship_inside_a_transaction(order: int) -> None:
-    """Where a transaction is open already (ATOMIC_REQUESTS): the lock is kept until that is committed."""
+    """Ship inside an open transaction (ATOMIC_REQUESTS): the lock is kept until that is committed."""
     lease = locks.lock(f"order:{order}", max_hold=60).acquire(timeout=5)
     try:
         set_state(order, "shipped", lease)
