@@ -202,7 +202,7 @@ def test_single_attempts(make: Any, raw: Any, unique_name: str, timeout: int | N
 @pytest.mark.parametrize("timeout", [None, 30])
 @pytest.mark.parametrize("token", ["text", b"bytes"])
 def test_what_a_token_holds_is_released_by_it(make: Any, raw: Any, unique_name: str, token: Any, timeout: Any) -> None:
-    """As in another process: by `do_release(token)`, or by `local.token`."""
+    """Release what another process holds: by `do_release(token)`, or by `local.token`."""
     first = make(unique_name, timeout=timeout)
     assert first.acquire(token=token)
     make(unique_name).do_release(token)

@@ -153,7 +153,7 @@ def test_reset_all_leaves_the_fencing_tokens(client: Any, unique_name: str) -> N
 
 
 def test_it_is_held_for_its_time_whatever_happens_to_the_object(client: Any, unique_name: str) -> None:
-    """As many use it: at most once an hour, and never released."""
+    """A common use: at most once an hour, and never released."""
     lock = Lock(client, unique_name, expire=3600)
     assert lock.acquire(blocking=False) and lock.fencing_token
     del lock

@@ -93,7 +93,7 @@ def test_waiters_come_in_order_and_are_handed_the_lock(
 
 
 def test_a_thread_may_wait_for_its_own(lock_of: Callable[..., Any], unique_name: str) -> None:
-    """As with redis-py: a lock belongs to an object, not to a thread."""
+    """A lock belongs to an object, not to a thread, as with redis-py."""
     first, second = lock_of(unique_name, timeout=0.3), lock_of(unique_name, timeout=10)
     assert first.acquire()
     assert second.acquire(blocking_timeout=60)
@@ -154,7 +154,7 @@ def test_time_is_added_or_set(lock_of: Callable[..., Any], raw: Any, unique_name
 def test_the_extensions_of_a_token_that_comes_again_count(
     lock_of: Callable[..., Any], raw: Any, unique_name: str
 ) -> None:
-    """What the first acquisition has left of the order of its extensions is behind the second one's."""
+    """An order of extensions that the first acquisition has left is behind that of the second."""
     lock = lock_of(unique_name, timeout=10)
     for _ in range(2):
         assert lock.acquire(token="same")

@@ -86,7 +86,7 @@ def tried(on: Stage) -> Any:
 
 
 def _waits_for(on: Stage, lock: Any, **options: Any) -> Any:
-    """It is granted by a message, after another client has released it."""
+    """Acquire behind another client: the grant comes by a message, after the other's release."""
     other = on.others.lock(on.name, ttl=TTL_S).acquire()
     waiting = on.api.start(lock.acquire, **options)
     eventually(lambda: on.others.lock(on.name).waiters() == 1)
@@ -200,7 +200,7 @@ def adopted(on: Stage) -> Any:
 
 
 def waited(on: Stage) -> Any:
-    """It is given back while a condition is waited for, and is the same lease again afterwards."""
+    """Wait for a condition: the lease is given back meanwhile, and is the same again afterwards."""
     lock = on.locks.lock(on.name, ttl=TTL_S)
     condition = on.locks.condition(getattr(lock, "_target", lock))
     actor = on.api.actor()
@@ -240,7 +240,7 @@ def stage(api: Api, valkey_server: embedded.Server, unique_name: str) -> Stage:
 
 
 def ended(on: Stage, **how: int) -> None:
-    """As many leases have ended as have begun, in these ways."""
+    """Check that as many leases have ended as have begun, in these ways."""
     eventually(lambda: on.noted.ended == how, f"they have ended so: {how}")
     assert on.noted.began == on.begun == sum(how.values())
 

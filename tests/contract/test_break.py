@@ -138,7 +138,7 @@ def test_the_holder_of_another_library(others: Any, raw: Any, unique_name: str) 
 def test_the_same_holder_hears_of_it_without_the_message(
     locks: Any, others: Any, raw: Any, api: Api, unique_name: str
 ) -> None:
-    """What it was not told (its connection was gone, it was stopped) it finds when it renews."""
+    """A holder that was not told (its connection was gone, it was stopped) finds out when it renews."""
     lease = locks.lock(unique_name, ttl=1.0).acquire()
     client_id = lease.token.partition(":")[0]
     raw.set(f"holdfast:{{{unique_name}}}:broken:{lease.token}", "them: because", px=60_000)
@@ -264,7 +264,7 @@ def test_a_body_is_cancelled(server: Any, unique_name: str) -> None:
 def test_a_holder_whose_inbox_could_not_be_opened_again_hears(
     api: Api, near: Any, far: Any, wire: Any, unique_name: str
 ) -> None:
-    """Its server was away for a while: it listens again by itself, before it would have to renew."""
+    """After its server was away for a while, a holder listens again by itself, before it would have to renew."""
     lease = near.lock(unique_name, ttl=9.0).acquire()
     eventually(lambda: bool(far.ask(unique_name)))
     wire.refuse()

@@ -45,7 +45,7 @@ def test_an_idle_connection_that_was_killed(
 
 
 def test_idle_connections_that_timed_out(api: Api, private_server: Callable[..., embedded.Server]) -> None:
-    """As with ``timeout 1`` in the server's configuration."""
+    """The server's configuration has ``timeout 1``."""
     server = private_server(config={"timeout": "1"})
     scenes = [(operation, Scene(api, api.connect(server.url), api.actor())) for operation in OPERATIONS]
     prepared = [(operation, scene, operation.prepare(scene)) for operation, scene in scenes]
@@ -56,7 +56,7 @@ def test_idle_connections_that_timed_out(api: Api, private_server: Callable[...,
 
 
 def test_a_server_that_was_restarted(api: Api, private_server: Callable[..., embedded.Server]) -> None:
-    """It has forgotten everything, which is said as such; that connections ended is not."""
+    """A restarted server has forgotten everything, which is said as such; that connections ended is not."""
     port = free_port()
     server = private_server(port=port)
     # (No one sets the event again.)
@@ -74,7 +74,7 @@ def test_a_server_that_was_restarted(api: Api, private_server: Callable[..., emb
 
 
 def test_a_connection_whose_end_the_event_loop_has_not_seen(valkey_server: embedded.Server, valkey: Any) -> None:
-    """It was busy elsewhere."""
+    """The loop was busy elsewhere."""
 
     async def main() -> None:
         import holdfast.asyncio
@@ -102,7 +102,7 @@ def test_a_connection_whose_end_the_event_loop_has_not_seen(valkey_server: embed
 def test_a_transaction_never_goes_on_without_what_it_watches(
     api: Api, valkey_server: embedded.Server, valkey: Any
 ) -> None:
-    """Its connection ended after the read: it begins again, and no write is overwritten."""
+    """After its connection ended behind the read it begins again, and no write is overwritten."""
     locks = api.connect(valkey_server.url)
     key = unique("watched")
     valkey.set(key, 1)

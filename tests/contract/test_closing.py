@@ -62,7 +62,7 @@ def raw(valkey_server: Any) -> Any:
 
 
 def _take(thing: Any) -> None:
-    """It is free at once, and not at the end of some ttl."""
+    """Check that it is free at once, and not at the end of some ttl."""
     lease = thing.try_acquire()
     assert lease is not None
     lease.release()

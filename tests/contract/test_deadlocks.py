@@ -22,7 +22,7 @@ LONG_S = 4 * PATIENCE_S
 
 
 def deadlocks_of(locks: Any, name: str) -> list[Any]:
-    """Those in which something of that name is waited for."""
+    """Return the deadlocks in which something of that name is waited for."""
     return [found for found in locks.deadlocks() if any(name in party.name for party in found.parties)]
 
 
@@ -31,7 +31,7 @@ def held(actor: Actor, *things: Any, **how: Any) -> list[Any]:
 
 
 def ends(waiting: dict[Future[Any], tuple[Actor, list[Any]]]) -> tuple[list[BaseException], list[Any]]:
-    """What becomes of these acquires, each by an actor that holds these leases: who fails or gets in lets all go."""
+    """Wait for acquires by actors that hold these leases; each that fails or gets in releases all of its own."""
     failed, leases = [], []
     left = dict(waiting)
     while left:
@@ -254,7 +254,7 @@ def handed_on(locks: Any, name: str, holder: Actor, others: list[Actor]) -> Any:
 
 
 def test_who_holds_what_was_handed_on_is_seen_without_any_check(api: Api, url: str, unique_name: str) -> None:
-    """Who waits for a second says what it holds, where tokens do not; and stands in a line for a second at most."""
+    """A waiter notes within a second what it holds, if tokens do not say; it stands in a line for a second at most."""
     settings = DEFAULT._replace(tenure_ms=60_000.0)
     locks, others = (api.client(api.redis().Redis.from_url(url), _settings=settings) for _ in range(2))
     a, b = f"{unique_name}-a", f"{unique_name}-b"

@@ -21,7 +21,7 @@ def locks(api: Api, valkey_server: embedded.Server) -> Any:
 
 
 def called(api: Api, function: Callable[..., Any], **options: Any) -> Any:
-    """What the function gives, called as the API's users do."""
+    """Call the function as the API's users do."""
     return api.call(function, **options) if isinstance(api, AsyncioApi) else function(**options)
 
 

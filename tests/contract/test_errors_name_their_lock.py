@@ -60,7 +60,7 @@ def scenes_on(api: Api, url: str, count: int) -> list[Scene]:
 
 
 def complaint(what: str, scene: Scene, error: BaseException | None, kinds: Any, way_out: str) -> str | None:
-    """What is wrong with an error."""
+    """Return what is wrong with an error, or None."""
     if way_out.startswith("is this") and isinstance(error, holdfast.OutcomeUnknown):
         way_out = ""  # asyncio: the nonsense was told to another one on the same connection
     elif isinstance(error, holdfast.ServerUnreachable) and "another answer on this connection made no sense" in str(
@@ -115,7 +115,7 @@ def quorum() -> Iterator[Quorum]:
 
 @pytest.mark.parametrize("trouble", TROUBLE)
 def test_over_a_quorum(api: Api, quorum: Quorum, trouble: str) -> None:
-    """Where a majority says the same, that is the error; else what each of them said stands in one."""
+    """If a majority says the same, that is the error; else one error has what each of them said."""
     reply = TROUBLE[trouble][0]
     wrong = []
     with contextlib.ExitStack() as stack:

@@ -36,7 +36,7 @@ def test_an_option_that_no_connection_has(api: Api, url: str) -> None:
 
 
 def test_a_stand_in_for_a_client(api: Api, url: str) -> None:
-    """It has what a client has, and connects to nothing."""
+    """The stand-in has what a client has, and connects to nothing."""
 
     class Pretender:
         def __init__(self, **options: Any) -> None:
@@ -63,7 +63,7 @@ def test_a_stand_in_for_a_client(api: Api, url: str) -> None:
 
 
 def test_a_password_where_none_is_set(api: Api, server: embedded.Server) -> None:
-    """It is taken, as redis-py has it, whichever way the client was made."""
+    """The password is taken, as redis-py has it, whichever way the client was made."""
     given = f"redis://:secret@{server.host}:{server.port}"
     made = api.redis().Redis.from_url(given)
     for locks in (api.connect(given), api.client(made)):
@@ -147,7 +147,7 @@ def test_one_key_that_is_changed_without_a_lock(api: Api, server: embedded.Serve
 
 
 def test_a_server_that_is_no_node_of_a_cluster(api: Api, server: embedded.Server, raw: Any) -> None:
-    """It would grant what the other servers of that "Cluster" have granted, too."""
+    """Such a server would grant what the other servers of that "Cluster" have granted, too."""
     name = unique("single")
     locks = api.connect(f"redis+cluster://{server.host}:{server.port}")
     for act in (

@@ -95,7 +95,7 @@ def test_what_has_ended_cannot_be_adopted(locks: Any, others: Any, unique_name: 
 def test_a_late_extension_of_the_first_takes_nothing_back(
     locks: Any, others: Any, raw: Any, api: Api, unique_name: str
 ) -> None:
-    """What was sent before the handing over may be carried out after it."""
+    """An extension that was sent before the handing over may be carried out after it."""
     key = f"holdfast:{{{unique_name}}}"
     lease = locks.lock(unique_name, ttl=60).acquire()
     record = bare(lease)._hold
@@ -189,7 +189,7 @@ def test_its_owner_is_who_has_adopted_it(locks: Any, api: Api, unique_name: str)
 
 
 def test_waiters_of_the_same_client_do_not_go_on_with_it(api: Api, url: str, unique_name: str) -> None:
-    """Where a client hands a lock on among its own threads, that ends with the handing over."""
+    """A client that hands a lock on among its own threads stops when the lease is handed over."""
     brought = api.redis().Redis.from_url(url)
     locks = api.client(brought, _settings=DEFAULT._replace(tenure_ms=60_000.0))
     lock = locks.lock(unique_name, ttl=60)

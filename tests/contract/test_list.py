@@ -16,7 +16,7 @@ from tests.support.apis import Api
 
 
 def all_of(api: Api, locks: Any, pattern: str = "*", **options: Any) -> list[Any]:
-    """What `list` gives."""
+    """Return all that `list` yields."""
     found = locks.list(pattern, **options)
     if api.name == "threads":
         return list(found)
@@ -28,7 +28,7 @@ def all_of(api: Api, locks: Any, pattern: str = "*", **options: Any) -> list[Any
 
 
 def listed(api: Api, locks: Any, pattern: str) -> dict[tuple[str, str], Any]:
-    """What is found, by kind and name; each once."""
+    """Return what is found, by kind and name; each once."""
     found = all_of(api, locks, pattern)
     named = {(each.kind, each.name): each for each in found}
     assert len(named) == len(found), found

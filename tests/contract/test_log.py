@@ -37,7 +37,7 @@ class Kept(logging.Handler):
         self.records.append(record)
 
     def of(self, name: str) -> list[str]:
-        """What happened to a lock, in order."""
+        """Return the events of a lock, in order."""
         return [each.holdfast_event for each in self.records if getattr(each, "holdfast_name", None) == name]  # type: ignore[attr-defined]
 
     def one(self, name: str, event: str) -> Any:

@@ -16,7 +16,7 @@ COUNT = 130
 
 
 def test_many_leases_are_renewed_by_few_requests(near: Any, wire: Proxy, look: Any, unique_name: str) -> None:
-    """Those of one kind and those of others; one that was taken away, and one whose key is of another type."""
+    """Leases of one kind and of others; one that was taken away, and one whose key is of another type."""
     kinds = [near.rwlock(f"{unique_name}-rw", ttl=6).read(), near.semaphore(f"{unique_name}-sem", permits=3, ttl=6)]
     kinds += [near.multilock(f"{unique_name}-m1", f"{unique_name}-m2", ttl=6)]
     leases = [near.lock(f"{unique_name}-{number}", ttl=6).acquire() for number in range(COUNT)]

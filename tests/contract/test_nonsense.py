@@ -115,7 +115,7 @@ def test_what_was_granted_by_a_reply_that_made_no_sense_is_given_back(api: Api, 
 
 
 def test_a_surplus_that_comes_later_is_nobodys_reply(api: Api, liar: Liar) -> None:
-    """It came while the connection was idle: the next request goes on another one."""
+    """The surplus came while the connection was idle: the next request goes on another one."""
     scene = Scene(api, api.connect(liar.url), api.actor())
     lock = scene.locks.lock(unique("late"), ttl=20)
     lease = scene.ask(lock, "acquire")

@@ -210,7 +210,7 @@ def test_a_result_is_forgotten_in_time(locks: Any, api: Api, unique_name: str) -
 
 
 def test_the_late_result_of_a_lost_lease_is_not_kept(valkey_server: Any, api: Api, look: Any, unique_name: str) -> None:
-    """Its lease was taken away, another client has run the job since: what that one has stored stays."""
+    """The lease was taken away, and another client has run the job since: what that one has stored stays."""
     locks, others = (api.connect(valkey_server.url) for _ in range(2))
     slow, quick = Maker(api, "slow"), Maker(api, "quick")
     slow.hold_up()

@@ -19,7 +19,7 @@ PATIENCE_S = 60.0
 
 
 def connections(raw: Any, name: str) -> list[dict[str, str]]:
-    """Those that call themselves so."""
+    """Return the connections of that name."""
     return [each for each in raw.client_list() if each["name"] == name]
 
 

@@ -45,7 +45,7 @@ def kinds(locks: Any, name: str) -> dict[str, Any]:
 
 
 def queue_for(kind: str, name: str) -> tuple[str, str]:
-    """Where its waiters stand, and the middle of their tokens."""
+    """Return the key of its queue, and the middle of its waiters' tokens."""
     if kind == "semaphore":
         return f"{key_of(name)}:sem:queue", "1.1"
     return queue_of(name), {"writer": "w.1", "reader": "w.1"}.get(kind, "1")
@@ -328,7 +328,7 @@ def test_an_empty_value_is_a_holder(locks: Any, raw: Any, unique_name: str) -> N
 
 
 def usual_us(raw: Any) -> float:
-    """What half of the script calls stay below. The longest says more about the machine than about the scripts."""
+    """Return the median of the script calls' times. The longest says more about the machine than about the scripts."""
     log = raw.slowlog_get(1_000)
     found = [int(entry["duration"]) for entry in log if str(entry["command"]).startswith(("EVAL", "b'EVAL"))]
     return statistics.median(found)

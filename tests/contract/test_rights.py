@@ -87,7 +87,7 @@ class Place:
             admin.execute_command("ACL", "SETUSER", self.user, "reset", "on", ">pw", *given.split())
 
     def denied(self) -> list[str]:
-        """What was denied to the user, but for what libraries try on connecting."""
+        """Return what was denied to the user, but for what libraries try on connecting."""
         return [
             entry["object"]
             for admin in self.admins
@@ -488,7 +488,7 @@ def test_all_of_them_are_enough_for_the_doctor(place: Place) -> None:
 
 
 def without(place: Place, life: str, right: str) -> str:
-    """What comes of a life without that right: it "says" so, "fails" otherwise, is "quiet", or has not used it."""
+    """Play a life without that right: it "says" so, "fails" otherwise, is "quiet", or has not used it."""
     for _ in range(5):
         place = place.beside()  # another user each time: what was denied before would end waits
         place.allow([each for each in rights(row_of(life)) if each != right])
@@ -511,7 +511,7 @@ def without(place: Place, life: str, right: str) -> str:
 
 
 def without_each(place: Place, tries: list[tuple[str, str]]) -> list[str]:
-    """What is said of each (right, life); some wait side by side."""
+    """Return what is said of each (right, life); some wait side by side."""
     with ThreadPoolExecutor(2 if len(place.servers) > 1 else 6) as pool:
         return list(pool.map(lambda each: without(place, each[1], each[0]), tries))
 

@@ -17,7 +17,7 @@ def key(name: str, part: str = "") -> str:
 
 
 def leftovers(raw: Any, name: str) -> set[str]:
-    """What lies on the server, but for what is meant to stay for a while."""
+    """Return what is left on the server, but for what is meant to stay for a while."""
     return {each.removeprefix(key(name)) for each in raw.scan_iter(f"{key(name)}*")} - {":fence", ":gone"}
 
 

@@ -199,7 +199,7 @@ class Dsn:
 
 
 def given_as(url: str) -> Iterator[Any]:
-    """What else programs keep a URL or its parts in."""
+    """Yield the other forms in which programs keep a URL or its parts."""
     yield Dsn(url)
     yield {url: 1}
     yield {"host": "db1", "port": 6379, "url": url}

@@ -18,7 +18,7 @@ def key(name: str, part: str = "") -> str:
 
 
 def leftovers(raw: Any, name: str) -> set[str]:
-    """What lies on the server, but for what is meant to stay for a while."""
+    """Return what is left on the server, but for what is meant to stay for a while."""
     kept = {key(name), key(name, ":fence"), key(name, ":gone")}
     return set(raw.scan_iter(f"holdfast:{{{name}}}*")) - kept
 

@@ -75,7 +75,7 @@ def the_one_listed(api: Api, locks: Any, name: str) -> Any:
 def test_a_client_that_has_not_said_yet_who_it_is(
     api: Api, locks: Any, others: Any, raw: Any, unique_name: str
 ) -> None:
-    """It is asked about again, by all that tell who holds something."""
+    """All that name a holder ask again for the client's description."""
     lease = locks.lock(unique_name).acquire()
     key = f"holdfast:client:{lease.token.partition(':')[0]}"
     eventually(lambda: raw.exists(key))

@@ -180,7 +180,7 @@ def test_a_client_counts_its_own_waiters(api: Api, url: str, unique_name: str) -
 
 
 def test_a_condition_lets_those_in_who_wait_in_the_same_client(api: Api, url: str, unique_name: str) -> None:
-    """They do not wait any longer for a lease that has ended without being handed on."""
+    """The waiters do not wait any longer for a lease that has ended without being handed on."""
     locks = api.connect(url, tenure=0.002)
     lock = locks.lock(unique_name)
     condition = locks.condition(lock._target if api.name == "asyncio" else lock)
@@ -197,7 +197,7 @@ def test_a_condition_lets_those_in_who_wait_in_the_same_client(api: Api, url: st
 def test_a_lease_that_is_released_meanwhile_is_not_extended(
     api: Api, url: str, raw: Any, unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its token may be another lease's by then, which would not know that its time was cut."""
+    """The token may be another lease's by then, which would not know that its time was cut."""
     locks = api.connect(url, tenure=0.002)
     lease = locks.lock(unique_name, ttl=30).acquire()
     bare = getattr(lease, "_target", lease)

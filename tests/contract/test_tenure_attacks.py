@@ -142,7 +142,7 @@ def test_a_lost_lease_frees_those_that_wait_here(api: Api, look: Any, unique_nam
 def test_an_extension_that_shortens_is_not_left_to_the_next(
     api: Api, wire: Proxy, look: Any, unique_name: str, tenured: Tenured
 ) -> None:
-    """It hangs on the way, comes when another turn holds the lock, and must not shorten what that believes."""
+    """The extension hangs, comes when another turn holds the lock, and must not shorten what that believes."""
     lease = tenured.locks.lock(unique_name, ttl=30).acquire()
     second = api.start(tenured.locks.lock(unique_name, ttl=30).acquire, timeout=60)
     eventually(lambda: waiting(look, unique_name, tenured) >= 1)

@@ -81,7 +81,7 @@ def test_a_lock_for_each_task(server: embedded.Server, look: Any, unique_name: s
 
 
 def test_one_lock_for_all_tasks(server: embedded.Server, unique_name: str) -> None:
-    """They are in one request, of which one is granted."""
+    """All acquires are in one request, of which one is granted."""
 
     async def test(locks: Client) -> None:
         inside, seen = 0, list[int]()
@@ -122,7 +122,7 @@ def test_some_are_taken(server: embedded.Server, look: Any, unique_name: str) ->
 
 
 def test_releases_hand_over(server: embedded.Server, look: Any, unique_name: str) -> None:
-    """Where someone waits, the release of that lock goes by itself."""
+    """If there is a waiter, the release of that lock goes by itself."""
 
     async def test(locks: Client) -> None:
         leases = await acquire_all(locks, names_of(unique_name))
@@ -197,7 +197,7 @@ def test_a_server_that_forgets_its_scripts(private_server: Callable[..., embedde
 def test_a_user_who_may_not_ask_what_the_shared_script_asks(
     private_server: Callable[..., embedded.Server], unique_name: str
 ) -> None:
-    """Its refusal is not reported: each asks by itself, and is refused or granted by itself."""
+    """The refusal of the shared request is not reported: each asks by itself, and is refused or granted by itself."""
     server = private_server()
     with redis.Redis.from_url(server.url, decode_responses=True) as look:
         names = names_of(unique_name)

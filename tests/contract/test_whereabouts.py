@@ -25,7 +25,7 @@ HERE = __file__
 
 
 def told(asker: Any, name: str, **options: Any) -> Any:
-    """What the only holder answers, once it listens: after a tenth of a second."""
+    """Return the answer of the only holder, once it listens: after a tenth of a second."""
     eventually(lambda: asker.whereabouts(name, **options)[0].runs_as)
     (found,) = asker.whereabouts(name, **options)
     return found
@@ -161,7 +161,7 @@ def test_an_answer_goes_only_where_it_belongs(locks: Any, others: Any, raw: Any,
 
 
 def listed(api: Api, asker: Any, pattern: str) -> dict[tuple[str, str], Any]:
-    """What is listed with where it is held, once all that may answer do: after a tenth of a second."""
+    """Return what is listed with where it is held, once all that may answer do: after a tenth of a second."""
     found: list[Any] = []
 
     def answered() -> bool:

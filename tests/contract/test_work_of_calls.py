@@ -87,7 +87,7 @@ class Crowd:
         return answers[-1]
 
     def rounds(self) -> list[dict[str, Any]]:
-        """Who was told, and then answered what, until no one more is told."""
+        """Let those that are told ask, until no more are told; returns the answers of each round."""
         found: list[dict[str, Any]] = []
         while told := self.scripts.heard():
             assert len(found) < self.parties

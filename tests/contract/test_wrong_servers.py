@@ -212,7 +212,7 @@ def bulk(text: bytes) -> bytes:
 
 
 def masters(host: bytes, port: int, flags: bytes = b"master") -> bytes:
-    """What a Sentinel says of its one master, in RESP3."""
+    """Return what a Sentinel says of its one master, in RESP3."""
     told = (b"name", b"m", b"ip", host, b"port", b"%d" % port, b"flags", flags, b"num-other-sentinels", b"2")
     return b"*1\r\n%%%d\r\n" % (len(told) // 2) + b"".join(map(bulk, told))
 

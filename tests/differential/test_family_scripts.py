@@ -50,7 +50,7 @@ class Machine(RuleBasedStateMachine):
         return f"{client}:1:{self.number}"
 
     def tell(self, kind: str, token: str) -> None:
-        """What is published for the dead is heard by no one."""
+        """Note a message, unless it is for a dead waiter: no client hears that."""
         if not is_dead(token):
             self.heard.append((kind, token))
 
@@ -193,7 +193,7 @@ class Several(Machine):
         return int(self.scripts.server.get(self.keys[name].fence) or 0)
 
     def busy(self, name: str, token: str) -> str | None:
-        """Who stands in the way; the dead do not."""
+        """Return the token that stands in the way; the dead do not."""
         lock = self.locks[name]
         if lock.holder == token:
             return None

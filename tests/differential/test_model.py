@@ -253,7 +253,7 @@ def one_round(pair: Pair, world: World, primitive: str) -> int:
 
 
 def test_arguments_that_are_numbers_arrive_as_redis_writes_them(server: RealServer) -> None:
-    """What Lua makes of numbers on their way into a command and out of a script.
+    """Lua writes numbers on their way into a command and out of a script.
 
     Fractions such as 1/3 are left out: their digits differ between servers, and no script of ours has any.
     """

@@ -320,7 +320,7 @@ class Guarded(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1))
     def the_value_is_gone(self, which: int) -> None:
-        """What was seen is remembered all the same."""
+        """A value that was seen is remembered after it is gone."""
         self.raw.delete(self.keys[which])
         self.values[self.keys[which]] = None
 

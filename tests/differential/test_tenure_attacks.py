@@ -71,7 +71,7 @@ def lock(server: embedded.Server, unique_name: str) -> Iterator[Lock]:
 
 
 def test_a_release_does_not_write_back_into_another_block(lock: Lock) -> None:
-    """Its lease ran out, others had theirs, and a late ask of the same token was granted again."""
+    """The lease ran out, others had theirs, and a late ask of the same token was granted again."""
     granted, first = lock.acquire(A)
     assert granted == 1
     block = (first + BLOCK - 1, first)
@@ -178,7 +178,7 @@ def test_a_pass_that_comes_late_releases_nobody_else(lock: Lock) -> None:
 
 
 def test_a_pass_of_a_token_that_was_given_back_does_nothing(lock: Lock) -> None:
-    """Its turn has left; what it would have released was handed to another turn meanwhile."""
+    """The turn has left; what it would have released was handed to another turn meanwhile."""
     _, first = lock.acquire(A)
     lock.release(B, tombstone_ms=TOMBSTONE_MS)
 

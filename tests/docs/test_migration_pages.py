@@ -19,7 +19,7 @@ OWNERS = {"locks": holdfast.Client, "lock": holdfast.Lock, "lease": holdfast.Lea
 
 
 def words(page: Path) -> list[str]:
-    """What the right column of the table calls things."""
+    """Return the names in the right column of the table."""
     rows = re.findall(r"^\|[^|]*\|([^|]*)\|$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return [span for row in rows for span in re.findall(r"`([^`]+)`", row)]
 

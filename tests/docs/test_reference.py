@@ -20,7 +20,7 @@ ALL = "\n".join(PAGES.values())
 
 
 def entry(name: str) -> str:
-    """What stands below the heading of that name, up to the next one."""
+    """Return the text below the heading of that name, up to the next one."""
     assert f"{{ #{name} }}" in ALL, f"{name} is not in the reference"
     return re.split(r"^#+ ", ALL.split(f"{{ #{name} }}")[1], maxsplit=1, flags=re.MULTILINE)[0]
 

@@ -51,7 +51,7 @@ def headings(text: str) -> list[int]:
 
 
 def spans(text: str) -> set[str]:
-    """What is set as code in it, wherever its lines are broken."""
+    """Return what is set as code in a text, wherever its lines are broken."""
     return {" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text)}
 
 
@@ -100,7 +100,7 @@ def test_links_lead_somewhere_and_each_page_to_the_other(page: Path) -> None:
 
 
 def anchors(text: str) -> set[str]:
-    """As GitHub makes them: small letters, blanks to hyphens, no punctuation."""
+    """Return the anchors that GitHub makes: small letters, blanks to hyphens, no punctuation."""
     titles = re.findall(r"^#+ (.*)$", prose(text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 

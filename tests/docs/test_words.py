@@ -71,7 +71,9 @@ HEADS_LEFT: tuple[str, ...] = (
     "src/holdfast/cli/",
     "src/holdfast/lab/",
     "src/holdfast/web/",
-    "tests/",
+    "tests/cli/",
+    "tests/lab/",
+    "tests/web/",
 )
 #: (path, phrase): why it is right there.
 ALLOWED: dict[tuple[str, str], str] = {}

@@ -94,7 +94,7 @@ def loaded(near: Any, thing: Thing, name: str) -> None:
 
 
 def on_another_connection(near: Any) -> None:
-    """What follows does not wait behind what is held back: threads never do, asyncio does until it finds it silent."""
+    """Have what follows not wait behind what is held back: threads never do, asyncio does until it finds it silent."""
     client = getattr(near, "_target", None)
     if client is not None:
         for node in client._session.here.topology.nodes():

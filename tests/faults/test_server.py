@@ -213,7 +213,7 @@ def test_33_a_script_that_cannot_be_killed(api: Api, private_server: Any, lookin
 
 @contextlib.contextmanager
 def blocked(server: embedded.Server, code: str) -> Iterator[Callable[[], None]]:
-    """That code runs at the server; the value ends it."""
+    """Run that code at the server; the value ends it."""
     runner = redis.Redis.from_url(server.url, socket_timeout=None)
     stopper = redis.Redis.from_url(server.url)
 

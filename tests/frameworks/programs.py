@@ -55,11 +55,11 @@ class Programs:
         assert not ended, f"{ended}\n{self.logs()}"
 
     def log_of(self, program: Program) -> str:
-        """What it has printed."""
+        """Return what the program has printed."""
         return self._started[program].read_text(errors="replace")
 
     def logs(self) -> str:
-        """What all of them have printed."""
+        """Return what all programs have printed."""
         return "\n".join(f"{log.name}:\n{self.log_of(program)}" for program, log in self._started.items())
 
     def close(self) -> None:

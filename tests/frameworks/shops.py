@@ -42,12 +42,12 @@ class Shop:
         return items
 
     def assert_in_turns(self, key: str, size: int) -> None:
-        """That no item of the list was numbered beside another one."""
+        """Check that no item of the list was numbered beside another one."""
         numbers = [int(item.partition(".")[0]) for item in self.until(key, size)]
         assert numbers == list(range(1, size + 1))
 
     def assert_free(self, name: str) -> None:
-        """That it can be acquired in less than the ttl of 30 s."""
+        """Check that the lock can be acquired in less than the ttl of 30 s."""
         self.locks.lock(name).acquire(timeout=15).release()
 
 

@@ -96,7 +96,7 @@ def test_a_cancelled_scope_ends_the_block_in_a_thread_of_trio(valkey_server: emb
 
 
 def test_a_lease_belongs_to_its_thread_of_the_pool(valkey_server: embedded.Server, unique_name: str) -> None:
-    """What the page warns of. (It would be good if it waited.)"""
+    """The page warns of this. (It would be good if it waited.)"""
     import trio
 
     with holdfast.connect(valkey_server.url) as locks:

@@ -26,7 +26,7 @@ def test_three_processes_sweep_once_at_each_tick(tmp_path: Path) -> None:
         programs = Programs(tmp_path, HOLDFAST_URL=server.url, SWEEP_EVERY_S=str(EVERY_S))
 
         def told() -> dict[float, list[str]]:
-            """What the processes made of each tick at which all came in time, as the one before."""
+            """Return what the processes made of each tick at which all came in time, as the one before."""
             programs.check()
             ticks: dict[float, list[dict[str, Any]]] = {}
             for line in store.lrange("told", 0, -1):

@@ -38,7 +38,7 @@ class Kernel:
         return message
 
     def end(self, message: str) -> str:
-        """What became of that cell: "ok", or the name of its error."""
+        """Wait for the end of a cell: "ok", or the name of its error."""
         while True:
             reply = self.client.get_shell_msg(timeout=PATIENCE_S)
             if reply["parent_header"].get("msg_id") == message:

@@ -31,7 +31,7 @@ def queue(shop: Shop) -> Iterator[Any]:
 
 
 def result_of(job: Any) -> Any:
-    """What it returned, when it has ended."""
+    """Return the job's result, when it has ended."""
     eventually(lambda: job.get_status(refresh=True) in ("finished", "failed"), repr(job), PATIENCE_S)
     assert job.get_status() == "finished", job.latest_result().exc_string
     return job.return_value()

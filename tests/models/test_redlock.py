@@ -21,7 +21,7 @@ pytestmark = [
 
 
 def checked(folder: Path, *defines: str) -> str:
-    """What the verifier says of the model with these definitions."""
+    """Return the verifier's output for the model with these definitions."""
     subprocess.run(["spin", *defines, "-a", str(MODEL)], cwd=folder, check=True, capture_output=True)
     subprocess.run(["gcc", "-O1", "-w", "-DSAFETY", "-o", "pan", "pan.c"], cwd=folder, check=True)
     said = subprocess.run(["./pan", "-m100000", "-E"], cwd=folder, check=True, capture_output=True, text=True)

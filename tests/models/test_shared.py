@@ -16,7 +16,7 @@ LIVENESS = ("-a", "-f", "-N", "turn")
 
 
 def check(folder: Path, *defines: str, liveness: bool) -> str:
-    """What the verifier says about errors."""
+    """Return the verifier's output."""
     if shutil.which("spin") is None or shutil.which("cc") is None:
         pytest.skip("no spin or no C compiler on PATH (Debian: apt-get install spin gcc)")
     flags = [f"-D{define}" for define in defines]

@@ -79,7 +79,7 @@ def _seen(mutant: Mutant, env: dict[str, str], known: str, until: float) -> str 
 
 
 def _nodes(test: str, files: Sequence[str]) -> list[str]:
-    """Where that test is."""
+    """Find that test in these files."""
     name = test.partition("[")[0]
     return [f"{file}::{name}" for file in files if f"def {name}(" in (ROOT / file).read_text(encoding="utf-8")]
 
@@ -102,7 +102,7 @@ def _run(command: list[str], env: dict[str, str], until: float) -> subprocess.Co
 
 
 def _known(page: Path) -> dict[str, str]:
-    """Who saw each mutant of a table."""
+    """Return the tests that saw each mutant of a table."""
     rows = (line.split(" | ") for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| "))
     return {row[0].removeprefix("| "): row[3] for row in rows if len(row) == 5}
 

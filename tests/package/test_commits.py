@@ -27,7 +27,7 @@ IMPERATIVE = {
 
 
 def problems(subject: str) -> list[str]:
-    """What is wrong with a subject; a prefix such as "fix(barrier): " is allowed."""
+    """Return what is wrong with a subject; a prefix such as "fix(barrier): " is allowed."""
     found = []
     if len(subject) > LONGEST:
         found.append(f"{len(subject)} characters, at most {LONGEST} are allowed")

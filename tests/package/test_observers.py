@@ -382,7 +382,7 @@ def test_the_dashboard_is_one_that_grafana_loads() -> None:
 
 
 def lost_of(given: Any, kept: Any, path: str = "") -> set[str]:
-    """Where `kept` has not what is given."""
+    """Return the paths at which `kept` lacks what is given."""
     if isinstance(given, dict) and isinstance(kept, dict):
         return {
             found

@@ -61,7 +61,7 @@ def test_the_wheel_has_what_is_no_python(wheel: Path) -> None:
 
 
 def test_the_simulator_is_not_in_the_wheel(wheel: Path) -> None:
-    """It needs lupa, which no extra installs."""
+    """The simulator needs lupa, which no extra installs."""
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             assert "sim" not in name.removesuffix(".py").split("/")
@@ -100,7 +100,7 @@ class Installed:
         assert done.returncode == 0, done.stderr
 
     def run(self, program: str, *words: str, status: int = 0) -> str:
-        """What it writes to its output."""
+        """Run an installed program and return its output."""
         done = subprocess.run(
             [str(self.folder / "env/bin" / program), *words],
             cwd=self.folder,

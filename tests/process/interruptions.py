@@ -55,7 +55,7 @@ class Bench:
                 self.reached.pop().release()
 
     def left(self, name: str) -> dict[str, Any]:
-        """What is on the server of that name: holders, waiters, permits, readers."""
+        """Return what is on the server of that name: holders, waiters, permits, readers."""
         return self._found(f"*{name}*")
 
     def _found(self, pattern: str) -> dict[str, Any]:
@@ -366,7 +366,7 @@ def name_for(operation: str) -> str:
 
 @functools.cache
 def block_ends(code: CodeType) -> frozenset[int]:
-    """Where the code leaves `with` blocks: from the end of the body up to the call of `__exit__`.
+    """Find where the code leaves `with` blocks: from the end of the body up to the call of `__exit__`.
 
     CPython looks for signals when a function begins, when a loop goes back, and after a call into C has returned. So no
     signal handler runs in these few bytecodes, and a lock of C, whose `__exit__` is C too, cannot stay locked.

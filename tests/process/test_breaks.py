@@ -163,7 +163,7 @@ def test_what_its_client_keeps(locks: holdfast.Client, others: holdfast.Client, 
 def test_what_threads_of_one_client_hand_on(
     valkey_server: embedded.Server, others: holdfast.Client, unique_name: str
 ) -> None:
-    """They are one holder: the lease that is held then is lost."""
+    """Threads of one client are one holder: the lease that is held then is lost."""
     with holdfast.connect(valkey_server.url, ttl=TTL_S, tenure=0.1) as locks:
         leases: list[holdfast.Lease] = []
         first = locks.lock(unique_name).acquire()

@@ -129,7 +129,7 @@ def _left(server: embedded.Server, name: str) -> int:
 def test_a_server_that_is_slow_to_connect_is_told(
     wire: Proxy, valkey_server: embedded.Server, unique_name: str
 ) -> None:
-    """It has as long as one that is connected and silent."""
+    """A slow server has as long as one that is connected and silent."""
     client = holdfast.connect(wire.url)
     lease = client.lock(unique_name, ttl=60).acquire()
     wire.cut()
@@ -325,7 +325,7 @@ def test_closed_after_its_loop_was_dropped(valkey_server: embedded.Server, uniqu
 def test_releases_that_are_cancelled_before_their_first_step(
     valkey_server: embedded.Server, unique_name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """As at the end of an event loop: what they were to await has no owner, and no warning is given."""
+    """At the end of an event loop, what they were to await has no owner, and no warning is given."""
 
     async def main() -> None:
         locks = holdfast.asyncio.connect(valkey_server.url, ttl=600)

@@ -22,7 +22,7 @@ ATTEMPTS = 200
 
 
 def in_thread(act: Callable[[], Any], start: Callable[[Callable[[], None]], Any] | None = None) -> tuple[int, Any]:
-    """What `act` gives or raises in a thread of its own, which has ended then; and the system's number of it."""
+    """Run `act` in a thread, to its end; returns the system's number of it, and what `act` gives or raises."""
     got: list[Any] = []
 
     def main() -> None:
@@ -58,7 +58,7 @@ STARTS = pytest.mark.parametrize("start", [None, foreign], ids=["thread", "forei
 
 
 def successor(number: int, act: Callable[[], Any], start: Any) -> Any:
-    """What `act` gives in another thread that has got the system's number of one that has ended."""
+    """Run `act` in another thread that has got the system's number of one that has ended."""
     for _ in range(ATTEMPTS):
         ident, got = in_thread(lambda: act() if threading.get_ident() == number else None, start)
         if ident == number:

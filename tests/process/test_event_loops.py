@@ -115,7 +115,7 @@ def test_a_lease_can_be_released_in_another_loop(valkey_server: embedded.Server,
 
 
 def test_a_task_is_never_taken_for_one_that_has_ended(valkey_server: embedded.Server, unique_name: str) -> None:
-    """Its id may be that of one which holds a lock still, as its lease went elsewhere."""
+    """A task's id may be that of one which holds a lock still, as its lease went elsewhere."""
 
     async def main() -> int:
         kept: list[Any] = []

@@ -100,7 +100,7 @@ def test_a_client_is_collected_while_its_own_lock_is_held(server: embedded.Serve
 def test_a_dropped_client_is_closed_though_no_thread_could_be_started_at_first(
     server: embedded.Server, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
-    """As in a container with a limit of processes, which others use up for a moment."""
+    """A container has a limit of processes, which others use up for a moment."""
     before = ours()
     client = holdfast.connect(server.url)
     lease = client.lock(servers.unique()).acquire()
@@ -129,7 +129,7 @@ def test_a_dropped_client_is_closed_though_no_thread_could_be_started_at_first(
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork with threads, which is what this is about
 def test_clients_dropped_in_a_child_are_closed_though_the_parent_was_closing_its_own(server: embedded.Server) -> None:
-    """Those who close have their places, and are not in the child."""
+    """Threads that close have their places in a list, and are not in the child."""
     places = closing._closers[:]
     closing._closers.clear()  # as if all were at it
     try:

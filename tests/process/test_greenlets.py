@@ -18,7 +18,7 @@ LIBRARIES = pytest.mark.parametrize("library", ["gevent", "eventlet"])
 
 
 def run(server: embedded.Server, library: str, when: str, *actions: str, **environment: str) -> list[dict[str, Any]]:
-    """What the program reports, one object for each action and one for its end."""
+    """Run the program and return what it reports, one object for each action and one for its end."""
     done = subprocess.run(
         [
             sys.executable,

@@ -178,14 +178,14 @@ def uses_other_locks(stage: Stage) -> None:
 
 
 def releases_what_is_held(stage: Stage) -> None:
-    """As services do on SIGTERM."""
+    """Release all leases, as services do on SIGTERM."""
     for lease in tuple(stage.leases):
         with contextlib.suppress(holdfast.LeaseLost, holdfast.LeaseReleased):
             lease.release()
 
 
 def closes_the_client(stage: Stage) -> None:
-    """As others do."""
+    """Release all leases and close the client, as other services do."""
     releases_what_is_held(stage)
     stage.client.close()
 

@@ -45,7 +45,7 @@ _KINDS = ["lock", "lease at once", "reentrant", "semaphore", *_WHERE_OF]
 
 
 async def _act(locks: Any, kind: str, name: str) -> None:
-    """What is interrupted."""
+    """Do what is interrupted."""
     if kind == "lock":
         async with locks.lock(name):
             pass

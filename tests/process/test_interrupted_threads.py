@@ -165,7 +165,7 @@ def test_a_kept_traceback_keeps_no_lock(operation: str, bench: Bench) -> None:
 
 
 def test_a_lease_that_was_received_and_dropped_is_still_held(bench: Bench) -> None:
-    """It might be relied on: that no one keeps it does not mean that no one works under it."""
+    """A dropped lease might be relied on: that no one keeps it does not mean that no one works under it."""
     name = name_for("drop")
     with pytest.warns(ResourceWarning, match="was dropped without release"):
         bench.locks.lock(name).acquire()
@@ -339,7 +339,7 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
 def test_what_a_handler_raises_is_no_answer_of_a_server(
     limited: Callable[[str], None], valkey_server: embedded.Server, unique_name: str, method: str
 ) -> None:
-    """As quorums ask: several servers at once."""
+    """A quorum asks several servers at once."""
     keys = lock_keys("holdfast", unique_name)
 
     async def ask() -> list[Any]:

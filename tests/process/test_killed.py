@@ -107,7 +107,7 @@ def waiting(look: Any, name: str) -> int:
 
 
 def in_line(look: Any, name: str, part: str, dead: str | None = None) -> str:
-    """Who waits there: the one, or the one behind the dead."""
+    """Return the token that waits there: the one, or the one behind the dead."""
 
     def found() -> str | None:
         tokens = look.zrange(key(name, part), 0, -1)

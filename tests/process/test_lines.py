@@ -155,7 +155,7 @@ def _interrupt(frame: FrameType, bench: Bench, at: list[Place]) -> None:
 
 
 def _use_locks(frame: FrameType, bench: Bench, at: list[Place]) -> None:
-    """What a signal handler may do there: use the same client, and another one."""
+    """Use the same client, and another one, as a signal handler may."""
     at.append(Place(frame.f_code, frame.f_lasti, frame.f_lineno or 0))
     with bench.locks.lock(name_for("line")):
         pass
@@ -241,7 +241,7 @@ def _four(locks: Any, name: str) -> tuple[Any, Callable[[], None]]:
 
 
 def test_a_lease_outlives_the_thread_at_the_head_of_its_line(bench: Bench) -> None:
-    """It ends; another thread releases the lease, and the next in the line has it."""
+    """The thread at the head ends; another thread releases the lease, and the next in the line has it."""
     name = name_for("line")
     holders: list[Any] = []
 
@@ -377,7 +377,7 @@ async def _tasks_in_line(
     play: Callable[[Coroutine[Any, Any, None]], Coroutine[Any, Any, None]],
     lock: Any,
 ) -> BaseException | None:
-    """What the one in that place, of four, ends with: it acquires by `lock`, in `play`."""
+    """Return what the one in that place, of four, ends with: it acquires by `lock`, in `play`."""
     came, entered, done = asyncio.Event(), asyncio.Event(), list[int]()
     inside: list[int] = []
 

@@ -62,7 +62,7 @@ class Crowd:
         return name
 
     def wait(self, name: str, **options: Any) -> Any:
-        """What a thread's acquire comes to, once it waits."""
+        """Start an acquire in a thread; returns its future once it waits."""
         waiting = _API.start(self.locks.lock(name).acquire, **options)
         self.waits(name)
         return waiting
@@ -84,7 +84,7 @@ class Crowd:
         return 0 if found is None else found.thread
 
     def gets(self, waiting: Any, name: str) -> None:
-        """It is released, and granted to who waits for it."""
+        """Release the lock of that name, and wait for its waiter's turn to end."""
         self.held.pop(name).release()
         waiting.result(_SOON_S).release()
 
@@ -114,7 +114,7 @@ def raising(_number: int, _frame: FrameType | None) -> None:
 
 
 def once_read(crowd: Crowd, name: str) -> Any:
-    """What the acquire of another thread comes to that waits while the main thread reads; which a signal interrupts."""
+    """Start an acquire in another thread while the main thread reads, and interrupt that by a signal."""
     eventually(lambda: crowd.reader == threading.main_thread().ident)
     waiting = crowd.wait(name)
     os.kill(os.getpid(), signal.SIGUSR1)
@@ -153,7 +153,7 @@ def test_another_thread_reads_when_an_exception_ends_the_reader(crowd: Crowd) ->
 
 
 def test_a_handler_above_the_reader_may_wait(crowd: Crowd) -> None:
-    """It reads itself, and so hears for others, too."""
+    """A handler reads itself, and so hears for others, too."""
     first, second, name = crowd.taken(), crowd.taken(), crowd.taken()
     got: list[Any] = []
 

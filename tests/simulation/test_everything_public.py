@@ -141,7 +141,7 @@ NOT_PLAYED: dict[str, str] = {
 
 
 def operations(module: ModuleType, skips: tuple[str, ...] = ()) -> Iterator[str]:
-    """What can be called or read of what a module makes public, but for errors and enumerations."""
+    """Yield what can be called or read of what a module makes public, but for errors and enumerations."""
     for name in module.__all__:
         value = getattr(module, name)
         if name in skips:
@@ -156,7 +156,7 @@ def operations(module: ModuleType, skips: tuple[str, ...] = ()) -> Iterator[str]
 
 
 def played() -> set[str]:
-    """What the worlds of every primitive say that they have played, and one over a quorum."""
+    """Return what the worlds of every primitive say that they have played, and one over a quorum."""
     seen: set[str] = set()
     for name in found():
         for seed in SEEDS:

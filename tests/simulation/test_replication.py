@@ -30,7 +30,7 @@ def values(world: World) -> list[bytes | None]:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_what_was_under_way_from_a_former_master_is_not_the_new_ones(seed: int) -> None:
-    """As seed 22672 once had it: a replica took a change of the old master in place of one of the new master."""
+    """In seed 22672, a replica once took a change of the old master in place of one of the new master."""
     world = World(Options(seed=seed, mode="ordinary", processes=0, nodes=3, replicas=2, lag_s=0.05), [])
     Nemesis(world).failover()
     all_has_happened(world)

@@ -201,7 +201,7 @@ def test_each_of_several_free_locks_is_granted() -> None:
 
 @pytest.mark.parametrize("left", ["lock", "queue", "gone"])
 def test_one_of_several_locks_that_is_not_free_is_left_alone(left: str) -> None:
-    """It has a holder, or a waiter, or a token with a tombstone; the others are granted all the same."""
+    """A lock with a holder, a waiter or a tombstone is left alone; the others are granted all the same."""
     world = Several()
     lock, _, queue, gone = world.keys[B].all
     if left == "lock":

@@ -16,7 +16,7 @@ from sim.world import World
 
 
 def seeds(short: range, long: range) -> list[Any]:
-    """Those of `make test`, and those of `make test-thorough`."""
+    """Return the seeds of `make test`, and those of `make test-thorough`."""
     return [pytest.param(short, id="some"), pytest.param(long, id="more", marks=pytest.mark.thorough)]
 
 

@@ -202,7 +202,7 @@ class AsyncioApi(Api):
 
 
 async def _turns() -> None:
-    """As many as it takes until what was aborted has ended (a TLS handshake takes a few); `asyncio.run` has them."""
+    """Turn the loop until what was aborted has ended (a TLS handshake takes a few turns); `asyncio.run` does so."""
     for _ in range(10):
         await asyncio.sleep(0)
 

@@ -118,7 +118,7 @@ class Browser:
         return base64.b64decode(sent["data"])
 
     def picture(self) -> bytes:
-        """What is to be seen, as PNG."""
+        """Take a screenshot, as PNG."""
         return base64.b64decode(self._send("Page.captureScreenshot")["data"])
 
     def _send(self, method: str, **params: Any) -> Any:

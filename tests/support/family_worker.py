@@ -162,7 +162,7 @@ class FamilyWorker:
         )
 
     def said(self) -> Any:
-        """Its one line, waited for."""
+        """Wait for the worker's one line."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, "the worker ended early"

@@ -11,7 +11,7 @@ __all__ = ["in_child"]
 
 
 def in_child(look: Callable[[], Any]) -> Any:
-    """What `look()` returns in a forked child."""
+    """Return what `look()` returns in a forked child."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:

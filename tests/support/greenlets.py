@@ -37,7 +37,7 @@ class Greenlets:
         self.sleep = self._library.sleep
 
     def all(self, functions: list[Callable[[], Any]]) -> list[Any]:
-        """What each gives or raises, as text, run at the same time."""
+        """Run all at the same time; returns what each gives or raises, as text."""
         results: list[Any] = ["did not end"] * len(functions)
 
         def call(index: int, function: Callable[[], Any]) -> None:

@@ -16,5 +16,5 @@ def fence_of(name: str) -> str:
 
 
 def queue_of(name: str) -> str:
-    """Those who wait."""
+    """Return the key of the lock's queue."""
     return f"holdfast:{{{name}}}:queue"

@@ -266,7 +266,7 @@ class World:
             withheld.late(reply)
 
     def finish(self) -> None:
-        """What is still withheld is carried out after all else."""
+        """Carry out what is still withheld, after all else."""
         self._left = 0
         self._behind()
 
@@ -334,7 +334,7 @@ class World:
         return hold
 
     async def renew(self, hold: LeaseRecord) -> None:
-        """As the background does it."""
+        """Renew a lease as the background does."""
         sent_at = self.now
         ttl_ms = hold.renewal_ttl_ms(sent_at)
         assert ttl_ms is not None
@@ -347,7 +347,7 @@ class World:
         self.check()
 
     async def extend(self, hold: LeaseRecord, ttl_ms: int) -> None:
-        """As `Lease.extend`; its trouble is the caller's, who goes on."""
+        """Extend a lease as `Lease.extend` does; its trouble is the caller's, who goes on."""
         asked_at = self.now
         order, _ = self.schedule.extending(hold, ttl_ms, asked_at)
         try:
@@ -359,7 +359,7 @@ class World:
         self.check()
 
     async def release(self, hold: LeaseRecord) -> None:
-        """As `Lease.release`; trouble is left to the background."""
+        """Release a lease as `Lease.release` does; trouble is left to the background."""
         assert hold.mark_released()
         self.schedule.remove(hold)
         try:

@@ -200,7 +200,7 @@ class World:
         return ready()
 
     def sleep(self, seconds: float) -> None:
-        """As `time.sleep`."""
+        """Stand in for `time.sleep`."""
         self.wait(lambda: False, self.now_s + seconds, "time to pass")
 
     def _next(self, task: _Task) -> None:
@@ -253,7 +253,7 @@ class World:
         self._main_done.set()
 
     def fork(self) -> int:
-        """As `os.fork`; in the child the other threads have not come along."""
+        """Stand in for `os.fork`; in the child the other threads have not come along."""
         self._pausing += 1  # while the library's hooks run, they are not known to be gone
         pid = os.fork()
         if pid == 0:
@@ -267,7 +267,7 @@ class World:
         return (self._over or self._main_done.is_set()) and not threading.current_thread().name.startswith("rig-")
 
     def current(self) -> _Task:
-        """Who runs."""
+        """Return the task that runs."""
         assert self._current is not None
         return self._current
 

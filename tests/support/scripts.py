@@ -89,7 +89,7 @@ class Scripts:
                 heard.append((kind, token))
 
     def told(self) -> list[str]:
-        """Who was granted since the last time, in order."""
+        """Return the tokens that were granted since the last time, in order."""
         return [token for kind, token in self.heard() if kind == "grant"]
 
     def close(self) -> None:

@@ -110,13 +110,13 @@ class Worker:
         os.kill(self.pid, number)
 
     def end(self) -> int:
-        """Its end by itself, as at the end of its input."""
+        """End the worker by the end of its input."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         return self._process.wait(60)
 
     def close(self) -> None:
-        """Its end, whatever state it is in."""
+        """Kill the worker, whatever state it is in."""
         if self._process.poll() is None:
             self.signal(signal.SIGKILL)
         self._process.wait()
@@ -130,7 +130,7 @@ class Worker:
 
 @contextmanager
 def workers(api: str, url: str, count: int) -> Iterator[list[Worker]]:
-    """That many workers, ended at the end."""
+    """Start that many workers, and end them at the end."""
     started = [Worker(api, url) for _ in range(count)]
     try:
         yield started

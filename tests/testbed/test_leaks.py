@@ -40,7 +40,7 @@ def test_a_thread_a_descriptor_and_an_object_are_found() -> None:
 def test_a_member_whose_time_is_over_is_no_lease_that_was_left(
     valkey_server: embedded.Server, unique_name: str, kind: str
 ) -> None:
-    """As a failover leaves it that had not heard of the release: the key stays for a minute, the permit does not."""
+    """A failover that has not heard of the release leaves the key for a minute, and not the permit."""
     with redis.Redis.from_url(valkey_server.url, decode_responses=True) as look:
         with holdfast.connect(valkey_server.url) as locks:
             lock = locks.rwlock(unique_name, ttl=0.5, renew=False).read()

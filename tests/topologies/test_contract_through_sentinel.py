@@ -27,7 +27,7 @@ def kind() -> str:
 def test_a_client_of_sentinels_that_was_brought(
     topology: WithSentinel, api: Api, others: Any, options: dict[str, Any], unique_name: str
 ) -> None:
-    """As redis.sentinel makes it."""
+    """Take a client that redis.sentinel has made."""
     addresses = [(server.host, server.port) for server in topology.sentinels]
     sentinel = api.redis().sentinel.Sentinel(addresses, socket_timeout=5)
     brought = sentinel.master_for(topology.service, **options)

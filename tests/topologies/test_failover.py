@@ -148,7 +148,7 @@ def waiting_token(client: Any, name: str) -> str:
 
 
 def move_slot(cluster: Cluster, of_key: str, source: int, target: int, halfway: Any) -> None:
-    """As a resharding tool does it; `halfway` is called when some keys of the slot have moved."""
+    """Move a slot as a resharding tool does; `halfway` is called when some keys of the slot have moved."""
     old, new = cluster.clients[source], cluster.clients[target]
     slot = old.execute_command("CLUSTER KEYSLOT", of_key)
     new.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", cluster.ids[source])

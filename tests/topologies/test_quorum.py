@@ -139,7 +139,7 @@ def test_a_member_that_hangs_is_not_waited_for(quorum: Quorum, api: Api, unique_
 
 
 def refused_by_the_young(locks: Any, name: str) -> None:
-    """As soon as they are heard: the first try connects, which may take longer than it has."""
+    """Check that members refuse once they are heard: the first try connects, and may need longer than it has."""
     said = ""
     for _ in range(5):
         with pytest.raises(holdfast.QuorumUnreachable) as refused:
@@ -301,7 +301,7 @@ def test_wrong_set_ups_are_refused(api: Api) -> None:
 
 
 def refused(locks: Any, name: str) -> holdfast.ConfigurationError | None:
-    """What is wrong with the set-up; None while too few members have answered to see it."""
+    """Return what is wrong with the set-up; None while too few members have answered to see it."""
     try:
         locks.lock(name).acquire(timeout=5).release()
     except holdfast.ConfigurationError as error:

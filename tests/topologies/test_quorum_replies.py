@@ -31,7 +31,7 @@ def gone(request: pytest.FixtureRequest, five: Quorum) -> Iterator[int]:
 
 @pytest.fixture
 def wire(five: Quorum) -> Iterator[Proxy]:
-    """What lies before the last member."""
+    """Return a proxy before the last member."""
     with Proxy(five.servers[4].host, five.servers[4].port) as wire:
         yield wire
 

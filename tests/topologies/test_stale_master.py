@@ -32,7 +32,7 @@ def cut_off(servers: WithSentinel, *replicas: embedded.Server) -> None:
 
 @pytest.mark.parametrize("api", ["threads"], indirect=True)
 def test_a_replica_that_was_cut_off_takes_over(api: Api, unique_name: str) -> None:
-    """What one of two replicas had acknowledged is given out twice; what all of them had to was not given out."""
+    """A lock that one of two replicas acknowledged is given out twice; one that all had to is not."""
     with WithSentinel(2, priorities=[0, 100]) as servers:  # the first is never promoted
         servers.ready_for_failover()
         locks, others = api.connect(servers.url), api.connect(servers.url)
@@ -62,7 +62,7 @@ def test_a_replica_that_was_cut_off_takes_over(api: Api, unique_name: str) -> No
 
 @pytest.mark.parametrize("api", ["asyncio"], indirect=True)
 def test_the_old_master_comes_back(api: Api, unique_name: str) -> None:
-    """It hangs, another takes over that has heard of nothing, and then it goes on as if it were the master still."""
+    """The old master hangs, one that has heard of nothing takes over, and the old one goes on as a master."""
     with WithSentinel(2) as servers:
         servers.ready_for_failover()
         locks, others = api.connect(servers.url), api.connect(servers.url)

@@ -32,7 +32,7 @@ class Holder:
         self.ears = Ears(self, True)
 
     def told(self, token: str) -> None:
-        """As lines that know no such token."""
+        """Stand in for lines that know no such token."""
 
     def hears_at(self, key: str) -> None:
         return None

@@ -24,7 +24,7 @@ def hold_of(ttl_ms: int, sent_at: float = 100.0, max_hold_ms: int | None = None)
 
 
 def test_a_renewal_that_is_closed_before_it_begins_leaves_nothing_behind() -> None:
-    """As a client does that is closed meanwhile: Python complains of coroutines that were made and never run."""
+    """A client may be closed meanwhile: Python complains of coroutines that were made and never run."""
     made: list[int] = []
 
     async def asks(ttl_ms: int, *order: Order) -> Any:

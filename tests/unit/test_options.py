@@ -39,6 +39,6 @@ def used() -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_an_option_is_not_passed_from_hand_to_hand(field: str) -> None:
-    """As `max_hold` once was, through ten files: what acts on it reads the record of options."""
+    """`max_hold` was once passed through ten files: what acts on an option reads the record of options."""
     files = [file for file, names in used().items() if field in names and file != "_api/options.py"]
     assert 1 <= len(files) <= 2, files

@@ -59,7 +59,7 @@ class Member:
         return int((self.driver.now + self.skew_s) * 1_000_000)
 
     def meets(self, fate: str) -> None:
-        """What comes to it from now on; someone else's lock and a recent start are put there."""
+        """Choose what comes to the member from now on; someone else's lock and a recent start are put there."""
         self.fate = fate
         self.server.started_us = self.clock() - (1_000_000 if fate == "young" else 86_400_000_000)
         if fate == "busy" and self.holder() is None:
@@ -86,7 +86,7 @@ _made: list[Driver] = []
 
 @pytest.fixture(autouse=True)
 def _ended() -> Iterator[None]:
-    """What no test ran to its end is closed."""
+    """Close what no test ran to its end."""
     yield
     for driver in _made:
         for protocol in driver.spawned:
@@ -180,13 +180,13 @@ class Driver:
                 self.under_way.pop(0)()
 
     def free(self) -> None:
-        """What others held has ended."""
+        """End what others held."""
         for member in self.members:
             if member.holder() == FOREIGN:
                 member.server.command("DEL", KEYS.lock)
 
     def back_at(self) -> set[int]:
-        """Where it was asked to give back."""
+        """Return the members that were asked to give back."""
         return {node for script, node in self.asked if script == "release"}
 
     def holders(self) -> list[str | None]:
@@ -194,7 +194,7 @@ class Driver:
 
 
 def knowing(size: int, delay_ms: int | None = DELAY_MS, request_timeout_s: float | None = None) -> Quorum:
-    """What a client knows that has seen all members before."""
+    """Return what a client knows that has seen all members before."""
     quorum = Quorum([f"m{at}" for at in range(size)], delay_ms, request_timeout_s)
     quorum.unchecked = False
     quorum.run_ids = [f"{at:040x}" for at in range(size)]
@@ -545,7 +545,7 @@ def test_the_first_round_waits_for_all_and_looks_who_they_are() -> None:
 
 
 def pauses(fates_of: Callable[[int, str], str | None], rounds: int, seed: int, timeout_s: float = 5.0) -> list[float]:
-    """What someone sleeps who asks three members; `fates_of(member, …)` puts someone's token there."""
+    """Return the sleeps of a client that asks three members; `fates_of(member, …)` puts another's token there."""
     driver, quorum = Driver(3, seed=seed), knowing(3)
     for at, member in enumerate(driver.members):
         holder = fates_of(at, FOREIGN)
@@ -581,7 +581,7 @@ def test_who_waits_for_a_holder_asks_from_time_to_time_and_when_its_time_is_over
 
 
 def test_every_round_has_a_token_of_its_own() -> None:
-    """What is left of an earlier round can be buried without refusing the next one."""
+    """A token that is left of an earlier round can be buried without refusing the next one."""
     driver, quorum = Driver(3), knowing(3)
     driver.meet(("grant", "swallowed", "late"))
     original = driver.perform

@@ -233,7 +233,7 @@ def test_who_leaves_while_it_is_made_the_owner_is_noticed() -> None:
 
 
 def test_what_was_granted_and_came_to_no_lease_is_not_handed_on() -> None:
-    """Its token goes back to the server, as the one who was interrupted does not know how far it had come."""
+    """The token goes back to the server, as the one who was interrupted does not know how far it had come."""
     line, second, third, _ = marked(lines())
     second.disclaim()
     assert second.leave() is None and line.owner is third
@@ -260,7 +260,7 @@ def fields_of(held: LeaseRecord) -> dict[str, Any]:
 
 @pytest.mark.parametrize("pushed_until", [None, 1.5])
 def test_a_lease_that_follows_is_as_one_that_is_made(pushed_until: float | None) -> None:
-    """It stands on what the lease before it stood on: nothing is forgotten, and nothing begins again."""
+    """The next lease continues the one before it: nothing is forgotten, and nothing begins again."""
     of = lines()
     line, second, third, _ = marked(of)
     exclusive = OneServer(lock_keys("holdfast", "lock"), SETTINGS)
