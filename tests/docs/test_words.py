@@ -66,8 +66,6 @@ HEAD = re.compile(r"(?:It|That|Those|They|Its|Who|What)\b")
 #: Where the docstrings have yet to be written again.
 HEADS_LEFT: tuple[str, ...] = (
     "spikes/",
-    "src/holdfast/_drivers/",
-    "src/holdfast/_transport/",
     "src/holdfast/cli/",
     "src/holdfast/lab/",
     "src/holdfast/web/",

@@ -321,7 +321,7 @@ class AioDriver:
         self.spawn(hold.release())
 
     def unwatch(self, hold: LeaseRecord) -> None:
-        """It was released."""
+        """Stop watching a lease that was released."""
         self.schedule.remove(hold)
 
     def has_told(self, hold: LeaseRecord) -> bool:
@@ -329,11 +329,11 @@ class AioDriver:
         return hold not in self.bodies.values() and not self.callbacks
 
     def drop(self, hold: LeaseRecord) -> None:
-        """Its lease was garbage-collected, in whatever thread: renewed no more, its end is found at its deadline."""
+        """Stop renewing a lease that was garbage-collected, in any thread; its end is found at its deadline."""
         hold.stop_renewing()
 
     def give_back(self, hold: LeaseRecord) -> None:
-        """Its lease reached no caller, or its block ended without a release. For finalizers, in whatever thread."""
+        """Release what reached no caller, or whose block ended without a release. For finalizers, in any thread."""
         self._to_give_back.append(hold)
         try:
             self.loop.call_soon_threadsafe(self._sweep)
@@ -347,21 +347,21 @@ class AioDriver:
                 self.spawn_release(hold)
 
     def extending(self, hold: LeaseRecord, ttl_ms: int, asked_at: float) -> Order:
-        """It is going to be asked to last that long, with this order."""
+        """Note an extension and return its order."""
         order, at = self.schedule.extending(hold, ttl_ms, asked_at)
         if at is not None and at < self._alarm_at:
             self._arm(at)
         return order
 
     def extended(self, hold: LeaseRecord, order: Order, held: int, ttl_ms: int, asked_at: float) -> bool:
-        """That was answered; False when the hold has ended."""
+        """Record an extension's reply; False if the lease has ended."""
         at = self.schedule.extended(hold, order, held, ttl_ms, asked_at, clock(), self.random())
         if at is not None and at < self._alarm_at:
             self._arm(at)
         return at is not None
 
     def replan(self, hold: LeaseRecord) -> None:
-        """Its deadline changed."""
+        """Plan for a deadline that has changed."""
         at = self.schedule.replan(hold, self.random())
         if at < self._alarm_at:
             self._arm(at)
@@ -403,7 +403,7 @@ class AioDriver:
         self.ending.unreleased = dict.fromkeys(self.lose_all("closed"))
 
     def lose_all(self, reason: str) -> list[LeaseRecord]:
-        """What is held is lost; returns what the server may still hold for us."""
+        """Lose all that is held; returns what the server may still hold for us."""
         now = clock()
         holds = [hold for hold in self.schedule if not hold.check_expired(now)]
         self.schedule = Schedule(self.settings)
@@ -412,7 +412,7 @@ class AioDriver:
         return holds
 
     def take_over(self) -> list[Callable[[], Protocol[Any]]]:
-        """What another loop has to undo, since ours does not run any more; `close` may have been interrupted."""
+        """Return what another loop has to undo, since ours does not run any more; `close` may have been interrupted."""
         if self.loop.is_closed():
             for task in asyncio.all_tasks(self.loop):
                 throw_away(task)

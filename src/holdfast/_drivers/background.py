@@ -105,7 +105,7 @@ class Background(Worker):
         return bool(self._unfinished)
 
     def all(self) -> list[Background]:
-        """It, and its lanes."""
+        """Return this one and its lanes."""
         return [self, *snapshot(self._lanes.values())]
 
     def hand_over(self, last: bool) -> list[tuple[Protocol[None], Effect[Any] | None]]:
@@ -123,7 +123,7 @@ class Background(Worker):
         return taken
 
     def _take(self) -> list[tuple[Protocol[None], Effect[Any] | None]]:
-        """What has not been started. What sleeps belongs to the thread as long as that is there."""
+        """Take what has not been started, and from a thread that is gone also what sleeps."""
         taken: list[tuple[Protocol[None], Effect[Any] | None]] = []
         while len(self._inbox):
             given = self._inbox.get(0.0)
@@ -159,7 +159,7 @@ class Background(Worker):
             abandon(waiting.pop()[2])
 
     def _lane_of(self, effect: Effect[Any]) -> Background:
-        """Where an effect is done that may have to wait for a server."""
+        """Return the lane for an effect that may have to wait for a server."""
         topology, root = self.driver.topology, self._root
         if len(topology.nodes()) < 2 or type(effect) in _AT_ONCE:
             return self

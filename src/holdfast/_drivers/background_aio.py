@@ -104,7 +104,7 @@ class Background:
         abandon(protocol, self._driver.at_once)
 
     def _let_go(self, begun: Awaitable[Any] | None) -> None:
-        """It is not awaited any more."""
+        """Stop awaiting what was begun."""
         if asyncio.iscoroutine(begun):
             frame = getattr(begun, "cr_frame", None)
             asked = None if frame is None else frame.f_locals.get("future")
@@ -154,11 +154,11 @@ def _is_interruption(task: asyncio.Task[Any]) -> bool:
 
 
 def heed(future: asyncio.Future[Any]) -> None:
-    """It is not waited for, and how it ends does not matter."""
+    """Ignore how a future ends that is not waited for."""
     future.add_done_callback(retrieve)
 
 
 def retrieve(future: asyncio.Future[Any]) -> None:
-    """Its failure was seen: asyncio logs what was not."""
+    """Look at a future's failure, so that asyncio does not log it."""
     if not future.cancelled():
         future.exception()

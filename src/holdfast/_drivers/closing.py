@@ -71,7 +71,7 @@ def forget() -> None:
 
 
 def left_open() -> list[Left]:
-    """Those that no thread has taken yet; the caller closes them."""
+    """Return the drivers that no thread has taken yet; the caller closes them."""
     found = []
     while _left:
         try:

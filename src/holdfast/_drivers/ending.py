@@ -121,7 +121,7 @@ def end(drivers: Sequence[Ends], exiting: bool = False) -> None:
 
 
 def _begun_below() -> list[Ends]:
-    """What this thread is ending already: this is a signal handler, or a callback, that has interrupted that."""
+    """Find what this thread is ending already, if it was interrupted by a signal handler or callback."""
     begun: list[Ends] = []
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:

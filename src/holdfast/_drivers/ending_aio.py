@@ -167,7 +167,7 @@ class Ending:
         return True
 
     async def _until_quiet(self, servers: Sequence[Node]) -> None:
-        """What is under way ends, and what it spawns, as long as there is some progress."""
+        """Wait for what is under way, and for what it spawns, as long as there is some progress."""
         at_most = self._driver.loop.time() + RELEASE_MAX_S
         until = self._driver.loop.time() + CLOSE_PATIENCE_S
         quiet = 0

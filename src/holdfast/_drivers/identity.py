@@ -57,7 +57,7 @@ def _make(local: type[Any]) -> Here:
 
 
 def ident_of(number: int) -> int | None:
-    """What the system calls the thread of that number; None when it has ended."""
+    """Return the system's number for that thread; None when it has ended."""
     alive = _alive.get(number)
     return None if alive is None else alive.ident
 

@@ -199,7 +199,7 @@ class Inboxes:
             self._put(waiter, Wake(Wake.ASK))
 
     def wait(self, token: str, timeout_s: float | None) -> Wake | None:
-        """What comes for that token, in time (None: without a limit)."""
+        """Wait for a message for that token (`timeout_s` None: without a limit)."""
         waiter = self._waiters.get(token) or self._waiters.setdefault(token, _Waiter())
         wakes = waiter.wakes
         waiter.began_at = now = clock()
@@ -239,7 +239,7 @@ class Inboxes:
         return reader is waiter or reader.thread == waiter.thread or now - reader.looked_at > STUCK_S
 
     def _step_back(self, waiter: _Waiter) -> None:
-        """It does not wait any more. Idempotent."""
+        """Remove a waiter. Idempotent."""
         self._waiting.pop(waiter, None)
         if self._reader.get("reader") is waiter:
             self._reader.pop("reader", None)
@@ -263,7 +263,7 @@ class Inboxes:
                 pass  # the buffer is full, so it will wake up; or it has ended
 
     def _waker(self) -> _Pair | None:
-        """What the reader is woken by; None when no descriptor is left."""
+        """Return the pair of sockets that wakes the reader; None when no descriptor is left."""
         waker = self._wakers.get("waker")
         if waker is None:
             try:
@@ -302,11 +302,11 @@ class Inboxes:
         return min((waiter.began_at for waiter in snapshot(self._waiting)), default=None)
 
     def all(self) -> list[_Inbox]:
-        """Those that are open."""
+        """Return the open inboxes."""
         return [inbox for inbox in snapshot(self._open.values()) if not inbox.broken]
 
     def _read_all(self, waiter: _Waiter, wait_s: float) -> None:
-        """As the reader, wait until something comes, and read it."""
+        """Wait as the reader until something comes, and read it."""
         waker = self._waker()
         waiter.polls = True
         # What was put, or opened, before that is seen now.
@@ -367,7 +367,7 @@ class Inboxes:
             inbox.put_back()
 
     def _deliver(self, reply: Reply, reader: _Waiter) -> None:
-        """What came in an inbox. Not waited for: its give-back is under way."""
+        """Deliver a message of an inbox. Not waited for: its give-back is under way."""
         found = wake_of(reply, self._driver.channel)
         if found is None:
             return
@@ -429,7 +429,7 @@ class Inboxes:
                 self._give_up(other)  # it has left its Cluster
 
     def _give_up(self, inbox: _Inbox) -> None:
-        """It has ended, or is not to be trusted: its waiters look for themselves, and open it again."""
+        """Give up an inbox that ended, or is not to be trusted: its waiters look, and open it again."""
         node = inbox.node
         if not inbox.broken:
             inbox.broken = True

@@ -70,27 +70,27 @@ class Observer:
         """Called by the thread or task that acquires, before it does; `LeaseInfo.captured`. It must not block."""
 
     def queued(self, lease: LeaseInfo) -> None:
-        """It is held by another client, and was queued for."""
+        """Held by another client, and queued for."""
 
     def acquired(self, lease: LeaseInfo, waited_s: float) -> None:
-        """It was acquired, so long after it was asked for."""
+        """Acquired after `waited_s` seconds."""
 
     def busy(self, lease: LeaseInfo, waited_s: float) -> None:
-        """It was not acquired within the timeout, or not at once by `try_acquire`."""
+        """Not acquired within the timeout, or not at once by `try_acquire`."""
 
     def failed(self, lease: LeaseInfo, waited_s: float, error: str) -> None:
-        """It was not acquired, for another reason: `error` is the name of the exception's class."""
+        """Not acquired for another reason: `error` is the name of the exception's class."""
 
     def released(self, lease: LeaseInfo, held_s: float) -> None:
-        """It was released, or handed over to another process."""
+        """Released, or handed over to another process."""
 
     def lost(self, lease: LeaseInfo, held_s: float | None, reason: str) -> None:
-        """It was lost, with the `reason` of `LeaseLost`. `held_s` is None where `released` was told before: a release
-        that was not waited for has found that the lease was not held any more.
+        """Lost, with the `reason` of `LeaseLost`. `held_s` is None where `released` was told before: a release that was
+        not waited for has found that the lease was not held any more.
         """
 
     def renewed(self, lease: LeaseInfo, lag_s: float) -> None:
-        """It was renewed, so long after that was due: below a third of the ttl when all is well."""
+        """Renewed, `lag_s` after that was due: below a third of the ttl when all is well."""
 
     def suspect(self, lease: LeaseInfo) -> None:
         """A renewal failed; it is still held."""
@@ -99,7 +99,7 @@ class Observer:
         """Requests to a server have been failing for a while (about a second). Told once, until it is over."""
 
     def trouble_over(self, server: str, lasted_s: float) -> None:
-        """It answers again."""
+        """The server answers again."""
 
 
 _METHODS = tuple(name for name in vars(Observer) if not name.startswith("_"))
@@ -130,7 +130,7 @@ class _Calls:
                 self.failed(error)
 
     def failed(self, error: Exception) -> None:
-        """It has raised that."""
+        """Log the first exception that an observer raises."""
         if not self._has_failed:
             self._has_failed = True
             LOG.send("observer_failed", error)
@@ -309,7 +309,7 @@ class Troubles(dict[str, list[Any]]):
             self._reports.tell(True, "trouble", failure.node, failure.kind, now - since[0])
 
     def passed(self, node: str) -> None:
-        """That server has answered."""
+        """Note that a server has answered."""
         since = self.pop(node, None)
         if since is not None and since[2]:
             self._reports.tell(True, "trouble_over", node, clock() - since[0])

@@ -107,7 +107,7 @@ class Requests:
         return self._following(server, call, future) if self._moves or self._fails_over else future
 
     def _elsewhere(self, server: Node, failure: RequestFailed) -> tuple[Node, bool]:
-        """Where MOVED and ASK lead; any other trouble is noted, and raised."""
+        """Follow MOVED and ASK; any other trouble is noted, and raised."""
         elsewhere = self.topology.redirect(server, failure) if failure.kind in ("MOVED", "ASK") else None
         if elsewhere is None:
             self.in_trouble(server, failure)

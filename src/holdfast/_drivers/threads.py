@@ -172,7 +172,7 @@ class ThreadDriver:
     # ------------------------------------------------------------------ monkey patching
 
     def look_for_patches(self) -> None:
-        """What we wait in has been replaced since we began. By gevent or eventlet?
+        """Start over, or refuse, if gevent or eventlet has replaced since the beginning what the driver waits in.
 
         Then a driver that has done nothing yet starts over; any other one has locks, threads and connections of before,
         which would hold up every greenlet, and is refused. ConfigurationError.
@@ -482,11 +482,11 @@ class ThreadDriver:
         return True
 
     def unwatch(self, hold: LeaseRecord) -> None:
-        """It was released."""
+        """Stop watching a lease that was released."""
         self.schedule.remove(hold)
 
     def extending(self, hold: LeaseRecord, ttl_ms: int, asked_at: float) -> Order:
-        """It is going to be asked to last this long, with this order."""
+        """Note an extension and return its order."""
         with self.lock:
             order, at = self.schedule.extending(hold, ttl_ms, asked_at)
             if at is not None:
@@ -494,7 +494,7 @@ class ThreadDriver:
         return order
 
     def extended(self, hold: LeaseRecord, order: Order, held: int, ttl_ms: int, asked_at: float) -> bool:
-        """That was answered; False when the hold has ended."""
+        """Record an extension's reply; False if the lease has ended."""
         with self.lock:
             at = self.schedule.extended(hold, order, held, ttl_ms, asked_at, clock(), self.random.random())
             if at is not None:
@@ -502,16 +502,16 @@ class ThreadDriver:
         return at is not None
 
     def replan(self, hold: LeaseRecord) -> None:
-        """Its deadline changed."""
+        """Plan for a deadline that has changed."""
         with self.lock:
             self._watchdog.no_later_than(self.schedule.replan(hold, self.random.random()))
 
     def drop(self, hold: LeaseRecord) -> None:
-        """Its lease was garbage-collected: renewed no more, its end is found at its deadline."""
+        """Stop renewing a lease that was garbage-collected; its end is found at its deadline."""
         hold.stop_renewing()  # one store, since a collection may come anywhere
 
     def give_back(self, hold: LeaseRecord) -> None:
-        """Its lease reached no caller, or its block ended without a release: it is released soon.
+        """Release soon a lease that reached no caller, or whose block ended without a release.
 
         No more than a note, as in `drop`; the watchdog reads it.
         """
@@ -554,7 +554,7 @@ class ThreadDriver:
         run_out(self, chores)
 
     def owner_of(self, key: str | None, index: int | None) -> Node:
-        """Whom it would be asked of now. Does not wait."""
+        """Return the node that would be asked now. Does not wait."""
         owner_of = getattr(self.topology, "owner_of", None)
         return self.topology.node_for(key, index) if owner_of is None else owner_of(key)
 
@@ -631,13 +631,13 @@ class ThreadDriver:
         return ClientClosed() if error is None else error
 
     def wake_all(self) -> None:
-        """Who waits finds that it is closed."""
+        """Wake all waiters, so that they find the client closed."""
         self._over.set()
         self.inboxes.ask_all()
         self.lines.wake_all()
 
     def lose_all(self, reason: str) -> list[LeaseRecord]:
-        """What is held is lost, and told so; returns what the server may still hold for us."""
+        """Lose all that is held, and tell so; returns what the server may still hold for us."""
         self.sweep()
         now = clock()
         for hold in self.schedule:
@@ -662,7 +662,7 @@ class ThreadDriver:
                 wire.abort()
 
     def chores_left(self, last: bool = False) -> list[tuple[Protocol[None], Effect[Any] | None]]:
-        """What was spawned and is left to do, for the caller to do. After the `last` time, the spawner does it."""
+        """Hand over what was spawned and is left to do. After the `last` time, the spawner does it."""
         return self._background.hand_over(last)
 
     def undoes(self) -> bool:

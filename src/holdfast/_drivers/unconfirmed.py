@@ -136,7 +136,7 @@ class Unconfirmed:
         return True
 
     def claim(self, key: str | None) -> _Sent | None:
-        """What an acquire of this key has to come behind, for it to read; waits for what another thread reads.
+        """Claim the reply that an acquire of this key has to come behind; waits for what another thread reads.
 
         None: of any key that has something under way; all of that is seen to.
         """
@@ -247,7 +247,7 @@ class Unconfirmed:
             return trouble
 
     def _end(self, sent: _Sent, answer: Any, here: bool = False) -> None:
-        """It was answered, or has failed. `here`: what is left to do is done before this returns."""
+        """Settle a release that was answered, or has failed. `here`: what is left to do is done before this returns."""
         again: Protocol[None] | None = None
         if isinstance(answer, RequestFailed):
             again = confirm(sent.hold, None, answer)

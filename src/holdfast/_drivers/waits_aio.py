@@ -160,7 +160,7 @@ class Waits:
             waiter.wake(Wake(Wake.ASK))
 
     def _deliver(self, reply: Reply) -> None:
-        """What came in the inbox. Without a waiter: the one that left has sent the give-back."""
+        """Deliver a message of the inbox. Without a waiter: the one that left has sent the give-back."""
         wake = wake_of(reply, self._channel)
         if wake is not None and wake[1].is_for_holder:
             self._driver.ears.told(*wake)

@@ -261,7 +261,7 @@ class Watchdog(Worker):
 
 
 def _open_eyes() -> tuple[selectors.BaseSelector, tuple[socket.socket, socket.socket]]:
-    """What the watchdog looks with, and what wakes it. OSError when no descriptor is left."""
+    """Open the watchdog's selector, and the sockets that wake it. OSError when no descriptor is left."""
     waker = socket.socketpair()
     try:
         selector = selectors.DefaultSelector()

@@ -56,7 +56,7 @@ class Worker:
         return False
 
     def main(self) -> None:
-        """What the thread does."""
+        """Run in the thread."""
         raise NotImplementedError
 
     def join(self, until: float) -> None:

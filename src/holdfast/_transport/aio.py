@@ -624,7 +624,7 @@ class Node:
         return wire
 
     def forget_wire(self, wire: Wire) -> None:
-        """It takes no more requests."""
+        """Forget a connection that takes no more requests."""
         if self._wire is wire:
             self._wire = None
 
@@ -639,7 +639,7 @@ class Node:
         self.retire_wire()
 
     def retire(self) -> None:
-        """It has left its Cluster: connections end when they owe nothing, and its inbox does now."""
+        """Retire a node that has left its Cluster: connections end when they owe nothing, and its inbox does now."""
         self.retired = True
         for wire in tuple(self._all):
             wire.retire()

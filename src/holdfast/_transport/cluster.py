@@ -128,11 +128,11 @@ class ClusterTopology(Generic[N]):
         return candidates[self._any % len(candidates)]
 
     def _refusing(self, node: N) -> N:
-        """What says of a node that it is none, whatever it is asked."""
+        """Return a stand-in that refuses whatever it is asked, since the node is not one of the Cluster."""
         raise NotImplementedError
 
     def _said(self, node: N, failure: RequestFailed) -> None:
-        """It did not tell the table."""
+        """Note a node that did not tell the table because it is a single server."""
         if _is_single(failure) and node not in self._singles:
             self._singles.append(node)
 
@@ -152,11 +152,11 @@ class ClusterTopology(Generic[N]):
         return (*self._known.values(), *self._leaving)
 
     def masters(self) -> Sequence[N]:
-        """Those that own slots, as far as is known."""
+        """Return the nodes that own slots, as far as is known."""
         return [*dict.fromkeys(owner for owner in self._owners if owner is not None)]
 
     def redirect(self, node: N, failure: RequestFailed) -> tuple[N, bool] | None:
-        """Where MOVED and ASK lead."""
+        """Return the node that MOVED or ASK leads to; True: say ASKING first."""
         words = failure.message.split(" ")
         if len(words) < 3 or not _is_below(words[1], SLOTS):
             return None

@@ -31,7 +31,7 @@ class Attempts(Generic[T]):
         self._late: dict[int, threading.Thread] = {}
 
     def make(self, make: Callable[[], T], request_timeout_s: float) -> T | None:
-        """What `make()` returns, or None when that takes longer. Raises what it raises."""
+        """Return what `make()` returns, or None when that takes longer. Raises what it raises."""
         if len(self._late) >= LATE_MAX:
             for ident, other in list(self._late.items()):
                 if not other.is_alive():

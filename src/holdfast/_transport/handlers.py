@@ -29,7 +29,7 @@ def raised_by_handler(error: BaseException) -> bool:
 
 
 def interruption(error: BaseException, before: BaseException | None) -> BaseException | None:
-    """What a handler raised, also where a client library has made an error of its own of it.
+    """Return what a handler raised, also where a client library has made an error of its own of it.
 
     `before`: the exception that was being handled when the library was called: what came before it is not looked at.
     """

@@ -83,7 +83,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _reason(chain: list[BaseException]) -> str | None:
-    """What the system says, without what a client library puts around it."""
+    """Return what the system says, without what a client library puts around it."""
     for each in chain:
         if isinstance(each, OSError) and each.strerror:
             number = each.errno or 0

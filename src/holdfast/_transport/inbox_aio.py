@@ -94,7 +94,7 @@ class Inbox(asyncio.Protocol):
             self.abort()
 
     def check(self) -> None:
-        """It is relied on: ask for a sign of life when it has been quiet for long."""
+        """Ask for a sign of life when the inbox has been quiet for long."""
         now = monotonic()
         if self._asked is None and self._transport is not None and now - self._heard_at > INBOX_QUIET_S:
             self._transport.write(_PING)
@@ -106,7 +106,7 @@ class Inbox(asyncio.Protocol):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It will not tell anything any more."""
+        """Note that the connection has ended."""
         was_open, self.open = self.open, False
         self._transport = self._kept = None
         if self._asked is not None:
@@ -132,7 +132,7 @@ class Inbox(asyncio.Protocol):
         return self._transport is None
 
     def forget(self) -> None:
-        """As for `Wire`."""
+        """Forget the connection, as `Wire.forget` does."""
         transport, self._transport = self._transport, None
         self.open = False
         forget_transport(transport)

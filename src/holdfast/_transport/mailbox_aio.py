@@ -74,7 +74,7 @@ class Mailbox:
             self._on_broken(self)
 
     def check(self) -> None:
-        """Those who wait rely on it: ask for a sign of life when it has been quiet for long."""
+        """Ask for a sign of life when the inbox has been quiet for long."""
         now = clock()
         wire = self._wire
         if wire is not None and now - self._heard_at > INBOX_QUIET_S:
@@ -92,7 +92,7 @@ class Mailbox:
 
     @property
     def gone(self) -> bool:
-        """Its connection is looked after as one of the node's."""
+        """Always True: the node looks after the connection."""
         return True
 
     def forget(self) -> None:

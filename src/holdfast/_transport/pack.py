@@ -43,7 +43,7 @@ def pack_script(script: Script, keys: Sequence[str], args: Sequence[str | int | 
 def pack_around(
     script: Script, keys: Sequence[str], args: Sequence[str | int | bytes], varying: int = 1
 ) -> tuple[bytes, bytes]:
-    """What stands before and behind the first arguments, which vary, in EVALSHA of a script."""
+    """Pack what stands before and behind the first arguments, which vary, in EVALSHA of a script."""
     global _around_bytes
     known = (script.name, tuple(keys), tuple(args[varying:]))
     around = _around_token.get(known)
@@ -136,7 +136,7 @@ class PreparedRequest:
 
 
 def _pack_parts(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> list[bytes]:
-    """Its argument count, name, key count; keys; arguments."""
+    """Pack the argument count, name, key count; keys; arguments."""
     parts = [b"*%d\r\n" % (3 + len(keys) + len(args)), script.head, _bulk(b"%d" % len(keys))]
     # Without calls: a request may renew many leases.
     parts += [b"$%d\r\n%b\r\n" % (len(data), data) for data in [key.encode() for key in keys]]

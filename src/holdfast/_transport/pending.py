@@ -47,7 +47,7 @@ class PendingReply:
         self.until = 0.0
 
     def read(self) -> Answer:
-        """What has come by now: the answer, or None. The connection is idle again, or closed, after an answer."""
+        """Read the answer that has come by now, or None. The connection is idle again, or closed, after an answer."""
         wire = self.wire
         try:
             replies = [reply for reply in wire.read_ready() if type(reply) is not Push]

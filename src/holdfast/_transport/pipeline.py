@@ -50,7 +50,7 @@ class Pipeline:
 
     @property
     def wants(self) -> int:
-        """What to poll it for."""
+        """The events to poll for."""
         return select.POLLIN | select.POLLOUT if self.unsent else select.POLLIN
 
     @property

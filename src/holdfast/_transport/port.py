@@ -26,7 +26,7 @@ class Topology(Protocol[N]):
         """All nodes that are known now."""
 
     def redirect(self, node: N, failure: RequestFailed) -> tuple[N, bool] | None:
-        """Where to go after MOVED (node, False) or ASK (node, True: say ASKING first); None: nowhere else."""
+        """Return where to go after MOVED (node, False) or ASK (node, True: say ASKING first); None: nowhere else."""
 
     def troubled(self, node: N, failure: RequestFailed) -> None:
         """A request to the node ended so: what is known of the topology may be out of date."""

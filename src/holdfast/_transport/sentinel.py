@@ -60,7 +60,7 @@ class AsyncioDiscovery(AsyncioSentinel):
 
 
 def _address(asked: Any, service: str, masters: Any) -> tuple[str, int] | None:
-    """Where one Sentinel says that the master is; None when it does not know."""
+    """Return the master's address as one Sentinel says it; None when it does not know."""
     state = masters.get(service)
     if not state or not asked.check_master_state(state, service):
         return None

@@ -118,7 +118,7 @@ class Wire:
             self.request_timeout_s = seconds
 
     def begin(self, request_timeout_s: float) -> None:
-        """What is sent and read from now on has to be done in time, all together."""
+        """Set the time for all that is sent and read from now on, together."""
         self.until = clock() + request_timeout_s
         self.patience(request_timeout_s)
 
@@ -270,7 +270,7 @@ def would_block(error: Exception) -> bool:
 
 
 def _fits_of_tail(call: Call) -> tuple[Fits, ...]:
-    """What the commands behind a script answer with: WAIT, and perhaps INFO."""
+    """Return the forms of what the commands behind a script answer: WAIT, and perhaps INFO."""
     return () if call.sync is None else (COUNT, MAYBE)[: len(call.sync) - 1]
 
 
@@ -421,7 +421,7 @@ class Node:
         self.drop_idle()
 
     def retire(self) -> None:
-        """It has left its Cluster: close what is idle now, what is in use when it comes back, and its inbox."""
+        """Retire a node that has left its Cluster: close its inbox and idle connections; others when they come back."""
         self.retired = True
         self.close()
         inbox, self._inbox = self._inbox, None

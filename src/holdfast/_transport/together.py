@@ -28,7 +28,7 @@ Member: TypeAlias = "tuple[Any, float, PreparedRequest, str]"
 
 
 def shares(members: Sequence[Member]) -> list[list[Member]]:
-    """Those of them who still wait, as they are asked for together: in lists of `EACH_MAX` at most."""
+    """Divide the members that still wait into lists of `EACH_MAX` at most, for one request each."""
     waiting = [member for member in members if not member[0].done()]
     return [waiting[at : at + EACH_MAX] for at in range(0, len(waiting), EACH_MAX)]
 
@@ -91,4 +91,4 @@ class Together:
         self._end()
 
     def exception(self) -> None:
-        """As a future that has none, which needs no looking at."""
+        """Return None, as a future does that has not failed."""
