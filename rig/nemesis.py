@@ -138,7 +138,7 @@ class Nemesis:
                     return
 
     def troubled(self, begin_ns: int, end_ns: int) -> bool:
-        """Whether a server or a wire was in trouble in between."""
+        """True if a server or a wire was in trouble in between."""
         since_ns = self._since_ns
         return (since_ns is not None and since_ns <= end_ns) or any(
             fault.begin_ns <= end_ns and fault.end_ns >= begin_ns

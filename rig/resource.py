@@ -113,7 +113,7 @@ class Writer:
         self._values = 0
 
     def write(self, p: str, op: int | str, lock: str, token: int | None) -> bool:
-        """Whether it was accepted."""
+        """Write a value; True if it was accepted."""
         self._values += 1
         accepted, _ = self._ask("write", p, op, lock, token, f"{p}/{op}/{self._values}")
         return bool(accepted)

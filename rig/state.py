@@ -31,7 +31,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def excused(error: BaseException) -> bool:
-    """Whether a limit that we have set explains it, where the rig itself or a user's own code ran into it."""
+    """True if a limit that we have set explains it, where the rig itself or a user's own code ran into it."""
     if isinstance(error, Interrupted):
         return True
     if isinstance(error, OSError):
@@ -140,7 +140,7 @@ class LifeState(ABC):
         self.broken(f"an operation raised {type(error).__name__}: {error}\n{text[-2500:]}")
 
     def excused(self, error: BaseException) -> bool:
-        """Whether a limit explains it that we have set."""
+        """True if a limit explains it that we have set."""
         return bool(self.faults & {"threads", "descriptors", "exception"}) and excused(error)
 
     @abstractmethod

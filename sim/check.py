@@ -33,12 +33,12 @@ class Belief:
         self.token = hold.token.encode()
 
     def lives(self) -> bool:
-        """Whether that client would act on it now."""
+        """True if that client would act on it now."""
         hold = self.hold
         return self.process.alive and hold.alive and self.process.now() < hold.deadline
 
     def is_relied_on(self) -> bool:
-        """Whether it is lost already, and its body may not know better than that it lasts, as it was told."""
+        """True if it is lost already, but its body may still work under it until it is told."""
         hold = self.hold
         return self.process.alive and hold.reason == "taken" and self.process.now() < hold.deadline
 

@@ -276,7 +276,7 @@ class Deadlocks(Primitive):
         return place.hold
 
     def hands_on(self, process: Process, hold: LeaseRecord) -> bool:
-        """Whether another party of the client holds by that token from now on."""
+        """True if another party of the client holds by that token from now on."""
         line = self.lines.get((process.id, hold.name))
         if not line or not hold.alive or process.closing:
             return False

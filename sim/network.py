@@ -223,7 +223,7 @@ class Node:
         world.network.reply(self, request, value, error)
 
     def _unknown(self, command: Command) -> bool:
-        """Whether it goes on with a connection that ended when the server did."""
+        """True if it goes on with a connection that ended when the server did."""
         return command.session not in self.connections and command.args[0] not in ("WATCH", "UNWATCH")
 
     def _wait(self, request: Request, value: Any, need: int, until: float, change: int) -> None:

@@ -56,7 +56,7 @@ class ZSet:
         self.order: list[tuple[float, bytes]] = []
 
     def put(self, member: bytes, score: float) -> bool:
-        """Whether it is new."""
+        """Set a member's score; True if the member is new."""
         old = self.scores.get(member)
         if old is not None:
             if old == score:
@@ -67,7 +67,7 @@ class ZSet:
         return old is None
 
     def drop(self, member: bytes) -> bool:
-        """Whether it was there."""
+        """Remove a member; True if it was there."""
         old = self.scores.pop(member, None)
         if old is None:
             return False

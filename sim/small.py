@@ -380,7 +380,7 @@ class SmallWorld(World):
             yield Move("late arrives:" if message.late else "arrives:", message.to, self._arrive, message)
 
     def _behind(self, process: Process) -> bool:
-        """Whether nothing has come of this process yet, nor of one before it, which is just like it."""
+        """True if nothing has come of this process yet, nor of one before it, which is just like it."""
         return process in self._alike and process is not self._alike[0]
 
     def _touch(self, process: Process) -> None:
@@ -586,7 +586,7 @@ class SmallWorld(World):
                 primitive.settled()
 
     def late(self) -> bool:
-        """Whether everyone should have come to an end long ago."""
+        """True if everyone should have come to an end long ago."""
         if self.now > _HORIZON_S:
             self.stuck()
             return True

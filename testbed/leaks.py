@@ -196,12 +196,12 @@ _KEPT = re.compile(r":(fence|gone|sem|last|released)$|:order:|:client:")
 
 
 def remembered(key: str) -> bool:
-    """Whether it stays for a while on purpose."""
+    """True if it stays for a while on purpose."""
     return _KEPT.search(key) is not None
 
 
 def outlived(look: Any, key: str) -> bool:
-    """Whether it is a set of members whose own time is over.
+    """True if it is a set of members whose own time is over.
 
     Permits and readers have a time each. Their key stays a minute longer, so that not every acquire has to prolong it;
     who comes next takes them out. One is left where a server fails over and had not heard of its release.

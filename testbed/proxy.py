@@ -57,7 +57,7 @@ class Rule:
         self._held: list[tuple[_Way, asyncio.AbstractEventLoop]] = []
 
     def takes(self, data: bytes) -> bool:
-        """Whether it acts on this request."""
+        """True if it acts on this request."""
         count = data.count(self.needle)
         if not count:
             return False

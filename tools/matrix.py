@@ -79,7 +79,7 @@ def found_pythons() -> dict[str, str]:
 
 
 def _runs(program: Path, version: str) -> bool:
-    """Whether it is that Python: a name may be only a shim."""
+    """True if the program is that Python: a name may be only a shim."""
     say = "import sys, sysconfig, venv; print(sys.version_info[:2], sysconfig.get_config_var('Py_GIL_DISABLED') or 0)"
     try:
         told = subprocess.run([program, "-c", say], capture_output=True, text=True, timeout=30, check=True).stdout
@@ -120,7 +120,7 @@ def _run(command: Sequence[object], log: Path, timeout_s: float, **environment: 
 
 
 def _play(row: Row, python: str, wheel: Path, folder: Path, jobs: int) -> tuple[bool, str, Path]:
-    """Whether it passed, what it was, and where its output is."""
+    """Play a row; returns whether it passed, what it was, and where its output is."""
     log, own = folder / f"{row.name}.log", folder / row.name
     in_own = own / "bin" / "python"
     begun = time.monotonic()

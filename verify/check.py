@@ -108,7 +108,7 @@ def take(event: Any, known: dict[Any, Lease], leases: Any, others: Any, verdict:
 
 
 def explained(x: Lease, y: Lease, faults: list[Any]) -> bool:
-    """Whether an admitted fault may have taken one of the leases away before the other was granted."""
+    """True if an admitted fault may have taken one of the leases away before the other was granted."""
     return any(a.asked <= f["to"] and max(f["t"], a.asked) <= b.got for f in faults for a, b in ((x, y), (y, x)))
 
 

@@ -283,7 +283,7 @@ class Locks(Sessions[Lock]):
                     world.fail("not told", f"{belief} listens, and was released on its behalf")
 
     def listens(self, belief: Belief) -> bool:
-        """Whether its client has had the time to, and is not about to end."""
+        """True if its client has had the time to, and is not about to end."""
         process = belief.process
         return belief.lives() and not process.closing and process.now() - belief.hold.held_since > _LISTENS_AFTER_S
 
@@ -399,7 +399,7 @@ class Locks(Sessions[Lock]):
         return str(call.args[7]).encode() if call.script == "acquire" and len(call.args) > 7 else None
 
     def is_fenced(self, call: Call, asker: bytes, token: bytes) -> bool:
-        """Whether a change of hands by this call writes a fencing token."""
+        """True if a change of hands by this call writes a fencing token."""
         return True
 
     def answered(self, node: Node, lock: Lock, call: Call, asker: bytes, value: Any) -> None:

@@ -433,7 +433,7 @@ def _free_port(host: str, most: int) -> int:
 
 
 def _answers(path: Path) -> bool:
-    """Whether a server answers on that socket and has loaded its data."""
+    """True if a server answers on that socket and has loaded its data."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:

@@ -39,7 +39,7 @@ ALL = pytest.mark.parametrize("kind", KINDS)
 
 
 def says(error: holdfast.HoldfastError, kind: str, name: str) -> bool:
-    """Whether it names both, as text and as fields, also after a pickle."""
+    """True if the error names both, as text and as fields, also after a pickle."""
     again = pickle.loads(pickle.dumps(error))
     return (error.kind, error.name) == (kind, name) == (again.kind, again.name) and f"{kind} {name!r}" in str(again)  # type: ignore[attr-defined]
 

@@ -56,7 +56,7 @@ PRIMITIVES = {
 
 
 def same(real: Any, model: Any) -> bool:
-    """Whether two replies are the same but for what the time was."""
+    """True if two replies are the same but for what the time was."""
     if type(real) is not type(model):
         return False
     if isinstance(real, list | tuple):

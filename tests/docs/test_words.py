@@ -62,7 +62,7 @@ BANNED_ON_PAGES = {
     r"wherefore|thereof|whereof|thereby": "plain words",
 }
 #: A docstring of a function that begins so says what happens to something, and leaves open what the function does.
-HEAD = re.compile(r"(?:It|That|Those|They|Its|Who|What)\b")
+HEAD = re.compile(r"(?:It|That|Those|They|Its|Who|What|(Whether))\b")
 #: Where the docstrings have yet to be written again.
 HEADS_LEFT: tuple[str, ...] = (
     "spikes/",
@@ -110,11 +110,12 @@ def report(paths: list[Path], banned: dict[str, str]) -> list[str]:
 
 
 def heads(source: str) -> Iterator[tuple[int, str]]:
-    """Find docstrings of functions that begin with a pronoun: (line, first line)."""
+    """Find docstrings of functions that begin with a pronoun, or of methods with Whether: (line, first line)."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node) or ""
-            if HEAD.match(docstring):
+            found = HEAD.match(docstring)
+            if found and not (found[1] and any("property" in ast.unparse(each) for each in node.decorator_list)):
                 yield node.body[0].lineno, docstring.partition("\n")[0]
 
 
@@ -156,16 +157,17 @@ def test_what_is_found(text: str, found: list[tuple[int, str]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("docstring", "found"),
+    ("docstring", "function", "attribute"),
     [
-        ("It has ended.", True),
-        ("What it returns.", True),
-        ("Those that wait.", True),
-        ("Itself, or None.", False),
-        ("Return what it is.", False),
-        ("Whether it is held.", False),
+        ("It has ended.", True, True),
+        ("What it returns.", True, True),
+        ("Those that wait.", True, True),
+        ("Itself, or None.", False, False),
+        ("Return what it is.", False, False),
+        ("Whether it is held.", True, False),
     ],
 )
-def test_which_docstrings_are_found(docstring: str, found: bool) -> None:
-    source = f'class Kind:\n    """It."""\n    async def act(self):\n        """{docstring}"""\n'
-    assert [*heads(source)] == ([(4, docstring)] if found else [])
+def test_which_docstrings_are_found(docstring: str, function: bool, attribute: bool) -> None:
+    source = f'class Kind:\n    """It."""\n    {{}}def act(self):\n        """{docstring}"""\n'
+    assert [*heads(source.format("async "))] == ([(4, docstring)] if function else [])
+    assert [*heads(source.format("@property\n    "))] == ([(5, docstring)] if attribute else [])

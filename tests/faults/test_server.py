@@ -34,7 +34,7 @@ OLDEST_AND_NEWEST = pytest.mark.parametrize("kind", ["redis62", "valkey"])
 
 
 def renewed(look: Any, lease: Any) -> Callable[[], bool]:
-    """Whether it was renewed since this was called, and is HELD."""
+    """Return a function that tells whether the lease was renewed since this call, and is HELD."""
 
     def ends_at() -> float:
         return time.monotonic() * 1000 + float(look.pttl(key_of(lease.name)))

@@ -407,7 +407,7 @@ def _passed_on(code: CodeType) -> frozenset[int]:
 
 
 def excused(place: Place) -> bool:
-    """Whether no signal handler can raise there, though a trace function can."""
+    """True if no signal handler can raise there, though a trace function can."""
     code, offset, _ = place
     if offset in block_ends(code) or (code.co_qualname == _PASSES_ON and offset in _passed_on(code)):
         return True

@@ -141,7 +141,7 @@ async def _interrupted(locks: Any, kind: str, name: str, n: int) -> list[tuple[C
 
 
 def _is_first(code: CodeType, offset: int) -> bool:
-    """Whether it is the first step of the function, which looks for signals."""
+    """True if it is the first step of the function, which looks for signals."""
     resume = next(one.offset for one in dis.get_instructions(code) if one.opname == "RESUME")
     return offset <= resume + 2
 

@@ -62,7 +62,7 @@ def _run(on_bytecode: Callable[[FrameType], None], action: Callable[[], Any]) ->
         return answer
 
     def within(frame: FrameType) -> bool:
-        """Whether holdfast is on the stack: the standard library's code counts only below it."""
+        """True if holdfast is on the stack: the standard library's code counts only below it."""
         below: FrameType | None = frame
         while below is not None and below is not here:
             if below.f_code.co_filename.startswith(_PACKAGE):

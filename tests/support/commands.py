@@ -71,7 +71,7 @@ def wait_for(condition: Callable[[], object], what: str, request_timeout_s: floa
 
 
 def alive(pid: int) -> bool:
-    """Whether that process is there and has not ended (a zombie has)."""
+    """True if that process is there and has not ended (a zombie has)."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")

@@ -368,7 +368,7 @@ class World:
             pass
 
     def lives(self, hold: LeaseRecord) -> bool:
-        """Whether the client trusts it now."""
+        """True if the client trusts it now."""
         return hold.state in (LeaseState.HELD, LeaseState.SUSPECT) and self.now < hold.deadline
 
     @property

@@ -25,7 +25,7 @@ def commands(console: str) -> Iterator[tuple[str, str]]:
 
 
 def matches(expected: str, printed: str) -> bool:
-    """Whether this was printed; "…" stands for anything within a line."""
+    """True if this was printed; "…" stands for anything within a line."""
     return re.fullmatch(re.escape(expected).replace("…", ".*"), printed) is not None
 
 

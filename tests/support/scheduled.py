@@ -263,7 +263,7 @@ class World:
         return pid
 
     def afterwards(self) -> bool:
-        """Whether the run is over, and this a finalizer that still finds something of it."""
+        """True if the run is over, and this a finalizer that still finds something of it."""
         return (self._over or self._main_done.is_set()) and not threading.current_thread().name.startswith("rig-")
 
     def current(self) -> _Task:

@@ -104,7 +104,7 @@ def test_the_old_master_comes_back(api: Api, unique_name: str) -> None:
 
 
 def found_lost(lease: Any) -> bool:
-    """Whether a renewal says that it is lost; it may meet connections to the old master at first."""
+    """True if a renewal says that it is lost; it may meet connections to the old master at first."""
     try:
         lease.extend(60)
     except holdfast.LeaseLost:

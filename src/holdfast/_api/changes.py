@@ -109,7 +109,7 @@ def _same(before: Listed, after: Listed) -> bool:
 
 
 def _would_be_named(after: Listed, waiter: Waiter, gap: timedelta) -> bool:
-    """Whether it would stand in the list if it were still waiting: all are named, or those that came after it are."""
+    """True if it would stand in the list if it were still waiting: all are named, or those that came after it are."""
     if after.waiters == len(after.queue):
         return True
     return bool(after.queue) and waiter.age_s + gap.total_seconds() > after.queue[-1].age_s

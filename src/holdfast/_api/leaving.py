@@ -58,7 +58,7 @@ def instruction_of(code: CodeType, at: int) -> int:
 
 
 def opens_block(code: CodeType, at: int) -> bool:
-    """Whether the result of the call (or `await`) there is what a `with` statement begins with."""
+    """True if the result of the call (or `await`) there is what a `with` statement begins with."""
     raw = code.co_code
     jump = 2 * raw[at + 1] if raw[at] == _SEND else 0  # to where the awaited one has ended
     at = _next(raw, at)
@@ -77,7 +77,7 @@ def _next(raw: bytes, at: int) -> int:
 
 
 def _enters(raw: bytes, at: int) -> bool:
-    """Whether a `with` statement is being entered there, or waits for its `__aenter__`."""
+    """True if a `with` statement is being entered there, or waits for its `__aenter__`."""
     if raw[at] == _SEND:
         at -= 4  # the constant in between
     return raw[at] in _WITH or (raw[at] == _GET_AWAITABLE and raw[at + 1] == 1)

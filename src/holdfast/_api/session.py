@@ -159,7 +159,7 @@ class SessionBase:
         return self._replicas.setdefault(wanted, Replicas(wanted))
 
     def knows_ifeq(self, known: bool | None) -> bool | None:
-        """Whether the server knows SET … IFEQ; a truth value is remembered."""
+        """Return whether the server knows SET … IFEQ; a truth value is remembered."""
         if known is not None:
             self._ifeq = known
         return self._ifeq

@@ -57,7 +57,7 @@ class Held:
         return self._record.fence or None
 
     async def release(self) -> bool:
-        """Whether it was still held."""
+        """Release the lock; True if it was still held."""
         if self.lease is not None:
             return await self.lease._release()
         return await self._lock._session.run(self._record.release())

@@ -92,7 +92,7 @@ class Event(_Gate):
         await self._move("shut")
 
     async def is_set(self) -> bool:
-        """Whether it is set at this moment."""
+        """True if the event is set at this moment."""
         return await self._move("look") == 0
 
     def __repr__(self) -> str:
@@ -145,7 +145,7 @@ class Barrier(_Named):
         return (await self._move("look"))[1]
 
     async def broken(self) -> bool:
-        """Whether it is broken at this moment."""
+        """True if the barrier is broken at this moment."""
         return (await self._move("look"))[2]
 
     async def generation(self) -> int:

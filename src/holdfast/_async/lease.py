@@ -484,7 +484,7 @@ class Lease:
             pass  # half-made
 
     def _never_arrived(self, frame: FrameType) -> bool:
-        """Whether it is dropped where an exception came in between `acquire` and who was to have it."""
+        """True if an exception dropped the lease between `acquire` and its caller."""
         code, where = frame.f_code, self._where
         at = instruction_of(where, self._offset)
         if code is where and instruction_of(code, frame.f_lasti) == at:

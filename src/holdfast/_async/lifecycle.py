@@ -52,7 +52,7 @@ _NUMBERS_MAX = 10_000
 
 
 def has_ended(task: asyncio.Task[Any] | None) -> bool:
-    """Whether it can leave no block any more."""
+    """True if it can leave no block any more."""
     return task is None or task.done()
 
 

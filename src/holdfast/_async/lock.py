@@ -294,7 +294,7 @@ class Lock(Leasable[Lease]):
         return LockStatus(self._name, await self._holder(seen), seen.waiters, seen.fence)
 
     async def locked(self) -> bool:
-        """Whether it is held at this moment. Only for reporting: the answer may be out of date when it arrives.
+        """True if the lock is held at this moment. Only for reporting: the answer may be out of date when it arrives.
 
         Not while it is idle in this client (`keep`).
         """

@@ -39,7 +39,7 @@ class Loss:
         self.reason: str | None = None
 
     def is_set(self) -> bool:
-        """Whether the lease is known to be lost."""
+        """True if the lease is known to be lost."""
         return self._event.is_set()
 
     async def wait(self, timeout: Duration | None = None) -> bool:

@@ -47,7 +47,7 @@ class _Value:
 
     # sync: def made(self, make: Callable[[Lease], bytes], timeout_s: float | None) -> tuple[bool, bytes]:
     async def made(self, make: Callable[[Lease], Awaitable[bytes]], timeout_s: float | None) -> tuple[bool, bytes]:
-        """Whether it was made by this call, and the value."""
+        """Return whether this call made the value, and the value."""
         if (value := await self.found()) is not None:
             return False, value
         until = None if timeout_s is None else clock() + timeout_s

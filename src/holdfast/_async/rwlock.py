@@ -217,7 +217,7 @@ class RWLock:
         return (await self._inspect()).readers
 
     async def writing(self) -> bool:
-        """Whether a client writes (or holds the lock of that name) at this moment. Only good for reporting."""
+        """True if a client writes (or holds the lock of that name) at this moment. Only good for reporting."""
         return (await self._inspect()).holder != ""
 
     async def waiters(self) -> int:

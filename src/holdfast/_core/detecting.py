@@ -126,7 +126,7 @@ class Detector:
         return circle_of(token, await self._again(first, stuck_at(first, known)), known)
 
     async def suspected(self, token: str, first: list[Entry]) -> bool:
-        """Whether it looks as if there were one."""
+        """True if it looks as if there were one."""
         return bool(circle_of(token, first, await self._known(first)))
 
     async def explained(self, circle: tuple[Step, ...]) -> Found:
@@ -262,7 +262,7 @@ class Check:
         return None, pause_s
 
     async def _look(self, acquisition: Acquisition, timeout_s: float | None, waiter: _Waiter) -> bool:
-        """Whether it could be learned."""
+        """Look for a deadlock, and raise if there is one; False if that could not be decided."""
         detector, token = self._detector, acquisition.token
         held, where = tuple(self._held(token)), self._where()
         await leave_note(acquisition, detector.namespace, timeout_s, held, where, self.every_s)

@@ -32,6 +32,6 @@ class Early(dict[str, dict[str, str]]):
         return of_token
 
     def take(self, token: str, kind: str) -> bool:
-        """Whether that was noted; only once."""
+        """Remove a note of that message; True if there was one."""
         of_token = self.get(token)
         return of_token is not None and of_token.pop(kind, None) is not None

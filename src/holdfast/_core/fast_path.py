@@ -46,7 +46,7 @@ class Contention(dict[str, int]):
         self._acquires = settings.contended_acquires
 
     def expects(self, key: str) -> bool:
-        """Whether an acquire starts with the protocol, since the lock is likely to be taken. Counts it."""
+        """Count an acquire; True if it starts with the protocol, since the lock is likely to be taken."""
         if key not in self:
             return False
         left = self.get(key, 0)

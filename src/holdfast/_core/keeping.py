@@ -369,7 +369,7 @@ class Keeper(dict[str, Keeping]):
             kept.wanted = True
 
     def has_idle(self, token: str) -> bool:
-        """Whether that token's lease is kept here, and not in use."""
+        """True if that token's lease is kept here, and not in use."""
         kept = self._tokens.get(token)
         return kept is not None and type(kept.holder) is list
 
@@ -388,7 +388,7 @@ class Keeper(dict[str, Keeping]):
             kept.told()
 
     def hears(self, key: str, listening: bool) -> bool:
-        """Whether what is granted now can be kept: the inbox is open there. Else it is opened for the next ones."""
+        """True if what is granted now can be kept: the inbox is open there. Else it is opened for the next ones."""
         if not listening and not self._opening:
             self._opening = True
             self.spawn(self._listen(key))

@@ -96,7 +96,7 @@ async def _quietly(command: Command) -> None:
 
 
 def may_begin_anew(failure: RequestFailed) -> bool:
-    """Whether an attempt that ended so has written nothing, and a fresh connection may do."""
+    """True if an attempt that ended so has written nothing, and a fresh connection may do."""
     return failure.kind == "broken" and not failure.maybe_executed
 
 

@@ -78,7 +78,7 @@ class Scripts:
 
 
 async def no_scripts(failure: RequestFailed, keys: LockKeys, settings: Settings) -> bool:
-    """Whether this failure says that scripts are not available, but plain commands are.
+    """True if this failure says that scripts are not available, but plain commands are.
 
     The server may know none, or not let this user run them. A user who may neither run scripts nor these commands
     is better told of the scripts: so they are tried first, on a key that is only looked at.
@@ -100,7 +100,7 @@ async def no_scripts(failure: RequestFailed, keys: LockKeys, settings: Settings)
 
 
 def _lacks(failure: RequestFailed) -> bool:
-    """Whether the server does not know the command, or this form of it."""
+    """True if the server does not know the command, or this form of it."""
     said = failure.message.lower()
     return (failure.kind == "ERR" and ("unknown command" in said or "syntax error" in said)) or failure.kind == "NOPERM"
 

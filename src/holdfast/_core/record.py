@@ -209,7 +209,7 @@ class LeaseRecord:
         return self.state is LeaseState.LOST and self.reason in ("expired", "max_hold")
 
     def check_expired(self, now: float) -> bool:
-        """Whether its time is over; marks the loss if so."""
+        """Mark a lease lost whose time is over; True if it is."""
         alive = self.state is _HELD or self.state is _SUSPECT
         if alive and now < self.deadline:
             return False
@@ -282,7 +282,7 @@ class LeaseRecord:
             self.state = LeaseState.RELEASED if self.reason is None else LeaseState.LOST
 
     def _end(self) -> bool:
-        """Whether it is for the caller to end it: for one of them only."""
+        """Claim the end of the lease; True for one caller only."""
         try:
             del self.unended
         except AttributeError:
@@ -337,7 +337,7 @@ class LeaseRecord:
         return Order(self.extensions, True, outdates, ttl_ms)
 
     def shorten(self, ttl_ms: int, asked_at: float, asks_ms: int | None = None) -> bool:
-        """Whether it is going to be asked to end earlier: that counts at once, since the answer may get lost."""
+        """Note a request to end earlier, which counts at once, since the answer may get lost; False if it is none."""
         until = deadline_of(asked_at, ttl_ms if asks_ms is None else asks_ms)
         if ttl_ms >= self.ttl_ms and until >= self.deadline:
             return False

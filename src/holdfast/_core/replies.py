@@ -362,7 +362,7 @@ def _text(value: bytes | str) -> str:
 
 
 def notified_of(reply: Reply) -> bool | None:
-    """Whether a notification has let a condition's waiter on; None: the answer does not say."""
+    """Return whether a notification has let a condition's waiter on; None: the answer does not say."""
     if reply[0] == 1:
         return bool(reply[2])
     return bool(reply[5]) if len(reply) > 5 else None
@@ -410,7 +410,7 @@ def notified_by(reply: Reply) -> Notified:
 
 
 def is_confirmation(reply: Reply, channel: str) -> bool:
-    """Whether it says that we are subscribed to the channel."""
+    """True if it says that we are subscribed to the channel."""
     return (
         isinstance(reply, list)
         and len(reply) == 3
@@ -449,7 +449,7 @@ def wake_of(reply: Reply, channel: str) -> tuple[str, Wake] | None:
 
 
 def promises_too_much(data: bytes) -> bool:
-    """Whether a reply that begins so is an array of 10,000,000 or more: parsers get memory for all of it at once."""
+    """True if a reply that begins so is an array of 10,000,000 or more: parsers get memory for all of it at once."""
     return data[0] in _AGGREGATES and len(data) > 8 and b"\r" not in data[1:9]
 
 

@@ -58,7 +58,7 @@ class Retry:
         self.over_at: float | None = None
 
     async def again(self, failure: RequestFailed, *, unsettled: bool = False) -> bool:
-        """Whether to try again; has paused then. `unsettled`: also after an answer that made no sense."""
+        """Pause, and return whether to try again. `unsettled`: also after an answer that made no sense."""
         if not (failure.unsettled if unsettled else failure.transient):
             return False
         now = await Now()
@@ -74,7 +74,7 @@ class Retry:
         return True
 
     async def in_time(self) -> bool:
-        """Whether to ask again at once, after an answer that says that there is more to do."""
+        """Return whether to ask again at once, after an answer that says that there is more to do."""
         now = await Now()
         return now < self._begin(now)
 

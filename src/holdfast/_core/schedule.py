@@ -232,7 +232,7 @@ class Schedule:
         self._asked_until = until
 
     def is_asked(self, hold: LeaseRecord) -> bool:
-        """Whether its renewal is under way."""
+        """True if the lease's renewal is under way."""
         return id(hold) in self._asked
 
     def answered(self, hold: LeaseRecord, held: int, ttl_ms: int, sent_at: float, now: float, jitter: float) -> bool:

@@ -98,7 +98,7 @@ class Tenure:
         self.over = False
 
     def is_time(self, now: float, hold: LeaseRecord) -> bool:
-        """Whether it is not too late to go on after that lease."""
+        """True if it is not too late to go on after that lease."""
         return now < self.ends_at and hold.deadline - now >= self.least_s
 
     def told(self) -> None:
@@ -135,7 +135,7 @@ class Note:
 
 
 def is_alone(note: Note, lines: Lines) -> bool:
-    """Whether an acquire that leaves its note finds no other one, and so begins no line."""
+    """True if an acquire that leaves its note finds no other one, and so begins no line."""
     state = note.last.state
     note.last = _Asking
     return state is not _HELD and note not in lines
@@ -259,7 +259,7 @@ class Line:
         self.tenure = tenure
 
     def lasts(self, now: float) -> bool:
-        """Whether the next holder may go on by the tenure.
+        """True if the next holder may go on by the tenure.
 
         Not where it was extended: a late extension that shortens may be under way, of which the next holder would not
         know.
@@ -314,7 +314,7 @@ class Turn:
             bell()
 
     def has_the_right(self) -> bool:
-        """Whether it is the owner of a line that goes on."""
+        """True if this turn is the owner of a line that goes on."""
         line = self.line
         return line is not None and line.owner is self and not line.dead
 
@@ -336,7 +336,7 @@ class Turn:
         return hold
 
     def is_called(self) -> bool:
-        """Whether there is something to wake up for."""
+        """True if there is something to wake up for."""
         line = self.line
         return line is None or line.owner is self or line.dead
 

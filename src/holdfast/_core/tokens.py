@@ -24,12 +24,12 @@ def make_token(client_id: str, owner: str | int, sequence: int) -> str:
 
 
 def is_ours(token: str) -> bool:
-    """Whether a holdfast client made it, so that a wake-up will follow its release."""
+    """True if a holdfast client made the token, so that a wake-up will follow its release."""
     return _OURS.fullmatch(token) is not None
 
 
 def is_kept(token: str) -> bool:
-    """Whether its client lets go of it when it is told that others want it, though it may be idle until then."""
+    """True if its client releases the lease when it is told that others want it, though it may be idle until then."""
     return token.endswith(KEPT) and is_ours(token)
 
 

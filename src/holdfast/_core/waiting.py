@@ -110,7 +110,7 @@ def granted(reply: Reply, asked_at: float, now: float, ttl_ms: int) -> Grant | N
 
 
 def released(reply: Reply) -> bool | None:
-    """Whether a release found the lease; None where it stopped early, and has to be sent again."""
+    """Return whether a release found the lease; None where it stopped early, and has to be sent again."""
     return reply > 0 if -1 < reply < 3 else None
 
 
@@ -272,7 +272,7 @@ class Acquisition:
 
 
 def is_late(left_s: float, claim_ms: int, took_s: float) -> bool:
-    """Whether too little is left of a pushed grant's window to take it as it is; its request took `took_s`."""
+    """True if too little is left of a pushed grant's window to take it as it is; its request took `took_s`."""
     return left_s < _LEAST_LEFT * claim_ms / 1000 or left_s < _LEAST_TURNS * took_s
 
 
@@ -412,7 +412,7 @@ class _Waiting:
         return reply
 
     async def outlasts(self, failure: RequestFailed) -> bool:
-        """Whether to ask again after trouble; has paused then."""
+        """Pause after trouble, and return whether to ask again."""
         self.stray = self.stray or failure.maybe_executed
         sync = self.acquisition.sync
         if isinstance(sync, Replicas) and (lacking := sync.failed(failure)) is not None:

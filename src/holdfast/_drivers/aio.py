@@ -325,7 +325,7 @@ class AioDriver:
         self.schedule.remove(hold)
 
     def has_told(self, hold: LeaseRecord) -> bool:
-        """Whether the blocks under it have ended, and callbacks."""
+        """True if the blocks under it have ended, and callbacks."""
         return hold not in self.bodies.values() and not self.callbacks
 
     def drop(self, hold: LeaseRecord) -> None:

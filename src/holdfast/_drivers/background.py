@@ -87,7 +87,7 @@ class Background(Worker):
         return len(self._inbox) > 0 and not self._stopping
 
     def starved(self) -> bool:
-        """Whether something waits for a thread that could not be started."""
+        """True if something waits for a thread that could not be started."""
         if self.thread is None and self.has_work():
             try:
                 self.start()
@@ -179,7 +179,7 @@ class Background(Worker):
         return lane
 
     def _handed_over(self, protocol: Protocol[None], effect: Effect[Any]) -> bool:
-        """Whether another lane goes on with it."""
+        """True if another lane goes on with it."""
         lane = self._lane_of(effect)
         if lane is self:
             return False

@@ -149,7 +149,7 @@ class Background:
 
 
 def _is_interruption(task: asyncio.Task[Any]) -> bool:
-    """Whether it was ended by what ends the event loop as well."""
+    """True if it was ended by what ends the event loop as well."""
     return not task.cancelled() and isinstance(task.exception(), (KeyboardInterrupt, SystemExit))
 
 

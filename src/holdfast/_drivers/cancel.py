@@ -43,7 +43,7 @@ class Cancel(threading.Event):
             watcher()
 
     def is_set(self) -> bool:
-        """Whether `set` was called."""
+        """True if `set` was called."""
         return self._cancelled.is_set()
 
     isSet = is_set

@@ -60,7 +60,7 @@ def _close_left() -> bool:
 
 
 def starved() -> bool:
-    """Whether some wait for a thread that could not be started."""
+    """True if some wait for a thread that could not be started."""
     return len(_left) > 0 and not _close_left()
 
 

@@ -185,13 +185,13 @@ def _let_leave(drivers: Sequence[Ends], until: float) -> None:
 
 
 def _asks(driver: Ends) -> bool:
-    """Whether another thread than this one has an acquire that has not ended."""
+    """True if another thread than this one has an acquire that has not ended."""
     me = str(driver.here.number)
     return any(_LAST_NUMBER.split(token.split(":")[1])[-2:-1] != [me] for token in list(driver.asking))
 
 
 def _interrupts() -> bool:
-    """Whether this is a signal handler, or the like, that has interrupted a request of its own thread."""
+    """True if this is a signal handler, or the like, that has interrupted a request of its own thread."""
     frame: FrameType | None = sys._getframe(1)
     ours = True
     while frame is not None:

@@ -148,7 +148,7 @@ class Ending:
                 await asyncio.sleep(0)
 
     def _bodies_ended(self) -> bool:
-        """Whether only the tasks that close run under what we still have to release."""
+        """True if only the tasks that close run under what we still have to release."""
         return not any(
             hold in self.unreleased and getattr(body, "task", None) not in closers
             for body, hold in self._driver.bodies.items()

@@ -63,5 +63,5 @@ def ident_of(number: int) -> int | None:
 
 
 def has_ended(number: int) -> bool:
-    """Whether the thread of that number has ended."""
+    """True if the thread of that number has ended."""
     return number not in _alive

@@ -98,7 +98,7 @@ class _Inbox:
         self.right: list[None] = [None]
 
     def take(self) -> bool:
-        """Whether it may be read, or closed; by this thread alone, then."""
+        """Claim the inbox for this thread to read, or close; True if it may."""
         try:
             self.right.pop()
         except IndexError:
@@ -160,12 +160,12 @@ class Inboxes:
     # ------------------------------------------------------------------ who waits
 
     def hears_at_once(self, node: Node) -> bool:
-        """Whether the watchdog watches it: threads that wait read it as well, but may leave it for `_ATTENDED_S`."""
+        """True if the watchdog watches it: threads that wait read it as well, but may leave it for `_ATTENDED_S`."""
         inbox = self._open.get(node)
         return inbox is not None and inbox.is_watched
 
     def is_open(self, node: Node) -> bool:
-        """Whether there is one at that node."""
+        """True if an inbox is open at that node."""
         inbox = self._open.get(node)
         return inbox is not None and not inbox.broken
 
@@ -232,7 +232,7 @@ class Inboxes:
     # ------------------------------------------------------------------ who reads
 
     def _may_read(self, waiter: _Waiter) -> bool:
-        """Whether no other thread reads, or will any more."""
+        """True if no other thread reads, or will any more."""
         now = waiter.looked_at = self._waited_at = clock()
         reader = self._reader.setdefault("reader", waiter)
         # In our own thread it waits for us: this is a signal handler.
@@ -294,7 +294,7 @@ class Inboxes:
             self._step_back(looks)
 
     def waited_since(self, since: float) -> bool:
-        """Whether a thread waits for messages, or has since then."""
+        """True if a thread waits for messages, or has since then."""
         return bool(self._waiting) or self._waited_at >= since
 
     def waiting_since(self) -> float | None:

@@ -64,7 +64,7 @@ remembered: Callable[[int], bool | None] = _unknown
 
 
 def enabled(level: int) -> bool:
-    """Whether a record of this level would be handled. May take a lock of `logging`: not on the path of times."""
+    """True if a record of this level would be handled. May take a lock of `logging`: not on the path of times."""
     logger = _logger or _find()
     return logger is not None and bool(logger.isEnabledFor(level))
 

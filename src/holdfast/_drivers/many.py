@@ -111,7 +111,7 @@ class _Group:
         self.connected: deque[tuple[int, Wire | RequestFailed]] = deque()
 
     def is_over(self) -> bool:
-        """Whether the call has ended."""
+        """True if the call has ended."""
         return self.over
 
     def leave(self) -> None:

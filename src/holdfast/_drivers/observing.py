@@ -205,7 +205,7 @@ class Reports:
             LOG.send(event, *details)
 
     def is_settled(self) -> bool:
-        """Whether all has been told."""
+        """True if all has been told."""
         return LOG.is_settled() and (self._observer is None or self._observer.is_settled())
 
 

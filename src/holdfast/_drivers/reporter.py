@@ -166,7 +166,7 @@ class Reporter:
             report()
 
     def is_settled(self) -> bool:
-        """Whether all that was sent has been told."""
+        """True if all that was sent has been told."""
         return not self._events and not self.telling
 
     def settle(self, until: float) -> None:
@@ -181,7 +181,7 @@ class Reporter:
             time.sleep(0.001)
 
     def holds_up_fork(self) -> bool:
-        """Whether another thread tells something now."""
+        """True if another thread tells something now."""
         return self.telling and self._thread != threading.get_ident()
 
     def after_fork(self) -> None:

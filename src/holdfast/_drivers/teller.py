@@ -67,7 +67,7 @@ class Teller:
             self.prepare()
 
     def starved(self) -> bool:
-        """Whether some wait for a thread that could not be started."""
+        """True if some wait for a thread that could not be started."""
         if not len(self._waiting) or self._stopped:
             return False
         self.prepare()

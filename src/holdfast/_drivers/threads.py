@@ -434,11 +434,11 @@ class ThreadDriver:
         return wake
 
     def listening(self, key: str) -> bool:
-        """Whether the inbox at the key's node is open, so that a first request may queue."""
+        """True if the inbox at the key's node is open, so that a first request may queue."""
         return self.hears_at(key) is None  # which does not wait for the table of a Cluster
 
     def _hears_at_once(self, key: str) -> bool:
-        """Whether messages about the key come without delay; if there is no inbox, one is opened."""
+        """True if messages about the key come without delay; if there is no inbox, one is opened."""
         node = self.hears_at(key)
         return self.keeper.hears(key, node is None) and self.inboxes.hears_at_once(self.owner_of(key, None))
 
@@ -448,7 +448,7 @@ class ThreadDriver:
         return None if self.inboxes.is_open(node) else node
 
     def has_told(self, hold: LeaseRecord) -> bool:
-        """Whether callbacks have returned."""
+        """True if callbacks have returned."""
         return not self.teller.busy
 
     # ------------------------------------------------------------------ holds
@@ -579,11 +579,11 @@ class ThreadDriver:
         self._watchdog.adopt(asked)
 
     def in_watchdog(self) -> bool:
-        """Whether this is the watchdog's thread, which must not wait for servers."""
+        """True if this is the watchdog's thread, which must not wait for servers."""
         return threading.current_thread() is self._watchdog.thread
 
     def starved(self) -> bool:
-        """Whether something waits for a thread that could not be started."""
+        """True if something waits for a thread that could not be started."""
         return self._background.starved() or self.teller.starved() or closing.starved()
 
     def watchdog_ended(self) -> None:
@@ -651,7 +651,7 @@ class ThreadDriver:
         return [hold for hold in self.unreleased if hold.state is LeaseState.LOST]
 
     def busy(self) -> bool:
-        """Whether a request is under way."""
+        """True if a request is under way."""
         inboxes = self.inboxes.wires()
         return any(wire not in inboxes for node in self.topology.nodes() for wire in node.in_use())
 
@@ -666,7 +666,7 @@ class ThreadDriver:
         return self._background.hand_over(last)
 
     def undoes(self) -> bool:
-        """Whether a thread of the background has something that was spawned, and that `chores_left` has not taken."""
+        """True if a thread of the background has something that was spawned, and that `chores_left` has not taken."""
         return self._background.unfinished
 
     def end_background(self) -> None:

@@ -74,7 +74,7 @@ class _Sent:
         self.done = Flag()
 
     def claim(self) -> bool:
-        """Whether it is for the caller to read the answer."""
+        """Claim the answer for this thread to read; True if it may."""
         try:
             self.right.pop()
         except IndexError:

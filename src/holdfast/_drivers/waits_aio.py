@@ -170,7 +170,7 @@ class Waits:
             waiter.wake(wake[1])
 
     def listening(self, key: str) -> bool:
-        """Whether the inbox at the key's server is open, so that a first request may queue."""
+        """True if the inbox at the key's server is open, so that a first request may queue."""
         return self.hears_at(key) is None
 
     def hears_at(self, key: str) -> Node | None:

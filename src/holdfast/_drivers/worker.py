@@ -25,7 +25,7 @@ class Worker:
         self._place = [None]  # taken by the one that stays
 
     def ends(self) -> bool:
-        """Whether it has been told to end."""
+        """True if it has been told to end."""
         return self._stopping
 
     def start(self) -> None:
@@ -52,7 +52,7 @@ class Worker:
                 return
 
     def has_work(self) -> bool:
-        """Whether it should go on after all, when `main` has ended."""
+        """True if it should go on after all, when `main` has ended."""
         return False
 
     def main(self) -> None:

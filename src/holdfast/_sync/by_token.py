@@ -60,7 +60,7 @@ class Held:
         return self._record.fence or None
 
     def release(self) -> bool:
-        """Whether it was still held."""
+        """Release the lock; True if it was still held."""
         if self.lease is not None:
             return self.lease._release()
         return self._lock._session.run(self._record.release())

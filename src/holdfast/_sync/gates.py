@@ -92,7 +92,7 @@ class Event(_Gate):
         self._move("shut")
 
     def is_set(self) -> bool:
-        """Whether it is set at this moment."""
+        """True if the event is set at this moment."""
         return self._move("look") == 0
 
     def __repr__(self) -> str:
@@ -143,7 +143,7 @@ class Barrier(_Named):
         return self._move("look")[1]
 
     def broken(self) -> bool:
-        """Whether it is broken at this moment."""
+        """True if the barrier is broken at this moment."""
         return self._move("look")[2]
 
     def generation(self) -> int:

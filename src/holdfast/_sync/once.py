@@ -49,7 +49,7 @@ class _Value:
         return self._session.run(optimistic.get(self._key, self._session.settings.request_timeout_s))
 
     def made(self, make: Callable[[Lease], bytes], timeout_s: float | None) -> tuple[bool, bytes]:
-        """Whether it was made by this call, and the value."""
+        """Return whether this call made the value, and the value."""
         if (value := self.found()) is not None:
             return False, value
         until = None if timeout_s is None else clock() + timeout_s

@@ -215,7 +215,7 @@ class RWLock:
         return self._inspect().readers
 
     def writing(self) -> bool:
-        """Whether a client writes (or holds the lock of that name) at this moment. Only good for reporting."""
+        """True if a client writes (or holds the lock of that name) at this moment. Only good for reporting."""
         return self._inspect().holder != ""
 
     def waiters(self) -> int:

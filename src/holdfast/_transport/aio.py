@@ -290,7 +290,7 @@ class Wire(asyncio.Protocol):
         return RequestFailed("broken", said, self.node.name, maybe_executed=True, transient=True)
 
     def _only_pushes(self) -> bool:
-        """Whether what was read beyond the last reply is nothing but pushes."""
+        """True if what was read beyond the last reply is nothing but pushes."""
         while self._has_more():
             more = self._reader.gets()
             if more is _MORE and self._subscription is not None:
@@ -479,7 +479,7 @@ class Wire(asyncio.Protocol):
             self._transport.abort()
 
     def is_unread(self) -> bool:
-        """Whether an idle connection has something to read that the event loop has not seen: most likely its end."""
+        """True if an idle connection has something to read that the event loop has not seen: most likely its end."""
         transport = self._transport
         if transport is None or self.pending or monotonic() - self.heard_at < UNSEEN_S:
             return False
@@ -556,7 +556,7 @@ class Node:
         return wire.submit(packed, request_timeout_s, script), wire
 
     def sends_on(self, wire: Wire) -> bool:
-        """Whether the next request goes on this connection, behind what was sent there."""
+        """True if the next request goes on this connection, behind what was sent there."""
         return self._wire is wire and wire.usable and not wire.is_unread()
 
     def submit_prepared(self, request: PreparedRequest, token: str, request_timeout_s: float) -> asyncio.Future[Any]:

@@ -72,7 +72,7 @@ def slot_of(key: str) -> int:
 
 
 def _is_single(failure: RequestFailed) -> bool:
-    """Whether a server that was asked for the table says that it is no node of a Cluster."""
+    """True if a server that was asked for the table says that it is no node of a Cluster."""
     return "cluster support disabled" in failure.message
 
 
@@ -230,7 +230,7 @@ class ClusterTopology(Generic[N]):
         raise NotImplementedError
 
     def _has_left(self, node: N) -> bool:
-        """Whether none of its connections is left."""
+        """True if none of its connections is left."""
         raise NotImplementedError
 
 

@@ -75,7 +75,7 @@ class AioCluster(ClusterTopology[Node]):
         return node.gone
 
     async def _told(self, asked: dict[asyncio.Future[Any], Node], request_timeout_s: float) -> bool:
-        """Whether one of them has told who owns what."""
+        """Wait for an answer; True if one has told who owns what."""
         done, _ = await asyncio.wait(asked, timeout=request_timeout_s, return_when=asyncio.FIRST_COMPLETED)
         for future in done:
             server = asked.pop(future)

@@ -90,7 +90,7 @@ def poll_of_the_system() -> Any:
 
 
 def _question(library: str) -> Callable[[str], bool] | None:
-    """Whether that library has patched a module; None where it is not in use."""
+    """Return a function that tells whether that library has patched a module; None where it is not in use."""
     if library == "gevent":
         monkey = sys.modules.get("gevent.monkey")
         return getattr(monkey, "is_module_patched", None)

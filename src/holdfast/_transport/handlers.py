@@ -16,7 +16,7 @@ __all__ = ["interruption", "raised_by_handler"]
 
 
 def raised_by_handler(error: BaseException) -> bool:
-    """Whether a signal handler raised it."""
+    """True if a signal handler raised the error."""
     if error.__traceback__ is None or error.__traceback__.tb_next is None:
         return False  # raised where it was caught: the usual case, for what is no error to us
     codes = {_code(signal.getsignal(number)) for number in signal.valid_signals()}

@@ -34,7 +34,7 @@ class UnfitServer(Exception):
 
 
 def is_tls(connection: object) -> bool:
-    """Whether a connection of a client library is to be encrypted."""
+    """True if a connection of a client library is to be encrypted."""
     return "SSL" in type(connection).__name__ or any("SSL" in base.__name__ for base in type(connection).__mro__)
 
 

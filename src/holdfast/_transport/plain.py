@@ -51,7 +51,7 @@ class Address(NamedTuple):
 
 
 def _is_number(host: str) -> bool:
-    """Whether it is an address already. ("db" is not one, though all of its letters are digits of one.)"""
+    """True if it is an address already. ("db" is not one, though all of its letters are digits of one.)"""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             socket.inet_pton(family, host)

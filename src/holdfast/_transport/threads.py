@@ -177,7 +177,7 @@ class Wire:
         return reply
 
     def is_idle(self) -> bool:
-        """Whether it can be used again: it has not ended, and brought nothing that was not asked for."""
+        """True if it can be used again: it has not ended, and brought nothing that was not asked for."""
         if not self.stirs(0):
             return True
         if not self._is_tls:
@@ -190,7 +190,7 @@ class Wire:
             return would_block(error)
 
     def is_done(self) -> bool:
-        """Whether everything that was read was asked for; pushes do not count."""
+        """True if everything that was read was asked for; pushes do not count."""
         while self.has_more():
             if type(self._reader.gets()) is not Push:
                 return False
@@ -262,7 +262,7 @@ class Wire:
 
 
 def would_block(error: Exception) -> bool:
-    """Whether it says that nothing can be read, or written, just now."""
+    """True if it says that nothing can be read, or written, just now."""
     return isinstance(error, (BlockingIOError, InterruptedError)) or type(error).__name__ in (
         "SSLWantReadError",
         "SSLWantWriteError",

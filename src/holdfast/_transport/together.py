@@ -49,13 +49,13 @@ class Together:
         self.packed = group.packed([member[2:] for member in members])
 
     def fits(self, reply: Reply) -> bool:
-        """Whether it is a number for each."""
+        """True if the reply is a number for each."""
         if type(reply) is not list or len(reply) != len(self._members):
             return False
         return {*map(type, reply)} == {int} and min(reply) >= 0
 
     def done(self) -> bool:
-        """Whether it was answered."""
+        """True if the request was answered."""
         return self._done
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:

@@ -143,7 +143,7 @@ class Flag(Pulse):
         self._is_set = False
 
     def is_set(self) -> bool:
-        """Whether it is set."""
+        """True if the flag is set."""
         return self._is_set
 
     def set(self) -> None:

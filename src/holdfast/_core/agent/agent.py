@@ -129,7 +129,7 @@ class Agent(Runner):
 
     @abstractmethod
     def has_told(self, hold: LeaseRecord) -> bool:
-        """Whether what its user does when it is lost (callbacks, the end of a block) is done."""
+        """True if what its user does when it is lost (callbacks, the end of a block) is done."""
 
     # -- effects ----------------------------------------------------------------------------------
 

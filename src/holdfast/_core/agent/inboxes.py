@@ -51,11 +51,11 @@ class Inboxes:
         self._awaiting: dict[str, tuple[Task, int]] = {}
 
     def is_open(self, place: Hashable) -> bool:
-        """Whether messages come from there."""
+        """True if messages come from there."""
         return place in self._open
 
     def listening(self, key: str, node: int | None = None) -> bool:
-        """Whether the inbox at that key's server is open, so that a first request may queue."""
+        """True if the inbox at that key's server is open, so that a first request may queue."""
         return self._place_of(key, node) in self._open
 
     def missing(self, key: str) -> Hashable | None:

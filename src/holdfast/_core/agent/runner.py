@@ -98,7 +98,7 @@ class Runner(ABC):
         return self._add(Task(protocol, label, True, None))
 
     def is_for_caller(self, task: Task) -> bool:
-        """Whether a caller waits for it."""
+        """True if a caller waits for the task."""
         return not task.background
 
     def _add(self, task: Task) -> Task:

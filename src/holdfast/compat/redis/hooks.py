@@ -42,7 +42,7 @@ def text_of(value: Any, argument: str) -> str:
 
 
 def is_replaced(lock: Any, base: type[Any], method: str) -> bool:
-    """Whether a subclass, or an attribute of the object, stands in for this method of `base`."""
+    """True if a subclass, or an attribute of the object, stands in for this method of `base`."""
     return getattr(getattr(lock, method), "__func__", None) is not getattr(base, method)
 
 

@@ -142,11 +142,11 @@ class Lock:
         return None if holder is None else holder[0]
 
     def locked(self) -> bool:
-        """Whether any client holds it."""
+        """True if any client holds the lock."""
         return self.get_owner_id() is not None
 
     def acquire(self, blocking: bool = True, timeout: Any = None) -> bool:
-        """Whether it is held now. Waits `timeout` whole seconds at most (None: without a limit), or not at all."""
+        """Acquire the lock; True if it is held now. Waits `timeout` whole s at most (None: no limit), or not at all."""
         logger_for_acquire.debug("Acquiring Lock(%r) ...", self._name)
         wait_s = self._budget(blocking, timeout)
         held = self._hold(wait_s) if blocking else self._look()

@@ -145,7 +145,7 @@ class Lock(Theirs):
         blocking_timeout: float | None = None,
         token: str | bytes | None = None,
     ) -> bool:
-        """Whether it is held now. Waits `blocking_timeout` seconds at most (None: without a limit), or not at all.
+        """Acquire the lock; True if it is held now. Waits `blocking_timeout` s at most (None: no limit), or not at all.
 
         `token`: the value that its key will have, UTF-8; a random one otherwise. Costs two requests more.
         """
@@ -180,12 +180,12 @@ class Lock(Theirs):
             raise
 
     def locked(self) -> bool:
-        """Whether any client holds it."""
+        """True if any client holds the lock."""
         with translated(self._key):
             return self._lock.holder() is not None
 
     def owned(self) -> bool:
-        """Whether this object holds it (in this thread)."""
+        """True if this object holds the lock (in this thread)."""
         token = None if self.local.token is None else text_of(self.local.token, "token")
         with translated(self._key):
             holder = self._lock.holder()
