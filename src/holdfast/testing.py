@@ -165,7 +165,7 @@ class Trouble:
             self._plans.append(_Plan(name, after_s, reason))
 
     def acquire_times_out(self, name: str | None = None) -> None:
-        """From now on that lock cannot be acquired: `acquire` raises `AcquireTimeout` at once, whatever its timeout.
+        """Make that lock unavailable from now on: `acquire` raises `AcquireTimeout` at once, whatever its timeout.
 
         `try_acquire` returns None. Ends with the test, or with `end()`, which raises `ConfigurationError` when no one
         has tried to get it.
@@ -194,7 +194,7 @@ class Trouble:
             self._server.resume()
 
     def end(self) -> None:
-        """No more trouble. Raises `ConfigurationError` for names that were asked for in vain."""
+        """End all trouble. Raises `ConfigurationError` for names that were asked for in vain."""
         if hook.observer is self:
             hook.observer = None
         if not self._server.running:
@@ -255,7 +255,7 @@ def _check(name: object, reason: object) -> None:
 
 
 def _lose(hold: LeaseRecord, loop: asyncio.AbstractEventLoop | None, reason: str) -> None:
-    """In the thread to which the lease belongs."""
+    """Lose the lease in the thread to which it belongs."""
     if loop is None:
         hold.lose(reason)
         return

@@ -46,7 +46,7 @@ class Change:
 
     @staticmethod
     def grants(before: Listed | None, after: Listed) -> int:
-        """How often it was granted between two looks (None: it was not listed), at least: they show no more."""
+        """Return the number of grants between two looks (None: it was not listed), at least: they show no more."""
         return grants(changes(before, after))
 
 
@@ -90,7 +90,7 @@ def changes(before: Listed | None, after: Listed) -> Iterator[Change]:
 
 
 def grants(told: Iterable[Change]) -> int:
-    """How many times it was granted between two looks, at least: who is told as missed may have given up instead."""
+    """Count the grants between two looks, at least: who is told as missed may have given up instead."""
     whats = [each.what for each in told]
     return whats.count("held") + whats.count("handed_on") or int("missed" in whats)
 

@@ -55,7 +55,7 @@ def check_callable(argument: str, function: Any) -> None:
 
 
 def refuse_coroutine_function(argument: str, function: Any) -> None:
-    """For functions that threads call, and whose results are not awaited."""
+    """Refuse coroutine functions where threads call, and do not await results."""
     with importing:
         from inspect import isasyncgenfunction, iscoroutinefunction
     for called in (function, getattr(function, "__call__", None)):  # noqa: B004

@@ -167,7 +167,7 @@ _UNREADABLE = (
 
 
 def _alone(error: ConfigurationError) -> ConfigurationError:
-    """Without what was raised before it."""
+    """Return the error without what was raised before it."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 

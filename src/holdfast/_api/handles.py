@@ -37,7 +37,7 @@ def handle_of(record: LeaseRecord, namespace: str | None) -> str:
 
 
 def read_handle(text: object, namespace: str | None) -> Handle:
-    """Of text that `Lease.handle` made for a client of this namespace."""
+    """Parse the text that `Lease.handle` made for a client of this namespace."""
     with importing:
         import json
     try:

@@ -92,12 +92,12 @@ class LockStatus:
 
     @property
     def since(self) -> datetime | None:
-        """When it was granted to its holder, by the server's clock; None when it is free, or unknown."""
+        """The time of the grant to its holder, by the server's clock; None when it is free, or unknown."""
         return None if self.holder is None else self.holder.since
 
     @property
     def remaining_s(self) -> float | None:
-        """How long its holder has it for, without another renewal; None when it is free, or held without a limit."""
+        """The seconds left to its holder without another renewal; None when it is free, or held without a limit."""
         return None if self.holder is None else self.holder.remaining_s
 
 
@@ -133,7 +133,7 @@ class SemaphoreStatus:
 
     @property
     def available(self) -> int:
-        """How many are free, be there waiters or not."""
+        """The number of free permits, whether there are waiters or not."""
         return max(0, self.permits - self.used)
 
 

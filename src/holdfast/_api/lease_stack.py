@@ -107,7 +107,7 @@ class Leads(Generic[W, L]):
         self._leases[owner] = lease
 
     def own(self, owner: W) -> L | None:
-        """By which the owner was elected last."""
+        """Return the lease by which the owner was elected last."""
         return self._leases.get(owner)
 
     def of(self, owner: W) -> L | None:

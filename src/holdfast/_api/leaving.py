@@ -44,7 +44,7 @@ _GET_AWAITABLE = opmap["GET_AWAITABLE"]
 
 
 def opening(owner: object) -> Block | None:
-    """For `__enter__`: where to put the lease as soon as it is held; None when no `with` statement calls it."""
+    """Return where `__enter__` has to put the lease once it is held; None when no `with` statement calls it."""
     begun = _beginning.pop(get_ident(), None)
     return begun[1] if begun is not None and begun[0] == id(owner) else None
 

@@ -101,7 +101,7 @@ def ttl_ms_of(ttl: object, argument: str = "ttl") -> int:
 
 
 def tenure_ms_of(tenure: object) -> float:
-    """For how long a client hands a lock on among its own, in ms."""
+    """Return for how many ms a client hands a lock on among its own."""
     allowed = f"seconds (int or float) or a timedelta, from 0 to {TENURE_MAX_S}"
     seconds = _seconds("tenure", tenure, allowed)
     if not 0 <= seconds <= TENURE_MAX_S:

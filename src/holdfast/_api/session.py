@@ -152,7 +152,7 @@ class SessionBase:
         return answer_key(self.namespace, question), said
 
     def replicas_for(self, sync_replicas: int | Literal["all"] | None) -> Replicas | None:
-        """Which replicas have to acknowledge, and what is known of them."""
+        """Return the replicas that have to acknowledge, and what is known of them."""
         if sync_replicas is None:
             return None
         wanted = None if sync_replicas == "all" else sync_replicas
@@ -172,7 +172,7 @@ class SessionBase:
             self.told_by[client_id] = told
 
     def disown(self, lease: Any) -> None:
-        """Nothing is held by that lease any more. Takes no lock: finalizers call it."""
+        """Forget a lease that holds nothing any more. Takes no lock: finalizers call it."""
         for owner in lease._owners:
             held = self.owners.get(owner)
             if held is not None and ((known := held()) is lease or known is None):

@@ -23,7 +23,7 @@ _ASYNCIO = "an asyncio client of redis-py (redis.asyncio.Redis), or holdfast.asy
 
 
 def threads_topology(place: Any) -> Topology[Node]:
-    """For a client that blocks."""
+    """Make the topology of a client that blocks."""
     with importing:
         from holdfast._transport.single import SingleTopology
         from holdfast._transport.threads import Node, node_of_client
@@ -107,7 +107,7 @@ def _check_threads(client: Any, wrong: bool = False) -> None:
 
 
 def asyncio_topology(place: Any) -> Callable[[], Topology[aio.Node]]:
-    """For an asyncio client: what makes the servers, for each event loop its own."""
+    """Return what makes an asyncio client's topology, one for each event loop."""
     with importing:
         from holdfast._transport.aio import Node, node_of_client
         from holdfast._transport.single import SingleTopology

@@ -68,7 +68,7 @@ class CountDownLatch(_Gate):
         return await self._move(check_count("n", n, 1, 1_000_000_000))
 
     async def remaining(self) -> int:
-        """How much is left to count. Only good for reporting."""
+        """Return how much is left to count. Only good for reporting."""
         return await self._move("look")
 
     def __repr__(self) -> str:
@@ -110,7 +110,7 @@ class Barrier(_Named):
 
     @property
     def parties(self) -> int:
-        """How many have to arrive."""
+        """The number of parties that have to arrive."""
         return self._declared
 
     # sync: def wait(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> int:
@@ -141,7 +141,7 @@ class Barrier(_Named):
         await self._move("reset")
 
     async def n_waiting(self) -> int:
-        """How many wait at this moment."""
+        """Return the number of parties that wait at this moment."""
         return (await self._move("look"))[1]
 
     async def broken(self) -> bool:
@@ -149,7 +149,7 @@ class Barrier(_Named):
         return (await self._move("look"))[2]
 
     async def generation(self) -> int:
-        """How often it has let all go on, or was reset."""
+        """Return how often the barrier has let all go on, or was reset."""
         return (await self._move("look"))[0]
 
     async def _move(self, what: str) -> tuple[int, int, bool]:

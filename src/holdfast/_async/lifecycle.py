@@ -57,7 +57,7 @@ def has_ended(task: asyncio.Task[Any] | None) -> bool:
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:
-    """Not asyncio.get_running_loop(), whose error knows no way out."""
+    """Return the running loop; its error names a way out, unlike that of asyncio.get_running_loop()."""
     loop = _get_running_loop()
     if loop is None:
         trio = sys.modules.get("trio")
@@ -149,12 +149,12 @@ class Session(SessionBase):
             return None  # no event loop runs here
 
     def new_token(self, owner: str | None = None) -> str:
-        """For a request of the running task, or of `owner`."""
+        """Make a token for a request of the running task, or of `owner`."""
         number = self.number_of(current_task()) if owner is None else owner
         return make_token(self.driver.client_id, number, next(self.sequence))
 
     def number_of(self, task: asyncio.Task[Any] | None) -> int:
-        """Which task of this process that is; 0 for none."""
+        """Return the number of that task in this process; 0 for none."""
         if task is None:
             return 0
         known = self.numbers.get(id(task))
@@ -175,7 +175,7 @@ class Session(SessionBase):
         return held() if held is not None and task is not None else None
 
     def masters(self) -> int:
-        """How many servers the keys are on, as far as is known."""
+        """Return the number of servers that the keys are on, as far as is known."""
         masters = getattr(self.driver.topology, "masters", None)
         return 1 if masters is None else len(masters())
 
@@ -271,14 +271,12 @@ class _Left:
         return driver
 
     def add(self, make: Callable[[], Protocol[Any]]) -> None:
-        """Something to undo."""
+        """Add something to undo."""
         self.made.append(make)
         _lefts.add(self)
 
     def take(self, driver: AioDriver) -> None:
-        """Take over from a loop that does not run any more: what it holds is lost, and what it waits for is given
-        up.
-        """
+        """Take over from a loop that no longer runs: what it holds is lost, and what it waits for is given up."""
         for make in driver.take_over():
             self.add(make)
         try:
@@ -337,7 +335,7 @@ def _without_cancellations(show: Callable[[threading.ExceptHookArgs], object]) -
 
 
 def _release_all() -> None:
-    """At the interpreter's end: release what event loops have left behind, so that others need not wait for a ttl."""
+    """Release at the interpreter's end what event loops have left behind, so that others need not wait for a ttl."""
     running = []
     for session in tuple(_sessions):
         session.closed = True

@@ -213,7 +213,7 @@ class RWLock:
         return RWLockStatus(self._name, writer, readers, waiters, fence)
 
     async def readers(self) -> int:
-        """How many read at this moment. Only good for reporting."""
+        """Return the number of readers at this moment. Only good for reporting."""
         return (await self._inspect()).readers
 
     async def writing(self) -> bool:
@@ -221,7 +221,7 @@ class RWLock:
         return (await self._inspect()).holder != ""
 
     async def waiters(self) -> int:
-        """How many are queued, including those whose process died since."""
+        """Return the number of queued waiters, including those whose process died since."""
         return (await self._inspect()).waiters
 
     async def _inspect(self) -> RWSeen:

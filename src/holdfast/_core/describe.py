@@ -41,7 +41,7 @@ async def beginning_of(
     request_timeout_s: float,
     perform: Callable[[Command], Awaitable[Reply]] = lambda request: request,
 ) -> bytes | None:
-    """Up to `most` bytes of what stands there; all of it where the user may not read a part. None for nothing.
+    """Read up to `most` bytes of what stands there; all of it where the user may not read a part. None for nothing.
 
     `perform`: for requests that are repeated. Raises `RequestFailed`.
     """

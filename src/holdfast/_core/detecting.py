@@ -187,7 +187,7 @@ class Detector:
         return entry._replace(waiters=tuple(waiters))
 
     async def _there(self, entry: Entry) -> set[str]:
-        """Which clients that wait there are still there: they listen to their inboxes on that server."""
+        """Return the clients that wait there and are still there: they listen to their inboxes on that server."""
         clients = sorted({client_of(token) for token, _ in entry.waiters if party_of(token, {}, False)})
         there = set()
         for at in range(0, len(clients), _NAMED_MAX):

@@ -96,7 +96,7 @@ def queueing(call: Call) -> Call:
 def sleep_s(
     reply: Reply, asked_at: float, now: float, until: float | None, settings: Settings, chance: float
 ) -> float | None:
-    """How long to wait for a message behind this answer to a first request that queues; None: more is to be decided.
+    """Return how long to wait for a message after this answer to a request that queues; None: more is to be decided.
 
     Not beyond the moment at which a waiter says what it holds (`noting.py`): the protocol goes on waiting.
     """

@@ -155,13 +155,13 @@ class Keeping(Tenure):
         return idle[0] is token
 
     def was_taken(self, token: str) -> bool:
-        """For code that an exception has interrupted: whether that has taken it, be its lease begun or not."""
+        """True if the acquire has taken it, its lease begun or not; for code that an exception has interrupted."""
         return self.idle[:1] == [token]
 
     # For the client itself.
 
     def let_go(self) -> None:
-        """If it is idle, release it."""
+        """Release the lease if it is idle."""
         idle = self.holder
         if type(idle) is list and _is_first(idle):
             # Ended behind that: until then `look` sees to what an exception has left here.
@@ -171,12 +171,12 @@ class Keeping(Tenure):
                 self.keeper.spawn(self.give_up())
 
     def told(self) -> None:
-        """Others want it."""
+        """Note that others want the lease."""
         self.wanted = True
         self.let_go()
 
     def end(self) -> None:
-        """Nothing is kept of it any more. Idempotent."""
+        """Keep the lease no longer. Idempotent."""
         self.ended = True
         if self.keeper.get(self.key) is self:
             self.keeper.pop(self.key, None)
@@ -262,7 +262,7 @@ class Keeping(Tenure):
             self.let_go()  # told in between
 
     def _least_s(self) -> float:
-        """With less than this, nothing begins."""
+        """Return the time below which nothing begins."""
         return self.claim_ms / 2000
 
 
@@ -284,7 +284,7 @@ class KeptLease(TenureLease):
 
     @classmethod
     def again(cls, kept: Keeping, ttl_ms: int, now: float) -> KeptLease:
-        """Of what was taken."""
+        """Make the lease of the acquire that has taken what was kept."""
         kept.fence += 1
         # What its renewals set is no less than it trusts, though it was granted for a longer ttl.
         until = min(kept.deadline, deadline_of(now, ttl_ms))
@@ -432,7 +432,7 @@ class _Watch(LeaseRecord):
         super().lose(reason)
 
     async def release(self) -> bool:
-        """Of a client that is closed: it is released, if it is idle."""
+        """Release what an ended client has kept, if it is idle."""
         idle: Any = self._kept.holder
         if type(idle) is list and _is_first(idle):
             await self._kept.give_up()

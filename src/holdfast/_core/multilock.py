@@ -32,7 +32,7 @@ MULTI = "m."
 
 
 def group(all_keys: Sequence[LockKeys], together: bool) -> list[list[LockKeys]]:
-    """In the order of taking: one group where one script may name all, else one for each slot."""
+    """Group keys in the order of taking: one group where one script may name all, else one for each slot."""
     if together:
         return [sorted(all_keys, key=lambda keys: keys.lock)]
     groups: dict[int, list[LockKeys]] = {}

@@ -66,12 +66,12 @@ class Each(NamedTuple):
 
 
 def acquire_each(keys: LockKeys, ttl_ms: int, settings: Settings) -> Each:
-    """To be granted if it is free. The number is its fencing token."""
+    """Return the request that acquires the lock if it is free. The number is its fencing token."""
     return Each("acquire_each", keys.all, (ttl_ms, settings.fence_ms))
 
 
 def release_each(keys: LockKeys) -> Each:
-    """To be released if there are no waiters. The number is 1."""
+    """Return the request that releases the lock if there are no waiters. The number is 1."""
     return Each("release_each", (keys.lock, keys.queue), ())
 
 

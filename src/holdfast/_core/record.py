@@ -267,13 +267,13 @@ class LeaseRecord:
         self._report_loss("taken")
 
     def lose_late(self) -> None:
-        """For a release that is not waited for: it was lost before, as is known now."""
+        """Mark a lease lost after a release that was not waited for."""
         self.mark_taken()
         if self.on_loss is not None:
             self.on_loss("taken")
 
     def stop_renewing(self) -> None:
-        """From now on it lasts until its deadline, unless it is extended."""
+        """Stop renewing: the lease lasts until its deadline, unless it is extended."""
         self.renews = False
 
     def _become(self, state: LeaseState) -> None:
@@ -370,7 +370,7 @@ class LeaseRecord:
         return self.state is _HELD  # else another thread has ended it
 
     def is_wanted(self, by: str) -> None:
-        """Another client asks for it."""
+        """Note that another client asks for the lease."""
         if self.wanted_by is None:
             self.wanted_by = by
         if self.on_want is not None:

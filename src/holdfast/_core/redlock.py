@@ -108,7 +108,7 @@ class Quorum:
         self._paying = [False] * self.size
 
     def request_timeout_s(self, ttl_ms: int) -> float:
-        """How long to wait for the members' answers."""
+        """Return how long to wait for the members' answers."""
         if self._patience_s is not None:
             return self._patience_s
         settings = self.settings
@@ -166,7 +166,7 @@ class Quorum:
         return self._last_rounds.get(token, (token,))[0]
 
     def forget_round(self, token: str) -> None:
-        """Nothing of that acquisition will have to be given back any more."""
+        """Forget the last round of an acquisition that has nothing left to give back."""
         self._last_rounds.pop(token, None)
 
     # What could not be given back at once.
@@ -567,7 +567,7 @@ def _holders(answers: Sequence[Voted]) -> tuple[dict[str, int], int]:
 
 
 def _trouble_of(quorum: Quorum, keys: LockKeys, answers: Sequence[Voted], votes: int) -> RequestFailed:
-    """Why there is no majority: what a majority says itself, or all that is wrong put together."""
+    """Explain why there is no majority: what a majority says itself, or all that is wrong put together."""
     bad = [
         (name, answer)
         for name, answer in zip(quorum.names, answers, strict=True)

@@ -71,7 +71,7 @@ class Replicas:
         return (self.wanted, wait_ms) if self.wanted is not None else (self._believed, wait_ms, True)
 
     def needed(self, told: bytes, now: float) -> int:
-        """How many have to acknowledge, by what INFO told."""
+        """Return how many have to acknowledge, by what INFO told."""
         if self.wanted is not None:
             return self.wanted
         connected = _CONNECTED.search(told)

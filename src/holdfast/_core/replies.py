@@ -261,12 +261,12 @@ class Taken(NamedTuple):
 
 
 def taken_of(reply: Reply) -> Taken:
-    """Of `[0, ms, holder, place, arrival, …]`."""
+    """Parse `[0, ms, holder, place, arrival, …]`."""
     return Taken(reply[1], _text(reply[2]), reply[3], reply[4])
 
 
 def is_granted(reply: Reply) -> bool:
-    """Of an asking script: whether it grants."""
+    """True if the reply of an asking script grants."""
     return bool(reply[0] == 1)
 
 
@@ -281,7 +281,7 @@ class Refusal(NamedTuple):
 
 
 def refusal_of(reply: Reply) -> Refusal:
-    """Of `[-1]`, `[-2, …]` or `[-3, …]`."""
+    """Parse `[-1]`, `[-2, …]` or `[-3, …]`."""
     return Refusal(reply[0], reply[1] if len(reply) > 1 else 0)
 
 
@@ -311,7 +311,7 @@ class Vote(_VoteFields):
 
 
 def vote_of(reply: Reply) -> Vote:
-    """Of a reply of `quorum_acquire`."""
+    """Parse a reply of `quorum_acquire`."""
     kind = reply[0]
     if kind == Vote.GRANTED:
         return Vote(kind, fence=reply[1], time_us=reply[2], run_id=_text(reply[3]))
@@ -332,7 +332,7 @@ class LockSeen(NamedTuple):
 
 
 def seen_of(reply: Reply) -> LockSeen:
-    """Of `[holder, ms, fence, waiters]`."""
+    """Parse `[holder, ms, fence, waiters]`."""
     return LockSeen(_text(reply[0]), reply[1], reply[2], reply[3])
 
 
@@ -376,7 +376,7 @@ class GateMoved(NamedTuple):
 
 
 def gate_moved_of(reply: Reply) -> GateMoved | Refusal:
-    """Of `[1, missing]`, `[1, missing, …]` or `[-2, declared]`."""
+    """Parse `[1, missing]`, `[1, missing, …]` or `[-2, declared]`."""
     if reply[0] != 1:
         return refusal_of(reply)
     return GateMoved(reply[1], len(reply) > 2)
@@ -391,7 +391,7 @@ class BarrierMoved(NamedTuple):
 
 
 def barrier_moved_of(reply: Reply) -> BarrierMoved | Refusal:
-    """Of `[1, generation, waiting, broken]` or `[-3, parties]`."""
+    """Parse `[1, generation, waiting, broken]` or `[-3, parties]`."""
     if reply[0] != 1:
         return refusal_of(reply)
     return BarrierMoved(reply[1], reply[2], reply[3] == 1)
@@ -405,7 +405,7 @@ class Notified(NamedTuple):
 
 
 def notified_by(reply: Reply) -> Notified:
-    """Of a number, or a list of one."""
+    """Parse a number, or a list of one."""
     return Notified(reply[0], True) if type(reply) is list else Notified(reply, False)
 
 

@@ -102,12 +102,12 @@ class Tenure:
         return now < self.ends_at and hold.deadline - now >= self.least_s
 
     def told(self) -> None:
-        """Another client waits, too."""
+        """End the tenure as soon as is fair, since another client waits."""
         self.ends_at = self.fair_until
 
     @property
     def block(self) -> tuple[int, ...]:
-        """For scripts that give back the rest of it."""
+        """The block of fencing tokens, for scripts that give back the rest of it."""
         return (self.last_fence, self.fence) if self.last_fence else ()
 
 
@@ -154,7 +154,7 @@ class Lines(dict[Any, "Line"]):
         self._early = early
 
     def goes_on(self, tenure: Tenure, key: str, now: float) -> None:
-        """No one waited at the server when it was granted: it lasts until another client does."""
+        """Extend a tenure that no one waited for at the server when it was granted: until another client does."""
         undisturbed_until = now + self.settings.undisturbed_ms / 1000
         if undisturbed_until <= tenure.ends_at or not self.hears(key):
             return
@@ -223,11 +223,11 @@ class Line:
         return None
 
     def behind(self) -> int:
-        """How many wait for the right."""
+        """Return how many wait for the right."""
         return sum(turn is not self.owner and not turn.over for turn in snapshot(self.waiters))
 
     def die(self) -> None:
-        """No turn gets anything from it any more. Idempotent."""
+        """End the line: no turn gets anything from it any more. Idempotent."""
         self.dead = True
         lines, key = self.lines, self.key
         if lines.get(key) is self:
@@ -341,7 +341,7 @@ class Turn:
         return line is None or line.owner is self or line.dead
 
     def waited_us(self, now: float) -> int:
-        """For how long it has waited."""
+        """Return how long the turn has waited, µs."""
         return max(0, int((now - self.arrived_at) * 1_000_000))
 
     def passes(self) -> tuple[str | int, ...]:
@@ -352,7 +352,7 @@ class Turn:
         return (line.tenure.token, *(line.tenure.block or ("", "")))
 
     def passed(self) -> None:
-        """Such a request was answered."""
+        """Note that such a request was answered."""
         line = self.line
         if line is not None and line.owner is self:
             line.tenure = None
@@ -373,7 +373,7 @@ class Turn:
         return line.tenure
 
     def disclaim(self) -> None:
-        """No lease came of what its own token was granted: that goes back to the server, and to no one in the line."""
+        """Send what its own token was granted back to the server, and to no one in the line: no lease came of it."""
         line = self.line
         if line is None or line.owner is not self:
             return

@@ -186,7 +186,7 @@ class Acquisition:
         raise NotImplementedError
 
     def waited_us(self, now: float) -> int:
-        """For how long it was waited for inside of the client."""
+        """Return how long it was waited for inside of the client, µs."""
         return 0
 
     def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL) -> Call:
@@ -277,7 +277,7 @@ def is_late(left_s: float, claim_ms: int, took_s: float) -> bool:
 
 
 def look_again_s(taken: Taken, settings: Settings, chance: float) -> float:
-    """How long to sleep without a message behind a holder of ours: messages may get lost. `chance` is in [0, 1)."""
+    """Return how long to sleep without a message behind a holder of ours: some get lost. `chance` is in [0, 1)."""
     wait_s = settings.recheck_max_s
     if taken.remaining_ms >= 0:
         wait_s = min(wait_s, taken.remaining_ms / 1000 + settings.recheck_late_s * (0.5 + chance))
@@ -287,12 +287,12 @@ def look_again_s(taken: Taken, settings: Settings, chance: float) -> float:
 
 
 def request_timeout_for(ttl_ms: int, settings: Settings) -> float:
-    """How long to wait for one answer, s: short enough for a lease to be renewed in between."""
+    """Return how long to wait for one answer, s: short enough for a lease to be renewed in between."""
     return max(0.05, min(settings.request_timeout_s, ttl_ms / 3000))
 
 
 def within(request_timeout_s: float, left_s: float) -> float:
-    """How long to wait for an answer where the caller has `left_s`: not far beyond that where a server hangs."""
+    """Return how long to wait for an answer where the caller has `left_s`: not far beyond that where a server hangs."""
     return max(_LEAST_TIMEOUT_S, min(request_timeout_s, left_s))
 
 
@@ -457,7 +457,7 @@ class _Waiting:
         return self._over() if self.waits and self._is_over() else None
 
     async def _taken(self, taken: Taken) -> Grant | Busy | None:
-        """Another client holds it: take a place in the queue, and sleep there."""
+        """Take a place in the queue behind another client, and sleep there."""
         if taken.ask_again:
             # More dead waiters come first than one call looks at; each call leaves fewer.
             if taken.place >= 0:
@@ -524,7 +524,7 @@ class _Waiting:
         return Grant(wake.fence, self.now, until=until)
 
     async def _until_next_look_s(self, taken: Taken) -> float:
-        """How long to sleep without a wake-up."""
+        """Return how long to sleep without a wake-up."""
         acquisition = self.acquisition
         wait_s = look_again_s(taken, acquisition.settings, await Random())
         if taken.holder and not is_ours(taken.holder):

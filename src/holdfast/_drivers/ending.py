@@ -273,7 +273,7 @@ class _Errands:
                 abandon(errand.protocol)
 
     def run(self, drivers: Sequence[Ends], until: float) -> None:
-        """Until all have ended; what has not by then is abandoned. Takes what these drivers spawn meanwhile.
+        """Run until all have ended; what has not by then is abandoned. Takes what these drivers spawn meanwhile.
 
         And what their threads are at: a thread ends after its present step, and what sleeps then is taken over.
         """

@@ -501,7 +501,7 @@ class Unattended:
         return None if len(self._watched) == len(found) else _ATTENDED_S
 
     def _pause_s(self, now: float, since_last_s: float) -> float | None:
-        """Until when to leave it to those that wait; None: until one of them, which has waited for long, pokes."""
+        """Return how long to leave it to those that wait; None: until one of them, which has waited for long, pokes."""
         is_time = self._inboxes.pokes = since_last_s >= _ATTENDED_S
         began_at = self._inboxes.waiting_since()
         self.is_brisk = began_at is None or now - began_at < _ATTENDED_S

@@ -69,7 +69,7 @@ class _Renewal:
         return False
 
     async def go_on(self) -> None:
-        """By itself, from the effect that it waits for."""
+        """Drive one renewal by itself, from the effect that it waits for."""
         try:
             assert self.effect is not None
             held = await self.driver.run(self.protocol, (self.effect, None))

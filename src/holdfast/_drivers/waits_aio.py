@@ -88,7 +88,7 @@ class Waits:
         await self._pause(sleep.seconds)
 
     async def _pause(self, seconds: float) -> None:
-        """Until the time is over, or the client is closed, which raises `RequestFailed`."""
+        """Wait until the time is over, or the client is closed, which raises `RequestFailed`."""
         if not self._driver.closed:
             future: asyncio.Future[Wake | None] = self._driver.loop.create_future()
             self._sleepers.add(future)

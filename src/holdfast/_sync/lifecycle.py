@@ -78,7 +78,7 @@ class Session(SessionBase):
         return self.driver.here.number
 
     def new_token(self, owner: str | None = None) -> str:
-        """For a request of this thread, or of `owner`."""
+        """Make a token for a request of this thread, or of `owner`."""
         driver = self.driver
         if driver.closed:
             raise driver.closed_error()
@@ -90,7 +90,7 @@ class Session(SessionBase):
         return held() if held is not None else None
 
     def masters(self) -> int:
-        """How many servers the keys are on, as far as is known."""
+        """Return the number of servers that the keys are on, as far as is known."""
         masters = getattr(self.driver.topology, "masters", None)
         return 1 if masters is None else len(masters())
 
@@ -126,7 +126,7 @@ _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    """At the process's end: release what is held, so that others need not wait for a ttl."""
+    """Release at the end of the process what is held, so that others need not wait for a ttl."""
     sessions = tuple(_sessions)
     for session in sessions:
         session.finalizer.detach()

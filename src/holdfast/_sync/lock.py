@@ -207,7 +207,7 @@ class Lock(Leasable[Lease]):
 
     @classmethod
     def _like(cls, other: Lock) -> Lock:
-        """Another object with the same name and options. A block under `locks.lock(name)` makes one each time."""
+        """Make another object with the same name and options. A block under `locks.lock(name)` makes one each time."""
         made = cls.__new__(cls)
         made.__dict__.update(other.__dict__)
         made._entered = LeaseStack(has_ended)
@@ -306,7 +306,7 @@ class Lock(Leasable[Lease]):
         return self._inspect().fence
 
     def waiters(self) -> int:
-        """How many wait for it, including those whose process died since.
+        """Return the number of waiters, including those whose process died since.
 
         Threads of one client wait behind each other there for up to a second (see `tenure`): those of this client are
         counted, of any other client only the first.

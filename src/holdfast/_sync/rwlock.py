@@ -211,7 +211,7 @@ class RWLock:
         return RWLockStatus(self._name, writer, readers, waiters, fence)
 
     def readers(self) -> int:
-        """How many read at this moment. Only good for reporting."""
+        """Return the number of readers at this moment. Only good for reporting."""
         return self._inspect().readers
 
     def writing(self) -> bool:
@@ -219,7 +219,7 @@ class RWLock:
         return self._inspect().holder != ""
 
     def waiters(self) -> int:
-        """How many are queued, including those whose process died since."""
+        """Return the number of queued waiters, including those whose process died since."""
         return self._inspect().waiters
 
     def _inspect(self) -> RWSeen:

@@ -106,16 +106,16 @@ class Semaphore(TurnLeasable[Lease]):
         return SemaphoreStatus(self._name, limit or self._declared, used, holders, waiters, fence)
 
     def permits(self) -> int:
-        """How many there are in all; 0 when the server does not know it yet. Only good for reporting."""
+        """Return the number of permits in all; 0 when the server does not know it yet. Only good for reporting."""
         return self._inspect().limit
 
     def available(self) -> int:
-        """How many are free at this moment, be there waiters or not. Only good for reporting."""
+        """Return the number of free permits at this moment, waiters or not. Only good for reporting."""
         seen = self._inspect()
         return max(0, (seen.limit or self._declared) - seen.used)
 
     def waiters(self) -> int:
-        """How many are queued, including those whose process died since."""
+        """Return the number of queued waiters, including those whose process died since."""
         return self._inspect().waiters
 
     def _inspect(self) -> SemaphoreSeen:

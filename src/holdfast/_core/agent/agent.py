@@ -307,7 +307,7 @@ class Agent(Runner):
         return at is not None
 
     def rearm(self) -> None:
-        """Something is due earlier, perhaps."""
+        """Set the alarm earlier if something is due before it."""
         self._arm(self.schedule.next_at())
 
     def _arm(self, at: float | None) -> None:

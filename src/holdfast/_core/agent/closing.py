@@ -57,7 +57,7 @@ class Closing:
         self._on_end: list[Callable[[bool], None]] = []
 
     def begin(self, on_end: Callable[[bool], None]) -> None:
-        """Nothing is granted from now on. `on_end` is told whether all was confirmed by the servers."""
+        """Grant nothing from now on. `on_end` is told whether all was confirmed by the servers."""
         if self._ended:
             on_end(True)
             return

@@ -125,7 +125,7 @@ class Renewals:
         self._spawn(self._alone(renewal), f"renew {renewal.hold.name}")
 
     async def _alone(self, renewal: _Renewal) -> None:
-        """By itself, from the effect that it waits for."""
+        """Drive one renewal by itself, from the effect that it waits for."""
         assert renewal.effect is not None
         try:
             held = await _Rest(renewal.protocol, renewal.effect)

@@ -121,7 +121,7 @@ class Runner(ABC):
             self.drive(task, None, error)
 
     def drive(self, task: Task, value: Any, error: BaseException | None) -> None:
-        """From the end of its suspension to the next one, or to its end."""
+        """Resume a task, and run it to its next suspension, or to its end."""
         protocol = task.protocol
         perform = self._perform
         self.running = task
