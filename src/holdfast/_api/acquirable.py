@@ -66,7 +66,7 @@ class AcquirableBase:
         raise NotImplementedError
 
     def _ask_for(self, turn: Turn, timeout_s: float | None, sent: bool | None = False) -> Protocol[Grant | Busy]:
-        """The same where acquires wait for each other inside of the client."""
+        """Return the same where acquires wait for each other inside of the client."""
         raise NotImplementedError
 
     def _ask_as_owner(

@@ -187,7 +187,7 @@ def _made(url: str, api: Api) -> Any:
 
 
 def _check_database(url: str, scheme: str) -> None:
-    """redis-py takes database 0 where it cannot read the number, and leaves out slashes within it."""
+    """Refuse what redis-py overlooks: it takes database 0 where it cannot read the number."""
     database = urlsplit(url).path.strip("/") if scheme != "unix" else ""
     if database and not (database.isascii() and database.isdigit()):
         raise _Unreadable("what follows the address has to be the number of a database, as in redis://localhost:6379/1")

@@ -13,7 +13,7 @@ class Observer(Protocol):
     """Told of all acquisitions of this process, in the thread or task that makes them."""
 
     def acquiring(self, name: str, label: str, timeout_s: float | None) -> None:
-        """One begins. What this raises is what `acquire` raises."""
+        """Called when an acquire begins. An exception is what `acquire` raises."""
 
     def granted(self, record: LeaseRecord) -> None:
         """Called when a lease is granted. An exception gives it back."""

@@ -29,7 +29,7 @@ class LeaseStack(Generic[W, L]):
         self._leases: dict[W, list[tuple[L, object]]] = {}
 
     def push(self, owner: W, lease: L, frame: object = None) -> None:
-        """The owner has entered a block. `frame`: which one runs the `with`, if it is known."""
+        """Note that the owner has entered a block. `frame`: which one runs the `with`, if it is known."""
         self._leases.setdefault(owner, []).append((lease, frame))
 
     def of(self, owner: W, frame: object = None) -> L:
@@ -41,7 +41,7 @@ class LeaseStack(Generic[W, L]):
         return self._leases[owner][at][0]
 
     def pop(self, owner: W, frame: object = None) -> L:
-        """The owner leaves a block: that of `frame`, or else its innermost one.
+        """Take the lease of a block that the owner leaves: that of `frame`, or else its innermost one.
 
         RuntimeError when it is ambiguous which lease that is.
         """
@@ -100,7 +100,7 @@ class Leads(Generic[W, L]):
         self._leases: dict[W, L] = {}
 
     def won(self, owner: W, lease: L) -> None:
-        """The owner was elected."""
+        """Note that the owner was elected."""
         for other, old in tuple(self._leases.items()):
             if self._ended(other) and self._over(old):
                 self._leases.pop(other, None)

@@ -326,7 +326,7 @@ def lock_options_of(given: LockOptions, defaults: Options) -> Options:
 
 
 def refuse_keywords(call: str, given: dict[str, Any]) -> None:
-    """TypeError for keywords of other libraries, with what to write instead."""
+    """Raise TypeError for keywords of other libraries, with what to write instead."""
     name = next(iter(given))
     out = f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
     raise TypeError(f"{call}() got an unexpected keyword argument {name!r}{out}")

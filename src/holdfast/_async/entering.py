@@ -33,7 +33,7 @@ class Enterable(Generic[L]):
         """Called before the block starts."""
 
     def _left(self, lease: L) -> None:
-        """A block has ended. Takes no lock: finalizers call it."""
+        """Called when a block has ended. Takes no lock: finalizers call it."""
 
     async def __aenter__(self) -> L:
         block = opening(self)

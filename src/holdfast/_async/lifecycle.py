@@ -316,7 +316,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _collected(drivers: list[AioDriver], left: _Left) -> None:
-    """The client was garbage-collected."""
+    """End the drivers of a client that was garbage-collected."""
     for driver in drivers:
         if driver.loop.is_closed() and not driver.ended:
             left.take(driver)

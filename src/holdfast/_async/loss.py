@@ -127,7 +127,7 @@ class Body:
             tell(record, self.cancel)  # not through the lease, which must be free to go
 
     def cancel(self, reason: str) -> None:
-        """The lease is lost."""
+        """Cancel the block under a lost lease."""
         if self._open and not self._cancelled and reason != "forked":
             loop = self.task.get_loop()
             if loop.is_closed():
@@ -144,7 +144,7 @@ class Body:
                 self.task.cancel("the lease is lost")
 
     def leave(self) -> bool:
-        """The block has ended; returns whether a cancellation that comes out of it is ours alone."""
+        """End the block; returns whether a cancellation that comes out of it is ours alone."""
         self._open = False
         self._driver.bodies.pop(self, None)
         return self._cancelled and self.task.uncancel() <= self._cancelling

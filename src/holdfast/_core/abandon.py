@@ -23,7 +23,7 @@ class Abandoned(BaseException):
 
 
 def abandon(protocol: Protocol[Any], at_once: Mapping[type[Effect[Any]], Callable[[Any], Any]] | None = None) -> None:
-    """Never raises. `at_once`: what can be done without waiting; without it, what it spawns is not begun."""
+    """Abandon a protocol; never raises. `at_once`: what can be done without waiting; else it spawns nothing."""
     if getattr(protocol, "cr_frame", None) is None:
         return  # it has ended
     if getattr(protocol, "cr_suspended", True) is False:

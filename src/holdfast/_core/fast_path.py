@@ -57,7 +57,7 @@ class Contention(dict[str, int]):
         return True
 
     def saw(self, key: str) -> None:
-        """The fast path was not granted this lock."""
+        """Note a lock that the fast path was not granted."""
         if len(self) >= CONTENDED_MAX:
             self.clear()
         self[key] = self._acquires

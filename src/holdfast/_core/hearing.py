@@ -125,11 +125,11 @@ class Ears:
             self._broken(hold, note)
 
     def opened(self, now: float) -> None:
-        """An inbox was opened: what was said before that stands in notes."""
+        """Note that an inbox was opened: what was said before that stands in notes."""
         self._driver.schedule.hears_since = now
 
     def _meet(self, hold: LeaseRecord) -> None:
-        """A lease has begun of which something may have been said before."""
+        """Look up what may have been said of a lease before it began."""
         early = self._driver.schedule.early.pop(hold.token, {})
         self._heed(hold, early, Wake.WANT)
         self._heed(hold, early, Wake.BREAK)
@@ -147,7 +147,7 @@ class Ears:
             self._broken(hold, text)
 
     def deaf(self, now: float) -> None:
-        """An inbox has ended: leases that were held for a while need another one."""
+        """Have another inbox opened for leases that were held for a while, after one has ended."""
         driver = self._driver
         driver.schedule.look_s = LOOK_S
         driver.keeper.deaf()

@@ -374,7 +374,7 @@ class Keeper(dict[str, Keeping]):
         return kept is not None and type(kept.holder) is list
 
     def told(self, token: str) -> None:
-        """A message of the inbox: others want what that token holds."""
+        """Act on a message of the inbox: others want what that token holds."""
         kept = self._tokens.get(token)
         if kept is None:
             self._early.note(token, Wake.YIELD)
@@ -383,7 +383,7 @@ class Keeper(dict[str, Keeping]):
             kept.told()
 
     def deaf(self) -> None:
-        """Messages may have been lost: nothing is kept on."""
+        """Keep nothing on, since messages may have been lost."""
         for kept in snapshot(self.values()):
             kept.told()
 

@@ -52,7 +52,7 @@ async def watch(session: str, keys: Sequence[str], request_timeout_s: float) -> 
 
 
 async def read(session: str, key: str, args: Sequence[Value], request_timeout_s: float) -> Reply:
-    """A command that is carried out at once."""
+    """Carry out a command at once."""
     return await Command(args, request_timeout_s, key, session=session)
 
 

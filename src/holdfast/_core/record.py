@@ -313,7 +313,7 @@ class LeaseRecord:
         return held
 
     def lasts(self, ms: int) -> None:
-        """The server says how long it keeps it, where that is longer than it was asked for now.
+        """Note how long the server keeps it, where that is longer than it was asked for now.
 
         If nothing has ever asked for that much, its clock was set back: no other client would get in before it has
         caught up, should the holder die. The next renewal sets the time again.
@@ -346,7 +346,7 @@ class LeaseRecord:
         return True
 
     def extended(self, ttl_ms: int, sent_at: float, now: float, order: Order = RENEWAL) -> bool:
-        """The server extended it; False when that answer came after the end (the caller gives back).
+        """Record an extension by the server; False when its answer came after the end (the caller gives back).
 
         `ttl_ms`: what a renewal asked for, or what the caller of an extension wants; its order says what it asked for.
         Answers come in any order. That of the last extension says what the ttl is from now on; any other one may be for
@@ -377,7 +377,7 @@ class LeaseRecord:
             self.on_want(self.wanted_by)
 
     def suspect(self) -> None:
-        """A renewal failed."""
+        """Note that a renewal failed."""
         if self.state is _HELD:
             self._become(_SUSPECT)
             self.report.suspect(self)

@@ -120,11 +120,11 @@ class Quorum:
         return int((now + max(known)) * 1_000_000) + _HINT_SLACK_US if len(known) >= self.need else 0
 
     def saw_clock(self, index: int, server_us: int, asked_at: float) -> None:
-        """A member told its time."""
+        """Note a member's time."""
         self._ahead_s[index] = server_us / 1_000_000 - asked_at
 
     def look_at(self, index: int, vote: Vote) -> None:
-        """A member told who it is. Notes one that is there twice, or is no master."""
+        """Note a member's identity, and refuse one that is there twice, or is no master."""
         twice: list[str] = []
         if vote.kind == Vote.NO_MASTER:
             self.wrong = ConfigurationError("servers", self.names[index], f"masters; this is a {vote.role}")
@@ -180,7 +180,7 @@ class Quorum:
         return self._pay(index)
 
     def settled(self, index: int, token: str) -> None:
-        """The member has answered after all."""
+        """Settle a debt at a member that has answered after all."""
         self._debts[index].pop(token, None)
 
     async def _pay(self, index: int) -> None:
@@ -309,7 +309,7 @@ class _Round:
         return None not in answers
 
     def _enough(self, answers: Sequence[Answer]) -> bool:
-        """A majority voted for us; or none will, and it is known whether it is taken or too few are there."""
+        """True if a majority voted for us, or none will and it is known whether it is taken or too few are there."""
         granted = taken = troubled = 0
         for answer in answers:
             if answer is None:

@@ -40,7 +40,7 @@ class Report:
         """Called when it is renewed in the background, `lag_s` after that was due."""
 
     def suspect(self, record: Any) -> None:
-        """A renewal has failed, and validity lasts."""
+        """Called when a renewal has failed, and validity lasts."""
 
 
 SILENT = Report()

@@ -219,7 +219,7 @@ class Schedule:
         return to_renew
 
     def _look_at_asked(self, now: float) -> None:
-        """The time of one is over, or would be if it had not been answered."""
+        """End leases whose time is over while their renewals are under way."""
         asked, live = self._asked, self._live
         until = float("inf")
         for key, hold in tuple(asked.items()):
@@ -236,7 +236,7 @@ class Schedule:
         return id(hold) in self._asked
 
     def answered(self, hold: LeaseRecord, held: int, ttl_ms: int, sent_at: float, now: float, jitter: float) -> bool:
-        """A renewal was answered; False when the hold has ended (late, or taken)."""
+        """Record a renewal's reply; False if the lease has ended (late, or taken)."""
         self._asked.pop(id(hold), None)
         if id(hold) not in self._live:
             return False
@@ -253,7 +253,7 @@ class Schedule:
         return False
 
     def failed(self, hold: LeaseRecord, now: float, jitter: float, sent_at: float | None = None) -> None:
-        """A renewal was not answered, or refused: suspect, and tried again while validity lasts.
+        """Record a failed renewal: suspect, and tried again while validity lasts.
 
         Unless what was sent after it (at `sent_at`) has been answered.
         """
@@ -285,7 +285,7 @@ class Schedule:
     def extended(
         self, hold: LeaseRecord, order: Order, held: int, ttl_ms: int, asked_at: float, now: float, jitter: float
     ) -> float | None:
-        """An extension was answered: when it needs attention next; None when the hold has ended (late, or taken)."""
+        """Record an extension's reply; returns when it needs attention next, None if it has ended (late, or taken)."""
         if held and hold.extended(ttl_ms, asked_at, now, order):
             return self.replan(hold, jitter)
         if not held:

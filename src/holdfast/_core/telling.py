@@ -78,7 +78,7 @@ class _Telling(Effect["Grant | Busy"]):
         return value
 
     def _look_at(self, reply: Reply) -> None:
-        """An answer to what was asked, perhaps: that it is held by another one."""
+        """Note the holder, if this is an answer that names another one."""
         if type(reply) is list and len(reply) >= 5 and reply[0] == 0:
             taken = taken_of(reply)
             self._holder, self._place = taken.holder or None, taken.place

@@ -164,7 +164,7 @@ class Lines(dict[Any, "Line"]):
             tenure.told()
 
     def told(self, token: str) -> None:
-        """A message of the inbox: another client waits for what that token holds."""
+        """Act on a message of the inbox: another client waits for what that token holds."""
         tenure = self._alone.get(token)
         if tenure is None and token.endswith(MARK):
             self._early.note(token, Wake.YIELD)
@@ -173,7 +173,7 @@ class Lines(dict[Any, "Line"]):
             tenure.told()
 
     def deaf(self) -> None:
-        """Messages may have been lost."""
+        """End undisturbed tenures as soon as is fair, since messages may have been lost."""
         for tenure in snapshot(self._alone.values()):
             tenure.told()
 
@@ -242,7 +242,7 @@ class Line:
             turn.ring()
 
     def settle(self) -> None:
-        """The owner has left: the next turn is the owner, or the line ends. Idempotent."""
+        """Make the next turn the owner after the owner has left, or end the line. Idempotent."""
         with self.lines.guard:
             while self.owner.over and not self.dead:
                 successor = self.successor()

@@ -264,10 +264,10 @@ class Acquisition:
         """Do nothing, or in a subclass what has to go on during the wait."""
 
     def heard(self, reply: Reply) -> None:
-        """A reply to `ask` has come."""
+        """Called with each reply to `ask`."""
 
     def time_is_up(self) -> bool:
-        """The caller's time is over: True when the turn goes on all the same, without a limit."""
+        """Return True if the turn goes on, without a limit, though the caller's time is over."""
         return False
 
 
@@ -445,7 +445,7 @@ class _Waiting:
         return await self._taken(taken_of(reply))
 
     def _late(self) -> Busy | None:
-        """Granted, by an answer that came too late to be worth anything: repeat, but not indefinitely."""
+        """Repeat after a grant that came too late to be worth anything, but not indefinitely."""
         settings = self.acquisition.settings
         self.stray = True
         if self.late_at is None:
@@ -537,7 +537,7 @@ class _Waiting:
         return self.give_up_at is not None and self.now >= self.give_up_at
 
     def _over(self) -> Busy | None:
-        """The caller's time is over; None where the acquisition goes on all the same, without a limit."""
+        """End the wait when the caller's time is over; None where it goes on all the same, without a limit."""
         acquisition, settings = self.acquisition, self.acquisition.settings
         if not acquisition.time_is_up():
             return Busy(self.holder, self.now - self.began_at)

@@ -223,7 +223,7 @@ class Lease:
         return self._detach()
 
     def _detach(self) -> str:
-        """The same without a request: it ends when it ends."""
+        """Hand the lease on without a request: the server ends it in its time."""
         hold, driver, session = self._hold, self._driver, self._session
         text = handle_of(hold, session.namespace)
         try:

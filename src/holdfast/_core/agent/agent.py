@@ -334,7 +334,7 @@ class Agent(Runner):
     # -- messages ---------------------------------------------------------------------------------
 
     def heard(self, message: Any) -> None:
-        """A message of an inbox, as the server has sent it."""
+        """Act on a message of an inbox, as the server has sent it."""
         found = wake_of(message, self.channel)
         if found is None:
             return
@@ -348,7 +348,7 @@ class Agent(Runner):
         self.ears.opened(self.now())
 
     def inbox_broke(self, place: Hashable) -> None:
-        """An inbox has ended by itself."""
+        """Note an inbox that has ended by itself."""
         if self.inboxes.broke(place) and not self.closing:
             self.ears.deaf(self.now())
             self.rearm()

@@ -100,7 +100,7 @@ class Inboxes:
     # -- what comes -------------------------------------------------------------------------------
 
     def wake(self, token: str, wake: Wake) -> None:
-        """A message for a waiter. Where there is none, it has left, and sent its give-back."""
+        """Wake a waiter by a message. If there is none, it has left, and sent its give-back."""
         kept = self._kept.get(token)
         if kept is None:
             return

@@ -85,7 +85,7 @@ class Runner(ABC):
 
     @abstractmethod
     def unhandled(self, task: Task, error: BaseException) -> None:
-        """A protocol in the background has let this out."""
+        """Called when a protocol in the background has raised an exception."""
 
     # -- tasks ------------------------------------------------------------------------------------
 
