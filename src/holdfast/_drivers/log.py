@@ -10,13 +10,12 @@ Theory: a record has the time and the thread of what it tells, and its facts as 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from holdfast._drivers.reporter import Reporter
 from holdfast.errors import shown
 
-__all__ = ["DEBUG", "INFO", "LOG", "WARNING", "enabled", "remembered"]
+__all__ = ["DEBUG", "INFO", "LOG", "WARNING", "enabled"]
 
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 
@@ -54,15 +53,6 @@ _ELECTED = (INFO, f"{_WHAT}: elected after %(waited_s).3f s", ("waited_s",))
 _logger: Any = None
 
 
-def _unknown(level: int) -> bool | None:
-    return None if "logging" in sys.modules else False
-
-
-#: What the logger remembers of a level: False where it is off; None where it has to be asked. It costs one call, which
-#: every acquire has to make.
-remembered: Callable[[int], bool | None] = _unknown
-
-
 def enabled(level: int) -> bool:
     """True if a record of this level would be handled. May take a lock of `logging`: not on the path of times."""
     logger = _logger or _find()
@@ -70,7 +60,7 @@ def enabled(level: int) -> bool:
 
 
 def _find() -> Any:
-    global _logger, remembered
+    global _logger
     logging: Any = sys.modules.get("logging")
     handler = getattr(logging, "NullHandler", None)
     if handler is None or not hasattr(logging, "getLogger"):
@@ -79,7 +69,6 @@ def _find() -> Any:
     if not logger.handlers:
         logger.addHandler(handler())  # else `logging` prints to stderr where a program has configured nothing
     _logger = logger
-    remembered = getattr(getattr(logger, "_cache", None), "get", _unknown)
     return logger
 
 

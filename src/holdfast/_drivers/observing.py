@@ -17,7 +17,6 @@ from typing import Any
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.report import Report
-from holdfast._drivers import log
 from holdfast._drivers.log import DEBUG, LOG, enabled
 from holdfast._drivers.reporter import Reporter
 from holdfast._transport.clock import clock
@@ -154,8 +153,6 @@ class Reports:
 
     def begin(self, kind: str, name: str, level: int = DEBUG) -> Report:
         """An acquire begins. `level`: that of the record of success."""
-        if self._observer is None and log.remembered(level) is False:
-            return self.plain
         logs = enabled(level)
         if self._observer is None and not logs:
             return self.plain

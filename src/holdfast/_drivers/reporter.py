@@ -37,10 +37,8 @@ _LOOK_S = 0.02
 _LOOKS_MAX = 5
 #: After how many events other threads get a turn: they wait up to 5 ms for one that only computes.
 _TURN = 32
-#: After how long without an event the thread ends, s.
+#: After how long without an event the thread ends, and how long it is between two tries to start it, s.
 _IDLE_S = 1.0
-#: How long it pauses at most between two tries to start that thread, s.
-_RETRY_MAX_S = 1.0
 #: How long a fork waits for an event that is being told, and the end of the process for all, s.
 _FORK_S = 0.2
 _EXIT_S = 1.0
@@ -58,7 +56,7 @@ class Reporter:
     def _reset(self) -> None:
         self._events: deque[tuple[float, str, tuple[Any, ...]]] = deque()
         self._right_to_start: list[None] = [None]
-        self._right_to_retry: list[None] = [None]
+        self._retries = False
         self._bell = Bell()
         self._sleeps = False
         self._dropped = 0
@@ -89,27 +87,26 @@ class Reporter:
 
     def _begin(self) -> None:
         """Start the thread that serves. Where the system allows no more threads, try for as long as events wait."""
-        retry: list[None] = []
-        pause_s = _LOOK_S
         while True:
             try:
                 threading.Thread(target=self._serve, name=self._name, daemon=True).start()
-                break
+                return
             except CANNOT_START:
                 self._right_to_start.append(None)  # the next event tries, too, or the end of the process
-            try:
-                retry = retry or [self._right_to_retry.pop()]
-            except IndexError:
-                break  # another thread is at it
-            time.sleep(pause_s)
-            pause_s = min(_RETRY_MAX_S, 2 * pause_s)
-            if not self._events:
-                break
-            try:
-                self._right_to_start.pop()
-            except IndexError:
-                break
-        self._right_to_retry.extend(retry)
+            if self._retries:
+                return  # another thread is at it
+            self._retries = True
+            time.sleep(_IDLE_S)
+            self._retries = False
+            if not self._may_go_on():
+                return
+
+    def _may_go_on(self) -> bool:
+        """Take the right to start again if events wait: one may have come while another thread had it."""
+        try:
+            return bool(self._events) and not self._right_to_start.pop()
+        except IndexError:
+            return False
 
     def _serve(self) -> None:
         self._thread = threading.get_ident()
@@ -126,11 +123,7 @@ class Reporter:
                 continue
             self._thread = None
             self._right_to_start.append(None)
-            if not self._events:
-                return
-            try:  # it came at the last moment, and found no right to start
-                self._right_to_start.pop()
-            except IndexError:
+            if not self._may_go_on():
                 return
             self._thread = threading.get_ident()
 
