@@ -221,8 +221,9 @@ def write(folder: Path, tables: Sequence[Table], facts: Mapping[str, str]) -> li
         written.append(_save(folder / name, _for_users(by_name, facts, language)))
     for section in _SECTIONS:
         if section.picture:
-            drawn = bars(_drawn(section, by_name.get(section.row)), section.unit)
-            written.append(_save(folder / "benchmarks" / f"{section.row}.svg", drawn))
+            for names, ending in ((_ENGLISH, ".svg"), (_CHINESE, ".zh-CN.svg")):
+                drawn = bars(_drawn(section, by_name.get(section.row), names), section.unit)
+                written.append(_save(folder / "benchmarks" / f"{section.row}{ending}", drawn))
     return written
 
 
@@ -239,7 +240,8 @@ def _for_users(tables: Mapping[str, Table], facts: Mapping[str, str], language: 
     for section in _SECTIONS:
         parts += [f"## {section.title[language]}", section.says[language]]
         if section.picture:
-            parts.append(f"![{section.title[language]}](benchmarks/{section.row}.svg)")
+            ending = (".svg", ".zh-CN.svg")[language]
+            parts.append(f"![{section.title[language]}](benchmarks/{section.row}{ending})")
         figures = tables[section.row].figures if section.row in tables else {}
         lines = [
             "| | " + " | ".join(column[:2][language] for column in section.columns) + " |",
@@ -272,10 +274,11 @@ def _for_developers(tables: Sequence[Table], facts: Mapping[str, str]) -> str:
     return "\n".join(head) + "\n" + "\n".join(table.markdown() for table in tables)
 
 
-def _drawn(section: _Section, table: Table | None) -> list[tuple[str, float]]:
+def _drawn(section: _Section, table: Table | None, names: Mapping[str, str]) -> list[tuple[str, float]]:
     figures = table.figures if table is not None else {}
     found = [(who, figures.get(who, {}).get(section.picture)) for who in section.parties]
-    return [(who, value) for who, value in found if value is not None and not math.isnan(value)]
+    plain = {who: name.replace("**", "").replace("`", "") for who, name in names.items()}
+    return [(plain.get(who, who), value) for who, value in found if value is not None and not math.isnan(value)]
 
 
 _WIDTH, _NAMES, _NUMBERS, _ROW = 720, 230, 90, 30

@@ -129,7 +129,7 @@ def stage(folder: Path, language: str) -> None:
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(f"---\n{head}---\n\n{text}" if head else text, encoding="utf-8")
     for picture in DOCS.rglob("*"):
-        if picture.suffix in PICTURES:
+        if picture.suffix in PICTURES and (".zh-CN." in picture.name) == (language == "zh"):
             there = folder / picture.relative_to(DOCS)
             there.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(picture, there)
