@@ -174,7 +174,7 @@ class HashedName(_Base):
 
 
 class Sweeps(_Base):
-    """Its release sweeps out all that looks like a lock."""
+    """Sweeps out all that looks like a lock when it is released."""
 
     def unlock(self) -> None:
         self.redis.delete(*self.redis.keys("bad:*"))
@@ -275,7 +275,7 @@ class WatchWithoutMulti(_Base):
 
 
 class CleansUp(_Base):
-    """Who finds a lock without a ttl takes it for a leftover; its holder was just about to set one."""
+    """Takes a lock without a ttl for a leftover; the holder was just about to set one."""
 
     def try_lock(self) -> bool:
         if self.redis.setnx(self.key, self.token):
@@ -370,7 +370,7 @@ class AsyncCheckThenSet(_AsyncBase):
 
 
 class AsyncForgetsAwait(_AsyncBase):
-    """Its release makes a coroutine, and never runs it."""
+    """Makes a coroutine for its release, and never runs it."""
 
     async def release(self) -> None:
         self.forgotten = self.redis.eval(COMPARE, 1, self.key, self.token)

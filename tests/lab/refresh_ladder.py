@@ -63,7 +63,7 @@ TIMES = 3
 
 
 def libraries() -> str:
-    """What became of the locks of other libraries, as a table and the command for it."""
+    """Verdicts on the locks of other libraries, as a table and the command for it."""
     found: dict[str, dict[str, str]] = {}
     for factory in LIBRARIES:
         entry = entry_for_factory(f"examples.other_locks:{factory}")

@@ -56,7 +56,7 @@ OF_THREADS: list[Name] = [
 
 
 def disagreement(cell: Cell) -> str:
-    """What is to be said about it; empty where the two agree."""
+    """A disagreement of lab and theory, with all there is to know about it; empty where the two agree."""
     theirs = expected(cell.scheme, cell.fault, cell.clients)
     assert theirs is not None
     if cell.agrees is not False:

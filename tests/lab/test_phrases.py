@@ -36,7 +36,7 @@ def sentences(node: ast.AST) -> Iterator[str]:
 
 
 def said() -> Iterator[str]:
-    """What plays say of themselves, and what a story says of clients and servers."""
+    """All sentences of plays about themselves, and of stories about clients and servers."""
     for name in ("faults.py", "parts.py", "stage.py"):
         for node in ast.walk(ast.parse((LAB / name).read_text())):
             verb = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""

@@ -60,7 +60,7 @@ Play = Callable[[Stage, str], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong.
+    """Something that goes wrong.
 
     ``plays``: the variants of the play. ``steps``: more of them, each with a number in place of {}: 1, 2, 3 … until the
     play returns False, having found nothing more to do. ``on``: "any" scheme, those of a "single" server, or those of
@@ -101,11 +101,11 @@ class Fault:
         return self.on == "any" or (self.on == "quorum") == (entry.servers > 1)
 
     def counted(self, variant: str) -> str:
-        """What the numbers of its row count: rows that count the same have the same length."""
+        """The thing that the numbers of a row count: rows that count the same have the same length."""
         return "" if variant.startswith(("after", "before")) else variant
 
     def variants(self, entry: Entry) -> list[list[str]]:
-        """What to play of it, in rows; a row ends where its play finds nothing more to do."""
+        """The variants to play, in rows; a row ends where its play finds nothing more to do."""
         skipped = []
         if entry.exclusive:
             skipped.append(AFTER_EXEC)

@@ -15,7 +15,7 @@ __all__ = ["Handle", "Setup"]
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a handle is made of: the lock's name, its ttl, one address per server.
+    """The parts of a handle: the lock's name, its ttl, one address per server.
 
     ``restart_delay_s``: for how long a restarted server is left out, by those who can do that. The lab's servers are
     young, so that it is 0 except where that is the point.
@@ -40,7 +40,7 @@ class Setup:
         return self.urls[0]
 
     def driver(self) -> BlockingDriver:
-        """What performs the effects of a scheme."""
+        """A driver that performs the effects of a scheme."""
         return BlockingDriver(self.addresses, self.interrupt, self.password)
 
 

@@ -182,7 +182,7 @@ class Entry:
 
     @property
     def text(self) -> Text:
-        """Its idea, flaw and rung, in both languages; what can be said of a user's lock."""
+        """Idea, flaw and rung in both languages; for a user's lock, its name."""
         return text_of("scheme", self.name) or {
             "idea": f"A lock made by {self.name}.",
             "idea_zh": f"由 {self.name} 构造的锁。",

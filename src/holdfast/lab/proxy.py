@@ -59,7 +59,7 @@ class Request:
 
 
 class Fate(Exception):
-    """What a scenario does to a request or a reply instead of letting it pass."""
+    """A request or a reply does not pass: what a scenario does to it instead."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)

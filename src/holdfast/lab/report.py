@@ -77,7 +77,7 @@ def _scheme_text(name: str) -> dict[str, str]:
 
 
 def cell_data(cell: Cell, fingerprint: str = "") -> dict[str, Any]:
-    """What the page needs of a cell."""
+    """The part of a cell that the page needs."""
     worst_run = cell.worst_run
     said = expected(cell.scheme, cell.fault, cell.clients) if cell.verdict != NOT_RUN else None
     return {

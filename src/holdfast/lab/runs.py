@@ -106,7 +106,7 @@ class Run:
 
 
 def cell_name(scheme: str, fault: str, clients: str = PROCESSES) -> str:
-    """What a cell is called; clients are processes unless something is said."""
+    """The name of a cell; clients are processes unless something is said."""
     return f"{scheme} {fault}" + (f" {clients}" if clients != PROCESSES else "")
 
 

@@ -277,7 +277,7 @@ class Actor:
 
     @property
     def answered(self) -> int:
-        """Its commands that a server has answered while it asked."""
+        """Number of its commands that a server has answered while it asked."""
         commands = self.stage.history.of("command")
         return sum(1 for e in commands if e.get("client") == self.name and e.get("phase") == "acquire")
 
@@ -422,7 +422,7 @@ class Stage:
         return actor
 
     def body(self, name: str) -> Body:
-        """What the next client is: a process, or a thread of the one process of this play."""
+        """A body for the next client: a process, or a thread of the one process of this play."""
         if self.entry.clients != THREADS:
             return ProcessBody(self._forks)
         if self._host is None:

@@ -257,7 +257,7 @@ def _commands(signatures: dict[tuple[object, ...], int]) -> set[tuple[object, ..
 
 
 def _signature(event: Event) -> tuple[object, ...]:
-    """What makes two events of an attempt the same to a reader."""
+    """Two events of an attempt that have the same one are the same to a reader."""
     if event.kind == "command":
         return "command", event.lane, str(event.get("text")).split(" ", 2)[:2][-1], event.get("fate")
     if event.kind == "prolonged":

@@ -20,19 +20,19 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def text_of(group: str, name: str) -> Text:
-    """What there is to say about that scheme, fault or verdict; empty for a user's own."""
+    """The texts of that scheme, fault or verdict; empty for a user's own."""
     found: Text = _read("texts.toml")[group].get(name, {})
     return found
 
 
 def phrases() -> list[tuple[str, str]]:
-    """What timelines say, with {} where something particular stands, and the same in Chinese."""
+    """Sentences of timelines, with {} where something particular stands, and the same in Chinese."""
     return [(phrase["en"], phrase["zh"]) for phrase in _read("texts.toml")["phrase"]]
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What theory says of a cell: a verdict and its reason."""
+    """Theory's word on a cell: a verdict and its reason."""
 
     verdict: str
     why: str
@@ -63,5 +63,5 @@ def theory() -> dict[tuple[str, str, str], list[Expected]]:
 
 
 def expected(scheme: str, fault: str, clients: str = "processes") -> Expected | None:
-    """What theory says of that cell; None for a lock that is not in it."""
+    """Theory's word on that cell; None for a lock that is not in it."""
     return next(iter(theory().get((scheme, fault, clients), ())), None)

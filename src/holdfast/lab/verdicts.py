@@ -418,7 +418,7 @@ def _blocked(history: History, wait: _Wait) -> list[Verdict]:
 
 
 def _failed(history: History) -> list[Verdict]:
-    """What the lock's own code did wrong: it could not be played, or its check failed."""
+    """Findings about the lock's own code: it could not be played, or its check failed."""
     found = []
     for event in history.of("broken"):
         text = event.get("text")

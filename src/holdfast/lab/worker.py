@@ -45,7 +45,7 @@ class _Gone(BaseException):
 
 
 class _End(SystemExit):
-    """What a thread ends through; an event loop lets it through, too."""
+    """Ends a thread; an event loop lets it through, too."""
 
 
 class _Gate:
@@ -448,7 +448,7 @@ def _run_thread(channel: socket.socket, gate: _Gate, kept: list[object]) -> None
 
 
 def _preload() -> None:
-    """What clients will need, once for all of them. Libraries' warnings are no output of the lab."""
+    """Import what clients will need, once for all of them. Libraries' warnings are no output of the lab."""
     logging.getLogger().addHandler(logging.NullHandler())
     for module in ("redis", "redis.lock", "redis_lock"):
         with contextlib.suppress(ImportError):
