@@ -1,4 +1,7 @@
-"""`python -m spikes.engine.compare URL`: the shipped drivers and the engine, in turn; medians of rounds."""
+"""`python -m spikes.engine.compare URL`: the shipped drivers and the engine, in turn; medians of rounds.
+
+With each figure stands the CPU time of this process for one pair, µs, which other work on the machine moves less.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,24 @@ from typing import Any
 
 __all__ = ["main"]
 
-ROUNDS = 3
+ROUNDS = 5
 PAIRS = 1_000
 SECONDS = 1.0
 
 
-def _pair_us(locks: Any, confirmed: bool) -> float:
+def _pair_us(locks: Any, confirmed: bool) -> tuple[float, float]:
     lock = locks.lock("pair", ttl=30, confirm_release=confirmed)
     for _ in range(50):
         lock.acquire().release()
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     for _ in range(PAIRS):
         lock.acquire().release()
-    return (time.perf_counter() - began) / PAIRS * 1e6
+    return (time.perf_counter() - began) / PAIRS * 1e6, (time.process_time() - cpu) / PAIRS * 1e6
 
 
-def _threads_per_s(locks: Any, names: Callable[[int], str]) -> float:
+def _threads_per_s(locks: Any, names: Callable[[int], str]) -> tuple[float, float]:
     counts = [0] * 8
+    cpu = time.process_time()
     until = time.perf_counter() + SECONDS
 
     def work(number: int) -> None:
@@ -43,10 +47,10 @@ def _threads_per_s(locks: Any, names: Callable[[int], str]) -> float:
         thread.start()
     for thread in threads:
         thread.join()
-    return sum(counts) / SECONDS
+    return sum(counts) / SECONDS, (time.process_time() - cpu) / sum(counts) * 1e6
 
 
-def measure(url: str, on_engine: bool) -> dict[str, float]:
+def measure(url: str, on_engine: bool) -> dict[str, tuple[float, float]]:
     """One round, in this process."""
     import holdfast
 
@@ -65,15 +69,19 @@ def measure(url: str, on_engine: bool) -> dict[str, float]:
 
 def main(url: str) -> None:
     """All rounds, each in a process of its own."""
-    found: dict[str, list[dict[str, float]]] = {"drivers": [], "engine": []}
+    found: dict[str, list[dict[str, list[float]]]] = {"drivers": [], "engine": []}
     for _ in range(ROUNDS):
         for which, rows in found.items():
             command = [sys.executable, "-m", "spikes.engine.compare", url, which]
             rows.append(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
     for row in found["drivers"][0]:
-        medians = {which: statistics.median(each[row] for each in rows) for which, rows in found.items()}
-        ratio = medians["engine"] / medians["drivers"]
-        print(f"{row:36} drivers {medians['drivers']:10,.1f}   engine {medians['engine']:10,.1f}   × {ratio:.2f}")
+        (drivers, cpu), (engine, engine_cpu) = (
+            [statistics.median(each[row][at] for each in rows) for at in (0, 1)] for rows in found.values()
+        )
+        print(
+            f"{row:34} drivers {drivers:9,.1f}   engine {engine:9,.1f}   × {engine / drivers:.2f}"
+            f"   CPU {cpu:6.1f} {engine_cpu:6.1f}   × {engine_cpu / cpu:.2f}"
+        )
 
 
 if __name__ == "__main__":

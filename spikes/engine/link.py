@@ -11,7 +11,7 @@ lingers for what may still come.
 
 from __future__ import annotations
 
-import selectors
+import select
 import socket
 import ssl
 import threading
@@ -23,18 +23,21 @@ import hiredis
 
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed, refusal
-from holdfast._core.replies import Fits, expected_of, nonsense, promises_too_much
+from holdfast._core.mutex import EACH_MAX
+from holdfast._core.replies import FITS, Fits, expected_of, nonsense, promises_too_much
+from holdfast._core.snapshot import snapshot
 from holdfast._lua import Script
 from holdfast._transport.clock import clock
 from holdfast._transport.handshake import is_tls, late
 from holdfast._transport.inherited import ours
 from holdfast._transport.lazily import importing
 from holdfast._transport.limits import MISPLACED
-from holdfast._transport.pack import pack_command, spelled_out
+from holdfast._transport.pack import Group, PreparedRequest, pack_command, spelled_out
 from holdfast._transport.pushes import Push
-from spikes.engine.loop import Engine, Timer
+from holdfast._transport.waits import ring, silent_bell
+from spikes.engine.loop import READ, WRITE, Engine, Timer
 
-__all__ = ["Answer", "Server"]
+__all__ = ["Answer", "Ask", "Later", "Server"]
 
 Answer = Callable[[Reply, RequestFailed | None], None]
 
@@ -45,29 +48,183 @@ SILENCE_S = 1.0
 #: And is closed after this much more, s: until then, late replies are still matched.
 LINGER_S = 10.0
 
+#: A caller whose reply has not come after this looks whether it is read at all, s.
+RESCUE_S = 0.02
+#: Nobody holds a seat for longer than this, but below a signal handler, s.
+STUCK_S = 0.05
+#: A connection that was idle for this long is looked at before it is used, s.
+UNSEEN_S = 0.01
+#: A server that takes longer than this to answer is sent each request at once, s; a nearer one several together.
+FAR_S = 0.0003
+#: Replies that nobody waits for are read after this at the latest, s, or twice this.
+LIE_S = 0.01
+#: Fewer than this go one by one.
+EACH_MIN = 3
+
 _MORE = object()
 _HELLO = pack_command(("HELLO", 3))
 _WANTS = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-class _Request:
-    """One that was not answered yet. `answer` is None once it was."""
+class Request:
+    """One of the engine's own. `wanted` is False once its asker has left; its reply still has to be read."""
 
-    __slots__ = ("answer", "deadline", "fits", "packed", "script")
+    __slots__ = ("_answer", "_engine", "deadline", "fits", "packed", "script", "wanted")
+
+    #: What it may be sent together with others by; and whether its reply may lie unread for a while.
+    group: Group | None = None
+    may_lie = False
 
     def __init__(
-        self, packed: bytes, deadline: float, fits: Fits | None, script: Script | None, answer: Answer | None
+        self, packed: bytes, deadline: float, fits: Fits | None, script: Script | None, answer: Answer, engine: Engine
     ) -> None:
         self.packed = packed
         self.deadline = deadline
         self.fits = fits
         self.script = script
-        self.answer = answer
+        self.wanted = True
+        self._answer = answer
+        self._engine = engine
 
     def end(self, reply: Reply, failure: RequestFailed | None) -> None:
-        answer, self.answer = self.answer, None
-        if answer is not None:
-            answer(reply, failure)
+        """By whoever has read it; the answer is told in the engine's thread."""
+        if threading.get_ident() == self._engine.ident:
+            self.told(reply, failure)
+        else:
+            self._engine.call(self.told, reply, failure)
+
+    def told(self, reply: Reply, failure: RequestFailed | None) -> None:
+        """In the engine's thread; the first time counts."""
+        if self.wanted:
+            self.wanted = False
+            self._answer(reply, failure)
+
+
+class Ask:
+    """One that a caller waits for: until it has an `outcome`. `bell` wakes who does not read by itself."""
+
+    __slots__ = ("alone", "bell", "deadline", "duty", "outcome", "places", "prepared", "token")
+
+    may_lie = False
+
+    def __init__(self, prepared: PreparedRequest, token: str, deadline: float) -> None:
+        self.prepared = prepared
+        self.token = token
+        self.deadline = deadline
+        self.outcome: tuple[Reply, RequestFailed | None] | None = None
+        #: Whether it was tried with others, in vain.
+        self.alone = False
+        self.bell: Any = None
+        #: Handed over by who has read so far; and the right to be handed it, taken once, by who hands or by who leaves.
+        self.duty: Any = None
+        self.places = [None]
+
+    @property
+    def wanted(self) -> bool:
+        return self.outcome is None
+
+    @property
+    def packed(self) -> bytes:
+        return self.prepared.packed(self.token)
+
+    @property
+    def fits(self) -> Fits:
+        return FITS[self.prepared.script.name]
+
+    @property
+    def script(self) -> Script:
+        return self.prepared.script
+
+    @property
+    def group(self) -> Group | None:
+        return None if self.alone else self.prepared.group
+
+    def end(self, reply: Reply, failure: RequestFailed | None) -> None:
+        """In whatever thread has read it."""
+        if self.outcome is None:
+            self.outcome = reply, failure
+            if self.bell is not None:
+                ring(self.bell)
+
+
+class Later(Ask):
+    """One that no caller waits for. `told(reply, failure)` is called in whatever thread has read it."""
+
+    __slots__ = ("told",)
+
+    may_lie = True
+
+    def __init__(self, prepared: PreparedRequest, token: str, deadline: float, told: Answer) -> None:
+        super().__init__(prepared, token, deadline)
+        self.told = told
+
+    def end(self, reply: Reply, failure: RequestFailed | None) -> None:
+        if self.outcome is None:
+            self.outcome = reply, failure
+            self.told(reply, failure)
+
+
+class _Again:
+    """One whose script the server did not know, with its text."""
+
+    __slots__ = ("_request", "deadline", "fits", "may_lie", "packed", "script")
+
+    group = None
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+        self.deadline, self.fits, self.script = request.deadline, request.fits, None
+        self.may_lie = request.may_lie
+        self.packed = spelled_out(request.packed, request.script)
+
+    @property
+    def wanted(self) -> bool:
+        return self._request.wanted  # type: ignore[no-any-return]
+
+    def end(self, reply: Reply, failure: RequestFailed | None) -> None:
+        self._request.end(reply, failure)
+
+
+class _Bundle:
+    """Several of one kind, as one call of a script. What that has left undone is asked alone."""
+
+    __slots__ = ("_members", "_wire", "deadline", "may_lie", "packed", "script", "wanted")
+
+    group = None
+
+    def __init__(self, members: list[Any], wire: Wire) -> None:
+        group = members[0].group
+        self._members = members
+        self._wire = wire
+        self.deadline = max(member.deadline for member in members)
+        self.may_lie = all(member.may_lie for member in members)
+        self.script = group.script
+        self.packed = group.packed([(member.prepared, member.token) for member in members])
+        self.wanted = True
+
+    def fits(self, reply: Reply) -> bool:
+        """Whether it is a number for each."""
+        return (
+            type(reply) is list
+            and len(reply) == len(self._members)
+            and {*map(type, reply)} == {int}
+            and min(reply) >= 0
+        )
+
+    def end(self, reply: Reply, failure: RequestFailed | None) -> None:
+        """Answer each in the form in which its own script would."""
+        if failure is None:
+            for member, number in zip(self._members, reply, strict=True):
+                if number:
+                    member.end([1, number] if member.prepared.grants else number, None)
+                else:
+                    self._wire.alone(member)
+        elif failure.kind in ("broken", "silent", "closed", "nonsense"):
+            for member in self._members:
+                member.end(None, failure.again(maybe_executed=failure.maybe_executed))
+        else:
+            for member in self._members:  # the server did nothing: each hears by itself why
+                self._wire.alone(member)
 
 
 def _is_no_reply(reply: Reply) -> bool:
@@ -75,14 +232,21 @@ def _is_no_reply(reply: Reply) -> bool:
 
 
 class Wire:
-    """One connection."""
+    """One connection.
+
+    Threads: `_seat` is held for what never waits: to write, and to read what has come. The *duty* to wait for what
+    comes is a lock, too, with one thread at a time: a caller, or the engine, which then watches the socket. Who leaves
+    hands it to another caller, or to the engine. It may be taken away from one that a signal handler holds up: by
+    another lock in its place.
+    """
 
     def __init__(self, server: Server) -> None:
         self.server = server
         self._engine = server.engine
         self._reader = hiredis.Reader(notEnoughData=_MORE)
-        self._pending: deque[_Request] = deque()
-        self._out: list[bytes] = []
+        self._queue: deque[Any] = deque()
+        self._pending: deque[Any] = deque()
+        self._out = b""
         self._is_flushed_later = False
         self._connection: Any = None
         self._sock: socket.socket | None = None
@@ -93,6 +257,19 @@ class Wire:
         self._heard_at = clock()
         self._retired = False
         self.ended = False
+        self._failure: RequestFailed
+        self._seat = threading.Lock()
+        #: The engine has it until there is a connection.
+        self._duty = silent_bell()
+        self._held = True
+        #: Whether the engine watches the socket; and whether the main thread waits, whom signal handlers hold up.
+        self._armed = False
+        self._main_waits = False
+        #: Callers that would take the duty.
+        self._followers: deque[Ask] = deque()
+        self._polls: list[Any] = []
+        self._took_s = 0.0
+        self._ticks = False
         #: Called once when no more messages come by it, where some did.
         self.on_deaf: Callable[[], None] | None = None
         self._dial()
@@ -127,7 +304,7 @@ class Wire:
     def _not_connected(self, failure: RequestFailed) -> None:
         if not self.ended and self._sock is None:
             self._engine.forget(self._dial_until)
-            self._end(failure, sent=0)
+            self._end(failure)
 
     def _connected(self, connection: Any) -> None:
         self._engine.forget(self._dial_until)
@@ -135,7 +312,7 @@ class Wire:
         if self.ended or sock is None:
             connection.disconnect()
             if sock is None and not self.ended:
-                self._end(self.server.unfit(connection), sent=0)
+                self._end(self.server.unfit(connection))
             return
         ours(sock)
         sock.setblocking(False)
@@ -144,13 +321,13 @@ class Wire:
         self._is_tls = hasattr(sock, "pending")
         self._heard_at = clock()
         # Those whose asker has gone meanwhile need not be sent at all.
-        waiting = [request for request in self._pending if request.answer is not None]
-        self._pending = deque(waiting)
-        self._out = [request.packed for request in waiting]
+        waiting = [request for request in self._queue if request.wanted]
+        self._queue.clear()
         if not self.server.only_resp2:
-            self._pending.appendleft(_Request(_HELLO, float("inf"), None, None, self._greeted))
-            self._out.insert(0, _HELLO)
-        self._engine.register(sock, selectors.EVENT_READ, self)
+            self._queue.append(Request(_HELLO, float("inf"), None, None, self._greeted, self._engine))
+        self._queue.extend(waiting)
+        self._engine.register(self._fd, self)
+        self._arm()
         self.flush()
 
     def _greeted(self, reply: Reply, failure: RequestFailed | None) -> None:
@@ -159,153 +336,395 @@ class Wire:
 
     # -- requests ---------------------------------------------------------------------------------
 
-    def send(self, request: _Request) -> None:
-        """Send it with others of this turn."""
-        if not self._pending:
-            self._heard_at = clock()  # it owed nothing until now
-        self._pending.append(request)
-        if self._sock is not None:
-            self._put(request.packed)
+    def send(self, request: Any) -> None:
+        """By the engine: send it with others of this turn, and read the reply."""
+        self._queue.append(request)
         if request.deadline < self._alarm_at:
-            self._arm(request.deadline)
-
-    def _put(self, packed: bytes) -> None:
-        self._out.append(packed)
+            self._alarm_for(request.deadline)
         if not self._is_flushed_later:
             self._is_flushed_later = True
             self._engine.flush(self)
 
+    def alone(self, ask: Ask) -> None:
+        """Send it not together with others."""
+        ask.alone = True
+        self._queue.append(ask)
+
     def flush(self) -> None:
-        """Write what was sent."""
+        """At the end of the engine's turn."""
         self._is_flushed_later = False
-        sock, out = self._sock, self._out
-        if sock is None or not out:
+        if self._sock is not None:
+            self.write()
+            self._keep_watch()
+
+    def write(self) -> None:
+        """Write what is queued; any thread may."""
+        queue, seat = self._queue, self._seat
+        while queue and self._sock is not None and not self._out and seat.acquire(False):
+            lost: OSError | None = None
+            try:
+                self._write()
+            except OSError as error:
+                lost = error
+            except BaseException:
+                self._engine.call(self._lost, None)  # a signal handler, perhaps between a request and its note
+                raise
+            finally:
+                seat.release()
+            if lost is not None:
+                self._engine.call(self._lost, lost)
+                return
+
+    def _write(self) -> None:
+        sock, queue = self._sock, self._queue
+        if sock is None or self._out:
             return
-        data = out[0] if len(out) == 1 else b"".join(out)
-        self._out = []
+        if not self._pending:
+            self._heard_at = clock()  # it owed nothing until now
+        requests: list[Any] = []
+        while queue:
+            requests.append(queue.popleft())
+        if len(requests) >= EACH_MIN:
+            requests = self._bundled(requests)
+        self._pending.extend(requests)
+        data = requests[0].packed if len(requests) == 1 else b"".join([request.packed for request in requests])
         try:
             sent = sock.send(data)
         except _WANTS:
             sent = 0
-        except OSError as error:
-            self._lost(error)
-            return
         if sent < len(data):
-            self._out.insert(0, data[sent:])
-            self._engine.register(sock, selectors.EVENT_READ | selectors.EVENT_WRITE, self)
+            self._out = data[sent:]
+            self._engine.call(self._watch)
+
+    def _bundled(self, requests: list[Any]) -> list[Any]:
+        """Together, what can be asked together. Releases go first; where other requests are between, all stay so."""
+        groups: dict[Group, list[Any]] = {}
+        for request in requests:
+            group = request.group
+            if group is None:
+                return requests
+            groups.setdefault(group, []).append(request)
+        found: list[Any] = []
+        for members in sorted(groups.values(), key=lambda members: members[0].prepared.grants):
+            if len(members) < EACH_MIN:
+                found += members
+            else:
+                found += [_Bundle(members[at : at + EACH_MAX], self) for at in range(0, len(members), EACH_MAX)]
+        return found
+
+    def put(self, later: Later) -> None:
+        """By a caller, who does not wait for the reply."""
+        self._queue.append(later)
+        self.write()
+        if not self._ticks and not self._held:
+            self._engine.call(self.tick)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it is not connected yet, or takes nothing any more."""
+        return self._sock is None or self._retired
+
+    # -- who waits for replies --------------------------------------------------------------------
+
+    def ask(self, ask: Ask) -> None:
+        """By a caller: send it, and wait for its reply until its deadline."""
+        duty, is_main = self._duty, threading.get_ident() == self._engine.main
+        if (not is_main or self._is_quiet()) and duty.acquire(False):
+            self._queue.append(ask)
+            self._lead(ask, duty, is_main)
+        else:
+            ask.bell = silent_bell()
+            self._queue.append(ask)
+            if not is_main:
+                self._followers.append(ask)
+            if self._main_waits:
+                self._engine.call(self.rescue)
+            elif self._held or is_main or self._took_s > FAR_S:
+                self.write()
+            elif duty is self._duty and duty.acquire(False):  # it was left meanwhile
+                self._lead(ask, duty, False)
+        if ask.outcome is None:
+            self._follow(ask)
+
+    def _is_quiet(self) -> bool:
+        """Whether nothing depends on who reads."""
+        if self.on_deaf is not None:
+            return False
+        return all(request.may_lie for request in snapshot(self._pending)) if self._pending else True
+
+    def _lead(self, ask: Ask, duty: Any, is_main: bool) -> None:
+        """Wait for what comes, for all, until its own reply has."""
+        self._main_waits = is_main
+        try:
+            poll = self._polls.pop()
+        except IndexError:
+            poll = select.poll()
+            poll.register(self._fd, READ)
+        try:
+            if self._armed:
+                self._disarm()
+            began = clock()
+            if began - self._heard_at > UNSEEN_S and poll.poll(0):
+                self._read()
+            self.write()
+            while ask.outcome is None and not self.ended:
+                if not poll.poll((ask.deadline - began) * 1000) or duty is not self._duty:
+                    break
+                self._read()
+                ended = clock()
+                self._took_s, began = ended - began, ended
+                if self._queue:
+                    self.write()
+        finally:
+            self._polls.append(poll)
+            self._main_waits = False
+            if duty is self._duty:
+                self._pass_on(duty)
+
+    def _pass_on(self, duty: Any) -> None:
+        """Who waits no more sees to it that another one does."""
+        followers = self._followers
+        while True:
+            while followers:
+                try:
+                    ask = followers.popleft()
+                    if ask.outcome is not None:
+                        continue
+                    ask.duty = duty  # before: who leaves looks whether it has it
+                    ask.places.pop()
+                except IndexError:
+                    continue
+                ring(ask.bell)
+                return
+            if self.on_deaf is not None or not self._is_quiet():
+                self._arm()
+            duty.release()
+            if not followers and (self._armed or self._is_quiet()):
+                return
+            if not duty.acquire(False):
+                return
+
+    def _follow(self, ask: Ask) -> None:
+        """Wait until another one has read its reply, or hands over the duty."""
+        if ask.bell is None:
+            ask.bell = silent_bell()
+        try:
+            while ask.outcome is None and (left_s := ask.deadline - clock()) > 0:
+                if not ask.bell.acquire(True, min(left_s, RESCUE_S)):
+                    if not self._held:
+                        self._engine.call(self.rescue)
+                elif (duty := ask.duty) is not None:
+                    ask.duty = None
+                    if duty is self._duty:
+                        self._lead(ask, duty, False)
+        finally:
+            try:
+                ask.places.pop()
+            except IndexError:
+                if (duty := ask.duty) is not None and duty is self._duty:
+                    self._pass_on(duty)
+
+    def rescue(self) -> None:
+        """By the engine: what is under way is for it to read, whoever waits."""
+        if self.ended:
+            self._end_queue()
+        elif self._sock is not None and (self._pending or self._queue):
+            if not self._seat.acquire(True, STUCK_S):
+                self._stuck()
+                return
+            self._seat.release()
+            self.write()
+            self._keep_watch()
+
+    def _stuck(self) -> None:
+        """A signal handler goes on and on, above a thread that was writing or reading: others go by another way."""
+        self.retire()
+        waiting: list[Any] = []
+        while self._queue:
+            waiting.append(self._queue.popleft())
+        self.server.take_over(waiting)
+
+    def _keep_watch(self) -> None:
+        """Have the duty, as long as something is under way."""
+        if not self._held:
+            if not self._duty.acquire(False):
+                self._duty = silent_bell()
+            self._held = True
+        if not self._armed:
+            self._arm()
+
+    def _arm(self) -> None:
+        self._armed = True
+        self._watch()
+
+    def _disarm(self) -> None:
+        self._armed = False
+        self._watch()
+
+    def _watch(self) -> None:
+        self._engine.watch(self._fd, (READ if self._armed else 0) | (WRITE if self._out else 0))
 
     def ready(self, mask: int) -> None:
         """The socket can be read or written."""
-        if mask & selectors.EVENT_WRITE and self._sock is not None:
-            self._engine.register(self._sock, selectors.EVENT_READ, self)
-            self.flush()
-        if mask & selectors.EVENT_READ:
+        if mask & WRITE and self._out:
+            self._write_rest()
+        if mask & ~WRITE:
+            if not self._held:
+                if not self._duty.acquire(False):
+                    return  # a caller reads it
+                self._held = True
             self._read()
+            if self._queue and not self._is_flushed_later:
+                self.write()
+            if self._held and not any(type(request) is Request for request in self._pending):
+                self._held = False
+                self._pass_on(self._duty)
+
+    def _write_rest(self) -> None:
+        with self._seat:
+            sock, out = self._sock, self._out
+            try:
+                sent = 0 if sock is None else sock.send(out)
+            except _WANTS:
+                sent = 0
+            except OSError as error:
+                self._engine.soon(self._lost, error)
+                return
+            self._out = out[sent:]
+        if not self._out:
+            self._watch()
+            self.write()
+
+    # -- replies ----------------------------------------------------------------------------------
 
     def _read(self) -> None:
+        """Take what has come. By who has the duty."""
+        ends: list[tuple[Any, Reply, RequestFailed | None]] = []
+        trouble: RequestFailed | None = None
+        if not self._seat.acquire(True, STUCK_S):
+            return
+        try:
+            trouble = self._receive(ends)
+        except BaseException:
+            self._engine.call(self._lost, None)  # a signal handler: what was read may not be known
+            raise
+        finally:
+            self._seat.release()
+        for request, reply, failure in ends:
+            request.end(reply, failure)
+        if trouble is not None:
+            self._engine.call(self._end, trouble)
+        elif self._retired and not self._pending and not self._out:
+            self._engine.call(self.close)
+
+    def _receive(self, ends: list[tuple[Any, Reply, RequestFailed | None]]) -> RequestFailed | None:
+        reader = self._reader
         while (sock := self._sock) is not None:
             try:
                 data = sock.recv(65536)
             except _WANTS:
-                return
+                return None
             except OSError as error:
-                self._lost(error)
-                return
+                return self._broken(error)
             if not data:
-                self._lost(None)
-                return
-            self._take(data)
+                return self._broken(None)
+            self._heard_at = clock()
+            try:
+                if data.find(b"\r", 0, 9) < 0 and promises_too_much(data) and not reader.has_data():
+                    raise ValueError(repr(data[:20]))
+                reader.feed(data)
+                while (reply := reader.gets()) is not _MORE:
+                    if (trouble := self._match(reply, ends)) is not None:
+                        return trouble
+            except (ValueError, MemoryError, hiredis.ProtocolError) as error:
+                request = self._pending.popleft() if self._pending else None
+                return self._nonsense(ends, request, f"{type(error).__name__}: {error}", None)
             if len(data) < 65536 and not self._is_tls:
-                return
+                return None
+        return None
 
-    # -- replies ----------------------------------------------------------------------------------
-
-    def _take(self, data: bytes) -> None:
-        """Match replies with requests."""
-        self._heard_at = clock()
-        reader, pending = self._reader, self._pending
-        request: _Request | None = None
-        try:
-            if data.find(b"\r", 0, 9) < 0 and promises_too_much(data) and not reader.has_data():
-                raise ValueError(repr(data[:20]))
-            reader.feed(data)
-            while (reply := reader.gets()) is not _MORE:
-                if reply.__class__ is Push:
-                    self._pushed(reply)
-                    continue
-                if not pending:
-                    self._nonsense(None, "more than one reply", None)
-                    return
-                request = pending.popleft()
-                if reply.__class__ is hiredis.ReplyError:
-                    self._refused(str(reply), request)
-                elif request.fits is not None and not request.fits(reply):
-                    self._nonsense(request, repr(reply), request.fits)
-                    return
-                else:
-                    request.end(reply, None)
-                if self.ended:
-                    return
-        except (ValueError, MemoryError, hiredis.ProtocolError) as error:
-            self._nonsense(
-                request or (pending.popleft() if pending else None), f"{type(error).__name__}: {error}", None
-            )
-            return
-        if self._retired and not pending and not self._out:
-            self.close()
-
-    def _pushed(self, push: Reply) -> None:
+    def _match(self, reply: Reply, ends: list[tuple[Any, Reply, RequestFailed | None]]) -> RequestFailed | None:
+        """Find whose it is."""
         pending = self._pending
-        if pending and pending[0].fits is _is_no_reply and push[:1] == [b"subscribe"]:
-            pending.popleft().end(None, None)
+        if isinstance(reply, Push):
+            push: Any = reply
+            if pending and pending[0].fits is _is_no_reply and push[:1] == [b"subscribe"]:
+                ends.append((pending.popleft(), None, None))
+            else:
+                self._engine.call(self.server.on_message, reply)
+            return None
+        if not pending:
+            return self._nonsense(ends, None, "more than one reply", None)
+        request = pending.popleft()
+        if reply.__class__ is hiredis.ReplyError:
+            said = str(reply)
+            if said.startswith("NOSCRIPT") and request.script is not None:
+                if request.wanted:
+                    self._queue.append(_Again(request))
+                return None
+            failure = refusal(said, self.server.name)
+            if failure.kind in MISPLACED:
+                self._engine.call(self.retire)
+            ends.append((request, None, failure))
+        elif request.fits is not None and not request.fits(reply):
+            return self._nonsense(ends, request, repr(reply), request.fits)
         else:
-            self.server.on_message(push)
+            ends.append((request, reply, None))
+        return None
 
-    def _refused(self, said: str, request: _Request) -> None:
-        script = request.script
-        if said.startswith("NOSCRIPT") and script is not None:
-            if request.answer is not None:
-                again = _Request(spelled_out(request.packed, script), request.deadline, request.fits, None, None)
-                again.answer, request.answer = request.answer, None
-                self._pending.append(again)
-                self._put(again.packed)
-            return
-        failure = refusal(said, self.server.name)
-        if failure.kind in MISPLACED:
-            self.retire()
-        request.end(None, failure)
-
-    def _nonsense(self, request: _Request | None, said: str, fits: Fits | None) -> None:
+    def _nonsense(
+        self, ends: list[tuple[Any, Reply, RequestFailed | None]], request: Any, said: str, fits: Fits | None
+    ) -> RequestFailed:
         """No further reply on this connection can be trusted to be for its request."""
         failure = nonsense(said, expected_of(fits), self.server.name)
         if request is not None:
-            request.end(None, failure)
+            ends.append((request, None, failure))
         text = f"another answer on this connection made no sense: {failure.message}"
-        self._end(RequestFailed("broken", text, self.server.name, maybe_executed=True, transient=True))
+        return RequestFailed("broken", text, self.server.name, maybe_executed=True, transient=True)
 
     # -- times ------------------------------------------------------------------------------------
 
-    def _arm(self, at: float) -> None:
+    def _alarm_for(self, at: float) -> None:
         if self._alarm is not None:
             self._engine.forget(self._alarm)
         self._alarm_at = at
-        self._alarm = self._engine.later(max(0.0, at - clock()), self._expire)
+        self._alarm = self._engine.later(max(0.0, at - clock()), self.expire)
 
-    def _expire(self) -> None:
-        """End what has waited long enough."""
+    def expire(self) -> None:
+        """By the engine: end what has waited long enough."""
         now, next_at = clock(), float("inf")
         self._alarm, self._alarm_at = None, float("inf")
-        expired = [request for request in self._pending if request.answer is not None and request.deadline <= now]
-        for request in self._pending:
-            if request.answer is not None and now < request.deadline < next_at:
-                next_at = request.deadline
+        expired: list[Any] = []
+        for request in [*snapshot(self._pending), *snapshot(self._queue)]:
+            if request.wanted:
+                if request.deadline <= now:
+                    expired.append(request)
+                else:
+                    next_at = min(next_at, request.deadline)
         if next_at < float("inf"):
-            self._arm(next_at)
+            self._alarm_for(next_at)
         connected = self._sock is not None
         for request in expired:
             request.end(None, self.server.silent(connected))
         if connected and expired and now - self._heard_at >= SILENCE_S:
             self.retire()
+
+    def tick(self) -> None:
+        """Have replies read that nobody waits for, when no caller has come by for a while."""
+        if not self._ticks:
+            self._ticks = True
+            self._engine.later(LIE_S, self._tick, None)
+
+    def _tick(self, first: Any) -> None:
+        pending = snapshot(self._pending)
+        if not pending or self._held or self.ended:
+            self._ticks = False
+        elif pending[0] is first:
+            self._ticks = False
+            self.rescue()
+            self._alarm_for(first.deadline)
+        else:
+            self._engine.later(LIE_S, self._tick, pending[0])
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -318,31 +737,45 @@ class Wire:
         """How long it has owed replies and said nothing, s."""
         return now - self._heard_at if self._pending and self._sock is not None else 0.0
 
-    def _lost(self, error: OSError | None) -> None:
+    def _broken(self, error: OSError | None) -> RequestFailed:
         said = str(error) if error is not None and str(error) else "the connection was closed"
-        self._end(RequestFailed("broken", said, self.server.name, maybe_executed=True, transient=True))
+        return RequestFailed("broken", said, self.server.name, maybe_executed=True, transient=True)
 
-    def _end(self, failure: RequestFailed, sent: int | None = None) -> None:
-        """All that is pending ends; the first `sent` (None: all) may have been executed."""
+    def _lost(self, error: OSError | None) -> None:
+        self._end(self._broken(error))
+
+    def _end(self, failure: RequestFailed) -> None:
+        """By the engine: all that is under way ends; what was not sent was not executed."""
         if self.ended:
             return
+        seated = self._seat.acquire(True, STUCK_S)  # else it ends below a signal handler
         self.ended = True
         self._close()
+        pending, self._pending = self._pending, deque()
+        if seated:
+            self._seat.release()
+        if not self._held:
+            self._duty = silent_bell()
+            self._held = True
         self.server.forget_wire(self)
         if self._alarm is not None:
             self._engine.forget(self._alarm)
-        pending, self._pending = self._pending, deque()
-        for index, request in enumerate(pending):
-            maybe = sent is None or index < sent
-            request.end(None, failure.again(maybe_executed=maybe))
+        for request in pending:
+            request.end(None, failure.again(maybe_executed=True))
+        self._failure = failure.again(maybe_executed=False)
+        self._end_queue()
         self._deaf()
+
+    def _end_queue(self) -> None:
+        while self._queue:
+            self._queue.popleft().end(None, self._failure.again(maybe_executed=False))
 
     def _close(self) -> None:
         sock, self._sock = self._sock, None
         connection, self._connection = self._connection, None
-        self._out = []
+        self._out = b""
         if sock is not None:
-            self._engine.unregister(sock)
+            self._engine.unregister(self._fd)
         if connection is not None:
             try:
                 connection.disconnect()
@@ -361,14 +794,14 @@ class Wire:
         self._retired = True
         self.server.forget_wire(self)
         self._deaf()
-        self.flush()
+        self.write()
         self._engine.later(LINGER_S, self.close)
         if not self._pending:
             self._engine.soon(self.close)
 
     def close(self) -> None:
         """End it: what it still owes is not waited for."""
-        self.flush()
+        self.write()
         self._end(
             RequestFailed("closed", "the client is closed", self.server.name, maybe_executed=True, transient=False)
         )
@@ -396,19 +829,56 @@ class Server:
         self._all: set[Wire] = set()
 
     def send(self, packed: bytes, patience_s: float, fits: Fits | None, script: Script | None, answer: Answer) -> None:
-        """Send it on the shared connection."""
-        request = _Request(packed, clock() + patience_s, fits, script, answer)
+        """Send it on the shared connection. By the engine."""
+        request = Request(packed, clock() + patience_s, fits, script, answer, self.engine)
         wire = self._wire
         if wire is None:
             if self.closed:
-                failure = RequestFailed(
-                    "closed", "the client is closed", self.name, maybe_executed=False, transient=False
-                )
-                self.engine.soon(request.end, None, failure)
+                self.engine.soon(request.end, None, self._closed())
                 return
-            wire = self._wire = Wire(self)
-            self._all.add(wire)
+            wire = self._connect()
         wire.send(request)
+
+    def _closed(self) -> RequestFailed:
+        return RequestFailed("closed", "the client is closed", self.name, maybe_executed=False, transient=False)
+
+    def _connect(self) -> Wire:
+        wire = self._wire = Wire(self)
+        self._all.add(wire)
+        return wire
+
+    def send_later(self, later: Later) -> None:
+        """By the engine: send it."""
+        if self._wire is None and self.closed:
+            later.end(None, self._closed())
+        else:
+            self.take_over([later])
+
+    def take_over(self, requests: list[Any]) -> None:
+        """Send those instead of a connection that cannot."""
+        if requests:
+            wire = self._wire or self._connect()
+            for request in requests:
+                wire.send(request)
+
+    def ask(self, ask: Ask) -> tuple[Reply, RequestFailed | None] | None:
+        """By a caller: send it and wait for its outcome; None where there is no connection, and nothing was sent."""
+        wire = self._wire
+        if wire is None or wire.is_new:
+            return None
+        wire.ask(ask)
+        if ask.outcome is None:
+            ask.end(None, self.silent(True))
+            self.engine.call(wire.expire)
+        return ask.outcome
+
+    def tell(self, later: Later) -> bool:
+        """By a caller: send it; False where there is no connection yet."""
+        wire = self._wire
+        if wire is None or wire.is_new:
+            return False
+        wire.put(later)
+        return True
 
     def subscribe(self, channel: str, patience_s: float, answer: Answer, on_deaf: Callable[[], None]) -> None:
         """Hear that channel by the shared connection; `on_deaf` is called once when nothing more is heard."""

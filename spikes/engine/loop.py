@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import os
+import select
 import selectors
 import socket
 import threading
@@ -25,7 +26,11 @@ from holdfast._drivers.teller import report
 from holdfast._transport.clock import clock
 from holdfast._transport.inherited import ours
 
-__all__ = ["Engine", "Link", "Timer", "engine"]
+__all__ = ["READ", "WRITE", "Engine", "Link", "Timer", "engine"]
+
+#: What a socket is watched for; 0: for nothing but its end, which is told once.
+READ, WRITE = 1, 4
+_NOTHING = getattr(select, "EPOLLONESHOT", 0)
 
 #: So many acts of other threads run in one turn, before sockets and timers are looked at again.
 _ACTS_MAX = 1_000
@@ -36,7 +41,7 @@ _SLEEP_MAX_S = 5.0
 
 
 class Link(Protocol):
-    """What has a socket in the selector."""
+    """What has a socket that the loop watches."""
 
     def ready(self, mask: int) -> None:
         """The socket can be read or written."""
@@ -95,8 +100,38 @@ class _Bell:
                 end.close()
 
 
+class _Poller:
+    """As `select.epoll`, where there is none. Other threads may change what it watches while it waits."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        ours(self._selector)
+
+    def register(self, fd: int, mask: int) -> None:
+        events = (selectors.EVENT_READ if mask & READ else 0) | (selectors.EVENT_WRITE if mask & WRITE else 0)
+        if events:
+            self._selector.register(fd, events)
+
+    def unregister(self, fd: int) -> None:
+        try:
+            self._selector.unregister(fd)
+        except (KeyError, ValueError):
+            pass
+
+    def modify(self, fd: int, mask: int) -> None:
+        self.unregister(fd)
+        self.register(fd, mask)
+
+    def poll(self, timeout_s: float) -> list[tuple[int, int]]:
+        found = self._selector.select(timeout_s)
+        return [
+            (key.fd, (READ if mask & selectors.EVENT_READ else 0) | (WRITE if mask & selectors.EVENT_WRITE else 0))
+            for key, mask in found
+        ]
+
+
 class Engine:
-    """The loop. Everything but `call`, `enter` and `leave` is for acts, in its own thread."""
+    """The loop. Everything but `call`, `enter`, `leave` and `watch` is for acts, in its own thread."""
 
     def __init__(self) -> None:
         self._acts: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
@@ -105,12 +140,16 @@ class Engine:
         self._forgotten = 0
         self._sequence = itertools.count()
         self._flushes: list[Link] = []
-        self._selector: selectors.BaseSelector | None = None
+        self._poller: Any = None
+        self._links: dict[int, Link] = {}
         self._bell: _Bell | None = None
         self._asleep = False
         self._clients: set[object] = set()
         self._starting = threading.Lock()
         self.thread: threading.Thread | None = None
+        #: The threads that it has to know: its own, and that of signal handlers.
+        self.ident = 0
+        self.main = threading.main_thread().ident
 
     # -- any thread -------------------------------------------------------------------------------
 
@@ -129,10 +168,9 @@ class Engine:
         """Have its thread run."""
         with self._starting:
             if self.thread is None:
-                self._selector = selectors.DefaultSelector()
-                ours(self._selector)
+                self._poller = select.epoll() if hasattr(select, "epoll") else _Poller()
                 self._bell = _Bell()
-                self._selector.register(self._bell.fd, selectors.EVENT_READ, None)
+                self._poller.register(self._bell.fd, READ)
                 thread = threading.Thread(target=self._run, name="holdfast", daemon=True)
                 thread.start()
                 self.thread = thread
@@ -172,23 +210,28 @@ class Engine:
         """Have it write at the end of this turn."""
         self._flushes.append(link)
 
-    def register(self, sock: socket.socket, mask: int, link: Link) -> None:
-        """Tell it what the socket can do."""
-        assert self._selector is not None
-        try:
-            self._selector.modify(sock, mask, link)
-        except KeyError:
-            self._selector.register(sock, mask, link)
+    def register(self, fd: int, link: Link) -> None:
+        """Tell it what the socket can do, once it is watched for that."""
+        self._links[fd] = link
+        self._poller.register(fd, _NOTHING)
 
-    def unregister(self, sock: socket.socket) -> None:
-        """Tell nothing of it any more."""
-        assert self._selector is not None
+    def watch(self, fd: int, mask: int) -> None:
+        """What to watch the socket for. Any thread may say."""
         try:
-            self._selector.unregister(sock)
-        except (KeyError, ValueError):
-            pass
+            self._poller.modify(fd, mask or _NOTHING)
+        except OSError:
+            pass  # it was closed meanwhile
+
+    def unregister(self, fd: int) -> None:
+        """Tell nothing of it any more."""
+        if self._links.pop(fd, None) is not None:
+            try:
+                self._poller.unregister(fd)
+            except OSError:
+                pass
 
     def _run(self) -> None:
+        self.ident = threading.get_ident()
         while True:
             try:
                 self._turn()
@@ -238,7 +281,8 @@ class Engine:
         return min(_SLEEP_MAX_S, timers[0][0] - now) if timers else _SLEEP_MAX_S
 
     def _look(self, wait_s: float) -> None:
-        assert self._selector is not None and self._bell is not None
+        bell, links = self._bell, self._links
+        assert bell is not None
         if self._soon or self._flushes:
             wait_s = 0.0
         self._asleep = True
@@ -246,14 +290,14 @@ class Engine:
             self._asleep = False
             wait_s = 0.0
         try:
-            events = self._selector.select(wait_s if wait_s > 0 else 0)
+            events = self._poller.poll(wait_s if wait_s > 0 else 0)
         finally:
             self._asleep = False
-        for key, mask in events:
-            if key.data is None:
-                self._bell.silence()
-            else:
-                self._do(key.data.ready, (mask,))
+        for fd, mask in events:
+            if fd == bell.fd:
+                bell.silence()
+            elif (link := links.get(fd)) is not None:
+                self._do(link.ready, (mask,))
 
 
 _engines: dict[int, Engine] = {}

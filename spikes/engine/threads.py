@@ -19,11 +19,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from holdfast._core.agent.renewals import quietly
+from holdfast._core.agent.runner import closed
 from holdfast._core.effects import Protocol
+from holdfast._core.failure import RequestFailed
+from holdfast._core.fast_path import replay
 from holdfast._core.record import LeaseRecord, Order
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tenure import SOON_MS, TenureLease, Turn
-from holdfast._core.waiting import Busy, Grant
+from holdfast._core.waiting import Busy, Grant, granted, released, within
 from holdfast._drivers.cancel import Cancel, Cancelled
 from holdfast._drivers.identity import here
 from holdfast._drivers.observing import Reports, Troubles
@@ -34,7 +37,7 @@ from holdfast._transport.port import Topology
 from holdfast._transport.waits import SLICE_S, ring, silent_bell
 from holdfast.errors import ClientClosed, HoldfastError
 from spikes.engine.client import Client, Prepared
-from spikes.engine.link import Server
+from spikes.engine.link import Ask, Later, Server
 from spikes.engine.loop import engine
 from spikes.engine.operation import Operation
 
@@ -138,8 +141,46 @@ class Front:
         cancel: Cancel | None = None,
     ) -> Grant | Busy:
         """Acquire with this token: by `first` alone where that is granted in time, else by the protocol."""
-        ask = None if first is None else Prepared(first, token)
-        return self.run(self.client.acquire(ask, partial(start, token), timeout_s, ttl_ms), cancel)
+        client = self.client
+        if first is None or cancel is not None or not self.can_ask or first.key in client.contention:
+            call = None if first is None else Prepared(first, token)
+            return self.run(client.acquire(call, partial(start, token), timeout_s, ttl_ms), cancel)
+        patience_s = first.request_timeout_s
+        if timeout_s is not None:
+            patience_s = within(patience_s, timeout_s or self.settings.try_limit_s)
+        behind = client.releasing.before(first.key)
+        asked_at = clock()
+        server = self.topology.node_for(first.key, None)
+        outcome = server.ask(Ask(first, token, asked_at + patience_s))
+        if outcome is None:
+            return self.run(client.acquire(Prepared(first, token), partial(start, token), timeout_s, ttl_ms), cancel)
+        reply, failure = outcome
+        if failure is None:
+            grant = granted(reply, asked_at, clock(), ttl_ms)
+            if grant is not None:
+                if self.troubles:
+                    self.troubles.passed(server.name)
+                return grant
+        again = Prepared(first, token)
+        return self.run(
+            client.go_on(
+                again,
+                partial(start, token),
+                timeout_s,
+                ttl_ms,
+                behind,
+                (asked_at, reply, self._failed(server, again, failure)),
+            )
+        )
+
+    def _failed(self, server: Server, call: Prepared, failure: RequestFailed | None) -> RequestFailed | None:
+        """With what a protocol goes on whose first request has failed so, if it has."""
+        if failure is None:
+            return None
+        self.troubles.saw(failure)
+        self.engine.call(self.topology.troubled, server, failure)
+        failure.about(call)
+        return closed(failure) if self.closed else failure
 
     def wait_in_line(
         self,
@@ -172,8 +213,17 @@ class Front:
         """Release what is held; False when it was not held any more. `first` as in `acquire`."""
         if hold.turn is not None and hold.hand_on(clock()):
             return True
-        ask = None if first is None else Prepared(first, hold.token)
-        return self.run(self.client.release(hold, ask))
+        if first is not None and self.can_ask:
+            ask = Ask(first, hold.token, clock() + first.request_timeout_s)
+            server = self.topology.node_for(first.key, None)
+            if (outcome := server.ask(ask)) is not None:
+                reply, failure = outcome
+                held = released(reply) if failure is None else None
+                if held is not None:
+                    return held
+                failed = self._failed(server, Prepared(first, hold.token), failure)
+                return self.run(replay(hold.release(), 0.0, reply, failed))
+        return self.run(self.client.release(hold, None if first is None else Prepared(first, hold.token)))
 
     def release_later(self, hold: LeaseRecord, first: PreparedRequest) -> bool:
         """Release it without waiting for the answer; False where it has to be waited for."""
@@ -181,7 +231,19 @@ class Front:
             return True
         if not self.can_ask or self.closed:
             return False
-        self.engine.call(self.client.releasing.send, hold, Prepared(first, hold.token))
+        server = self.topology.node_for(first.key, None)
+        answered = self.client.releasing.sent(hold, first.key)
+
+        def told(reply: Any, failure: RequestFailed | None) -> None:
+            if failure is not None:
+                failure = self._failed(server, Prepared(first, hold.token), failure)
+            rest = answered(reply, failure)
+            if rest is not None:
+                self.spawn(rest)
+
+        later = Later(first, hold.token, clock() + first.request_timeout_s, told)
+        if not server.tell(later):
+            self.engine.call(server.send_later, later)
         return True
 
     # -- what is held -----------------------------------------------------------------------------

@@ -82,7 +82,7 @@ class Agent(Runner):
         #: Acquires that wait for each other here; leases that stay here after their release.
         self.lines = Lines(settings, guard, self.schedule.early)
         self.keeper = Keeper(settings, self.watch, self.spawn, self.schedule.early, lambda: not self.closing)
-        self.releasing = Unconfirmed(self.spawn)
+        self.releasing = Unconfirmed(self.spawn, settings.request_timeout_s)
         self.inboxes = Inboxes(
             settings, self.now, self.later, self.resume, self.place_of, self.subscribe, self._inbox_opened
         )
@@ -231,8 +231,28 @@ class Agent(Runner):
         if timeout_s is not None:
             first.request_timeout_s = within(first.request_timeout_s, timeout_s or self.settings.try_limit_s)
         asked_at = self.now()
+        reply: Any = None
+        failed: BaseException | None = None
         try:
             reply = await first
+        except BaseException as error:
+            failed = error
+        return await self.go_on(first, start, timeout_s, ttl_ms, behind, (asked_at, reply, failed))
+
+    async def go_on(
+        self,
+        first: Call,
+        start: Callable[[float | None, bool], Protocol[Grant | Busy]],
+        timeout_s: float | None,
+        ttl_ms: int,
+        behind: Any,
+        answer: tuple[float, Any, BaseException | None],
+    ) -> Grant | Busy:
+        """The rest of an acquire whose `first` request was sent at that time, behind that release, and ended so."""
+        asked_at, reply, failed = answer
+        try:
+            if failed is not None:
+                raise failed
             if behind is not None and reply[0] != 1:
                 await self.releasing.settled(behind, first.request_timeout_s)
                 asked_at = self.now()

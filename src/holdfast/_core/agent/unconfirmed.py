@@ -61,8 +61,9 @@ class _Behind:
 class Unconfirmed:
     """Those of one client, by the key of their lock."""
 
-    def __init__(self, spawn: Callable[[Protocol[None], str], Task]) -> None:
+    def __init__(self, spawn: Callable[[Protocol[None], str], Task], patience_s: float) -> None:
         self._spawn = spawn
+        self._patience_s = patience_s
         self._sent: dict[str, _Release] = {}
 
     def __len__(self) -> int:
@@ -75,21 +76,50 @@ class Unconfirmed:
         before, self._sent[key] = self._sent.get(key), release
         self._spawn(self._release(hold, first, release, before), f"release {hold.name}")
 
+    def sent(self, hold: LeaseRecord, key: str) -> Callable[[Any, RequestFailed | None], Protocol[None] | None]:
+        """It was released by a request that is sent now, by any thread. Returns what to call with the answer: that
+        returns what is left to do, or None where it was released.
+        """
+        release = _Release()
+        before, self._sent[key] = self._sent.get(key), release
+
+        def answered(reply: Any, failure: RequestFailed | None) -> Protocol[None] | None:
+            if failure is None and released(reply) and (before is None or before.over):
+                if self._sent.get(key) is release:
+                    self._sent.pop(key, None)
+                release.end()
+                return None
+            return self._answered(hold, key, release, before, (reply, failure))
+
+        return answered
+
     async def _release(self, hold: LeaseRecord, first: Call, release: _Release, before: _Release | None) -> None:
-        reply: Any = None
+        reply, failed = None, None
         try:
-            try:
-                reply = await first
-            except RequestFailed as failure:
+            reply = await first
+        except RequestFailed as failure:
+            failed = failure
+        await self._answered(hold, first.keys[0], release, before, (reply, failed))
+
+    async def _answered(
+        self,
+        hold: LeaseRecord,
+        key: str,
+        release: _Release,
+        before: _Release | None,
+        answer: tuple[Any, RequestFailed | None],
+    ) -> None:
+        reply, failure = answer
+        try:
+            if failure is not None:
                 await confirm(hold, None, failure)
-            else:
-                if not released(reply):
-                    await confirm(hold, reply, None)
+            elif not released(reply):
+                await confirm(hold, reply, None)
             if before is not None and not before.over:
-                await AwaitTurn(_Behind(before), first.request_timeout_s)
+                await AwaitTurn(_Behind(before), self._patience_s)
         finally:
-            if self._sent.get(first.keys[0]) is release:
-                del self._sent[first.keys[0]]
+            if self._sent.get(key) is release:
+                self._sent.pop(key, None)
             release.end()
 
     def before(self, key: str) -> _Release | None:
