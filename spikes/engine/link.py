@@ -24,7 +24,7 @@ import hiredis
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed, refusal
 from holdfast._core.mutex import EACH_MAX
-from holdfast._core.replies import FITS, Fits, expected_of, nonsense, promises_too_much
+from holdfast._core.replies import Fits, expected_of, nonsense, promises_too_much
 from holdfast._core.snapshot import snapshot
 from holdfast._lua import Script
 from holdfast._transport.clock import clock
@@ -54,8 +54,6 @@ RESCUE_S = 0.02
 STUCK_S = 0.05
 #: A connection that was idle for this long is looked at before it is used, s.
 UNSEEN_S = 0.01
-#: A server that takes longer than this to answer is sent each request at once, s; a nearer one several together.
-FAR_S = 0.0003
 #: Replies that nobody waits for are read after this at the latest, s, or twice this.
 LIE_S = 0.01
 #: Fewer than this go one by one.
@@ -103,41 +101,30 @@ class Request:
 class Ask:
     """One that a caller waits for: until it has an `outcome`. `bell` wakes who does not read by itself."""
 
-    __slots__ = ("alone", "bell", "deadline", "duty", "outcome", "places", "prepared", "token")
+    __slots__ = (
+        *("bell", "deadline", "duty", "fits", "group", "outcome", "packed", "places", "prepared", "script"),
+        "token",
+    )
 
     may_lie = False
+    places: list[None]
 
     def __init__(self, prepared: PreparedRequest, token: str, deadline: float) -> None:
         self.prepared = prepared
         self.token = token
         self.deadline = deadline
+        self.packed = prepared.packed(token)
+        self.fits = prepared.fits
+        self.script = prepared.script
+        self.group = prepared.group
         self.outcome: tuple[Reply, RequestFailed | None] | None = None
-        #: Whether it was tried with others, in vain.
-        self.alone = False
         self.bell: Any = None
-        #: Handed over by who has read so far; and the right to be handed it, taken once, by who hands or by who leaves.
+        #: Handed over by who has read so far; in `places` the right to that, taken by who hands over, or by who leaves.
         self.duty: Any = None
-        self.places = [None]
 
     @property
     def wanted(self) -> bool:
         return self.outcome is None
-
-    @property
-    def packed(self) -> bytes:
-        return self.prepared.packed(self.token)
-
-    @property
-    def fits(self) -> Fits:
-        return FITS[self.prepared.script.name]
-
-    @property
-    def script(self) -> Script:
-        return self.prepared.script
-
-    @property
-    def group(self) -> Group | None:
-        return None if self.alone else self.prepared.group
 
     def end(self, reply: Reply, failure: RequestFailed | None) -> None:
         """In whatever thread has read it."""
@@ -268,7 +255,8 @@ class Wire:
         #: Callers that would take the duty.
         self._followers: deque[Ask] = deque()
         self._polls: list[Any] = []
-        self._took_s = 0.0
+        #: Whether callers may send by themselves: it is connected, and takes new requests.
+        self.is_open = False
         self._ticks = False
         #: Called once when no more messages come by it, where some did.
         self.on_deaf: Callable[[], None] | None = None
@@ -328,6 +316,7 @@ class Wire:
         self._queue.extend(waiting)
         self._engine.register(self._fd, self)
         self._arm()
+        self.is_open = not self._retired
         self.flush()
 
     def _greeted(self, reply: Reply, failure: RequestFailed | None) -> None:
@@ -347,7 +336,7 @@ class Wire:
 
     def alone(self, ask: Ask) -> None:
         """Send it not together with others."""
-        ask.alone = True
+        ask.group = None
         self._queue.append(ask)
 
     def flush(self) -> None:
@@ -360,10 +349,26 @@ class Wire:
     def write(self) -> None:
         """Write what is queued; any thread may."""
         queue, seat = self._queue, self._seat
-        while queue and self._sock is not None and not self._out and seat.acquire(False):
+        while queue and seat.acquire(False):
+            data = b""
             lost: OSError | None = None
             try:
-                self._write()
+                sock, pending = self._sock, self._pending
+                if sock is None or self._out:
+                    return
+                if not pending:
+                    self._heard_at = clock()  # it owed nothing until now
+                request = queue.popleft()
+                if queue:
+                    data = self._gather(request)
+                else:
+                    pending.append(request)
+                    data = request.packed
+                sent = sock.send(data)
+                if sent < len(data):
+                    self._leave(data[sent:])
+            except _WANTS:
+                self._leave(data)
             except OSError as error:
                 lost = error
             except BaseException:
@@ -375,26 +380,18 @@ class Wire:
                 self._engine.call(self._lost, lost)
                 return
 
-    def _write(self) -> None:
-        sock, queue = self._sock, self._queue
-        if sock is None or self._out:
-            return
-        if not self._pending:
-            self._heard_at = clock()  # it owed nothing until now
-        requests: list[Any] = []
+    def _leave(self, rest: bytes) -> None:
+        self._out = rest
+        self._engine.call(self._watch)
+
+    def _gather(self, first: Any) -> bytes:
+        requests, queue = [first], self._queue
         while queue:
             requests.append(queue.popleft())
         if len(requests) >= EACH_MIN:
             requests = self._bundled(requests)
         self._pending.extend(requests)
-        data = requests[0].packed if len(requests) == 1 else b"".join([request.packed for request in requests])
-        try:
-            sent = sock.send(data)
-        except _WANTS:
-            sent = 0
-        if sent < len(data):
-            self._out = data[sent:]
-            self._engine.call(self._watch)
+        return b"".join([request.packed for request in requests])
 
     def _bundled(self, requests: list[Any]) -> list[Any]:
         """Together, what can be asked together. Releases go first; where other requests are between, all stay so."""
@@ -419,11 +416,6 @@ class Wire:
         if not self._ticks and not self._held:
             self._engine.call(self.tick)
 
-    @property
-    def is_new(self) -> bool:
-        """Whether it is not connected yet, or takes nothing any more."""
-        return self._sock is None or self._retired
-
     # -- who waits for replies --------------------------------------------------------------------
 
     def ask(self, ask: Ask) -> None:
@@ -434,14 +426,14 @@ class Wire:
             self._lead(ask, duty, is_main)
         else:
             ask.bell = silent_bell()
+            ask.places = [None]
             self._queue.append(ask)
             if not is_main:
                 self._followers.append(ask)
+            self.write()
             if self._main_waits:
                 self._engine.call(self.rescue)
-            elif self._held or is_main or self._took_s > FAR_S:
-                self.write()
-            elif duty is self._duty and duty.acquire(False):  # it was left meanwhile
+            elif not is_main and duty is self._duty and duty.acquire(False):  # it was left meanwhile
                 self._lead(ask, duty, False)
         if ask.outcome is None:
             self._follow(ask)
@@ -450,7 +442,7 @@ class Wire:
         """Whether nothing depends on who reads."""
         if self.on_deaf is not None:
             return False
-        return all(request.may_lie for request in snapshot(self._pending)) if self._pending else True
+        return not self._pending or all(request.may_lie for request in snapshot(self._pending))
 
     def _lead(self, ask: Ask, duty: Any, is_main: bool) -> None:
         """Wait for what comes, for all, until its own reply has."""
@@ -463,18 +455,17 @@ class Wire:
         try:
             if self._armed:
                 self._disarm()
-            began = clock()
-            if began - self._heard_at > UNSEEN_S and poll.poll(0):
+            now = clock()
+            if now - self._heard_at > UNSEEN_S and poll.poll(0):
                 self._read()
             self.write()
             while ask.outcome is None and not self.ended:
-                if not poll.poll((ask.deadline - began) * 1000) or duty is not self._duty:
+                if not poll.poll(max(0.0, ask.deadline - now) * 1000) or duty is not self._duty:
                     break
                 self._read()
-                ended = clock()
-                self._took_s, began = ended - began, ended
                 if self._queue:
                     self.write()
+                now = self._heard_at
         finally:
             self._polls.append(poll)
             self._main_waits = False
@@ -506,7 +497,8 @@ class Wire:
 
     def _follow(self, ask: Ask) -> None:
         """Wait until another one has read its reply, or hands over the duty."""
-        if ask.bell is None:
+        if ask.bell is None:  # it has lost the duty
+            ask.places = []
             ask.bell = silent_bell()
         try:
             while ask.outcome is None and (left_s := ask.deadline - clock()) > 0:
@@ -629,12 +621,15 @@ class Wire:
             if not data:
                 return self._broken(None)
             self._heard_at = clock()
+            pending = self._pending
             try:
                 if data.find(b"\r", 0, 9) < 0 and promises_too_much(data) and not reader.has_data():
                     raise ValueError(repr(data[:20]))
                 reader.feed(data)
                 while (reply := reader.gets()) is not _MORE:
-                    if (trouble := self._match(reply, ends)) is not None:
+                    if pending and (fits := pending[0].fits) is not None and fits(reply):
+                        ends.append((pending.popleft(), reply, None))
+                    elif (trouble := self._match(reply, ends)) is not None:
                         return trouble
             except (ValueError, MemoryError, hiredis.ProtocolError) as error:
                 request = self._pending.popleft() if self._pending else None
@@ -749,7 +744,7 @@ class Wire:
         if self.ended:
             return
         seated = self._seat.acquire(True, STUCK_S)  # else it ends below a signal handler
-        self.ended = True
+        self.ended, self.is_open = True, False
         self._close()
         pending, self._pending = self._pending, deque()
         if seated:
@@ -791,7 +786,7 @@ class Wire:
         """No new requests; closed when it owes nothing any more, or has lingered long enough."""
         if self._retired or self.ended:
             return
-        self._retired = True
+        self._retired, self.is_open = True, False
         self.server.forget_wire(self)
         self._deaf()
         self.write()
@@ -864,7 +859,7 @@ class Server:
     def ask(self, ask: Ask) -> tuple[Reply, RequestFailed | None] | None:
         """By a caller: send it and wait for its outcome; None where there is no connection, and nothing was sent."""
         wire = self._wire
-        if wire is None or wire.is_new:
+        if wire is None or not wire.is_open:
             return None
         wire.ask(ask)
         if ask.outcome is None:
@@ -875,7 +870,7 @@ class Server:
     def tell(self, later: Later) -> bool:
         """By a caller: send it; False where there is no connection yet."""
         wire = self._wire
-        if wire is None or wire.is_new:
+        if wire is None or not wire.is_open:
             return False
         wire.put(later)
         return True

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from holdfast._core.effects import Call
 from holdfast._core.mutex import Each
+from holdfast._core.replies import FITS
 from holdfast._lua import SCRIPTS, Script
 
 __all__ = ["Group", "PreparedRequest", "pack_around", "pack_command", "pack_script", "pack_sync", "spelled_out"]
@@ -111,8 +112,8 @@ class PreparedRequest:
     """
 
     __slots__ = (
-        *("before", "behind", "call", "confirm", "grants", "group", "key", "keys", "queueing", "request_timeout_s"),
-        *("script", "waits"),
+        *("before", "behind", "call", "confirm", "fits", "grants", "group", "key", "keys", "queueing"),
+        *("request_timeout_s", "script", "waits"),
     )
 
     def __init__(self, call: Call, each: Each | None = None) -> None:
@@ -128,6 +129,7 @@ class PreparedRequest:
         self.key = call.keys[0]
         self.request_timeout_s = call.request_timeout_s
         self.script = SCRIPTS[call.script]
+        self.fits = FITS[call.script]
         self.before, self.behind = pack_around(self.script, call.keys, call.args)
 
     def packed(self, token: str) -> bytes:
