@@ -411,6 +411,9 @@ class Wire:
 
     def put(self, later: Later) -> None:
         """By a caller, who does not wait for the reply."""
+        if self._armed and self._is_quiet() and (duty := self._duty).acquire(False):
+            self._disarm()  # nobody is to wake up for it
+            self._pass_on(duty)
         self._queue.append(later)
         self.write()
         if not self._ticks and not self._held:
@@ -422,8 +425,9 @@ class Wire:
         """By a caller: send it, and wait for its reply until its deadline."""
         duty, is_main = self._duty, threading.get_ident() == self._engine.main
         if (not is_main or self._is_quiet()) and duty.acquire(False):
+            self._main_waits = is_main
             self._queue.append(ask)
-            self._lead(ask, duty, is_main)
+            self._lead(ask, duty)
         else:
             ask.bell = silent_bell()
             ask.places = [None]
@@ -434,7 +438,7 @@ class Wire:
             if self._main_waits:
                 self._engine.call(self.rescue)
             elif not is_main and duty is self._duty and duty.acquire(False):  # it was left meanwhile
-                self._lead(ask, duty, False)
+                self._lead(ask, duty)
         if ask.outcome is None:
             self._follow(ask)
 
@@ -444,9 +448,8 @@ class Wire:
             return False
         return not self._pending or all(request.may_lie for request in snapshot(self._pending))
 
-    def _lead(self, ask: Ask, duty: Any, is_main: bool) -> None:
+    def _lead(self, ask: Ask, duty: Any) -> None:
         """Wait for what comes, for all, until its own reply has."""
-        self._main_waits = is_main
         try:
             poll = self._polls.pop()
         except IndexError:
@@ -470,7 +473,12 @@ class Wire:
             self._polls.append(poll)
             self._main_waits = False
             if duty is self._duty:
-                self._pass_on(duty)
+                if self._followers or self._pending or self.on_deaf is not None:
+                    self._pass_on(duty)
+                else:
+                    duty.release()
+                    if self._followers or self._pending:
+                        self._engine.call(self.rescue)
 
     def _pass_on(self, duty: Any) -> None:
         """Who waits no more sees to it that another one does."""
@@ -508,7 +516,7 @@ class Wire:
                 elif (duty := ask.duty) is not None:
                     ask.duty = None
                     if duty is self._duty:
-                        self._lead(ask, duty, False)
+                        self._lead(ask, duty)
         finally:
             try:
                 ask.places.pop()
