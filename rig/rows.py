@@ -160,7 +160,12 @@ ROWS: tuple[Row, ...] = (
         "a reader dies; writers could starve",
         "each reader has its own ttl; a waiting writer goes before new readers",
     ),
-    Row(55, "FLUSHALL, or a key deleted by hand", "detected by the next renewal; fencing tokens grow"),
+    Row(
+        55,
+        "FLUSHALL, or a key deleted by hand",
+        "detected by the next renewal; fencing tokens grow",
+        "until then, what a client hands on or takes again (`keep`) has an older token than a new grant",
+    ),
     # Faults of the process.
     Row(
         56,

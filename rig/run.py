@@ -99,7 +99,6 @@ class Run:
         timeout_s: float,
         kinds: str,
         settings: list[dict[str, Any]] | None,
-        losses: bool,
         fast: bool,
         long_share: float,
         queued: bool,
@@ -137,7 +136,7 @@ class Run:
         if library != "holdfast":
             settings = [{}]
         elif settings is None:
-            settings = _settings(stage, ttl_s, losses=losses)
+            settings = _settings(stage, ttl_s)
         apis = ["threads", "asyncio"] if KINDS[library][1] is not None else ["threads"]
         apis = [apis[number % len(apis)] for number in range(processes)] + ["command"] * commands
         self._configs: list[dict[str, Any]] = [
@@ -249,11 +248,9 @@ def _specs(names: list[str], kinds: str, topology: str) -> list[dict[str, Any]]:
     return [spec for spec in family if spec["kind"] == kinds] + (beside if kinds == "multilock" else [])
 
 
-def _settings(stage: Stage, ttl_s: float, *, losses: bool) -> list[dict[str, Any]]:
+def _settings(stage: Stage, ttl_s: float) -> list[dict[str, Any]]:
     """One of these is drawn for each acquire."""
     settings: list[dict[str, Any]] = [{}, {}, {"renew": False}, {"confirm_release": False}, {"ttl": ttl_s * 1.5}]
-    # A kept lease that a fault takes away goes on with its fencing token until its client hears of it: the resource
-    # refuses that, and no rule of the format says that it may be behind.
-    if stage.name in ("single", "cluster") and not stage.options and not losses:
+    if stage.name in ("single", "cluster") and not stage.options:
         settings.append({"keep": ttl_s / 4})
     return settings

@@ -34,8 +34,6 @@ __all__ = ["Report", "torture"]
 _GRACE_S = 20.0
 #: With both kinds of faults, servers and wires are left in peace for this part of the run.
 _CALM_PART = 0.4
-#: Faults that take leases away, in the catalogue, too.
-_LOSSES = {"restart empty", "flush all", "server clock ahead", "failover"}
 #: A sign of life this often, s.
 _PROGRESS_S = 10.0
 
@@ -174,7 +172,6 @@ def torture(
             locks=locks,
             kinds=kinds,
             settings=settings,
-            losses=faults not in ("none", "process") and (not only or bool(_LOSSES & {*only})),
             fast=fast,
             long_share=long_share,
             queued=ordered and not fast,

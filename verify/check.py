@@ -10,7 +10,7 @@ import json
 import lzma
 import sys
 from collections import Counter, defaultdict
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 NEVER = float("inf")
@@ -22,7 +22,7 @@ class Lease:
 
     def __init__(self, event: dict[str, Any]) -> None:
         self.name, self.lock, self.asked = f"{event['p']}#{event['op']}", event["lock"], event["t"]
-        self.client, self.mode = event["p"].rpartition(".")[0] or event["p"], event["mode"]
+        self.client, self.mode, self.since = event["p"].rpartition(".")[0] or event["p"], event["mode"], event["t"]
         self.got = self.queued = self.until = self.leaves = self.released = self.lost = self.ended = NEVER
         self.token, self.ok = (None, None)  # type: Any, Any
 
@@ -70,8 +70,11 @@ def check(path: str) -> Verdict:
     for lock, asked in leases.items():
         kind, granted = header["locks"][lock], sorted((a for a in asked if a.got < NEVER), key=lambda each: each.got)
         alone = [lease for lease in granted if lease.mode == "exclusive"]
+        handed = {(lease.client, lease.token + 1): lease for lease in alone if lease.token is not None}
+        for lease in alone:  # what a client hands on, or takes again, goes back to the question that it had asked
+            lease.since = handed.get((lease.client, lease.token), lease).since
         exclusion(granted, kind, admitted, verdict)
-        fencing([lease for lease in alone if lease.token is not None], verdict)
+        fencing([lease for lease in alone if lease.token is not None], admitted, verdict)
         order(alone, header.get("overtake", 1), verdict)
         bound_s = kind.get("progress_s", header.get("progress_s"))
         if bound_s is not None:
@@ -109,7 +112,7 @@ def take(event: Any, known: dict[Any, Lease], leases: Any, others: Any, verdict:
 
 def explained(x: Lease, y: Lease, faults: list[Any]) -> bool:
     """True if an admitted fault may have taken one of the leases away before the other was granted."""
-    return any(a.asked <= f["to"] and max(f["t"], a.asked) <= b.got for f in faults for a, b in ((x, y), (y, x)))
+    return any(a.since <= f["to"] and max(f["t"], a.since) <= b.got for f in faults for a, b in ((x, y), (y, x)))
 
 
 def exclusion(granted: list[Lease], kind: Any, faults: list[Any], verdict: Verdict) -> None:
@@ -130,16 +133,16 @@ def exclusion(granted: list[Lease], kind: Any, faults: list[Any], verdict: Verdi
         inside.append(second)
 
 
-def fencing(granted: list[Lease], verdict: Verdict) -> None:
-    """Judge that a client which asked after another was granted has the greater token."""
-    starts, seen = [lease.got for lease in granted], dict[Any, Lease]()
-    highest = [*accumulate([lease.token for lease in granted], max)]
+def fencing(granted: list[Lease], faults: list[Any], verdict: Verdict) -> None:
+    """Judge that a later question gets a greater token; what an admitted fault took away may go on behind."""
+    highest, seen = [*accumulate((lease.token for lease in granted), max)], dict[Any, Lease]()
     for lease in granted:
-        before = bisect.bisect_left(starts, lease.asked)
-        other = seen[highest[before - 1]] if before else None
+        before = bisect.bisect_left(granted, lease.asked, key=lambda each: each.got)
+        other, twin = seen[highest[before - 1]] if before else None, seen.setdefault(lease.token, lease)
+        lost = other and any(lease.since <= f["to"] and max(f["t"], lease.since) <= other.got for f in faults)
+        verdict.documented += bool(lost and other and other.token >= lease.token)
         text = f"{lease.lock}: {lease} was asked for after {other} had been granted, with no greater token"
-        verdict.judge("fencing", other is None or other.token < lease.token, text)
-        twin = seen.setdefault(lease.token, lease)
+        verdict.judge("fencing", bool(lost) or other is None or other.token < lease.token, text)
         verdict.judge("fencing", twin is lease, f"{lease.lock}: {twin} and {lease} have the same token")
 
 
@@ -161,17 +164,15 @@ def register(events: list[Any], known: dict[Any, Lease], verdict: Verdict) -> No
 def order(granted: list[Lease], most: int, verdict: Verdict) -> None:
     """Judge that a queued waiter is overtaken by `most` turns of each client: a turn has tokens that follow."""
     turn, began = [0] * len(granted), dict[str, float]()
-    for at, lease in enumerate(granted):
+    for at, (last, lease) in enumerate(pairwise([*granted[-1:], *granted])):
         began[lease.client] = min(lease.asked, began.get(lease.client, NEVER))
-        goes_on = (granted[at - 1].client, granted[at - 1].token) == (lease.client, (lease.token or 0) - 1)
-        turn[at] = turn[at - 1] + (not goes_on)
+        turn[at] = turn[at - 1] + ((last.client, last.since) != (lease.client, lease.since))
     queued = {turn[at]: granted[at].queued for at in reversed(range(len(granted)))}
-    starts = [lease.got for lease in granted]
     for at, waiter in enumerate(granted):
         known = max(waiter.asked, queued[turn[at]])
         if known < waiter.got and waiter.asked - began[waiter.client] >= STARTS_NS:
             turns = defaultdict[str, set[int]](set)
-            for other in range(bisect.bisect(starts, waiter.asked), at):
+            for other in range(bisect.bisect(granted, waiter.asked, key=lambda each: each.got), at):
                 if granted[other].client != waiter.client and granted[other].asked > known + TOGETHER_NS:
                     turns[granted[other].client].add(turn[other])
             client, over = max(turns.items(), key=lambda each: len(each[1]), default=("", set[int]()))

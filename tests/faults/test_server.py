@@ -20,6 +20,7 @@ import holdfast
 from holdfast import embedded
 from holdfast._core.keys import lock_keys
 from holdfast.errors import ScriptRefused
+from holdfast.fencing import FenceGate
 from testbed import servers
 from testbed.servers import KINDS, Kind
 from testbed.waiting import eventually
@@ -427,6 +428,37 @@ def test_55_a_key_that_was_removed_by_hand_is_a_loss(
         with pytest.raises(holdfast.LeaseLost):
             lease.release()
         assert look.get(key_of(unique_name)) == after.token
+
+
+def test_55_a_kept_lease_is_behind_what_was_granted_after_a_loss_of_data(
+    api: Api, private_server: Any, looking_at: Any, unique_name: str
+) -> None:
+    server = private_server()
+    locks, others = api.connect(server.url), api.connect(server.url)
+    lock, gate = locks.lock(unique_name, ttl=12, keep=6), FenceGate()
+
+    def taken_again() -> bool:
+        tokens = [token_of(lock) for _ in range(2)]
+        return tokens[0] == tokens[1]
+
+    def token_of(lock: Any) -> str:
+        with lock as lease:
+            token: str = lease.token
+            return token
+
+    eventually(taken_again)
+    looking_at(server).flushall()
+    with others.lock(unique_name, ttl=LONG_S) as after:
+        gate.check("resource", after.fencing_token)
+        again = lock.acquire(timeout=60)
+        assert again.fencing_token < after.fencing_token
+        with pytest.raises(holdfast.StaleFencingToken):
+            gate.check("resource", again.fencing_token)
+        assert again.lost.wait(60)
+        with pytest.raises(holdfast.LeaseLost) as told:
+            again.ensure_held()
+        assert told.value.reason == "taken"
+        after.ensure_held()
 
 
 def test_39_the_keys_of_a_lock_share_a_slot(api: Api, private_server: Any, looking_at: Any) -> None:

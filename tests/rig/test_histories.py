@@ -111,7 +111,6 @@ def run(tmp_path: Path) -> Any:
             locks=2,
             kinds="mixed",
             settings=None,
-            losses=False,
             fast=False,
             long_share=0.0,
             queued=True,

@@ -158,6 +158,42 @@ def test_an_overlap_that_an_admitted_fault_explains_is_documented(tmp_path: Path
         assert (len(verdict.violations), verdict.documented) == (violations, documented)
 
 
+#: One client begins with one grant; another one is let in after a fault; the first client takes its lease again.
+AGAIN = [
+    *lease("w1.1", 1, 1, 2, 3, 10),
+    *lease("w2.1", 1, 4, 5, 7, 50),
+    *lease("w1.2", 2, 7.5, 8, 9, 11),
+    write("w2.1", 1, 6, 50, "y"),
+    write("w1.2", 2, 8.5, 11, "z", ok=False),
+    *END,
+]
+
+
+@pytest.mark.parametrize(
+    ("at", "changes", "violations"),
+    [
+        (4.5, {}, []),
+        (0.5, {}, ["fencing"]),  # before its grant
+        (5.5, {}, ["fencing"]),  # after the other one was let in
+        (4.5, {"token": 12}, ["fencing"]),  # of another grant
+    ],
+)
+def test_what_is_taken_again_after_a_loss_of_data_may_be_behind(
+    tmp_path: Path, at: float, changes: Event, violations: list[str]
+) -> None:
+    fault = {"t": at, "to": at, "e": "fault", "kind": "flush all", "row": 55}
+    verdict = judged(tmp_path / "h", [*changed(AGAIN, 9, **changes), fault])
+    assert [rule for rule, _ in verdict.violations if rule != "register"] == violations
+    assert verdict.documented == (not violations)
+
+
+def test_a_later_grant_of_another_client_may_not_be_behind(tmp_path: Path) -> None:
+    fault = {"t": 4.5, "to": 4.5, "e": "fault", "kind": "flush all", "row": 55}
+    another = [{**each, "p": "w3.1"} if each.get("p") == "w1.2" else each for each in AGAIN]
+    verdict = judged(tmp_path / "h", [*another, fault])
+    assert [rule for rule, _ in verdict.violations] == ["fencing"]
+
+
 def test_what_a_killed_holder_held_is_not_trusted_any_more(tmp_path: Path) -> None:
     killed = [event for event in PAIRS["exclusion"][1] if event["t"] not in (4, 4.1)]
     killed.append({"t": 3.4, "p": "w1", "e": "end"})
