@@ -292,7 +292,9 @@ class LeaseLost(HoldfastError):
     Fields: `kind` and `name` of what it was a lease of, `reason`: "expired" (it was not renewed in time), "taken" (the
     server does not know it any more, or gave it to another client), "max_hold" (its `max_hold` is over), "closed" (its
     client was closed), "forked" (this process is a fork of the one that holds it), "watchdog ended" (the thread that
-    renews it could not run). Way out: stop writing, have the resource check fencing tokens, acquire a new lease.
+    renews it could not run), "broken by …" (who took it away with `Client.break_`, and why; `acquire` raises this where
+    the lease was broken before it was told of it). Way out: stop writing, have the resource check fencing tokens,
+    acquire a new lease.
     """
 
     kind: str

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from holdfast import embedded
 from holdfast._core.tokens import client_of
 from holdfast._lua import SCRIPTS
 from testbed.proxy import Action, Proxy
-from testbed.waiting import eventually
+from testbed.waiting import PATIENCE_S, eventually
 from tests.support.apis import Api, AsyncioApi
 from tests.support.keys import fence_of, key_of, queue_of
 
@@ -42,6 +43,37 @@ def test_01_a_dropped_acquire_is_repeated(near: Any, wire: Proxy, look: Any, uni
     assert held_by(look, unique_name) == lease.token
     lease.release()
     assert held_by(look, unique_name) is None
+
+
+#: What is acquired, and by which script.
+BROKEN: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
+    "lock": ("acquire", lambda locks, name: locks.lock(name, ttl=LONG_S)),
+    "semaphore": ("sem_acquire", lambda locks, name: locks.semaphore(name, 1, ttl=LONG_S)),
+    "reader": ("rw_acquire", lambda locks, name: locks.rwlock(name, ttl=LONG_S).read()),
+    "writer": ("rw_acquire", lambda locks, name: locks.rwlock(name, ttl=LONG_S).write()),
+    "multilock": ("multi_acquire", lambda locks, name: locks.multilock(name, f"{name}-2", ttl=LONG_S)),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_02_a_grant_whose_reply_was_lost_is_broken_before_the_repeat(
+    near: Any, far: Any, wire: Proxy, api: Api, unique_name: str, kind: str
+) -> None:
+    script, made = BROKEN[kind]
+    made(near, unique_name).acquire().release()  # the server knows the script from now on
+    lost = wire.on(script, "lose the reply")
+    repeat = wire.on(script, "hold", skip=1)
+    waiting = api.start(made(near, unique_name).acquire)
+    repeat.wait()
+    assert lost.times == 1
+    assert far.break_(unique_name, reason="stuck", grace=0)
+    repeat.let_go()
+    with pytest.raises(holdfast.LeaseLost) as told:
+        waiting.result()
+    assert told.value.name == unique_name or kind == "multilock"
+    assert told.value.reason.startswith("broken by ") and told.value.reason.endswith(": stuck")
+    eventually(lambda: not far.lock(unique_name).locked())
+    made(near, unique_name).acquire(timeout=PATIENCE_S).release()
 
 
 @pytest.mark.parametrize("action", ["swallow", "reset"])

@@ -120,7 +120,7 @@ class Ears:
                 await self._look_up(each)
 
     async def _look_up(self, hold: LeaseRecord) -> None:
-        note = await note_for(hold)
+        note = await note_for(hold.places, hold.token)
         if note is not None and hold.alive:
             self._broken(hold, note)
 

@@ -13,7 +13,7 @@ handler in the middle of any other.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from holdfast._core.effects import Command, Protocol
@@ -307,7 +307,7 @@ class LeaseRecord:
         """Return what `extension` says; a lease that was broken is lost for that reason."""
         held = await self.extension(ttl_ms, *order)
         if not held and self.places:
-            note = await note_for(self)
+            note = await note_for(self.places, self.token)
             if note is not None:
                 self.lose(broken_by(note))
         return held
@@ -385,10 +385,10 @@ class LeaseRecord:
                 self.on_suspect()
 
 
-async def note_for(hold: LeaseRecord) -> str | None:
-    """Return who has broken the lease, and why; None where that is not known."""
-    for keys in hold.places:
-        key = keys.note_of(hold.token)
+async def note_for(places: Sequence[LockKeys], token: str) -> str | None:
+    """Return who has broken what that token held there, and why; None where that is not known."""
+    for keys in places:
+        key = keys.note_of(token)
         try:
             found = await Command(("GET", key), _NOTE_PATIENCE_S, key=key, fits=MAYBE)
         except RequestFailed:

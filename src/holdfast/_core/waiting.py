@@ -13,7 +13,7 @@ asking again, which stretches it as well. All asking scripts answer in the same 
     {1, fencing token, …}                                  granted (also to a repeat)
     {0, ms until it is worth looking again (-1: unknown), a holder, place (-1: not queued), arrival_us}
     {0, 0, "", place, arrival_us}    there is more to clear away than one call does: ask again at once
-    {-1}                                                   this token was given back before
+    {-1}                                                   this token was given back before, or broken
     {less than that, …}                                    refused: `Acquisition.refused` makes the error of it
 
 so that a request without an answer is repeated with the same token, which the script answers as if for the
@@ -39,13 +39,14 @@ from holdfast._core.effects import (
 )
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
-from holdfast._core.record import RENEWAL, LeaseRecord, Order
+from holdfast._core.record import RENEWAL, LeaseRecord, Order, broken_by, note_for
 from holdfast._core.replicas import NotAcked, Replicas, Sync, SyncTail, judge, tail_of
 from holdfast._core.replies import Refusal, Taken, refusal_of, taken_of
 from holdfast._core.retry import Backoff, Retry
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import is_kept, is_ours
 from holdfast._core.validity import deadline
+from holdfast.errors import LeaseLost
 
 __all__ = [
     "Acquisition",
@@ -440,6 +441,9 @@ class _Waiting:
         if reply[0] < 0:
             if reply[0] < -1:
                 self.doubtful = False  # refused before anything was written
+            elif (by := await note_for(self.acquisition.places(), self.acquisition.token)) is not None:
+                # An earlier request was granted, and its lease broken before the answer came.
+                raise LeaseLost(self.acquisition.name, broken_by(by))
             raise self.acquisition.refused(refusal_of(reply))
         self.doubtful = False
         return await self._taken(taken_of(reply))
