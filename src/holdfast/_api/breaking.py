@@ -93,7 +93,7 @@ def _is_meant(seen: Entry, token: str, holder: object) -> bool:
     if isinstance(holder, str):
         return token == holder
     block = BLOCK if token.endswith(MARK) else 1
-    return seen.kind in ("lock", "election") and seen.fence - block < holder <= seen.fence  # type: ignore[operator]
+    return seen.kind in ("lock", "election") and seen.fence <= holder < seen.fence + block  # type: ignore[operator]
 
 
 def holders_of(seen: Entry, tokens: Sequence[str] | None, described: dict[str, bytes | None]) -> tuple[Holder, ...]:

@@ -19,7 +19,8 @@ class Holder:
     """The holder of a lock as the server knows it.
 
     `host`, `pid`, `program` and `client_since` are None when the holder is not a holdfast client, or its
-    description has expired. `since` is when the lock was granted, by the server's clock.
+    description has expired. `since` is when the lock was granted, by the server's clock. `fencing_token`: as
+    `Lock.last_fencing_token` tells it.
     """
 
     token: str
@@ -76,7 +77,7 @@ class LockStatus:
     """A lock as it was at one moment.
 
     `holder`: who holds it; None when it is free. `waiters`: how many wait, as `Lock.waiters` counts them; 0 over a
-    quorum, which has no queue. `fencing_token`: of the last lease, held or not; 0 when there was none for a day.
+    quorum, which has no queue. `fencing_token`: as `Lock.last_fencing_token` tells it; 0 when there was none for a day.
     Over a quorum all of it is what a majority of the servers says.
     """
 

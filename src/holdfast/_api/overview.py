@@ -40,9 +40,9 @@ class Listed:
     `kind`: what its first holder acquired, or without one the first waiter: a lock, a shared lock and a multilock share
     their names. The locks of a multilock are listed one by one. `holders` and `queue` name the first 16, `held` and
     `waiters` count all (with those whose process died since); of readers and holders of a semaphore it is not known
-    since when they are. `permits`: of a semaphore, else 0. `fencing_token`: the last one; 0 when there was none for a
-    day. `seen_at`: when it was looked at, by the server's clock. `where`: where in its program each of `holders` is, in
-    their order; nothing unless `list` was asked for it.
+    since when they are. `permits`: of a semaphore, else 0. `fencing_token`: as `Lock.last_fencing_token` tells it; 0
+    when there was none for a day. `seen_at`: when it was looked at, by the server's clock. `where`: where in its
+    program each of `holders` is, in their order; nothing unless `list` was asked for it.
     """
 
     kind: Kind

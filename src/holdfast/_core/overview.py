@@ -19,6 +19,7 @@ from holdfast._core.effects import Call, Command, Reply
 from holdfast._core.keys import LockKeys, lock_keys, name_within
 from holdfast._core.replies import SCANNED
 from holdfast._core.settings import Settings
+from holdfast._core.tokens import seen_fence
 from holdfast._core.waiting import once_more
 
 __all__ = ["KINDS", "Entry", "Walk", "kept_as", "keys_of", "look_at", "part_of"]
@@ -126,6 +127,8 @@ def keys_of(kind: str, keys: LockKeys) -> tuple[str, str, str, str, str]:
 
 def _seen(kind: str, name: str, row: Reply, now_us: int) -> Entry:
     shared, remaining_ms, permits, held, queued, fence, holders, waiters = row
+    if holders and kind != "semaphore":
+        fence = seen_fence(fence, _token(holders[0]))
     if shared:
         kind = "rwlock"
     now_ms = now_us // 1000
@@ -147,5 +150,8 @@ def _seen(kind: str, name: str, row: Reply, now_us: int) -> Entry:
 
 def _pairs(flat: Sequence[bytes | int]) -> Iterator[tuple[str, bytes | int]]:
     for at in range(0, len(flat), 2):
-        token = flat[at]
-        yield token.decode("utf-8", "replace") if isinstance(token, bytes) else str(token), flat[at + 1]
+        yield _token(flat[at]), flat[at + 1]
+
+
+def _token(value: bytes | int) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from holdfast._core.effects import Reply, Wake
 from holdfast._core.failure import RequestFailed
+from holdfast._core.tokens import seen_fence
 
 __all__ = [
     "COUNT",
@@ -44,6 +45,7 @@ __all__ = [
     "notified_of",
     "promises_too_much",
     "refusal_of",
+    "rw_seen_of",
     "seen_of",
     "taken_of",
     "vote_of",
@@ -333,7 +335,8 @@ class LockSeen(NamedTuple):
 
 def seen_of(reply: Reply) -> LockSeen:
     """Parse `[holder, ms, fence, waiters]`."""
-    return LockSeen(_text(reply[0]), reply[1], reply[2], reply[3])
+    holder = _text(reply[0])
+    return LockSeen(holder, reply[1], seen_fence(reply[2], holder), reply[3])
 
 
 class RWSeen(NamedTuple):
@@ -344,6 +347,12 @@ class RWSeen(NamedTuple):
     readers: int
     waiters: int
     fence: int
+
+
+def rw_seen_of(reply: Reply) -> RWSeen:
+    """Of `[holder, ms, readers, waiters, fence]`."""
+    holder = _text(reply[0])
+    return RWSeen(holder, reply[1], reply[2], reply[3], seen_fence(reply[4], holder))
 
 
 class SemaphoreSeen(NamedTuple):

@@ -19,7 +19,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import RENEWAL, LeaseRecord, Order
 from holdfast._core.replicas import Sync, judge
-from holdfast._core.replies import Refusal, RWSeen, is_granted
+from holdfast._core.replies import Refusal, RWSeen, is_granted, rw_seen_of
 from holdfast._core.retry import Retry
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, Grant, granted, once_more, request_timeout_for
@@ -196,8 +196,8 @@ async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
 
 async def inspect(keys: LockKeys, request_timeout_s: float) -> RWSeen:
     """Look at the lock."""
-    holder, *others = await once_more(Call("rw_inspect", keys.more(*_MORE), (), request_timeout_s))
-    return RWSeen(holder.decode("utf-8", "replace"), *others)
+    reply = await once_more(Call("rw_inspect", keys.more(*_MORE), (), request_timeout_s))
+    return rw_seen_of(reply)
 
 
 async def become_reader(writer: RWTurn, reader: RWTurn) -> Grant:

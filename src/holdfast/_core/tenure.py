@@ -41,6 +41,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
+from holdfast._core.tokens import BLOCK, MARK
 from holdfast._core.waiting import Acquisition, Busy, Grant
 
 __all__ = [
@@ -60,11 +61,6 @@ __all__ = [
     "release_in_line",
     "wait_in_line",
 ]
-
-#: What a token ends with that is granted a block of fencing tokens, and how many these are (see `_lua/fence.lua`): more
-#: than are used within a tenure, and few enough that grants a second times this stay below the µs of a second.
-MARK = "+"
-BLOCK = 1_024
 
 #: Most turns come sooner than that. Drivers wait this long, at the least cost, before they start a protocol, ms.
 SOON_MS = 100

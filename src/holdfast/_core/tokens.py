@@ -6,10 +6,26 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["KEPT", "TOKEN_MAX", "client_of", "is_kept", "is_ours", "make_token", "mark_of", "owner_of"]
+__all__ = [
+    "BLOCK",
+    "KEPT",
+    "MARK",
+    "TOKEN_MAX",
+    "client_of",
+    "is_kept",
+    "is_ours",
+    "make_token",
+    "mark_of",
+    "owner_of",
+    "seen_fence",
+]
 
 #: A client id is 24 hexadecimal digits: 96 random bits.
 _OURS = re.compile(r"[0-9a-f]{24}:[^:]*:[0-9]+(?:\*?\+)?")
+#: What a token ends with that is granted a block of fencing tokens, and how many these are (see `_lua/fence.lua`): more
+#: than are used within a tenure, and few enough that grants a second times this stay below the µs of a second.
+MARK = "+"
+BLOCK = 1_024
 #: What tokens end with whose client may keep the lease, and listens: see `_lua/wanted.lua`.
 KEPT = "*+"
 
@@ -31,6 +47,15 @@ def is_ours(token: str) -> bool:
 def is_kept(token: str) -> bool:
     """True if its client releases the lease when it is told that others want it, though it may be idle until then."""
     return token.endswith(KEPT) and is_ours(token)
+
+
+def seen_fence(last: int, holder: str) -> int:
+    """The last fencing token for those who look, where `last` is stored and `holder` holds.
+
+    While its client has a block of them, no one else knows how far that is used. Then it is the first of the block: who
+    guards a resource with it does not lock the holder out.
+    """
+    return max(0, last + 1 - BLOCK) if holder.endswith(MARK) and is_ours(holder) else last
 
 
 def client_of(token: str) -> str:
