@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 import anyio
-import anyio.to_thread
 
 import holdfast.asyncio
 

@@ -18,7 +18,7 @@ scheduler = BlockingScheduler(timezone="UTC")
 
 
 @scheduler.scheduled_job("cron", second=f"*/{EVERY_S}", misfire_grace_time=EVERY_S // 2)
-@locks.locked("sweep", skip_if_held=True, otherwise="another process does it", at_least=EVERY_S / 2)
+@locks.locked("sweep", skip_if_held=True, otherwise="another process runs it", at_least=EVERY_S / 2)
 def sweep() -> str:
     store.incr("sweeps")
     return "swept"

@@ -18,7 +18,7 @@ import holdfast
 URL = os.environ.get("HOLDFAST_URL", "redis://localhost:6379")
 
 app = celery.Celery("shop", broker=URL, backend=URL)
-locks = holdfast.connect(URL)  # sends nothing: each worker process connects when it first needs a lock
+locks = holdfast.connect(URL)  # each worker process connects when it first needs a lock
 store = redis.Redis.from_url(URL, decode_responses=True)  # stands for your database
 
 
@@ -26,7 +26,7 @@ store = redis.Redis.from_url(URL, decode_responses=True)  # stands for your data
 @locks.locked("report:{day}", skip_if_held=True, otherwise="is being written")
 def report(day: str) -> str:
     store.rpush("reports", day)
-    store.blpop([f"data:{day}"])  # what it takes its time for
+    store.blpop([f"data:{day}"])  # the work
     return "written"
 
 
@@ -43,7 +43,7 @@ def charge(order: int) -> int:
     with locks.lock(f"charge:{order}", ttl=5).acquire(timeout=60) as lease:  # longer than the ttl
         attempt = store.rpush(f"charge:{order}", lease.fencing_token)
         if attempt == 1 and "DIE_AT_FIRST" in os.environ:
-            os.kill(os.getpid(), 9)  # as the OOM killer does
+            os.kill(os.getpid(), 9)  # like the OOM killer
         return attempt
 
 

@@ -27,7 +27,7 @@ def run_id() -> str:
 
 @pytest.fixture(scope="session")
 def database(locks: holdfast.Client, run_id: str) -> Path:
-    """Made by the first worker that asks for it. The others wait until it is there."""
+    """Create it in the first worker that needs it; the others wait."""
     path = Path(os.environ.get("TMPDIR", "/tmp"), f"database-{run_id}.sqlite")
 
     def create(lease: holdfast.Lease) -> None:
@@ -41,6 +41,6 @@ def database(locks: holdfast.Client, run_id: str) -> Path:
 
 @pytest.fixture
 def printer(locks: holdfast.Client) -> Iterator[str]:
-    """There is one of it: tests that use it run one at a time, in whatever worker, of whatever run."""
+    """Only one test at a time may use it."""
     with locks.lock("printer").acquire(timeout=300):
         yield "/dev/usb/lp0"

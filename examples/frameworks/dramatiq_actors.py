@@ -26,7 +26,7 @@ store = redis.Redis.from_url(URL, decode_responses=True)  # stands for your data
 @locks.locked("report:{day}", skip_if_held=True)
 def report(day: str) -> None:
     store.rpush("reports", day)
-    store.blpop([f"data:{day}"])  # what it takes its time for
+    store.blpop([f"data:{day}"])  # the work
     store.rpush("written", day)
 
 

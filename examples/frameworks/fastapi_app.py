@@ -18,14 +18,12 @@ from fastapi.responses import JSONResponse
 
 import holdfast.asyncio as holdfast
 
-MINUTES: dict[str, float] = {}
-
 
 @contextlib.asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    async with holdfast.connect() as locks:  # HOLDFAST_URL; sends nothing before it is used
+    async with holdfast.connect() as locks:  # HOLDFAST_URL; connects when first used
         app.state.locks = locks
-        yield  # at the end of the process, what is still held is released
+        yield  # at shutdown, what is still held is released
 
 
 app = FastAPI(lifespan=lifespan)
@@ -49,12 +47,12 @@ async def locked(request: Request, error: holdfast.AcquireTimeout) -> JSONRespon
 
 @app.exception_handler(holdfast.LeaseLost)
 async def lost(request: Request, error: holdfast.LeaseLost) -> JSONResponse:
-    return JSONResponse({"detail": "the lock was lost meanwhile; begin again"}, 503, headers={"Retry-After": "1"})
+    return JSONResponse({"detail": "the lock was lost; try again"}, 503, headers={"Retry-After": "1"})
 
 
 @app.post("/orders/{order}/pack")
 async def pack(order: int, lease: OrderLease, seconds: float = 0) -> dict[str, Any]:
-    await asyncio.sleep(seconds)  # the work; it is cancelled if the lease is lost
+    await asyncio.sleep(seconds)  # the work, cancelled if the lease is lost
     return {"packed_by": os.getpid(), "fencing_token": lease.fencing_token}
 
 
@@ -62,7 +60,7 @@ async def pack(order: int, lease: OrderLease, seconds: float = 0) -> dict[str, A
 async def report(day: str, request: Request) -> JSONResponse:
     lease = await request.app.state.locks.lock(f"report:{day}").try_acquire()
     if lease is None:
-        return JSONResponse({"detail": "is being written"}, 409)
+        return JSONResponse({"detail": "already being written"}, 409)
     async with lease:
         await asyncio.sleep(0.2)
         return JSONResponse({"detail": "written"})

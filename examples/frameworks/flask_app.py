@@ -15,7 +15,7 @@ import flask
 import holdfast
 
 app = flask.Flask(__name__)
-locks = holdfast.connect()  # HOLDFAST_URL; each worker connects for itself, also after --preload
+locks = holdfast.connect()  # HOLDFAST_URL; each worker opens its own connections, even after --preload
 
 
 @app.errorhandler(holdfast.AcquireTimeout)
@@ -27,5 +27,5 @@ def locked(error: holdfast.AcquireTimeout) -> Any:
 def pack(order: int) -> Any:
     with locks.lock(f"order:{order}", ttl=10).acquire(timeout=0.5) as lease:
         time.sleep(float(flask.request.args.get("seconds", 0)))
-        lease.ensure_held()  # raises LeaseLost: before what must not be done twice
+        lease.ensure_held()  # or LeaseLost: check before what must not be done twice
         return {"packed_by": os.getpid(), "fencing_token": lease.fencing_token}

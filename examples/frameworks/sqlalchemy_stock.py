@@ -21,7 +21,7 @@ class Stock(Base):
 
 
 class Stale(Exception):
-    """A later holder of the lock has written already."""
+    """A later holder of the lock has already written."""
 
 
 def write_stock(session: Session, item: str, left: int, fence: int) -> None:
@@ -35,6 +35,6 @@ async def write_stock_async(session: AsyncSession, item: str, left: int, fence: 
 
 
 def sell_one(locks: holdfast.Client, engine: Engine, item: str) -> None:
-    # `with` leaves from right to left: the transaction is committed, then the lock is released.
+    # `with` exits from right to left: the transaction is committed before the lock is released.
     with locks.lock(f"stock:{item}") as lease, Session(engine) as session, session.begin():
         write_stock(session, item, session.get_one(Stock, item).left - 1, lease.fencing_token)

@@ -45,7 +45,7 @@ def test_three_processes_sweep_once_at_each_tick(tmp_path: Path) -> None:
             ticks = eventually(lambda: len(told()) >= 4 and told(), "four ticks with all processes", PATIENCE_S)
         finally:
             programs.close()
-        once = ["another process does it"] * (PROCESSES - 1) + ["swept"]
+        once = ["another process runs it"] * (PROCESSES - 1) + ["swept"]
         assert ticks == dict.fromkeys(ticks, once), programs.logs()
 
 

@@ -10,7 +10,7 @@ from threading import Timer
 
 #: A file's name in a line that ends with a colon (of either language), a blank line, and the file.
 _STEP = re.compile(
-    r"`(?P<name>[\w.]+)`[:：]\n\n```python\n(?P<text>.*?)^```$|^```console\n(?P<console>.*?)^```$",
+    r"`(?P<name>[\w./]+)`[:：]\n\n```python\n(?P<text>.*?)^```$|^```console\n(?P<console>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 #: What one command may take on a busy machine, s.
@@ -27,6 +27,13 @@ def commands(console: str) -> Iterator[tuple[str, str]]:
 def matches(expected: str, printed: str) -> bool:
     """True if this was printed; "…" stands for anything within a line."""
     return re.fullmatch(re.escape(expected).replace("…", ".*"), printed) is not None
+
+
+def files(page: str) -> dict[str, str]:
+    """The files of a page by their names; each is shown whole, in one block."""
+    found = [(step["name"], step["text"]) for step in _STEP.finditer(page) if step["name"]]
+    assert len(found) == len(dict(found)), "one name for two files"
+    return dict(found)
 
 
 def play(page: str, folder: Path, environment: Mapping[str, str]) -> int:

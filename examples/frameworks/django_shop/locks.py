@@ -6,4 +6,4 @@ from django.conf import settings
 
 import holdfast
 
-locks = holdfast.connect(settings.HOLDFAST_URL)  # sends nothing; a process that was forked connects for itself
+locks = holdfast.connect(settings.HOLDFAST_URL)  # connects when first used, again after a fork

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from django.db import transaction
 
 import holdfast
-from examples.frameworks.django_shop.locks import locks
-from examples.frameworks.django_shop.models import Order
+
+from .locks import locks
+from .models import Order
 
 
 class Stale(Exception):
-    """A later holder of the lock has written already."""
+    """A later holder of the lock has already written."""
 
 
 @contextlib.contextmanager
@@ -21,7 +22,7 @@ def locked_order(order: int, timeout: float = 5) -> Iterator[holdfast.Lease]:
     """The lock outside, the transaction inside: the next holder sees what was committed."""
     with locks.lock(f"order:{order}").acquire(timeout=timeout) as lease, transaction.atomic():
         yield lease
-        lease.ensure_held()  # lost meanwhile: LeaseLost rolls the transaction back
+        lease.ensure_held()  # if it was lost, LeaseLost rolls the transaction back
 
 
 def set_state(order: int, state: str, lease: holdfast.Lease) -> None:
@@ -36,7 +37,7 @@ def ship(order: int) -> None:
 
 
 def ship_inside_a_transaction(order: int) -> None:
-    """Ship inside an open transaction (ATOMIC_REQUESTS): the lock is kept until that is committed."""
+    """With ATOMIC_REQUESTS, a transaction is already open: keep the lock until it is committed."""
     lease = locks.lock(f"order:{order}", max_hold=60).acquire(timeout=5)
     try:
         set_state(order, "shipped", lease)

@@ -6,12 +6,12 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from examples.frameworks.django_shop.locks import locks
-from examples.frameworks.django_shop.models import Order
+from ...locks import locks
+from ...models import Order
 
 
 class Command(BaseCommand):
-    help = "Close what has been shipped. Does nothing when it runs elsewhere."
+    help = "Close shipped orders. Does nothing if another host runs it."
 
     def handle(self, *args: Any, **options: Any) -> None:
         lease = locks.lock("close-day", at_least=55).try_acquire()
