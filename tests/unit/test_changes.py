@@ -45,6 +45,7 @@ def told(before: Listed | None, after: Listed) -> list[str]:
         (look(0, "", fence=1), look(1, "a", fence=2), ["held a"]),
         (look(0, "a", fence=1), look(1, fence=1), ["released a"]),
         (look(0, "a", fence=1, left_s=0.9), look(1, fence=1), ["expired a"]),
+        (look(0, "a", left_s=9e15), look(1), ["released a"]),
         (look(0, "a", "b", fence=1), look(1, "b", fence=2), ["released a", "handed_on b"]),
         (look(0, "a", "b", fence=1, left_s=0.5), look(1, "b", fence=2), ["expired a", "handed_on b"]),
         (look(0, "a", fence=1), look(1, "c", fence=2), ["released a", "held c"]),

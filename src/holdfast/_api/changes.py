@@ -72,7 +72,7 @@ def changes(before: Listed | None, after: Listed) -> Iterator[Change]:
     gone = [each for each in before.holders if each.token not in holds] if all_named else []
     for holder in gone:
         left = holder.remaining_s
-        yield change("expired" if left is not None and timedelta(seconds=left) <= gap else "released", holder)
+        yield change("expired" if left is not None and left <= gap.total_seconds() else "released", holder)
     passed = [each for each in before.queue if each.token not in waits and each.token not in holds]
     passed = [each for each in passed if all_named and _would_be_named(after, each, gap)]
     for waiter in passed:

@@ -42,7 +42,8 @@ class Listed:
     `waiters` count all (with those whose process died since); of readers and holders of a semaphore it is not known
     since when they are. `permits`: of a semaphore, else 0. `fencing_token`: as `Lock.last_fencing_token` tells it; 0
     when there was none for a day. `seen_at`: when it was looked at, by the server's clock. `where`: where in its
-    program each of `holders` is, in their order; nothing unless `list` was asked for it.
+    program each of `holders` is, in their order; nothing unless `list` was asked for it. `odd`: a key of the lock that
+    holds something that holdfast does not write, so that no more can be said about it; else None.
     """
 
     kind: Kind
@@ -55,6 +56,7 @@ class Listed:
     permits: int
     seen_at: datetime
     where: tuple[Whereabouts, ...] = ()
+    odd: str | None = None
 
     @property
     def holder(self) -> Holder | None:
@@ -74,7 +76,18 @@ def listed(seen: Entry, described: dict[str, bytes | None]) -> Listed:
         who = holder_of(token, 0, 0, described.get(token))
         queue.append(Waiter(token, age_s, who.host, who.pid, who.program))
     at = datetime.fromtimestamp(seen.at_us / 1e6, UTC)
-    return Listed(kind_of(seen), seen.name, holders, seen.held, tuple(queue), seen.queued, seen.fence, seen.permits, at)
+    return Listed(
+        kind_of(seen),
+        seen.name,
+        holders,
+        seen.held,
+        tuple(queue),
+        seen.queued,
+        seen.fence,
+        seen.permits,
+        at,
+        odd=seen.odd or None,
+    )
 
 
 def kind_of(seen: Entry) -> Kind:

@@ -23,7 +23,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import inbox_prefix, lock_keys
 from holdfast._core.mutex import LockTurn
 from holdfast._core.noting import leave_note, note_key, note_parts
-from holdfast._core.overview import Entry, Walk, kept_as, look_at, part_of
+from holdfast._core.overview import Entry, Walk, kept_as, look_at, part_of, waited_s
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import client_of
 from holdfast._core.validity import deadline
@@ -182,8 +182,8 @@ class Detector:
             found: Reply = await once_more(Command(command, self.settings.request_timeout_s, key=queue))
             if type(found) is not list or not found:
                 break
-            for token, arrival_us in zip(found[::2], found[1::2], strict=False):
-                waiters.append((token.decode("utf-8", "replace"), max(0.0, (entry.at_us - float(arrival_us)) / 1e6)))
+            for token, score in zip(found[::2], found[1::2], strict=False):
+                waiters.append((token.decode("utf-8", "replace"), waited_s(entry.at_us, score)))
         return entry._replace(waiters=tuple(waiters))
 
     async def _there(self, entry: Entry) -> set[str]:

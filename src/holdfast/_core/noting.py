@@ -10,6 +10,7 @@ it holds. Most waiters hold nothing of the kind, and write nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from holdfast._core.effects import Command, Wake
@@ -19,6 +20,9 @@ from holdfast._core.settings import Settings
 from holdfast._core.waiting import Acquisition
 
 __all__ = ["Witness", "leave_note", "note_key", "note_parts"]
+
+#: A timeout in a note, s.
+_TIMEOUT = re.compile(r"\d{1,15}\.\d{3}", re.ASCII)
 
 
 def note_key(namespace: str, token: str) -> str:
@@ -42,11 +46,7 @@ def note_parts(note: bytes | None) -> tuple[float | None, list[str], str]:
     words = (note or b"").decode("utf-8", "replace").split("\n", 2)
     if len(words) < 3:
         return None, [], ""
-    try:
-        timeout_s = float(words[0]) if words[0] else None
-    except ValueError:
-        timeout_s = None
-    return timeout_s, words[1].split(), words[2]
+    return float(words[0]) if _TIMEOUT.fullmatch(words[0]) else None, words[1].split(), words[2]
 
 
 class Witness:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import NamedTuple
 
 from holdfast._core.effects import Call, Command, Reply
@@ -22,7 +23,7 @@ from holdfast._core.settings import Settings
 from holdfast._core.tokens import seen_fence
 from holdfast._core.waiting import once_more
 
-__all__ = ["KINDS", "Entry", "Walk", "kept_as", "keys_of", "look_at", "part_of"]
+__all__ = ["KINDS", "Entry", "Walk", "kept_as", "keys_of", "look_at", "part_of", "waited_s"]
 
 #: Keys that one SCAN goes over, at most; names that one call looks at, and holders that it names, and as many waiters:
 #: 0.1, 0.2 and 0.6 ms of the server's CPU.
@@ -34,10 +35,15 @@ _KEY = re.compile(r"(?s:(.*))\}(|:sem|:leader)(?:|:queue|:holders|:readers)")
 _KIND_OF = {part: kind for kind, part in KINDS.items()}
 _SPECIAL = re.compile(r"[\\*?\[\]]")
 _QUOTED = r"\\\g<0>"
+#: A score as we write it: a moment, far from where floats are exact no more.
+_WHOLE = re.compile(rb"\d{1,17}")
 
 
 class Entry(NamedTuple):
-    """One of a listing. `holders`: (token, ms that are left, or -1: no ttl), `waiters`: (token, s it has waited)."""
+    """One of a listing. `holders`: (token, ms that are left, or -1: no ttl), `waiters`: (token, s it has waited).
+
+    `odd`: a key of it that holds what holdfast does not write.
+    """
 
     at_us: int
     kind: str
@@ -48,6 +54,7 @@ class Entry(NamedTuple):
     permits: int
     holders: tuple[tuple[str, int], ...]
     waiters: tuple[tuple[str, float], ...]
+    odd: str = ""
 
 
 class Walk:
@@ -84,7 +91,7 @@ class Walk:
         for at in range(0, len(new), self._names_max):
             names = new[at : at + self._names_max]
             looked = await look_at(self._namespace, names, self._most, self._settings)
-            seen += [each for each in looked if each.held or each.queued]  # else it went, or is something else
+            seen += [each for each in looked if each.held or each.queued or each.odd]  # else it went
         return seen, self._cursor != b"0"
 
     def _named(self, key: bytes) -> tuple[str, str] | None:
@@ -100,12 +107,12 @@ async def look_at(
     namespace: str | None, names: Sequence[tuple[str, str]], most: int, settings: Settings
 ) -> list[Entry]:
     """Look at each of these (kind, name) by one call: a few, and in a Cluster of one slot."""
-    keys: list[str] = []
-    for kind, name in names:
-        keys += keys_of(kind, part_of(kind, lock_keys(namespace, name)))
+    keys = [keys_of(kind, part_of(kind, lock_keys(namespace, name))) for kind, name in names]
     args: tuple[str | int, ...] = (most, *(kind for kind, _ in names))
-    reply: Reply = await once_more(Call("overview", keys, args, settings.request_timeout_s))
-    return [_seen(kind, name, row, reply[0]) for (kind, name), row in zip(names, reply[1:], strict=True)]
+    call = Call("overview", [*chain.from_iterable(keys)], args, settings.request_timeout_s)
+    reply: Reply = await once_more(call)
+    rows = zip(names, keys, reply[1:], strict=True)
+    return [_seen(kind, its, name, row, reply[0]) for (kind, name), its, row in rows]
 
 
 def kept_as(kind: str) -> str:
@@ -125,27 +132,38 @@ def keys_of(kind: str, keys: LockKeys) -> tuple[str, str, str, str, str]:
     return (keys.lock, keys.fence, keys.queue, many, upgraded)
 
 
-def _seen(kind: str, name: str, row: Reply, now_us: int) -> Entry:
-    shared, remaining_ms, permits, held, queued, fence, holders, waiters = row
+def _seen(kind: str, keys: Sequence[str], name: str, row: Reply, now_us: int) -> Entry:
+    shared, remaining_ms, permits, held, queued, fence, holders, waiters, odd = row
+    odd = _token(odd)
     if holders and kind != "semaphore":
         fence = seen_fence(fence, _token(holders[0]))
-    if shared:
-        kind = "rwlock"
-    now_ms = now_us // 1000
-    return Entry(
-        now_us,
-        kind,
-        name,
-        held,
-        queued,
-        fence,
-        permits,
-        tuple(
-            (token, remaining_ms if kind in ("lock", "election") else int(until_ms) - now_ms)
-            for token, until_ms in _pairs(holders)
-        ),
-        tuple((token, max(0.0, (now_us - int(arrival_us)) / 1e6)) for token, arrival_us in _pairs(waiters)),
-    )
+    alone = kind != "semaphore" and not shared
+    holds: list[tuple[str, int]] = []
+    for token, score in _pairs(holders):
+        until_ms = _whole(score)
+        if until_ms is None:
+            odd = keys[3]
+        left_ms = -1 if until_ms is None else until_ms - now_us // 1000
+        holds.append((token, remaining_ms if alone else left_ms))
+    waits: list[tuple[str, float]] = []
+    for token, score in _pairs(waiters):
+        if _whole(score) is None:
+            odd = keys[2]
+        waits.append((token, waited_s(now_us, score)))
+    kind = "rwlock" if shared else kind
+    return Entry(now_us, kind, name, held, queued, fence, permits, tuple(holds), tuple(waits), odd)
+
+
+def waited_s(now_us: int, score: bytes | int) -> float:
+    """For how long one has waited that stands in a queue with this score."""
+    return max(0.0, (now_us - (_whole(score) or now_us)) / 1e6)
+
+
+def _whole(score: bytes | int) -> int | None:
+    """The score as we write it; None for another one, which may be infinite."""
+    if isinstance(score, int):
+        return score
+    return int(score) if _WHOLE.fullmatch(score) else None
 
 
 def _pairs(flat: Sequence[bytes | int]) -> Iterator[tuple[str, bytes | int]]:

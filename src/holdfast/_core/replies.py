@@ -159,7 +159,7 @@ def _is_overview(reply: Reply) -> bool:
     if type(reply) is not list or not reply or type(reply[0]) is not int:
         return False
     return all(
-        type(row) is list and [*map(type, row)] == [_I] * 6 + [list] * 2 and _is_pairs(row[6]) and _is_pairs(row[7])
+        type(row) is list and [*map(type, row)] == [_I] * 6 + [list] * 2 + [_B] and _is_pairs(row[6] + row[7])
         for row in reply[1:]
     )
 

@@ -81,6 +81,7 @@ def _fact(found: Listed, where: bool) -> dict[str, Any]:
         "queue": [{**person(waiter), "age_s": waiter.age_s} for waiter in found.queue],
         "fencing_token": found.fencing_token or None,
         "permits": found.permits or None,
+        "odd": found.odd,
     }
     for holder, its in zip(facts["holders"], found.where, strict=where):
         holder.update(runs_as=its.runs_as, acquired_at=its.acquired_at, stack=list(its.stack), kept=its.holder.kept)
@@ -111,7 +112,7 @@ def _row(found: Listed) -> tuple[str, ...]:
     return (
         found.kind,
         clean(found.name),
-        held_by(holder, found.held, found.permits),
+        held_by(found),
         left_of(holder),
         since,
         str(found.waiters),

@@ -78,12 +78,13 @@ def _width(text: str) -> int:
     return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
 
 
-def held_by(holder: Holder | None, held: int, permits: int) -> str:
+def held_by(found: Listed) -> str:
     """Who holds it, in one cell."""
-    who = "-" if holder is None else named(holder)
-    if held > 1:
-        who += f" and {held - 1} more"
-    return f"{permits} permits: {who}" if permits else who
+    who = "-" if found.holder is None else named(found.holder)
+    if found.held > 1:
+        who += f" and {found.held - 1} more"
+    who = f"{found.permits} permits: {who}" if found.permits else who
+    return f"odd key {clean(found.odd)}: {who}" if found.odd else who
 
 
 def named(one: Holder | Waiter) -> str:

@@ -149,7 +149,7 @@ def _row(top: Top) -> tuple[str, ...]:
     return (
         found.kind,
         clean(found.name),
-        held_by(holder, found.held, found.permits),
+        held_by(found),
         "-" if top.hold_s is None else span(max(0.0, top.hold_s)),
         left_of(holder),
         str(found.waiters),
@@ -185,6 +185,7 @@ def _fact(top: Top) -> dict[str, Any]:
         "remaining_s": holder and holder.remaining_s,
         "waiters": found.waiters,
         "oldest_s": found.queue[0].age_s if found.queue else None,
+        "odd": found.odd,
         "takeovers_per_s": round(top.rate, 3),
         "at_least": top.many,
     }

@@ -54,6 +54,7 @@ def row_of(seen: Listed, rate: float) -> dict[str, Any]:
         "oldest": now - round(seen.queue[0].age_s * 1000) if seen.queue else None,
         "rate": round(rate, 1),
         "fencing_token": seen.fencing_token or None,
+        "odd": seen.odd,
     }
 
 
