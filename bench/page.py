@@ -19,16 +19,18 @@ __all__ = ["bars", "write"]
 _THEIRS = ("redis-py Lock", "python-redis-lock")
 _QUEUE = "BLPOP floor"
 
+_COMMANDS = {name: f"`{name}`" for name in ("true", "python -c pass", "holdfast run NAME -- true")}
 #: What the parties of rows are called on the page for users; others keep their names.
 _ENGLISH = {
     FLOOR: "bare `SET NX`, compare-and-delete",
     _QUEUE: "bare BLPOP, LPUSH",
-    FIFO: "lock of the process alone",
+    FIFO: "a lock for this process only",
     OURS: "**holdfast**",
     IDIOM: "**holdfast**, a new object each time",
     UNCONFIRMED: "**holdfast**, release not waited for",
     STRICT: "**holdfast**, `tenure=0`",
     "holdfast, asyncio": "**holdfast**, asyncio",
+    **_COMMANDS,
 }
 _CHINESE = {
     FLOOR: "裸 `SET NX` 加比较后删除",
@@ -39,6 +41,7 @@ _CHINESE = {
     UNCONFIRMED: "**holdfast**，不等待释放的答复",
     STRICT: "**holdfast**，`tenure=0`",
     "holdfast, asyncio": "**holdfast**，asyncio",
+    **_COMMANDS,
 }
 
 
@@ -65,9 +68,9 @@ def _percent(value: float | None) -> str:
 _SECTIONS = [
     _Section(
         "network",
-        ("A lock that is free, over a network", "网络上获取一把空闲的锁"),
+        ("A free lock, over a network", "网络上获取一把空闲的锁"),
         (
-            "Acquire and release, 0.25 ms of network each way: two round trips, for every lock that checks its holder.",
+            "Acquire and release with 0.25 ms of network each way. Every lock that checks its holder needs two round trips.",
             "获取并释放，网络单程 0.25 毫秒：凡是会核对持有者的锁，都要两次往返。",
         ),
         [("µs per pair", "每对 µs", "us", number), ("× the bare commands", "× 裸命令", "ratio", number)],
@@ -77,9 +80,9 @@ _SECTIONS = [
     ),
     _Section(
         "network-handoff",
-        ("From one holder to the next, over a network", "网络上从一个持有者交给下一个"),
+        ("Handoffs over a network", "网络上从一个持有者交给下一个"),
         (
-            "Eight processes want the same lock and hold it for 2 ms each: how long it is idle between two of them.",
+            "Eight processes contend for a lock and hold it for 2 ms each: how long it is idle between two holders.",
             "八个进程争用同一把锁，每次持有 2 毫秒：两次持有之间锁空闲了多久。",
         ),
         [
@@ -93,10 +96,10 @@ _SECTIONS = [
     ),
     _Section(
         "contended",
-        ("One lock that everyone wants", "人人都要的一把锁"),
+        ("A contended lock", "人人都要的一把锁"),
         (
-            "Four processes with eight threads each, as fast as it goes, on one machine. Jain's index is 1 when all "
-            "get the same.",
+            "Four processes with eight threads each, as fast as possible, on one machine. Jain's index is 1 when all "
+            "get the same share.",
             "四个进程、各八个线程，在一台机器上尽可能快地获取和释放。所有线程所得相同时，Jain 指数为 1。",
         ),
         [
@@ -113,7 +116,7 @@ _SECTIONS = [
         "inside-threads",
         ("One lock within a process", "一个进程之内的一把锁"),
         (
-            "Eight threads of one process, as fast as it goes, beside a lock that knows this process only.",
+            "Eight threads of one process, as fast as possible, compared with a lock for this process only.",
             "一个进程的八个线程尽可能快地获取和释放，旁边是只认得本进程的锁。",
         ),
         [
@@ -125,9 +128,9 @@ _SECTIONS = [
     ),
     _Section(
         "threads",
-        ("A lock that is free, on one machine", "同一台机器上获取一把空闲的锁"),
+        ("A free lock, on one machine", "同一台机器上获取一把空闲的锁"),
         (
-            "Acquire and release over loopback: here the time is that of client and server, not of the network.",
+            "Acquire and release over loopback: the time of client and server, without the network.",
             "经由本机回环获取并释放：这里花掉的是客户端和服务器的时间，而不是网络的时间。",
         ),
         [("µs per pair", "每对 µs", "us", number), ("× the bare commands", "× 裸命令", "ratio", number)],
@@ -135,7 +138,7 @@ _SECTIONS = [
     ),
     _Section(
         "asyncio",
-        ("Many tasks, a lock each", "许多任务，各用一把锁"),
+        ("Many tasks with a lock each", "许多任务，各用一把锁"),
         (
             "One event loop with 1,000 tasks, each with a lock of its own.",
             "一个事件循环，1,000 个任务，各有自己的一把锁。",
@@ -152,7 +155,7 @@ _SECTIONS = [
         "leases",
         ("Holding 10,000 locks", "持有 10,000 把锁"),
         (
-            "Each with a ttl of 6 s, renewed in the background by one process. redis-py's lock has no renewal.",
+            "Each with a ttl of 6 s, renewed in the background by one process. redis-py's Lock has no renewal.",
             "每把锁的 ttl 为 6 秒，由一个进程在后台续期。redis-py 的锁没有续期。",
         ),
         [
@@ -165,7 +168,7 @@ _SECTIONS = [
     ),
     _Section(
         "family",
-        ("Other synchronizers", "其他同步器"),
+        ("Other primitives", "其他同步器"),
         (
             "Acquire and release of each, compared with the plain lock.",
             "逐个获取并释放，与普通的锁相比。",
@@ -177,11 +180,11 @@ _SECTIONS = [
         "startup",
         ("The command line", "命令行"),
         (
-            "From the start of `holdfast run NAME -- true` to its end.",
-            "从 `holdfast run NAME -- true` 启动到结束。",
+            "The run time of each command.",
+            "各命令的运行时间。",
         ),
         [("ms", "ms", "ms", number)],
-        ["`true`", "`python -c pass`", "`holdfast run NAME -- true`"],
+        ["true", "python -c pass", "holdfast run NAME -- true"],
     ),
 ]
 
@@ -195,20 +198,20 @@ _FACTS = {
 }
 _HEAD = (
     (
-        "# What it costs",
+        "# Benchmarks",
         "[中文](benchmarks.zh-CN.md)",
-        "What a lock costs beside what you may use now, and beside the least that the server's commands cost. Written "
-        "by `make bench`; all rows of a table were measured side by side in one run, in interleaved rounds, so the "
-        "proportions say more than the times. Bare commands are not a lock: they have no queue, no renewal and no "
-        "fencing token. All rows, the targets and what misses them: [performance](evidence/performance.md).",
+        "The cost of a lock, compared with other libraries and with the bare commands. Written by `make bench`. All rows "
+        "of a table were measured side by side in one run, in interleaved rounds, so ratios say more than times. Bare "
+        "commands are not a lock: they have no queue, no renewal and no fencing token. All rows, and the targets that "
+        "were missed: [performance](evidence/performance.md).",
     ),
     (
-        "# 代价如何",
+        "# 基准测试",
         "[English](benchmarks.md)",
-        "一把锁的代价：与你现在可能在用的相比，也与服务器命令的最低代价相比。由 `make bench` 写成；"
+        "一把锁的代价，与其他库和裸命令相比。由 `make bench` 写成；"
         "同一张表的各行在同一次运行中交替测得，所以比例比时间更有意义。"
         "裸命令不是锁：没有队列，没有续期，也没有 fencing token。"
-        "全部各行、目标以及未达到的目标：[performance](evidence/performance.md)。",
+        "全部各行，以及未达到的目标：[performance](evidence/performance.md)。",
     ),
 )
 

@@ -2,7 +2,7 @@
 
 Each language is a site of its own, with its own search: English in site/, Chinese in site/zh/. README, CHANGELOG and
 SECURITY are pages, too, and so is the reference (tools/reference.py). Links to what is only in the repository become
-plain text. What `make docs` cannot build without a warning, or with a link that leads nowhere, it refuses.
+its path. What `make docs` cannot build without a warning, or with a link that leads nowhere, it refuses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from posixpath import normpath
 
 from tools import reference
 
-__all__ = ["LANGUAGES", "main", "pages", "stage"]
+__all__ = ["LANGUAGES", "linked", "main", "pages", "stage"]
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -87,7 +87,7 @@ def pages(language: str) -> dict[str, tuple[PurePosixPath, str]]:
     return found
 
 
-def _linked(name: str, where: PurePosixPath, text: str, language: str, known: Container[str]) -> str:
+def linked(name: str, where: PurePosixPath, text: str, language: str, known: Container[str]) -> str:
     """The text with links that lead to where their pages are on the site."""
     up = "../" * (len(PurePosixPath(name).parts) - 1)
 
@@ -103,7 +103,10 @@ def _linked(name: str, where: PurePosixPath, text: str, language: str, known: Co
             return f"[{words}]({up}{page}{anchor})"
         if language == "zh" and there in pages("en"):  # of which there is no Chinese page
             return f"[{words}]({up}../{there.removesuffix('.md')}.html{anchor})"
-        return words
+        path = normpath(str(where.parent / target))  # of the repository alone
+        if words in (path, path.removesuffix(".md"), path.removeprefix("docs/")):
+            return words
+        return f"{words} (`{path}`)" if language == "en" else f"{words}（`{path}`）"
 
     parts = _FENCE.split(text)
     return "".join(part if number % 2 else _LINK.sub(link, part) for number, part in enumerate(parts))
@@ -119,7 +122,7 @@ def stage(folder: Path, language: str) -> None:
     """Write the sources of one language there."""
     known = pages(language)
     for name, (where, text) in known.items():
-        text = _linked(name, where, text, language, known)
+        text = linked(name, where, text, language, known)
         if language == "zh":
             text = joined(text)
         head = f"tags: [{KEYWORDS[name][LANGUAGES.index(language)]}]\n" if name in KEYWORDS else ""

@@ -23,7 +23,7 @@ _ROOT = Path(__file__).parent.parent.parent
 
 def test_quick_rows_give_figures_and_a_page(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "bench", "--quick", "--json", "--pages", str(tmp_path)]
-    words += ["--only", "threads", "client", "commands", "family-fairness"]
+    words += ["--only", "threads", "client", "commands", "family-fairness", "startup"]
     done = subprocess.run(words, cwd=_ROOT, capture_output=True, text=True, timeout=100, check=False)
 
     assert done.returncode == 0, done.stderr
@@ -43,6 +43,7 @@ def test_quick_rows_give_figures_and_a_page(tmp_path: Path) -> None:
         users = (tmp_path / name).read_text(encoding="utf-8")
         ours = number(rows["threads"]["figures"]["holdfast"]["us"])
         assert f"| **holdfast** | {ours} |" in users
+        assert "`holdfast run NAME -- true`" in users and "–" not in users.rpartition("\n## ")[2]
         pictures = re.findall(r"\]\((benchmarks/.*?)\)", users)
         assert pictures and all((tmp_path / picture).exists() for picture in pictures)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from tools import reference
+from tools import docs_site, reference
 
 ROOT = Path(__file__).resolve().parents[2]
 #: For those who work on holdfast: in the repository alone, neither on the site nor in its search.
@@ -35,3 +35,9 @@ def test_every_user_page_is_in_chinese_too() -> None:
         and not path.with_suffix(".zh-CN.md").exists()
     ]
     assert missing == []
+
+
+def test_what_is_only_in_the_repository_is_named_by_its_path() -> None:
+    text = "[laws](design/laws.md), [CONTRIBUTING](../CONTRIBUTING.md), [a page](b.md#c)"
+    linked = docs_site.linked("a.md", PurePosixPath("docs/a.md"), text, "en", {"b.md"})
+    assert linked == "laws (`docs/design/laws.md`), CONTRIBUTING, [a page](b.md#c)"

@@ -11,7 +11,7 @@ OTHER = "zh" if LANGUAGE == "en" else "en"
 STAGED = Path(__file__).resolve().parents[2] / "build" / "docs"
 #: Of the menu.
 CHINESE = {
-    "Start": "开始",
+    "Getting started": "入门",
     "Locks and primitives": "锁与原语",
     "Leases, fencing, errors": "租约、防护、异常",
     "Guides": "指南",
