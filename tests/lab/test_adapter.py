@@ -131,6 +131,15 @@ def test_asynchronous_locks_are_played(clients: str) -> None:
     assert {name: cell.verdict for name, cell in cells.items()} == ASYNC
 
 
+@pytest.mark.parametrize("lock", ["of_holdfast", "of_holdfast_asyncio"])
+def test_a_lease_that_says_how_long_it_lasts_is_believed_to_have_ended_then(lock: str) -> None:
+    cells = play((lock, "none"), (lock, "pause-holding"))
+    assert [cell.verdict for cell in cells.values()] == [SAFE, SAFE], [cell.as_json(False) for cell in cells.values()]
+    for run in cells[lock, "pause-holding"].runs:
+        (lost,) = run.history.of("lost", lane="A")
+        assert lost.get("since_ns") < next(run.history.of("acquired", lane="B")).at_ns < lost.at_ns
+
+
 def test_one_shape_of_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(ROOT)
     pairs, only = runs.pairs, ENTRIES["set-nx-token"]

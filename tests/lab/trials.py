@@ -10,6 +10,8 @@ from typing import Any
 import redis
 import redis.asyncio
 
+import holdfast.asyncio
+
 __all__ = [
     "AsyncContext",
     "AsyncNoToken",
@@ -24,6 +26,8 @@ __all__ = [
     "PollsRarely",
     "StreamForever",
     "Wrong",
+    "of_holdfast",
+    "of_holdfast_asyncio",
     "redis_asyncio",
 ]
 
@@ -122,7 +126,17 @@ class StreamForever(HashForever):
         return True
 
 
+def of_holdfast(url: str, name: str, ttl: float) -> holdfast.Lock:
+    """A user's own holdfast lock, with threads."""
+    return holdfast.connect(url).lock(name, ttl=ttl)
+
+
 # ---- asynchronous ----
+
+
+def of_holdfast_asyncio(url: str, name: str, ttl: float) -> Any:
+    """A user's own holdfast lock, with asyncio."""
+    return holdfast.asyncio.connect(url).lock(name, ttl=ttl)
 
 
 def redis_asyncio(url: str, name: str, ttl: float) -> Any:

@@ -14,6 +14,7 @@ import contextlib
 import importlib
 import inspect
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -74,6 +75,17 @@ class UserHandle(Handle):
     def fence(self) -> int | None:
         token = getattr(self._lease if self._lease is not None else self._lock, "fencing_token", None)
         return token if isinstance(token, int) else None
+
+    def valid_until_ns(self) -> int | None:
+        remaining = getattr(self._lease if self._lease is not None else self._lock, "remaining", None)
+        if not callable(remaining):
+            return None
+        asked_ns = time.monotonic_ns()
+        with contextlib.suppress(Exception):
+            left_s = self._call(remaining)
+            if isinstance(left_s, int | float):
+                return asked_ns + int(left_s * 1e9)
+        return None
 
     def is_lost(self) -> bool:
         check = getattr(self._lease if self._lease is not None else self._lock, "ensure_held", None)
