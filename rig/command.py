@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +26,8 @@ __all__ = ["commands"]
 
 #: The exit status of `holdfast run` when its time for waiting was over.
 _BUSY = 75
+#: Of the commands that are stopped by `--max-hold` if they take too long.
+_BOUNDED_SHARE = 0.1
 
 
 def commands(config: dict[str, Any], log: Log, stopping: threading.Event) -> int:
@@ -47,7 +50,11 @@ def _one(config: dict[str, Any], log: Log, rng: random.Random, spec: dict[str, A
     said: Any = mode
     if spec["kind"] == "semaphore":
         said, options = {"permits": 1}, ["--slots", str(spec["permits"])]
+    if rng.random() < _BOUNDED_SHARE:
+        options += ["--max-hold", f"{max(1000, config['ttl_s'] * 750):.0f}ms"]
+    long = rng.random() < config["long_share"]
     inside = {"p": p, "lock": name, "mode": said, "log": config["log"], "resource": config["resource"]}
+    inside["pause_s"] = config["ttl_s"] * rng.uniform(0.2, 0.6) if long else 0.01
     command = [
         *(sys.executable, "-m", "holdfast", "run", "--wait", f"{config['timeout_s']:g}s"),
         *("--ttl", f"{config['ttl_s'] * 1000:.0f}ms", "--url", config["url"], *options, name, "--"),
@@ -57,7 +64,7 @@ def _one(config: dict[str, Any], log: Log, rng: random.Random, spec: dict[str, A
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == _BUSY:
         log.event("not", p, op=1, lock=name, why="timeout")
-    elif done.returncode not in (0, 69, 76, 143, 137):
+    elif done.returncode not in (0, 69, 76, 143, 137, -signal.SIGKILL):
         log.note("crash", f"holdfast run ended with {done.returncode}: {done.stderr[-2000:]}")
     if done.returncode:
         log.note("error", "command", str(done.returncode))
@@ -77,7 +84,7 @@ def _inside(config: dict[str, Any]) -> None:
         elif config["mode"] == "shared":
             writer.read(p, 1, lock, token)
         log.event("trust", p, op=1, lock=lock, until=now_ns())
-        time.sleep(0.01)
+        time.sleep(config["pause_s"])
     log.event("ask", p, op=1, lock=lock, do="release")
 
 

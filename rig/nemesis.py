@@ -7,7 +7,9 @@ catalogue that says so: what overlaps because of them is documented, everything 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -23,6 +25,8 @@ __all__ = ["Fault", "Nemesis"]
 
 #: The server's clock is that much faster than ours: below the 1 % that a validity allows for.
 _RATE_PPM = 8_000
+#: Servers and wires are well under these.
+_OF_PROCESSES = ("kill a worker", "stop a worker", "kill a command", "stop a command")
 
 
 class Fault(NamedTuple):
@@ -57,6 +61,11 @@ class Nemesis:
             ("kill a worker", None, self._kill_worker),
             ("stop a worker", None, self._stop_worker),
         ]
+        if run.commands:
+            self._menu += [
+                ("kill a command", None, lambda: self._hurt_command(signal.SIGKILL)),
+                ("stop a command", None, lambda: self._hurt_command(signal.SIGSTOP)),
+            ]
         if not workers_only:
             self._add_servers(run.stage)
         if only:
@@ -126,7 +135,7 @@ class Nemesis:
                 if stopping.wait(self._random.uniform(*self._pause_s)):
                     return
                 begin_ns = now_ns()
-                self._since_ns = None if inject in (self._kill_worker, self._stop_worker) else begin_ns
+                self._since_ns = None if kind in _OF_PROCESSES else begin_ns
                 self._run.say(f"fault: {kind}")
                 with contextlib.suppress(redis.RedisError):
                     inject()
@@ -143,7 +152,7 @@ class Nemesis:
         return (since_ns is not None and since_ns <= end_ns) or any(
             fault.begin_ns <= end_ns and fault.end_ns >= begin_ns
             for fault in tuple(self.faults)
-            if fault.kind not in ("kill a worker", "stop a worker")
+            if fault.kind not in _OF_PROCESSES
         )
 
     def _some_time(self, least_s: float = 0.3, most_s: float | None = None) -> None:
@@ -152,10 +161,22 @@ class Nemesis:
     # ---- workers ----
 
     def _kill_worker(self) -> None:
-        self._run.replace(self._random.randrange(len(self._run.workers)))
+        workers = [number for number, worker in enumerate(self._run.workers) if not worker.is_command]
+        self._run.replace(self._random.choice(workers))
+
+    def _hurt_command(self, number: signal.Signals) -> None:
+        """`holdfast run`, its guard or the command itself: none of them lets the command go on beyond its lease."""
+        worker = self._random.choice([each for each in self._run.workers if each.is_command])
+        pid = self._random.choice(worker.descendants() or [0])
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+                if number == signal.SIGSTOP:
+                    self._some_time()
+                    os.kill(pid, signal.SIGCONT)
 
     def _stop_worker(self) -> None:
-        worker = self._random.choice(self._run.workers)
+        worker = self._random.choice([each for each in self._run.workers if not each.is_command])
         worker.pause()
         try:
             self._some_time()

@@ -33,6 +33,8 @@ class _Worker:
 
     def __init__(self, config: dict[str, Any], environment: dict[str, str]) -> None:
         self.name: str = config["name"]
+        #: Whether it takes its turns by `holdfast run`.
+        self.is_command: bool = config["api"] == "command"
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         self._process = subprocess.Popen(
             [sys.executable, "-m", "rig.worker", json.dumps(config)],
@@ -52,6 +54,18 @@ class _Worker:
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
         self._process.wait()
+
+    def descendants(self) -> list[int]:
+        """The processes below it: of a command worker, `holdfast run`, its guard and its command."""
+        found: list[int] = []
+        parents = [self._process.pid]
+        while parents:
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                children = Path(f"/proc/{parents[0]}/task/{parents[0]}/children").read_text(encoding="ascii").split()
+                parents += map(int, children)
+                found += map(int, children)
+            del parents[0]
+        return found
 
     def tell_to_go(self) -> None:
         self._signal(signal.SIGTERM)
@@ -112,6 +126,7 @@ class Run:
         self.ttl_s = ttl_s
         self.stopping = threading.Event()
         self.client_clock: Clock | None = None
+        self.commands = commands
         self.workers: list[_Worker] = []
         self.failures: list[str] = []
         self._folder = folder
@@ -251,6 +266,7 @@ def _specs(names: list[str], kinds: str, topology: str) -> list[dict[str, Any]]:
 def _settings(stage: Stage, ttl_s: float) -> list[dict[str, Any]]:
     """One of these is drawn for each acquire."""
     settings: list[dict[str, Any]] = [{}, {}, {"renew": False}, {"confirm_release": False}, {"ttl": ttl_s * 1.5}]
+    settings.append({"max_hold": ttl_s})
     if stage.name in ("single", "cluster") and not stage.options:
         settings.append({"keep": ttl_s / 4})
     return settings

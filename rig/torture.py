@@ -152,6 +152,7 @@ def torture(
     only = [] if faults in ("all", "network", "process", "none") else faults.split(",")
     if library != "holdfast" and faults in ("all", "process"):
         faults = "network"
+    progress_s = ttl_s + _GRACE_S if progress_s is None else progress_s
     if processes is None:
         processes = 2 if faults == "process" else 6
     report = Report(library, topology, seconds, seed, workers=processes + commands)
@@ -232,9 +233,9 @@ def torture(
             "clock": "CLOCK_MONOTONIC ns",
             "made_by": "python -m rig torture",
             "overtake": 1,
-            "progress_s": ttl_s + _GRACE_S if progress_s is None else progress_s,
+            "progress_s": progress_s,
             "rows": nemesis.rows,
-            "locks": _locks_of(history),
+            "locks": _locks_of(history, progress_s, timeout_s),
             "promises": [rule for rule in PROMISES[library] if rule != "order" or ordered],
         }
         file = folder / "history.jsonl" if save is None else save
@@ -244,7 +245,7 @@ def torture(
     return report
 
 
-def _locks_of(history: History) -> dict[str, Any]:
+def _locks_of(history: History, progress_s: float, timeout_s: float) -> dict[str, Any]:
     """Return the kind of each lock, with those that lives have of their own."""
     locks: dict[str, Any] = {}
     for lock in sorted({event["lock"] for event in history.events if "lock" in event}):
@@ -253,8 +254,8 @@ def _locks_of(history: History) -> dict[str, Any]:
         else:
             locks[lock] = {"kind": "rwlock" if lock == "torture-rw" else "lock"}
         if lock.startswith("torture-several"):
-            # Who has one lock of several may wait for another one of them: that it is not free is not to be seen.
-            locks[lock]["progress_s"] = None
+            # Who waits for one lock of several may have another one, unseen, until its timeout.
+            locks[lock]["progress_s"] = progress_s + timeout_s
         elif lock.startswith("own-"):
             locks[lock]["progress_s"] = 2 * OWN_TTL_S  # a client that is closed while its server hangs leaves it
     return locks

@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,42 @@ def test_a_fault_that_there_is_not_is_refused(run: Any) -> None:
         Nemesis(run, 1, only=["rain"])
     nemesis = Nemesis(run, 1, only=["flush all", "delay"])
     assert nemesis.rows == [55]
+
+
+@pytest.mark.parametrize(("kind", "numbers"), [("kill a command", 1), ("stop a command", 2)])
+def test_a_command_is_hit_and_its_worker_goes_on(
+    run: Any, monkeypatch: pytest.MonkeyPatch, kind: str, numbers: int
+) -> None:
+    hit: list[tuple[int, int]] = []
+    kill = os.kill
+
+    def note(pid: int, number: int) -> None:
+        hit.append((pid, number))
+        kill(pid, number)
+
+    run.start()
+    command = run.workers[2]
+    eventually(command.descendants)
+    nemesis = Nemesis(run, 1, (0.0, 0.1), only=[kind])
+    stopping = threading.Event()
+    striking = threading.Thread(target=nemesis.run, args=(stopping,))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "kill", note)
+        striking.start()
+        eventually(lambda: len(hit) >= numbers)
+        stopping.set()
+        striking.join()
+    assert not {pid for pid, _ in hit} & {worker._process.pid for worker in run.workers}
+    assert {number for _, number in hit} <= {signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT}
+
+    def of_commands() -> int:
+        return len({event["p"] for event in run.history().events if event["p"].startswith("2c")})
+
+    before = of_commands()
+    eventually(lambda: of_commands() > before + 1)
+    run.end()
+    assert run.failures == []
+    assert run.history().crashes == []
 
 
 def test_a_process_of_the_resource_ends_with_its_block(tmp_path: Path) -> None:
