@@ -70,7 +70,7 @@ _SECTIONS = [
         "network",
         ("A free lock, over a network", "网络上获取一把空闲的锁"),
         (
-            "Acquire and release with 0.25 ms of network each way. Every lock that checks its holder needs two round trips.",
+            "Acquire and release with 0.25 ms of network each way. Locks that check their holder need two round trips.",
             "获取并释放，网络单程 0.25 毫秒：凡是会核对持有者的锁，都要两次往返。",
         ),
         [("µs per pair", "每对 µs", "us", number), ("× the bare commands", "× 裸命令", "ratio", number)],
@@ -200,10 +200,10 @@ _HEAD = (
     (
         "# Benchmarks",
         "[中文](benchmarks.zh-CN.md)",
-        "The cost of a lock, compared with other libraries and with the bare commands. Written by `make bench`. All rows "
-        "of a table were measured side by side in one run, in interleaved rounds, so ratios say more than times. Bare "
-        "commands are not a lock: they have no queue, no renewal and no fencing token. All rows, and the targets that "
-        "were missed: [performance](evidence/performance.md).",
+        "The cost of a lock, compared with other libraries and with the bare commands. Written by `make bench`. All "
+        "rows of a table were measured side by side in one run, in interleaved rounds, so ratios say more than times. "
+        "Bare commands are not a lock: they have no queue, no renewal and no fencing token. All rows, and the targets "
+        "that were missed: [performance](evidence/performance.md).",
     ),
     (
         "# 基准测试",

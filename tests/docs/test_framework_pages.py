@@ -24,7 +24,7 @@ _HEAD = re.compile(r'\A""".*?"""\n+|^from __future__ import annotations\n+', re.
 
 
 def mistakes(code: str) -> str:
-    """What ruff says of undefined names and imports that are missing, unused or repeated; "" for nothing."""
+    """Return what ruff says of undefined names and imports that are missing, unused or repeated; "" for nothing."""
     command = [
         sys.executable,
         "-m",

@@ -11,7 +11,20 @@ from typing import Any
 
 import pytest
 
-from holdfast._core.effects import AwaitWake, Call, Effect, Listen, Now, Protocol, Random, Sleep, Spawn, Unlisten, Wake
+from holdfast._core.effects import (
+    AwaitWake,
+    Call,
+    Command,
+    Effect,
+    Listen,
+    Now,
+    Protocol,
+    Random,
+    Sleep,
+    Spawn,
+    Unlisten,
+    Wake,
+)
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockTurn
@@ -198,6 +211,8 @@ class Course:
             reply = self.call_packed(request.packed(str(effect.args[0])), effect.request_timeout_s, request.script)
             self.passed(self.name)
             return reply
+        elif isinstance(effect, Command):
+            assert effect.args[0] == "GET"  # whether it was broken: there is no such note
         else:
             assert isinstance(effect, AwaitWake)
             if (report := self.queueing.pop(effect.token, None)) is not None:

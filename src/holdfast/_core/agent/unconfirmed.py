@@ -77,8 +77,8 @@ class Unconfirmed:
         self._spawn(self._release(hold, first, release, before), f"release {hold.name}")
 
     def sent(self, hold: LeaseRecord, key: str) -> Callable[[Any, RequestFailed | None], Protocol[None] | None]:
-        """It was released by a request that is sent now, by any thread. Returns what to call with the answer: that
-        returns what is left to do, or None where it was released.
+        """Note that a release is sent now, by any thread. Returns what to call with the answer: that returns what is
+        left to do, or None where the lease was released.
         """
         release = _Release()
         before, self._sent[key] = self._sent.get(key), release
