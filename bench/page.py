@@ -210,7 +210,7 @@ _HEAD = (
         "[English](benchmarks.md)",
         "一把锁的代价，与其他库和裸命令相比。由 `make bench` 写成；"
         "同一张表的各行在同一次运行中交替测得，所以比例比时间更有意义。"
-        "裸命令不是锁：没有队列，没有续期，也没有 fencing token。"
+        "裸命令不是锁：没有队列，没有续期，也没有防护令牌。"
         "全部各行，以及未达到的目标：[performance](evidence/performance.md)。",
     ),
 )
