@@ -121,6 +121,7 @@ class Nemesis:
             self._menu += [
                 ("stop two members", None, self._stop_server),
                 ("restart a member empty", None, self._restart),
+                ("restart a majority empty", None, lambda: self._restart(len(stage.servers) // 2 + 1)),
             ]
         if stage.name == "sentinel":
             self._menu += [("failover", None, self._failover), ("stop the master", None, self._stop_master)]
@@ -221,7 +222,8 @@ class Nemesis:
     def _late(self, action: Any) -> None:
         """Delay requests or answers of a client by more than the lease lasts."""
         wires = self._wires()
-        rules = [wire.on(b"*", action, most=self._random.randint(1, 3)) for wire in wires]
+        skip = self._random.randint(0, 2)  # what a holder sends next is its release, and then its next acquire
+        rules = [wire.on(b"*", action, most=self._random.randint(1, 3), skip=skip) for wire in wires]
         self._some_time(least_s=1.5 * self._run.ttl_s, most_s=2.5 * self._run.ttl_s)
         for wire, rule in zip(wires, rules, strict=True):
             rule.let_go()
@@ -270,11 +272,13 @@ class Nemesis:
             for server in chosen:
                 server.resume()
 
-    def _restart(self) -> None:
-        server = self._random.choice(self._run.stage.servers)
-        server.kill()
+    def _restart(self, number: int = 1) -> None:
+        servers = self._random.sample(self._run.stage.servers, number)
+        for server in servers:
+            server.kill()
         self._some_time(0.05, 0.5)
-        server.start()
+        for server in servers:
+            server.start()
 
     def _flush_all(self) -> None:
         with self._look(self._run.stage.servers[0]) as client:

@@ -150,8 +150,8 @@ class _Loop:
         brief = fast or (not long and draw() < _BRIEF_SHARE)
         steps = 1 if brief else self._random.randint(1, 4)
         pause_s = self._ttl_s * self._random.uniform(0.2, 0.6) if long else 0.0
-        if not self._locks.renews:  # at most four steps have to fit
-            pause_s /= 4
+        if not self._locks.renews:  # all steps have to fit
+            pause_s /= steps
         for step in range(steps):
             if not brief:
                 await self._locks.sleep(pause_s or self._random.expovariate(1 / 0.003))
