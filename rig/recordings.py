@@ -20,8 +20,18 @@ __all__ = ["RECORDINGS", "Recording", "record"]
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "verify" / "histories"
-_WIRES = "late requests,late replies,lost reply,reset before,reset after,requests that come twice,half-open connections"
-_PEER = "--locks 1 --processes 3 --pause 0.4"
+_PROCESSES = "kill a command,stop a command,kill a worker,stop a worker"
+_FAST = "--fast --loops 8 --processes 3"
+#: What others are put through. One lock, few who want it: so that what a fault hits is an acquire that is granted.
+_REDIS_PY = (
+    "--locks 1 --processes 3 --loops 1 --pause 0.1 --ttl 0.5 --long 0.8 --seconds 30 --seed 5 --faults 'late replies'"
+)
+_RENEWED = "--locks 1 --processes 3 --pause 0.1 --ttl 1 --long 0.6 --seconds 30 --seed 2 --faults 'late replies'"
+_EMPTIED = (
+    "--topology quorum --locks 1 --processes 3 --pause 14 --ttl 4 --long 0.4 --seconds 45 --seed 3 "
+    "--faults 'restart a majority empty'"
+)
+_VOTES = "members that were restarted without data vote at once"
 
 
 class Recording(NamedTuple):
@@ -48,63 +58,71 @@ RECORDINGS = (
     Recording("single-lives", "--faults process --seconds 45 --seed 12", "faults of the process"),
     Recording("single-order", "--faults none --locks 1 --loops 8 --seconds 30 --seed 13", "the order of arrival"),
     Recording("single-fast", "--faults none --fast --loops 4 --processes 2 --seconds 12 --seed 14", "many operations"),
-    Recording("durable", "--topology durable --faults network --ttl 1 --seconds 45 --seed 15", "restarts with data"),
     Recording(
-        "sentinel", "--topology sentinel --faults network --seconds 60 --seed 16", "failovers, all replicas synced"
+        "commands",
+        f"--faults '{_PROCESSES}' --commands 4 --processes 2 --ttl 1 --long 0.3 --pause 0.8 --seconds 60 --seed 10",
+        "holdfast run, its guard and its command are killed and stopped",
     ),
-    Recording("cluster", "--topology cluster --faults network --seconds 45 --seed 17", "failovers of masters"),
+    Recording(
+        "durable",
+        "--topology durable --faults network --ttl 1 --seconds 45 --commands 1 --seed 15",
+        "restarts with data",
+    ),
+    Recording(
+        "sentinel",
+        "--topology sentinel --faults network --seconds 60 --commands 1 --seed 16",
+        "failovers, all replicas synced",
+    ),
+    Recording(
+        "cluster", "--topology cluster --faults network --seconds 45 --commands 1 --seed 17", "failovers of masters"
+    ),
     Recording(
         "cluster-synced",
         "--topology cluster-synced --faults network --seconds 60 --seed 18",
         "the same, replicas synced",
     ),
-    Recording("quorum", "--topology quorum --faults network --seconds 60 --seed 19", "members restarted without data"),
+    Recording(
+        "quorum",
+        "--topology quorum --faults network --seconds 60 --commands 1 --seed 19",
+        "members restarted without data, one or a majority",
+    ),
     Recording(
         "redis-py",
-        "--library redis-py --locks 1 --processes 3 --pause 0.1 --ttl 1 --long 0.8 --seconds 50 --seed 5 "
-        "--faults 'late replies'",
-        "acquire() says True of a lease that is over when its answer arrives late",
+        f"--library redis-py {_REDIS_PY}",
+        "acquire() returns True when its answer comes after the end of the lease",
         ("exclusion",),
     ),
     Recording(
         "python-redis-lock",
-        f"--library python-redis-lock {_PEER} --ttl 1 --long 0.6 --seconds 60 --seed 2 --faults '{_WIRES}'",
-        "a lease whose renewal got no answer ends, and its holder is not told",
+        f"--library python-redis-lock {_RENEWED}",
+        "a holder whose renewal got its answer late is not told of the loss",
         ("exclusion",),
     ),
+    Recording("pottery", f"--library pottery {_EMPTIED}", _VOTES, ("exclusion",)),
+    Recording("redlock-py", f"--library redlock-py {_EMPTIED}", _VOTES, ("exclusion",)),
+    Recording("single-as-redis-py", f"--kinds lock {_REDIS_PY}", "what redis-py was put through"),
+    Recording("single-as-python-redis-lock", f"--kinds lock {_RENEWED}", "what python-redis-lock was put through"),
+    Recording("quorum-as-peers", f"--kinds lock {_EMPTIED}", "what pottery and redlock-py were put through"),
+    Recording("large-single", f"--faults none {_FAST} --locks 8 --seconds 60 --seed 31", "all kinds", (), True),
     Recording(
-        "pottery",
-        f"--library pottery --topology quorum {_PEER} --ttl 4 --long 0.5 --seconds 30 --seed 3 "
-        "--faults 'restart a member empty'",
-        "members that were restarted without data vote at once",
-        ("exclusion",),
+        "large-lock",
+        "--faults none --fast --kinds lock --locks 2 --loops 16 --processes 2 --seconds 80 --seed 35",
+        "tenures, which a client hands on inside",
+        (),
+        True,
     ),
     Recording(
-        "redlock-py",
-        f"--library redlock-py --topology quorum {_PEER} --ttl 4 --long 0.5 --seconds 30 --seed 4 "
-        "--faults 'restart a member empty'",
-        "members that were restarted without data vote at once",
-        ("exclusion",),
+        "large-faults", f"--faults network {_FAST} --seconds 60 --seed 36", "every fault of one server", (), True
     ),
     Recording(
-        "quorum-as-peers",
-        "--topology quorum --locks 1 --processes 3 --pause 0.4 --ttl 4 --long 0.5 --seconds 30 --seed 3 "
-        "--faults 'restart a member empty'",
-        "what pottery and redlock-py were put through",
+        "large-cluster", f"--topology cluster --faults network {_FAST} --seconds 60 --seed 32", "failovers", (), True
     ),
     Recording(
-        "single-as-peers",
-        f"{_PEER} --ttl 1 --long 0.6 --seconds 60 --seed 2 --kinds lock --faults '{_WIRES},delay'",
-        "what redis-py and python-redis-lock were put through",
-    ),
-    Recording("large-single", "--faults none --fast --loops 4 --seconds 90 --seed 31", "operations", (), True),
-    Recording(
-        "large-cluster", "--topology cluster --faults none --fast --seconds 60 --seed 32", "operations", (), True
+        "large-sentinel", f"--topology sentinel --faults network {_FAST} --seconds 60 --seed 33", "failovers", (), True
     ),
     Recording(
-        "large-sentinel", "--topology sentinel --faults none --fast --seconds 60 --seed 33", "operations", (), True
+        "large-quorum", f"--topology quorum --faults network {_FAST} --seconds 60 --seed 34", "restarts", (), True
     ),
-    Recording("large-quorum", "--topology quorum --faults none --fast --seconds 60 --seed 34", "operations", (), True),
 )
 
 
