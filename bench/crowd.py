@@ -49,7 +49,7 @@ class Seen:
 
 
 def handoffs_us(all_seen: Sequence[Seen], skip_s: float) -> list[float]:
-    """From the start of a release to the next grant, µs; what the first moments show is left out.
+    """Measure from the start of a release to the next grant, µs; what the first moments show is left out.
 
     Two turns in a row of one party are no handoff.
     """
@@ -82,7 +82,7 @@ def cpu_us(all_seen: Sequence[Seen]) -> float:
 
 
 def per_s(all_seen: Sequence[Seen]) -> float:
-    """How many turns there were each second."""
+    """Return the number of turns each second."""
     first = min((each.turns[0][0] for each in all_seen if each.turns), default=math.nan)
     last = max((each.turns[-1][1] for each in all_seen if each.turns), default=math.nan)
     return sum(len(each.turns) for each in all_seen) / (last - first)

@@ -31,7 +31,7 @@ class Run:
     silent: bool = False
 
     def some(self, full: int, quick: int) -> int:
-        """How many: in earnest, and with --quick."""
+        """Return the first number, or the second with --quick."""
         return quick if self.quick else full
 
     def server_cpu_s(self) -> float:

@@ -11,7 +11,7 @@ __all__ = ["Table", "Target", "number"]
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """For people: three significant digits, thousands apart."""
+    """Format a number for people: three significant digits, thousands apart."""
     if value is None or math.isnan(value):
         return "–"
     if value == 0:
@@ -81,7 +81,7 @@ class Table:
         return "\n".join(parts)
 
     def plain(self) -> str:
-        """For the terminal."""
+        """Format the table for the terminal."""
         rows = [list(self.head), *(list(line) for line in self.lines)] if self.lines else []
         widths = [max(len(row[column]) for row in rows) for column in range(len(self.head))] if rows else []
         said = [f"{self.title}  [{self.name}]"]
@@ -97,7 +97,7 @@ class Table:
         return "\n".join(said)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the table for JSON."""
         return {
             "name": self.name,
             "title": self.title,

@@ -51,7 +51,7 @@ class Actions:
     # ---- one action ----
 
     async def one(self) -> None:
-        """Any. Errors of the library are part of the game, others are not."""
+        """Do one action at random. Errors of the library are part of the game, others are not."""
         life = self._life
         name = self._action = self._random.choice(self._names)
         action: Callable[[], Awaitable[None]] = getattr(self, name)
@@ -105,7 +105,7 @@ class Actions:
             raise
 
     async def _look_and_write(self, lease: Any, lock: str, p: str, op: str, extra_s: float, *, write: bool) -> None:
-        """Until it has looked often enough, or is told of a loss."""
+        """Look, and write, until it has looked often enough, or is told of a loss."""
         life, log = self._life, self._log
         looked_ns = now_ns()  # `_stay` has just looked
         looks = self._random.randint(1, 3)
@@ -207,7 +207,7 @@ class Actions:
             await asyncio.create_task(self._inside(lease, name, asked_ns))
 
     async def _elsewhere(self, work: Callable[[], object]) -> None:
-        """In a thread of its own, to its end."""
+        """Work in a thread of its own, to its end."""
         life = self._life
 
         def run() -> None:
@@ -272,7 +272,7 @@ class Actions:
             await self._done(lease.release())
 
     async def _elsewhere_or_here(self, name: str) -> None:
-        """Another client's lock, so that this very thread may wait for it."""
+        """Acquire another client's lock, so that this very thread may wait for it."""
         clients = [shared.client for shared in self._life.clients]
         for client in clients:
             try:
@@ -484,7 +484,7 @@ class Actions:
             await self._done(lease.release())
 
     async def spare(self) -> None:
-        """Something for a signal's handler to release, to close, to cancel."""
+        """Provide something for a signal's handler to release, to close, to cancel."""
         life = self._life
         if len(life.spare_leases) < 4 and (self._random.random() < 0.7 or len(life.spare_clients) > 1):
             name = f"own-{life.name}-spare-{self._random.randrange(1_000_000)}"

@@ -125,7 +125,7 @@ class Crew:
             thread.start()
 
     def join(self) -> None:
-        """All have ended. One that was not started is none: the run may be interrupted at any point."""
+        """Wait for all that were started: the run may be interrupted at any point."""
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
@@ -149,7 +149,7 @@ class Crew:
             self._guarded(place, api, faults, way, seconds)
 
     def _long(self, place: int) -> None:
-        """One that is looked at for growing memory."""
+        """Follow a life that is looked at for growing memory."""
         with self._guard:
             api = self._random.choice(["threads", "asyncio"])
         self._guarded(place, api, ["close", "cycles", "outlived"], "return", self._seconds - 12, long=True)
@@ -270,7 +270,7 @@ class Crew:
 
 
 def that_count(keys: list[str], way: str) -> list[str]:
-    """After an end at which Python runs nothing: the leases alone. Its waiters are skipped when their turn comes."""
+    """Return the keys that count after such an end: only leases if Python ran nothing. Dead waiters are skipped."""
     return keys if way in GRACEFUL else [key for key in keys if key.endswith("}")]
 
 

@@ -160,7 +160,7 @@ class Hazards:
         setattr(threading, name, perhaps)
 
     def _limit(self, now_s: float) -> None:
-        """In the watch's thread: on for a moment, off for a while."""
+        """Turn limits on for a moment, and off for a while. Called in the watch's thread."""
         if now_s < self._next_s or self._ended:
             return
         self._on = not self._on

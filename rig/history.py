@@ -64,7 +64,7 @@ class History:
 
     @classmethod
     def read(cls, paths: Iterable[Path]) -> History:
-        """From the files of all workers."""
+        """Read the files of all workers."""
         history = cls()
         for path in paths:
             for line in _lines(path):
@@ -96,7 +96,7 @@ class History:
             self.errors[f"acquire: {event.get('error', event['why'])}"] += 1
 
     def number(self, what: str, **fields: Any) -> int:
-        """How many events of that kind have these fields."""
+        """Count the events of that kind that have these fields."""
         wanted = fields.items()
         return sum(event["e"] == what and wanted <= event.items() for event in self.events)
 

@@ -42,7 +42,7 @@ class Life(LifeState):
         super().__init__(config)
 
     def hung(self, what: str, stacks: str) -> None:
-        """In the watch's thread, just before the end of the process."""
+        """Report a life that hangs. Called in the watch's thread, just before the end of the process."""
         found: list[str] = []
         asking = threading.Thread(target=self._who_holds, args=(found,), daemon=True)
         with contextlib.suppress(RuntimeError):
@@ -228,7 +228,7 @@ class Life(LifeState):
         gc.collect()
 
     def lift_limits(self) -> None:
-        """In a child of fork."""
+        """Lift all limits, in a child of fork."""
         if self.hazards is not None:
             self.hazards.end()
 

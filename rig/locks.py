@@ -43,7 +43,7 @@ class Section:
     fence: int | None = None
 
     async def remaining_s(self) -> float | None:
-        """For how long it may still be relied on; None where the library does not tell. Raises `Lost`."""
+        """Return how long it may still be relied on; None where the library does not tell. Raises `Lost`."""
         return None
 
     async def extend(self, ttl_s: float) -> None:

@@ -329,7 +329,7 @@ class Nemesis:
         clock.jump(self._jumped_s)
 
     def _server_rate(self) -> None:
-        """From now on, for the rest of the run."""
+        """Hurry the servers' clock, for the rest of the run."""
         assert self._run.stage.clock is not None
         self._run.stage.clock.hurry(_RATE_PPM)
 

@@ -348,7 +348,7 @@ class Shown:
 
 @functools.cache
 def shown_by_row() -> dict[int, list[Shown]]:
-    """All tests with row numbers in their names."""
+    """Find all tests with row numbers in their names."""
     found: dict[int, list[Shown]] = defaultdict(list)
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         text = path.read_text(encoding="utf-8")

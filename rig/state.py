@@ -107,13 +107,13 @@ class LifeState(ABC):
         return self._module.connect(self.config["url"], ttl=self.config["ttl_s"], **self.config["options"])
 
     def new_cancel(self) -> Any:
-        """One that a handler may set."""
+        """Make a `Cancel` that a handler may set."""
         cancel = self._public.Cancel()
         self.cancels.append(cancel)
         return cancel
 
     def write(self, number: int, p: str, op: str, lock: str, fence: int) -> bool:
-        """To the resource; True when it was accepted."""
+        """Write to the resource; True when it was accepted."""
         if number not in self._writers:
             self._writers[number] = Writer(self.resource)
         return self._writers[number].write(p, op, lock, fence)
@@ -135,7 +135,7 @@ class LifeState(ABC):
         self.log.note("broken", f"({', '.join(sorted(self.faults)) or 'no faults'}) {what}"[:20_000])
 
     def crashed(self, error: BaseException) -> None:
-        """Something that no operation may raise."""
+        """Report an exception that no operation may raise."""
         text = "".join(traceback.format_exception(error))
         self.broken(f"an operation raised {type(error).__name__}: {error}\n{text[-2500:]}")
 
@@ -145,11 +145,11 @@ class LifeState(ABC):
 
     @abstractmethod
     def hung(self, what: str, stacks: str) -> None:
-        """In the watch's thread, just before the end of the process."""
+        """Report that it hangs. Called in the watch's thread, just before the end of the process."""
 
     @abstractmethod
     def lift_limits(self) -> None:
-        """In a child of fork."""
+        """Lift all limits, in a child of fork."""
 
     def _tell(self, now_s: float, *, last: bool = False) -> None:
         """Log what was played and done since the last time, as a line."""

@@ -65,7 +65,7 @@ class Watch:
         self._each.append(function)
 
     def stop(self) -> None:
-        """No more ticks."""
+        """Stop ticking."""
         self._stopping = True
         self._thread.join()
 

@@ -48,7 +48,7 @@ class _Loop:
         self._writer = Writer(config["resource"])
 
     async def run(self) -> None:
-        """Until told to stop."""
+        """Work until told to stop."""
         try:
             while not self._stopping.is_set():
                 await self._acquisition()
@@ -57,7 +57,7 @@ class _Loop:
             raise
 
     def _wanted(self) -> Wanted:
-        """Any of the locks, with any of the settings."""
+        """Choose one of the locks, with one of the settings."""
         spec = self._random.choice(self._config["locks"])
         kind, name = spec["kind"], spec["name"]
         mode: str | int = "exclusive"
@@ -138,13 +138,13 @@ class _Loop:
             self._log.note("crash", traceback.format_exc())
 
     async def _until(self, section: Section) -> int | None:
-        """Up to when it may be relied on: what remains counts from a stamp taken before."""
+        """Return up to when it may be relied on: what remains counts from a stamp taken before."""
         at_ns = now_ns()
         remaining_s = await section.remaining_s()
         return None if remaining_s is None else at_ns + int(remaining_s * 1e9)
 
     async def _stay(self, section: Section, wanted: Wanted, ops: list[tuple[int | str, str]]) -> str | None:
-        """In the critical section; the reason when it is lost on the way."""
+        """Stay in the critical section; returns the reason when the lease is lost on the way."""
         draw, fast = self._random.random, self._fast
         long = not fast and draw() < self._config["long_share"]
         brief = fast or (not long and draw() < _BRIEF_SHARE)

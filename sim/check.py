@@ -170,7 +170,7 @@ class Ledger:
         return longest_s + self.world.settings.recheck_late_s * 1.5
 
     def _looks_s(self) -> float:
-        """How long it takes at most until a waiter looks, whatever it was told of the holder's time."""
+        """Return how long it takes at most until a waiter looks, whatever it was told of the holder's time."""
         if self.deepest is None:
             return float("inf")
         return self.world.settings.claim_ms / 1000 * (1 + 2 * DRIFT) * (self.deepest + 2)
@@ -205,7 +205,7 @@ class Ledger:
     # -- checks -----------------------------------------------------------------------------------
 
     def _look_at_idleness(self, since: float, held_until: float, others: list[Belief]) -> None:
-        """In calm times no one waits for long at a lock that no one holds."""
+        """Check that in calm times no one waits for long at a lock that no one holds."""
         world = self.world
         if world.phase == "chaos" or others:
             return

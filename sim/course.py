@@ -43,7 +43,7 @@ class Course:
         self.nemesis = Nemesis(world)
 
     def run(self) -> Result:
-        """From the beginning to the end, or to the first violation."""
+        """Run from the beginning to the end, or to the first violation."""
         world = self.world
         self.nemesis.begin()
         world.after(world.options.chaos_s, self._calm)

@@ -361,7 +361,7 @@ class Deadlocks(Primitive):
             self.left_at = moment.since
 
     def was_real(self, found: Found, since: float, who: str) -> None:
-        """All parties of that circle were stuck at one moment since then."""
+        """Check that all parties of that circle were stuck at one moment since then."""
         world = self.world
         world.counted["over what was handed on"] += any(step.held_token in self.handed_to for step in found.circle)
         parties = {party_of(step.token) for step in found.circle}

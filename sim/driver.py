@@ -167,7 +167,7 @@ class _Asked:
         self.done = False
 
     def comes(self, value: Any, error: RequestFailed | None) -> None:
-        """From the network."""
+        """Take an answer from the network."""
         self._process.enter(self.end, value, error)
 
     def silent(self) -> None:
@@ -251,7 +251,7 @@ class Process(Agent):
         """Timers find that they are late by themselves."""
 
     def enter(self, act: Callable[..., None], *args: Any) -> None:
-        """Something comes from outside: at once, after the pause, or not at all."""
+        """Act on what comes from outside: at once, after the pause, or not at all."""
         if self.paused:
             self._backlog.append((act, args))
         elif self.alive:
@@ -420,7 +420,7 @@ class Process(Agent):
         self.end()
 
     def end(self) -> None:
-        """Nothing more happens here."""
+        """End the process: nothing more happens here."""
         self.alive = False
         self._backlog.clear()
         tasks, self.tasks = self.tasks, {}

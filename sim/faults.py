@@ -57,7 +57,7 @@ class Nemesis:
             process.unpause()
 
     def rest(self) -> None:
-        """Not even cancellations any more."""
+        """Stop all faults, even cancellations."""
         self._resting = True
 
     def _note(self, what: str) -> None:
@@ -71,7 +71,7 @@ class Nemesis:
         return self.world.rng.choice(alive) if alive else None
 
     def _length(self) -> float:
-        """How long something lasts: mostly short, at times longer than any ttl."""
+        """Draw how long something lasts: mostly short, at times longer than any ttl."""
         r = self.world.rng.random()
         return r * 0.5 if r < 0.4 else self.world.options.ttl_s[1] * 2.5 * self.world.rng.random() ** 2
 

@@ -239,7 +239,7 @@ class Node:
             self.world.after(at - self.world.now, self._wait, request, value, need, until, change)
 
     def version(self, key: bytes) -> int:
-        """How often it has changed."""
+        """Return how often the key has changed."""
         return self.versions.get(key, 0)
 
     def changed(self) -> None:
@@ -259,7 +259,7 @@ class Node:
                 world.network.replicate(self, replica, batch, self.changes)
 
     def apply(self, generation: int, batch: list[tuple[bytes, Any, int | None]], change: int) -> None:
-        """Of a replica: a change of its master has arrived."""
+        """Apply a change of the master to its replica."""
         if generation != self.generation or not self.up or self.master is None or change <= self.has:
             return
         for key, value, when in batch:
@@ -297,14 +297,14 @@ class Node:
         self.server.started_us = self.now_us()
 
     def wipe(self) -> None:
-        """All data is gone."""
+        """Delete all data."""
         self.generation = self.world.new_generation()
         self.server = Server(self.now_us)
         self._equip()
         self.world.lost_data(self)
 
     def drop_subscribers(self) -> None:
-        """All inboxes' connections end."""
+        """End the connections of all inboxes."""
         gone = [inbox for inboxes in self.subscribers.values() for inbox in inboxes]
         self.subscribers.clear()
         for inbox in gone:
@@ -492,7 +492,7 @@ class Network:
 
 
 def _nobody(value: Any, error: RequestFailed | None) -> None:
-    """No one waits for this answer."""
+    """Ignore an answer that no one waits for."""
 
 
 class Site(Surroundings):

@@ -359,11 +359,11 @@ class Options:
         return 1 + self.drift * rng.uniform(-1, 1)
 
     def line_ttl_ms(self, renews: bool) -> int:
-        """Of the locks whose waiters wait for each other."""
+        """Return the ttl of locks whose waiters wait for each other."""
         return int(1000 * self.ttl_s[renews])
 
     def waiting_s(self) -> float:
-        """How long after the last fault things may take to go on: what is late, what lies about, who looks when."""
+        """Return how long things may take to go on after the last fault: late messages, leftovers, waiters."""
         workers = self.processes * self.tasks
         claims = workers * self.claim_ms / 1000
         patience = 2 * max(0.05, min(5.0, self.ttl_s[1] / 3))
@@ -372,14 +372,14 @@ class Options:
         return slow_s + self.late_s + self.ttl_s[1] + claims + patience + 3.0
 
     def short_retry_s(self, *, redirected: bool = True) -> float:
-        """How long a few messages take, when nothing is wrong; `redirected`: and someone may ask a former master."""
+        """Return how long a few messages take when nothing is wrong; `redirected`: a former master may be asked."""
         # With replicas: a WAIT or two; and who asks a former master is told so, and pauses before it asks the new one.
         replicated_s = 6 * self.lag_s + 0.15 * redirected if self.replicas else 0.0
         polling_s = 2.0 if self.mode.startswith("quorum") else 0.0  # waiters ask from time to time
         return 0.05 + 60 * self.latency_s + replicated_s + polling_s
 
     def drain_s(self) -> float:
-        """How long everyone may take to come to an end."""
+        """Return how long all may take to come to an end."""
         return (
             2 * self.waiting_s()
             + self.processes * self.tasks * (self.work_s * 12 + 1.0)

@@ -34,7 +34,7 @@ class _Lock(Thing):
     keeps_out = True
 
     def until(self, token: bytes, kind: str) -> float | None:
-        """How long a majority of the members keeps it for that token."""
+        """Return how long a majority of the members keeps it for that token."""
         nodes = self.world.nodes
         ends = [
             node.until(node.server.expires.get(self.key, 0))

@@ -200,7 +200,7 @@ _HELD = 6
 
 
 def run_modes(tries: int = 300, held: int = _HELD) -> tuple[str, bool]:
-    """Every mode with a demanded violation: (table, whether each was seen and nothing else).
+    """Run every mode with a demanded violation: (table, whether each was seen and nothing else).
 
     And with its protection `held` worlds of the same draw, that one among them, do not break.
     """

@@ -255,7 +255,7 @@ class Server:
             self.remove(key)
 
     def snapshot(self, at_ms: int | None = None) -> dict[bytes, tuple[Any, int | None]]:
-        """Every live key with its value and the ms of its end."""
+        """Return every live key with its value and the ms of its end."""
         now_ms = self._now_us() // 1000 if at_ms is None else at_ms
         found: dict[bytes, tuple[Any, int | None]] = {}
         for key, value in self.data.items():

@@ -193,7 +193,7 @@ class Sessions(Primitive, Generic[T]):
         return got
 
     def not_behind_itself(self, process: Process, holder: str | None, began_at: float) -> None:
-        """In calm times no acquire is refused for what its own client had released before, not waiting for that."""
+        """Check that in calm times no acquire is refused for what its own client had released, not waiting for that."""
         world = self.world
         released_at = process.released_later.get(holder or "")
         calm = world.phase != "chaos" and began_at > world.calm_since + world.options.waiting_s()
@@ -234,7 +234,7 @@ class Sessions(Primitive, Generic[T]):
         """An acquisition ended with this error."""
 
     def count(self, hold: LeaseRecord) -> None:
-        """How it came about."""
+        """Count the ways in which leases came about."""
         if hold.short_s:
             self.world.counted["taken as pushed"] += 1
 
@@ -272,7 +272,7 @@ class Sessions(Primitive, Generic[T]):
             now = await Now()
 
     async def extend(self, process: Process, hold: LeaseRecord) -> None:
-        """To more or to less than it was."""
+        """Extend the lease to more or to less than it was."""
         self.plays(f"{self.lease_of(hold)}.extend")
         self.world.counted["extended"] += 1
         ttl_ms = self.ttl_ms()
@@ -293,7 +293,7 @@ class Sessions(Primitive, Generic[T]):
             thing.ledger.replan(hold.token.encode())
 
     def lasts(self, node: Node, thing: T, call: Call, value: Any) -> None:
-        """No request leaves less on the server than its client trusts, and an extension what it asked for."""
+        """Check that a request leaves no less on the server than its client trusts, or its extension asked for."""
         token = str(call.args[0]).encode() if call.args else b""
         belief = thing.ledger.look_at(token)
         if belief is None or call.script not in _EXTENDING or value != 1:

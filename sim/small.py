@@ -341,7 +341,7 @@ class SmallWorld(World):
     # -- the choices ------------------------------------------------------------------------------
 
     def moves(self) -> Iterator[Move]:
-        """All that could happen next; nothing when all is over."""
+        """Yield all that could happen next; nothing when all is over."""
         yield from self._arrivals()
         yield from self._times()
         if self.faults and (self.messages or any(process.tasks for process in self.processes)):
@@ -400,7 +400,7 @@ class SmallWorld(World):
         message.act(*message.args)
 
     def _times(self) -> Iterator[Move]:
-        """To which moments time may move."""
+        """Yield the moments to which time may move."""
         now = self.now
         due: list[tuple[Process | None, _Timer]] = []
         paused = False
@@ -435,7 +435,7 @@ class SmallWorld(World):
         return seat.next
 
     def _end_of_key(self) -> None:
-        """No one notices."""
+        """Do nothing: no one notices."""
 
     def _pass(self, who: Process | None, timer: _Timer, hurry: bool) -> None:
         if hurry:
@@ -462,7 +462,7 @@ class SmallWorld(World):
         self.now = at
 
     def _disturbed(self) -> None:
-        """From here on nothing that is promised for calm times alone can be demanded, until waiting must be over."""
+        """Demand nothing that is promised for calm times alone, until waiting must be over."""
         self.calm_since = self.now
         if self.options.mode == "calm":
             self.options = replace(self.options, mode="ordinary")
@@ -576,7 +576,7 @@ class SmallWorld(World):
     # -- the end ----------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Nothing can happen any more: everyone must have come to an end, and leave nothing behind."""
+        """Check the end: all must have come to an end, and leave nothing behind."""
         if self.violation is None:
             self.stuck()
         if self.violation is None:
@@ -593,7 +593,7 @@ class SmallWorld(World):
         return False
 
     def close(self) -> None:
-        """No one will go on with it."""
+        """End all processes: no one will go on with this world."""
         for process in self.processes:
             process.end()
 

@@ -108,7 +108,7 @@ class World(Site):
             primitive.lost_data(node)
 
     def stuck(self) -> None:
-        """By now every task must have come to an end."""
+        """Check that every task has come to an end."""
         waiting = [f"{task.label} of {process.name}" for process in self.processes for task in process.tasks]
         if waiting:
             self.fail("stuck", f"still under way long after the last fault: {', '.join(waiting[:10])}")

@@ -136,7 +136,7 @@ class Growth:
         self.samples.append(self._measure())
 
     def steady(self) -> float:
-        """How much it grew from the middle third to the last one, where it kept growing; else 0."""
+        """Return the growth from the middle third to the last one, if it kept growing; else 0."""
         return steady_growth(self.samples)
 
 

@@ -72,7 +72,7 @@ class Rule:
         return self._acted.wait(within_s)
 
     def wait(self, timeout_s: float = 30.0) -> None:
-        """Until it has acted."""
+        """Wait until it has acted."""
         assert self._acted.wait(timeout_s), f"no request with {self.needle!r} came within {timeout_s} s"
 
     def let_go(self) -> None:
@@ -200,7 +200,7 @@ class _Pair:
             way.dead = True
 
     def freeze(self) -> None:
-        """From now on nothing passes any more, and no one is told."""
+        """Stop passing anything, without telling either side."""
         self.up.dead = self.down.dead = True
 
 
@@ -305,7 +305,7 @@ class Proxy:
         task.add_done_callback(self._tasks.discard)
 
     def delay(self) -> float:
-        """How long the next bytes take, s."""
+        """Return how long the next bytes take, s."""
         least, most = self._delay_s
         return random.uniform(least, most) if most else 0.0
 
@@ -319,7 +319,7 @@ class Proxy:
         return rule
 
     def slow(self, least_s: float, most_s: float | None = None) -> None:
-        """Every direction takes that long from now on."""
+        """Delay every direction by that long from now on."""
         self._delay_s = (least_s, least_s if most_s is None else most_s)
 
     def cut(self) -> None:
@@ -332,7 +332,7 @@ class Proxy:
         self._do(act)
 
     def freeze(self) -> None:
-        """Every connection is half-open from now on: open, and dead. New ones work."""
+        """Make every connection half-open: open, and dead. New ones work."""
 
         def act() -> None:
             for pair in tuple(self.pairs):
@@ -346,11 +346,11 @@ class Proxy:
         self.cut()
 
     def partition(self) -> None:
-        """Nothing passes until `heal`, in either direction; nothing is lost either."""
+        """Let nothing pass until `heal`, in either direction; nothing is lost either."""
         self.partitioned = True
 
     def heal(self) -> None:
-        """No rules, no delay, no partition, no refusing; what was kept back arrives."""
+        """End all rules, delays, partitions and refusals; what was kept back arrives."""
 
         def act() -> None:
             self.refusing = self.partitioned = False

@@ -112,7 +112,7 @@ class _Majority:
         return int(self._most(lambda client: client.exists(key)))
 
     def pttl(self, key: str) -> int:
-        """Of the member at which the majority ends."""
+        """Return the PTTL at the member at which the majority ends."""
         return int(sorted(client.pttl(key) for client in self._clients)[len(self._clients) // 2])
 
     def __getattr__(self, command: str) -> Any:
@@ -152,13 +152,13 @@ class Replicated(Topology):
             raise
 
     def in_step(self) -> int:
-        """How many replicas acknowledge at once what the master writes: online they are before they have its data."""
+        """Count the replicas that acknowledge what the master writes: online they are before they have its data."""
         self.raw.set("in-step", "", px=1000)
         acked = int(self.raw.execute_command("WAIT", 100, 100))
         return min(acked, self.online())
 
     def online(self) -> int:
-        """How many replicas the master believes to be there."""
+        """Return how many replicas the master believes to be there."""
         told = self.raw.info("replication")
         return sum(told[f"slave{at}"]["state"] == "online" for at in range(told["connected_slaves"]))
 
@@ -223,7 +223,7 @@ class WithSentinel(Replicated):
             eventually(functools.partial(known, sentinel), "the Sentinels know everyone", 60)
 
     def master_now(self) -> embedded.Server:
-        """Which server the Sentinels call the master."""
+        """Return the server that the Sentinels call the master."""
         _, port = self.discovery.discover_master(self.service)
         return next(server for server in self.servers if server.port == port)
 

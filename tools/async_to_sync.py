@@ -249,7 +249,7 @@ def _ruff() -> str:
 
 
 def _formatted(text: str, path: Path) -> str:
-    """Without imports that are not used any more, and laid out."""
+    """Format the text, without imports that are not used any more."""
     name = ["--stdin-filename", str(path), "-"]
     for step in (
         ["check", "--select", "I,F401", "--fix", "--exit-zero", "--quiet", "--no-cache", *name],
@@ -276,7 +276,7 @@ def generated(name: str, package: Path = PACKAGE) -> str:
 
 
 def _shown(package: Path) -> str:
-    """For messages; that of a test is called as the one it is a copy of."""
+    """Name a file for messages; that of a test is called as the one it is a copy of."""
     return (package if package.is_relative_to(PACKAGE) else PACKAGE).relative_to(ROOT).as_posix()
 
 

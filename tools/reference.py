@@ -152,7 +152,7 @@ def _default(value: Any) -> str:
 
 
 def _called(name: str, function: Any) -> str:
-    """With what a call of it is written."""
+    """Return the beginning of a call: with `await`, or `with`."""
     if inspect.isgeneratorfunction(inspect.unwrap(function)) and hasattr(function, "__wrapped__"):
         return f"with {name}"  # contextlib made it
     return f"await {name}" if inspect.iscoroutinefunction(function) else name
@@ -270,7 +270,7 @@ def _inherited(kind: type, member: str) -> Any:
 
 
 def _fields(kind: type) -> dict[str, Any]:
-    """Of a dataclass or a named tuple."""
+    """Return the fields of a dataclass or a named tuple."""
     if hasattr(kind, "__dataclass_fields__"):
         return {name: field.type for name, field in kind.__dataclass_fields__.items() if not name.startswith("_")}
     return dict(inspect.get_annotations(kind)) if hasattr(kind, "_fields") else {}

@@ -36,7 +36,7 @@ _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, to
 
 
 def lines_by_room(package: Path = PACKAGE, lines_of: Callable[[Path], int] | None = None) -> Counter[str]:
-    """How many lines each room has; `lines_of` counts those of a file, by default all."""
+    """Count the lines of each room; `lines_of` counts those of a file, by default all."""
     found: Counter[str] = Counter()
     for path in sorted(package.rglob("*")):
         if path.suffix in (".py", ".lua"):

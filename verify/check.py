@@ -116,7 +116,7 @@ def explained(x: Lease, y: Lease, faults: list[Any]) -> bool:
 
 
 def exclusion(granted: list[Lease], kind: Any, faults: list[Any], verdict: Verdict) -> None:
-    """No two are trusted together; who was told "released" held it until it asked."""
+    """Judge that no two are trusted together; a client that was told "released" held it until it asked."""
     inside: list[Lease] = []
     for second in granted:
         inside = [each for each in inside if max(each.trusted_to, each.leaves if each.ok else 0) > second.got]

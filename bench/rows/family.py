@@ -112,7 +112,7 @@ def tasks(run: Run) -> Table:
 
 
 def handoff(run: Run) -> Table:
-    """From the start of a release to the next grant."""
+    """Measure from the start of a release to the next grant."""
     lasts_s = 0.3 if run.quick else 1.0
     turns = run.some(5, 1)
     table = Table(
@@ -150,7 +150,7 @@ def handoff(run: Run) -> Table:
 
 
 def fairness(run: Run) -> Table:
-    """How many are let in between the coming of one who needs all and its turn."""
+    """Count those let in between the arrival of one that needs all and its turn."""
     table = Table(
         "family-fairness",
         "A request for everything, among twenty threads in a loop",

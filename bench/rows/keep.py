@@ -130,7 +130,7 @@ def _contender(run: Run, table: Table) -> None:
 
 
 def _keeper(pipe: multiprocessing.connection.Connection, url: str, name: str) -> None:
-    """For each message, have the lease, and let it be idle."""
+    """Acquire the lease for each message, and let it be idle."""
     with holdfast.connect(url) as locks:
         lock = locks.lock(name, **_OPTIONS)
         try:

@@ -72,7 +72,7 @@ def leases(run: Run) -> Table:
 
 
 def _cost(run: Run, who: str, count: int, watch_s: float) -> dict[str, Any]:
-    """In a process of its own, which ends without any clean-up: 10,000 threads take their time."""
+    """Measure in a process of its own, which ends without any clean-up: 10,000 threads take their time."""
     task = json.dumps([who, run.server.url, unique("leases"), count, watch_s])
     try:
         done = subprocess.run(

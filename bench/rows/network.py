@@ -45,7 +45,7 @@ def pairs(run: Run) -> Table:
 
 
 def handoff(run: Run) -> Table:
-    """From the start of a release to the next grant."""
+    """Measure from the start of a release to the next grant."""
     floor, count, hold_s = "BLPOP floor", run.some(8, 2), 0.002
     lasts_s = 0.5 if run.quick else 1.5
     names = [floor, OURS, IDIOM, "redis-py Lock", "python-redis-lock"]

@@ -28,7 +28,7 @@ _BARE_ALL, _BARE_MAJORITY = "bare sockets, all five", "bare sockets, a majority"
 
 
 def _if_it_can(once: Callable[[], float]) -> Callable[[], float]:
-    """Not a number where a library's lock fails."""
+    """Return a function that gives NaN once a library's lock has failed."""
 
     failed = False
 

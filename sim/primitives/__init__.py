@@ -12,7 +12,7 @@ __all__ = ["found"]
 
 
 def found() -> dict[str, Callable[[World], Primitive]]:
-    """Every primitive by its name."""
+    """Find every primitive by its name."""
     primitives = {}
     for module in pkgutil.iter_modules(__path__):
         primitive = importlib.import_module(f"{__name__}.{module.name}").PRIMITIVE

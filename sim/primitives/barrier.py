@@ -149,7 +149,7 @@ class Barriers(Sessions[_Barrier]):
             self.look_at_lateness(broken_at[0] if broken_at else world.now, f"{token} was told that it is broken")
 
     def look_at_lateness(self, since: float, what: str) -> None:
-        """In calm times everyone hears at once."""
+        """Check that in calm times all hear at once."""
         world, options = self.world, self.world.options
         settled = world.calm_since + (0.0 if options.mode == "calm" else options.waiting_s())
         late = world.now - max(since, world.calm_since)

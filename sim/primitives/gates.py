@@ -45,7 +45,7 @@ class _Gate(Thing):
         return []
 
     def state(self, node: Node, now_ms: int) -> int:
-        """How many are missing, on that server."""
+        """Return how many are missing, on that server."""
         found = node.server.peek(self.key, now_ms)
         return self.declared if found is None else int(found.split()[0])
 

@@ -78,7 +78,7 @@ class MultiLock(Locks):
             self.world.fail("not all", f"{call.args[0]!r} was refused, and took a part of what it tried to take")
 
     def held_by(self, call: Any, node: Node) -> int:
-        """How many of the call's locks its asker has, as far as has been seen."""
+        """Return how many of the call's locks its asker has, as far as has been seen."""
         holders = [self.by_key[key].holders.get(node.number) for key in call.keys[::4] if key in self.by_key]
         return sum(holder is not None and holder[0] == call.args[0].encode() for holder in holders)
 

@@ -143,7 +143,7 @@ class Optimistic(Sessions[_Values]):
             world.fail("lost update", f"{token} was told {done}, and it is not so")
 
     def looks_away(self, process: Process, thing: _Values, session: str) -> None:
-        """After an attempt its connection is as new."""
+        """Check that a connection is as new after an attempt."""
         connection = thing.node.connections.pop(session, None)
         if session in process.dropped:
             return

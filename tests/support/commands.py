@@ -63,7 +63,7 @@ def started(
 
 
 def wait_for(condition: Callable[[], object], what: str, request_timeout_s: float = PATIENCE_S) -> None:
-    """Until `condition()` is true; fails with `what` when that takes too long."""
+    """Wait until `condition()` is true; fails with `what` when that takes too long."""
     until = time.monotonic() + request_timeout_s
     while not condition():
         assert time.monotonic() < until, f"did not happen within {request_timeout_s:g} s: {what}"

@@ -136,7 +136,7 @@ class World:
     # -- running ------------------------------------------------------------------------------------
 
     def run(self, protocol: Protocol[Any]) -> Any:
-        """To its end, and whatever it has left to the background."""
+        """Run to the end, and whatever is left to the background."""
         try:
             return self._drive(protocol)
         finally:
@@ -271,7 +271,7 @@ class World:
         self._behind()
 
     def carry_out(self, request: Request, late: bool = False) -> Any:
-        """On its server. Raises `RequestFailed`."""
+        """Carry out a request on its server. Raises `RequestFailed`."""
         self.trace.append(f"{self.now:.1f} {'LATE ' if late else ''}{request}")
         server = self.servers[request.node]
         call = request.call

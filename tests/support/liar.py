@@ -91,7 +91,7 @@ class Liar(StandIn):
         time.sleep(0.02)  # it is on loopback, and arrives
 
     def truth(self) -> None:
-        """No more lies."""
+        """Stop lying."""
         with self._lock:
             self._lies, self._always = [], None
 

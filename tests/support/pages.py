@@ -18,7 +18,7 @@ COMMAND_S = 90.0
 
 
 def commands(console: str) -> Iterator[tuple[str, str]]:
-    """Each command of such a block with what it has to print."""
+    """Yield each command of such a block with what it has to print."""
     for part in re.split(r"^\$ ", console, flags=re.MULTILINE)[1:]:
         command, _, output = part.partition("\n")
         yield command, output

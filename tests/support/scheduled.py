@@ -204,7 +204,7 @@ class World:
         self.wait(lambda: False, self.now_s + seconds, "time to pass")
 
     def _next(self, task: _Task) -> None:
-        """Someone who can run gets the baton; returns when `task` has it again."""
+        """Give the baton to a task that can run; returns when `task` has it again."""
         other = self._choose()
         if other is None:
             self._fail("deadlock: " + "; ".join(f"{each.name} waits for {each.waits_for}" for each in self._living()))
@@ -246,7 +246,7 @@ class World:
             self._abandon()
 
     def _abandon(self) -> None:
-        """All end at their next step."""
+        """End all tasks at their next step."""
         self._over = True
         for each in self._tasks:
             each.baton.release()
@@ -272,7 +272,7 @@ class World:
         return self._current
 
     def wakes_at(self, name: str) -> float:
-        """When a waiting thread of that name goes on by itself; now, when there is none."""
+        """Return when a waiting thread of that name goes on by itself; now, when there is none."""
         times = [task.until for task in self._living() if task.name == name and task.until < _FOREVER]
         return min(times, default=self.now_s)
 
@@ -290,11 +290,11 @@ class World:
     # ---- messages ----
 
     def subscribe(self, channel: bytes, inbox: _Inbox) -> None:
-        """From now on it hears what is published there."""
+        """Subscribe to what is published there, from now on."""
         self._inboxes.setdefault(channel, []).append(inbox)
 
     def unsubscribe(self, inbox: _Inbox) -> None:
-        """Not any more."""
+        """End the subscription."""
         for channel, inboxes in tuple(self._inboxes.items()):
             if inbox in inboxes:
                 inboxes.remove(inbox)
@@ -733,7 +733,7 @@ class Node:
         pass
 
     def idle(self) -> None:
-        """No connection lies ready."""
+        """Do nothing: no connection lies ready."""
         return
 
     def in_use(self) -> list[Any]:

@@ -23,7 +23,7 @@ def overtakers(
     threads: int,
     turns: int,
 ) -> int:
-    """How many of the leases that `threads` acquire by `spin` in a loop come between `wanted`'s arrival and its turn.
+    """Count the leases that `threads` acquire by `spin` in a loop between `wanted`'s arrival and its turn.
 
     Asked after that many `turns`. What `pin` acquires is held until the waiter, whose token has `mark`, is seen in
     `queue`.
