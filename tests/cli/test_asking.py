@@ -1,13 +1,19 @@
-"""What a command says while it waits for its lock: on a terminal alone, once in a while."""
+"""What a command says while it waits for its lock: soon, and on a terminal again and again."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import socket
+import subprocess
+import sys
 import threading
 from typing import Any, cast
 
 import pytest
 
+import holdfast
 from holdfast.cli import asking
 from holdfast.cli.signals import Signals
 from testbed.waiting import PATIENCE_S, eventually
@@ -27,12 +33,12 @@ class Poked:
         return []
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_it_says_so_once_in_a_while_and_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+def started(monkeypatch: pytest.MonkeyPatch, terminal: bool, what: Any, timeout_s: float | None = None) -> Any:
+    """A command that waits, what it has said, and what lets it go on."""
     said: list[str] = []
-    asked: list[int] = []
     monkeypatch.setattr(asking, "_FIRST_SAID_S", 0.01)
     monkeypatch.setattr(asking, "_SAID_AGAIN_S", 0.02)
+    monkeypatch.setattr(asking, "_TROUBLE_S", 0.01)
     monkeypatch.setattr(asking, "say", said.append)
     monkeypatch.setattr(os, "isatty", lambda number: terminal and number == 2)
     go_on = threading.Event()
@@ -41,18 +47,116 @@ def test_it_says_so_once_in_a_while_and_on_a_terminal_alone(monkeypatch: pytest.
         assert go_on.wait(PATIENCE_S)
         return "a lease"
 
-    def what() -> str:
-        asked.append(1)
-        return f"waiting, {len(asked)}"
-
     command = asking.Asked(acquire, cast(Signals, Poked()))
-    command.tell_meanwhile(what)
-    if terminal:
-        eventually(lambda: len(said) >= 3)
+    command.tell_meanwhile(what, "waiting for it", timeout_s)
+    return command, said, go_on
+
+
+def ended(command: Any, go_on: threading.Event) -> None:
     go_on.set()
-    assert command.wait() is None and cast(Any, command.lease) == "a lease"
+    assert command.wait() is None and command.lease == "a lease"
     for thread in threading.enumerate():
         if thread.name == "holdfast-waiting":
             thread.join(PATIENCE_S)
-    assert said == [f"waiting, {number + 1}" for number in range(len(said))]
-    assert bool(said) is bool(asked) is terminal
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_it_says_so_once_and_on_a_terminal_again(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    asked: list[int] = []
+
+    def what() -> str:
+        asked.append(1)
+        return f", {len(asked)}"
+
+    command, said, go_on = started(monkeypatch, terminal, what)
+    eventually(lambda: len(asked) >= 5)
+    ended(command, go_on)
+    numbers = [int(line.removeprefix("waiting for it, ")) for line in said]
+    assert numbers == sorted(numbers) and numbers[0] == 1
+    assert (len(said) >= 3) is terminal
+    assert terminal or len(said) == 1
+
+
+def test_a_server_that_is_away_is_named_once_and_what_follows_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = [holdfast.ServerUnreachable("host:1", "Connection refused")] * 4 + [", held by another"]
+
+    def what() -> str:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return str(answer)
+
+    command, said, go_on = started(monkeypatch, False, what)
+    eventually(lambda: len(said) >= 2)
+    ended(command, go_on)
+    assert said == [
+        "waiting for it: server host:1 cannot be reached (Connection refused); trying for up to 30 s",
+        "waiting for it, held by another",
+    ]
+
+
+def test_a_server_that_hangs_holds_up_nothing_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "_LOOK_S", 0.01)
+    answers = threading.Event()
+
+    def what() -> str:
+        assert answers.wait(PATIENCE_S)
+        return ", held by another"
+
+    command, said, go_on = started(monkeypatch, False, what, 5.0)
+    eventually(lambda: said)
+    answers.set()
+    eventually(lambda: len(said) >= 2)
+    ended(command, go_on)
+    assert said == [
+        "waiting for it: the server does not answer; trying for up to 5 s",
+        "waiting for it, held by another",
+    ]
+
+
+@pytest.mark.parametrize("command", ["run", "elect"])
+def test_a_refused_connection_is_told_before_it_is_given_up(command: str) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound and not listening: refuses
+        port = closed.getsockname()[1]
+        words = [sys.executable, "-m", "holdfast", command, "x", "--url", f"redis://127.0.0.1:{port}", "--", "true"]
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            assert process.poll() is None, "it had been given up"
+            process.terminate()
+    waits = "lock 'x'" if command == "run" else "to lead 'x'"
+    assert f"waiting {'for ' if command == 'run' else ''}{waits}: server 127.0.0.1:{port} cannot be reached" in line
+    assert line.endswith("(Connection refused); trying for up to 30 s\n")
+
+
+@pytest.mark.parametrize("free", [True, False])
+def test_what_is_free_is_not_said_to_be_wanted_by_others(valkey_server: Any, unique_name: str, free: bool) -> None:
+    with holdfast.connect(valkey_server.url) as client, holdfast.connect(valkey_server.url) as other:
+        if free:
+            assert asking.held_by(client, unique_name) == "free just now"
+        else:
+            with other.lock(unique_name):
+                assert asking.held_by(client, unique_name).startswith("held by ")
+
+
+def test_a_wait_for_a_refused_server_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Well before it is given up."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        node = f"127.0.0.1:{closed.getsockname()[1]}"
+        with holdfast.connect(f"redis://{node}") as client, caplog.at_level(logging.WARNING, "holdfast"):
+            cancel = holdfast.Cancel()
+
+            def wait() -> None:
+                with contextlib.suppress(holdfast.AcquireCancelled):
+                    client.lock("x").acquire(cancel=cancel)
+
+            waits = threading.Thread(target=wait)
+            waits.start()
+            eventually(lambda: [each for each in caplog.records if each.__dict__.get("holdfast_server") == node])
+            assert waits.is_alive()
+            cancel.set()
+            waits.join(PATIENCE_S)
+    (record,) = (each for each in caplog.records if each.__dict__.get("holdfast_server") == node)
+    assert record.__dict__["holdfast_lasts_s"] < 1.0

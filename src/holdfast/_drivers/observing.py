@@ -95,7 +95,7 @@ class Observer:
         """A renewal failed; it is still held."""
 
     def trouble(self, server: str, error: str, lasts_s: float) -> None:
-        """Requests to a server have been failing for a while (about a second). Told once, until it is over."""
+        """Requests to a server have been failing for a while (0.3 s). Told once, until it is over."""
 
     def trouble_over(self, server: str, lasted_s: float) -> None:
         """The server answers again."""
@@ -280,7 +280,7 @@ class Troubles(dict[str, list[Any]]):
     """
 
     #: From when on trouble is told, s; after how long without any it counts as another one.
-    LASTS_S = 1.0
+    LASTS_S = 0.3  # an acquire fails again within a second of its first failure, not just when that is over
     APART_S = 30.0
 
     def __init__(self, reports: Reports) -> None:

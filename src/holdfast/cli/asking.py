@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.cli.report import say
 from holdfast.cli.signals import ENDING, Signals
+from holdfast.errors import shown
 
 if TYPE_CHECKING:
-    from holdfast import Cancel, Lease
+    from holdfast import Cancel, Client, Lease
 
-__all__ = ["Asked"]
+__all__ = ["Asked", "held_by"]
 
 #: After a signal, the time for an acquire that is under way to take itself back, s.
 _TAKE_BACK_S = 2.0
-#: When it is said first what is waited for, and when again, s.
-_FIRST_SAID_S, _SAID_AGAIN_S = 1.0, 30.0
+#: When it is said first what is waited for, and when again, s; how often it is looked while the server is in trouble.
+_FIRST_SAID_S, _SAID_AGAIN_S, _TROUBLE_S = 0.5, 30.0, 1.0
+#: For how long a look is waited for before it is said that there is no answer, s.
+_LOOK_S = 0.3
+_NEVER = float("inf")
+_SILENT = ": the server does not answer"
 
 
 class Asked:
@@ -44,25 +50,28 @@ class Asked:
         finally:
             self._signals.poke()
 
-    def tell_meanwhile(self, what: Callable[[], str]) -> None:
-        """Say on a terminal, now and then, what is waited for. `what()` may ask the server."""
-        try:
-            if not os.isatty(2):
-                return
-        except OSError:
-            return
-        threading.Thread(target=self._tell, args=(what,), name="holdfast-waiting", daemon=True).start()
+    def tell_meanwhile(self, what: Callable[[], str], waits_for: str, timeout_s: float | None = None) -> None:
+        """Say what is waited for: `waits_for`, and what `what` answers, which asks the server.
 
-    def _tell(self, what: Callable[[], str]) -> None:
-        pause_s = _FIRST_SAID_S
+        Within a second, and when it is another trouble than before; on a terminal now and then.
+        """
+        args = (what, waits_for, timeout_s)
+        threading.Thread(target=self._tell, args=args, name="holdfast-waiting", daemon=True).start()
+
+    def _tell(self, what: Callable[[], str], waits_for: str, timeout_s: float | None) -> None:
+        looking: _Look | None = None
+        said, pause_s, again_at = "", _FIRST_SAID_S, 0.0
         while not self._over.wait(pause_s):
-            try:
-                said = what()
-            except Exception:
-                return  # the answer to come says it better
-            if not self._over.is_set():
-                say(said)
-            pause_s = _SAID_AGAIN_S
+            looking = looking or _Look(what)
+            found, in_trouble = looking.within(_LOOK_S)
+            looking = looking if found is None else None
+            trouble = f"; trying for up to {_limit_s(timeout_s):g} s" if in_trouble else ""
+            line = f"{waits_for}{_SILENT if found is None else found}{trouble}"
+            if not self._over.is_set() and (line != said if in_trouble else time.monotonic() >= again_at):
+                say(line)
+                said = line
+                again_at = 0.0 if in_trouble else time.monotonic() + _SAID_AGAIN_S if _is_terminal() else _NEVER
+            pause_s = _SAID_AGAIN_S if not in_trouble else _TROUBLE_S
 
     def wait(self) -> int | None:
         """Until there is an answer, or a signal that ends us: then its number, and what was asked for is taken back.
@@ -80,3 +89,58 @@ class Asked:
             self._over.set()
         self._thread.join()
         return None
+
+
+class _Look:
+    """One look at what is waited for, in a thread of its own: a server that hangs must not hold up what is said."""
+
+    def __init__(self, what: Callable[[], str]) -> None:
+        self._what = what
+        self._found: str | None = None
+        self._in_trouble = True
+        self._thread = threading.Thread(target=self._run, name="holdfast-waiting-look", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        from holdfast import HoldfastError, ServerUnreachable
+
+        try:
+            self._found, self._in_trouble = self._what(), False
+        except ServerUnreachable as error:
+            self._found = f": server {error.node} cannot be reached ({shown(error.because)})"
+        except HoldfastError as error:
+            self._found = f": {error}"
+
+    def within(self, wait_s: float) -> tuple[str | None, bool]:
+        """What was found (None: no answer yet), and whether the server is in trouble."""
+        self._thread.join(wait_s)
+        return self._found, self._in_trouble
+
+
+def held_by(client: Client, name: str) -> str:
+    """Why a lock is not to be had, in a few words."""
+    from holdfast import ConfigurationError
+
+    try:
+        readers = client.rwlock(name).readers()
+    except ConfigurationError:
+        readers = 0  # over a quorum there are none
+    if readers:
+        return f"held by {readers} clients that share it" if readers > 1 else "held by 1 client that shares it"
+    status = client.lock(name).status()
+    if status.holder is not None:
+        return f"held by {status.holder}"
+    return "wanted by others that came first (it was free just now)" if status.waiters > 1 else "free just now"
+
+
+def _limit_s(timeout_s: float | None) -> float:
+    from holdfast._core.settings import DEFAULT
+
+    return DEFAULT.retry_limit_s if timeout_s is None else timeout_s
+
+
+def _is_terminal() -> bool:
+    try:
+        return os.isatty(2)
+    except OSError:
+        return False

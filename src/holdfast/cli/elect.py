@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from holdfast.cli import exits
 from holdfast.cli.asking import Asked
@@ -16,6 +17,9 @@ from holdfast.cli.options import Parser, add_server_options, client_options, dur
 from holdfast.cli.report import say
 from holdfast.cli.signals import ENDING, Signals
 from holdfast.cli.supervise import TTL_MIN_S, Supervisor
+
+if TYPE_CHECKING:
+    from holdfast import Election
 
 __all__ = ["main"]
 
@@ -88,6 +92,12 @@ def _elect(options: argparse.Namespace, argv: list[str], environment: dict[str, 
         has_led, pause_s = has_led or led, _PAUSE_S
 
 
+def _what_of(election: Election) -> str:
+    """Why it is waited for."""
+    leader = election.leader()
+    return ", which no one leads just now" if leader is None else f", led by {leader}"
+
+
 def _round(
     options: argparse.Namespace, argv: list[str], environment: dict[str, str], signals: Signals
 ) -> tuple[int | None, bool]:
@@ -98,6 +108,7 @@ def _round(
         election = client.election(options.name)
         supervisor = Supervisor(argv, signals)
         asked = Asked(lambda cancel: election.campaign(cancel=cancel), signals)
+        asked.tell_meanwhile(lambda: _what_of(election), f"waiting to lead {options.name!r}")
         interrupted = asked.wait()
         lease = asked.lease
         if lease is None or interrupted is not None:

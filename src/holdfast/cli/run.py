@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from holdfast.cli import exits
-from holdfast.cli.asking import Asked
+from holdfast.cli.asking import Asked, held_by
 from holdfast.cli.guard import clock
 from holdfast.cli.options import (
     TTL_MAX_S,
@@ -154,7 +154,7 @@ def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, st
     supervisor = Supervisor(argv, signals)
     asked = Asked(lambda cancel: wanted.acquire(timeout=options.wait, cancel=cancel), signals)
     if options.wait != 0.0:
-        asked.tell_meanwhile(lambda: _waits_for(client, options))
+        asked.tell_meanwhile(lambda: _what_of(client, options), f"waiting for {_label(options)}", options.wait)
     interrupted = asked.wait()
     if asked.lease is None or interrupted is not None:
         supervisor.dismiss()
@@ -186,31 +186,33 @@ def _not_run(error: BaseException | None, interrupted: int | None, client: Clien
         raise error
     waited = f"; waited {error.waited_s:.1f} s" if options.wait else ""
     if options.slots is None:
-        say(f"lock {options.name!r} is {_held_by(client, options.name)}{waited}")
+        say(f"lock {options.name!r} is {_last_held_by(client, options.name)}{waited}")
     else:
         say(f"all {options.slots} slots of {options.name!r} are taken{waited}")
     return exits.NOT_ACQUIRED
 
 
-def _waits_for(client: Client, options: argparse.Namespace) -> str:
-    """What is said on a terminal."""
-    if options.slots is not None:
-        return f"waiting for one of {options.slots} slots of {options.name!r}"
-    return f"waiting for lock {options.name!r}, {_held_by(client, options.name)}"
-
-
-def _held_by(client: Client, name: str) -> str:
+def _last_held_by(client: Client, name: str) -> str:
     import holdfast
 
-    holder, readers = None, 0
     try:
-        readers = client.rwlock(name).readers()
-        holder = client.lock(name).holder()
+        return held_by(client, name)
     except holdfast.HoldfastError:
-        pass  # over a quorum there are no readers; or the server has gone: then no holder can be named
-    if readers:
-        return f"held by {readers} clients that share it" if readers > 1 else "held by 1 client that shares it"
-    return f"held by {holder}" if holder is not None else "wanted by others that came first (it was free just now)"
+        return "held by another client"  # which it was; the server has gone
+
+
+def _label(options: argparse.Namespace) -> str:
+    if options.slots is not None:
+        return f"one of {options.slots} slots of {options.name!r}"
+    return f"lock {options.name!r}"
+
+
+def _what_of(client: Client, options: argparse.Namespace) -> str:
+    """Why it is waited for."""
+    if options.slots is not None:
+        status = client.semaphore(options.name, options.slots).status()
+        return f", all of which are taken, with {status.waiters} waiting" if not status.available else ""
+    return f", {held_by(client, options.name)}"
 
 
 def _run_under(
