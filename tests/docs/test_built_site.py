@@ -100,6 +100,14 @@ def test_each_page_leads_to_the_same_page_in_the_other_language() -> None:
         assert os.path.relpath(expected, os.path.dirname(name) or ".") in pages()[name].links, name
 
 
+def test_the_colours_follow_the_system_until_a_reader_chooses() -> None:
+    for name, title in (("index.html", "Like the system"), ("zh/index.html", "跟随系统")):
+        html = (SITE / name).read_text(encoding="utf-8")
+        first = re.search(r'data-md-color-media="([^"]*)"', html)
+        assert first is not None and first[1] == "(prefers-color-scheme)", "the scheme of the first visit would stay"
+        assert title in html
+
+
 def test_chinese_has_no_blanks_at_line_breaks() -> None:
     chinese = {name: "".join(page.text) for name, page in pages().items() if name.startswith("zh/")}
     assert len(chinese) > 30

@@ -21,6 +21,8 @@ CHINESE = {
     "Why locks break": "锁为什么会失效",
     "API reference": "API 参考（英文）",
 }
+#: Of the switch between light and dark.
+SCHEMES = {"Light": "浅色", "Dark": "深色", "Like the system": "跟随系统"}
 
 
 def on_config(config: Any) -> Any:
@@ -29,6 +31,8 @@ def on_config(config: Any) -> Any:
         config.nav = [
             {CHINESE[title]: [_entry(each) for each in pages]} for each in config.nav for title, pages in each.items()
         ]
+        for each in config.theme["palette"]:
+            each["toggle"]["name"] = SCHEMES[each["toggle"]["name"]]
     return config
 
 
