@@ -272,7 +272,7 @@ def _check_callback(value: object) -> object:
 
 
 def _check_period(value: object) -> float:
-    allowed = f"seconds (int or float) or a timedelta, from {DEADLOCK_CHECK_MIN_S} to {TTL_MAX_S}, or None for no look"
+    allowed = f"seconds (int or float) or a timedelta, from {DEADLOCK_CHECK_MIN_S} to {TTL_MAX_S}, or None to disable"
     seconds = _seconds("deadlock_check", value, allowed)
     if not DEADLOCK_CHECK_MIN_S <= seconds <= TTL_MAX_S:
         raise ConfigurationError("deadlock_check", value, allowed)

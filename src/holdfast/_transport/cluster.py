@@ -235,7 +235,7 @@ class ClusterTopology(Generic[N]):
 
 
 def _shares_of(shares: Any, own_host: str) -> list[tuple[int, int, list[tuple[str, int]]]]:
-    """(first slot, last slot, addresses of the master and its replicas). Raises what a reply does that is none."""
+    """(first slot, last slot, addresses of the master and its replicas). Raises on a malformed reply."""
     if type(shares) is not list or not shares:
         raise ValueError("no shares")
     read = []
