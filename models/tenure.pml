@@ -692,7 +692,7 @@ next:
 
 #if KEEPS > 0
 /* A client's watchdog: gives up what is kept when it is wanted, or when a renewal's answer says that someone is queued,
- * or when `keep` is over (only then does the key's time run: until then it is renewed). */
+ * or when `cache_for` is over (only then does the key's time run: until then it is renewed). */
 proctype Keeper(byte c) {
   byte at = 0, next_one = 0, old, old_last;
 end:

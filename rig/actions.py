@@ -359,15 +359,15 @@ class Actions:
                 await self._done(lease.release())
 
     async def latch(self) -> None:
-        latch = self._client().latch(f"torture-latch-{self._random.randrange(3)}", 3, keep=2)
+        latch = self._client().latch(f"torture-latch-{self._random.randrange(3)}", 3, retain=2)
         await self._done(latch.wait(0.03) if self._random.random() < 0.5 else latch.count_down())
 
     async def event(self) -> None:
-        event = self._client().event("torture-event", keep=2)
+        event = self._client().event("torture-event", retain=2)
         await self._done(self._random.choice((event.set, event.clear, event.is_set, lambda: event.wait(0.03)))())
 
     async def barrier(self) -> None:
-        barrier = self._client().barrier("torture-barrier", 2, keep=2)
+        barrier = self._client().barrier("torture-barrier", 2, retain=2)
         try:
             await self._done(barrier.wait(0.2))
         except self._life.errors:

@@ -164,7 +164,7 @@ ROWS: tuple[Row, ...] = (
         55,
         "FLUSHALL, or a key deleted by hand",
         "detected by the next renewal; fencing tokens grow",
-        "until then, what a client hands on or takes again (`keep`) has an older token than a new grant",
+        "until then, what a client hands on or takes again (`cache_for`) has an older token than a new grant",
     ),
     # Faults of the process.
     Row(

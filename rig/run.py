@@ -268,5 +268,5 @@ def _settings(stage: Stage, ttl_s: float) -> list[dict[str, Any]]:
     settings: list[dict[str, Any]] = [{}, {}, {"renew": False}, {"confirm_release": False}, {"ttl": ttl_s * 1.5}]
     settings.append({"max_hold": ttl_s})
     if stage.name in ("single", "cluster") and not stage.options:
-        settings.append({"keep": ttl_s / 4})
+        settings.append({"cache_for": ttl_s / 4})
     return settings

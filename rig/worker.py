@@ -67,7 +67,7 @@ class _Loop:
             mode = self._random.randint(1, max(1, spec["permits"] - 1))
         options = self._random.choice(self._config["settings"])
         if kind != "lock":
-            options = {key: value for key, value in options.items() if key != "keep"}
+            options = {key: value for key, value in options.items() if key != "cache_for"}
         wanted = Wanted(name, kind, mode, spec.get("members", [name]), options)
         wanted.permits = spec.get("permits", 0)
         return wanted

@@ -284,13 +284,13 @@ def _choices(kind: type[enum.Enum]) -> Iterator[str]:
 
 
 def _options_table(kind: type) -> Iterator[str]:
-    """The options of a lease: type, default and meaning of each; `keep` is that of a lock alone."""
+    """The options of a lease: type, default and meaning of each; `cache_for` is that of a lock alone."""
     first, _, listed = (kind.__doc__ or "").partition("\n\n")
-    keep = re.search(r"`keep`: (.*? None: not kept\.)", _lock_doc(), re.DOTALL)
+    found = re.search(r"`cache_for`: (.*? None: not kept\.)", _lock_doc(), re.DOTALL)
     entries = dict(re.findall(r"^ +`(\w+)`: (.*?)(?=\n +`\w+`:|\s*\Z)", listed, re.MULTILINE | re.DOTALL))
-    if keep is not None:
-        entries["keep"] = "only of `Client.lock`: " + keep[1]
-    types = {**kind.__annotations__, "keep": "Duration | None"}
+    if found is not None:
+        entries["cache_for"] = "only of `Client.lock`: " + found[1]
+    types = {**kind.__annotations__, "cache_for": "Duration | None"}
     yield first.strip()
     rows = []
     for name, meaning in entries.items():

@@ -21,7 +21,7 @@ __all__ = ["keep"]
 
 _THREADS, _TASKS = "threads, acquire + release", "asyncio, acquire + release"
 _HANDOFF, _CONTENDER = "handoff between 2 processes", "another process gets what is kept"
-_OPTIONS: Any = {"keep": 10.0, "ttl": 30.0}
+_OPTIONS: Any = {"cache_for": 10.0, "ttl": 30.0}
 #: How long the keeper's lease is idle before another client asks; and how long an answer may take.
 _IDLE_S, _PATIENCE_S = 0.005, 60.0
 

@@ -35,7 +35,7 @@ def database(locks: holdfast.Client, run_id: str) -> Path:
             new.execute("CREATE TABLE made (by TEXT)")
             new.execute("INSERT INTO made VALUES (?)", (os.environ.get("PYTEST_XDIST_WORKER", "master"),))
 
-    locks.once(f"database:{run_id}", create, keep=3_600)
+    locks.once(f"database:{run_id}", create, retain=3_600)
     return path
 
 

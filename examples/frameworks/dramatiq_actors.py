@@ -40,7 +40,7 @@ def pack(order: int, item: str) -> None:
 
 @dramatiq.actor
 def charge(payment: str) -> None:
-    outcome = locks.once(f"charge:{payment}", lambda lease: store.incr("charges"), keep=7 * 86_400)
+    outcome = locks.once(f"charge:{payment}", lambda lease: store.incr("charges"), retain=7 * 86_400)
     store.rpush("outcomes", "charged" if outcome.new else "was charged before")
 
 

@@ -34,7 +34,7 @@ def pack(order: int, item: str) -> None:
 
 
 def charge(payment: str) -> str:
-    outcome = locks.once(f"charge:{payment}", lambda lease: store.incr("charges"), keep=7 * 86_400)
+    outcome = locks.once(f"charge:{payment}", lambda lease: store.incr("charges"), retain=7 * 86_400)
     return "charged" if outcome.new else "was charged before"
 
 

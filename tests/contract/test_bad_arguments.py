@@ -42,7 +42,8 @@ TTLS: dict[str, Callable[[Any, Any], Any]] = {
     **{name: partial(lambda locks, value, name: locks.lock("a", **{name: value}), name=name) for name in DURATIONS},
     "max_hold": lambda locks, value: locks.rwlock("a", max_hold=value),
     "at_least": lambda locks, value: locks.semaphore("a", 2, at_least=value),
-    "keep": lambda locks, value: locks.latch("a", 1, keep=value),
+    "cache_for": lambda locks, value: locks.lock("a", cache_for=value),
+    "retain": lambda locks, value: locks.latch("a", 1, retain=value),
     "restart_delay": lambda locks, value: quorum(locks, restart_delay=value),
     "member_timeout": lambda locks, value: quorum(locks, member_timeout=value),
 }

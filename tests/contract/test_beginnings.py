@@ -114,7 +114,7 @@ def handed_on(on: Stage) -> Any:
 
 
 def _keep(on: Stage) -> Any:
-    lock = on.locks.lock(on.name, ttl=TTL_S, keep=TTL_S / 2)
+    lock = on.locks.lock(on.name, ttl=TTL_S, cache_for=TTL_S / 2)
     session = on.locks._session
 
     def is_kept() -> bool:

@@ -275,17 +275,17 @@ def test_who_holds_what_was_handed_on_is_seen_without_any_check(api: Api, url: s
     ends({wants_b: (one, []), **{future: (actor, []) for actor, future in zip(more, behind, strict=True)}})
 
 
-@pytest.mark.parametrize("options", [{"tenure": 0.02}, {"keep": 1}])
+@pytest.mark.parametrize("options", [{"tenure": 0.02}, {"cache_for": 1}])
 def test_leases_that_a_client_hands_on(api: Api, url: str, unique_name: str, options: dict[str, float]) -> None:
     """Their tokens are those of who held them first: who waits by `deadlock_check` says that it holds them now."""
-    keep = {"keep": options.pop("keep", None)}
+    cached = {"cache_for": options.pop("cache_for", None)}
     locks, others = api.connect(url, **options), api.connect(url, **options)
     a, b = f"{unique_name}-a", f"{unique_name}-b"
     zero, one, two = api.actor(), api.actor(), api.actor()
-    (before,) = held(zero, locks.lock(a, **keep))
-    wants_a = one.tell(locks.lock(a, **keep), "acquire")
+    (before,) = held(zero, locks.lock(a, **cached))
+    wants_a = one.tell(locks.lock(a, **cached), "acquire")
     zero.ask(before, "release")
-    has_a, (has_b,) = wants_a.result(PATIENCE_S), held(two, others.lock(b, **keep))
+    has_a, (has_b,) = wants_a.result(PATIENCE_S), held(two, others.lock(b, **cached))
     wants_b = one.tell(locks.lock(b, deadlock_check=0.2), "acquire", timeout=LONG_S)
     wants_a = two.tell(others.lock(a, deadlock_check=0.2), "acquire", timeout=LONG_S)
     failed, leases = ends({wants_b: (one, [has_a]), wants_a: (two, [has_b])})

@@ -19,7 +19,7 @@ def keeper_of(locks: Any) -> Any:
 
 def keep(locks: Any, name: str, **options: Any) -> Any:
     """A lock that is kept now."""
-    lock = locks.lock(name, **{"keep": 5.0, **options})
+    lock = locks.lock(name, **{"cache_for": 5.0, **options})
 
     def is_kept() -> bool:
         with lock:
@@ -100,14 +100,14 @@ def test_fencing_tokens_grow_from_client_to_client(api: Api, url: str, unique_na
 
 def test_it_is_let_go_when_its_time_is_over(api: Api, url: str, raw: Any, unique_name: str) -> None:
     locks = api.connect(url)
-    keep(locks, unique_name, keep=0.3)
+    keep(locks, unique_name, cache_for=0.3)
     eventually(lambda: not raw.exists(f"holdfast:{{{unique_name}}}"))
     eventually(lambda: keeper_of(locks) == {})  # once it was answered
 
 
 def test_its_ttl_is_cut_while_it_is_idle(api: Api, url: str, raw: Any, unique_name: str) -> None:
     locks = api.connect(url)
-    lock = keep(locks, unique_name, keep=6.0)  # with which a busy machine is in time, too
+    lock = keep(locks, unique_name, cache_for=6.0)  # with which a busy machine is in time, too
     eventually(lambda: raw.pttl(f"holdfast:{{{unique_name}}}") < 8_000)
     eventually(lambda: any(kept.holder == [] for kept in keeper_of(locks).values()))
     with lock as lease:
@@ -169,12 +169,12 @@ def test_other_primitives_of_that_name_get_it(api: Api, url: str, unique_name: s
 def test_what_keeps_nothing_refuses_it(api: Api, url: str, unique_name: str) -> None:
     locks: Any = api.connect(url)
     for make in (locks.rwlock, locks.semaphore, locks.multilock, locks.election):
-        make(unique_name, keep=None)
+        make(unique_name, cache_for=None)
         with pytest.raises(ConfigurationError, match="only what lock"):
-            make(unique_name, keep=1.0)
+            make(unique_name, cache_for=1.0)
     with pytest.raises(ConfigurationError, match="half of the ttl"):
-        locks.lock(unique_name, keep=2.0, ttl=3.0)
+        locks.lock(unique_name, cache_for=2.0, ttl=3.0)
     with pytest.raises(ConfigurationError, match="sync_replicas"):
-        locks.lock(unique_name, keep=2.0, sync_replicas=1)
+        locks.lock(unique_name, cache_for=2.0, sync_replicas=1)
     with pytest.raises(ConfigurationError, match="seconds"):
-        locks.lock(unique_name, keep=True)
+        locks.lock(unique_name, cache_for=True)

@@ -162,8 +162,8 @@ def test_bad_arguments_are_refused_before_anything_is_made(
 )
 def test_a_job_runs_once(locks: Any, others: Any, api: Api, unique_name: str, result: Any, kept: bytes | None) -> None:
     job = Maker(api, result)
-    assert locks.once(unique_name, job.function, keep=30) == holdfast.Outcome(True, kept)
-    assert others.once(unique_name, job.function, keep=30) == holdfast.Outcome(False, kept)
+    assert locks.once(unique_name, job.function, retain=30) == holdfast.Outcome(True, kept)
+    assert others.once(unique_name, job.function, retain=30) == holdfast.Outcome(False, kept)
     assert job.calls == 1
 
 
@@ -204,8 +204,8 @@ def test_a_job_is_given_the_lease_it_runs_under(locks: Any, api: Api, unique_nam
 
 def test_a_result_is_forgotten_in_time(locks: Any, api: Api, unique_name: str) -> None:
     job = Maker(api)
-    assert locks.once(unique_name, job.function, keep=0.1).new
-    eventually(lambda: locks.once(unique_name, job.function, keep=30).new)
+    assert locks.once(unique_name, job.function, retain=0.1).new
+    eventually(lambda: locks.once(unique_name, job.function, retain=30).new)
     assert job.calls == 2
 
 

@@ -317,14 +317,14 @@ def _once(one: Any, two: Any, name: str) -> None:
         assert one.get_or_set(f"holdfast:{{{name}}}:value", make, expire=60, timeout=_here.patience_s + 3) == b"a"
     finally:
         other.join()
-    assert one.once(name, make, keep=60).new
-    assert not one.once(name, make, keep=60).new
+    assert one.once(name, make, retain=60).new
+    assert not one.once(name, make, retain=60).new
 
 
 def _keep(one: Any, two: Any, name: str) -> None:
-    one.lock(name, keep=2).acquire().release()
-    one.lock(name, keep=2).acquire().release()
-    _hand_over(two.lock(name), one.lock(name, keep=2))
+    one.lock(name, cache_for=2).acquire().release()
+    one.lock(name, cache_for=2).acquire().release()
+    _hand_over(two.lock(name), one.lock(name, cache_for=2))
 
 
 def _tenure(one: Any, two: Any, name: str) -> None:
@@ -368,7 +368,7 @@ def _asyncio(place: Place, name: str) -> None:
 #: What uses the rights of a row, by the name of the row and, where it has several lives, another word.
 LIVES: dict[str, Callable[[Any, Any, str], None]] = {
     "lock": _lock,
-    "lock/keep": _keep,
+    "lock/cache_for": _keep,
     "lock/tenure": _tenure,
     "rwlock": _rwlock,
     "semaphore": _semaphore,

@@ -24,7 +24,7 @@ BLOCK = 1024
 def later(request: pytest.FixtureRequest, api: Api, url: str, unique_name: str) -> Any:
     """A lease of a block of fencing tokens that is not the first of it."""
     if request.param == "kept":
-        lock = api.connect(url).lock(unique_name, keep=5.0)
+        lock = api.connect(url).lock(unique_name, cache_for=5.0)
         yield eventually(lambda: _taken_again(lock))
         return
     brought = api.redis().Redis.from_url(url)
@@ -101,7 +101,7 @@ def test_nor_does_a_break(others: Any, unique_name: str, later: Any) -> None:
 
 def test_it_is_exact_after_the_release(others: Any, api: Api, url: str, unique_name: str) -> None:
     locks = api.connect(url)
-    lock = locks.lock(unique_name, keep=5.0)
+    lock = locks.lock(unique_name, cache_for=5.0)
     lease = eventually(lambda: _taken_again(lock))
     fence = lease.fencing_token
     lease.release()

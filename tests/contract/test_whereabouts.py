@@ -215,7 +215,7 @@ def test_a_client_answers_for_all_that_it_holds(locks: Any, others: Any, api: Ap
 
 def test_a_lease_that_no_one_uses_is_nowhere(api: Api, url: str, others: Any, unique_name: str) -> None:
     locks = api.connect(url)
-    keep(locks, unique_name, ttl=60, keep=30)
+    keep(locks, unique_name, ttl=60, cache_for=30)
 
     def idle() -> Any:
         (found,) = all_of(api, others, unique_name, where=True)

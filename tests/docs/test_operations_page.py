@@ -23,7 +23,7 @@ from tests.support.family_worker import HELD, WAITED_FOR
 from tests.support.steps import run_steps
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
-TTL_S, KEEP_S = 25, 50
+TTL_S, RETAIN_S = 25, 50
 #: What the table says of times, ms.
 SAYS = {
     "ttl": TTL_S * 1000,
@@ -35,7 +35,7 @@ SAYS = {
     "10 s": 10_000,
     "40 s": 40_000,
     "65 s": 65_000,
-    "`keep`": KEEP_S * 1000,
+    "`retain`": RETAIN_S * 1000,
 }
 
 
@@ -90,7 +90,7 @@ def everything_done(url: str) -> Iterator[None]:
         kept[-1].extend(TTL_S / 2)
         locks.event("set").set()
         locks.latch("counted", 2).count_down()
-        assert locks.once("job", lambda lease: "made", keep=KEEP_S).new
+        assert locks.once("job", lambda lease: "made", retain=RETAIN_S).new
         fencing.guarded_set(locks, "{mine}:value", "a", 5)
         broken, asked = locks.lock("broken").acquire(), locks.lock("asked").acquire()
         eventually(lambda: others.whereabouts("asked")[0].stack)

@@ -435,7 +435,7 @@ def test_55_a_kept_lease_is_behind_what_was_granted_after_a_loss_of_data(
 ) -> None:
     server = private_server()
     locks, others = api.connect(server.url), api.connect(server.url)
-    lock, gate = locks.lock(unique_name, ttl=12, keep=6), FenceGate()
+    lock, gate = locks.lock(unique_name, ttl=12, cache_for=6), FenceGate()
 
     def taken_again() -> bool:
         tokens = [token_of(lock) for _ in range(2)]

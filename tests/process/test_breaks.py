@@ -151,7 +151,7 @@ def test_from_a_signal_handler_of_the_thread_that_holds(
 
 
 def test_what_its_client_keeps(locks: holdfast.Client, others: holdfast.Client, unique_name: str) -> None:
-    lock = locks.lock(unique_name, keep=60.0)
+    lock = locks.lock(unique_name, cache_for=60.0)
     lease = lock.acquire()
     assert others.break_(unique_name)
     assert lease.lost.wait(PATIENCE_S)

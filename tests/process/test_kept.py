@@ -26,7 +26,7 @@ import os, sys, time
 import holdfast
 url, name, then = sys.argv[1:]
 locks = holdfast.connect(url)
-lock = locks.lock(name, keep=10.0)
+lock = locks.lock(name, cache_for=10.0)
 while not any(type(kept.holder) is list for kept in locks._session.driver.keeper.values()):
     with lock:
         pass
@@ -92,7 +92,7 @@ def test_who_is_killed_keeps_others_out_for_its_cut_ttl(valkey_server: embedded.
 def test_who_was_stopped_does_not_take_what_is_another_ones(valkey_server: embedded.Server, raw: Any) -> None:
     locks = holdfast.connect(valkey_server.url, ttl=1.0)
     name = unique("kept")
-    lock = locks.lock(name, keep=0.5)
+    lock = locks.lock(name, cache_for=0.5)
     driver = locks._session.driver
 
     def is_kept() -> bool:
@@ -126,7 +126,7 @@ def test_who_was_stopped_does_not_take_what_is_another_ones(valkey_server: embed
 def test_the_thread_that_hears_of_others_sends_the_release(valkey_server: embedded.Server, is_connected: bool) -> None:
     with holdfast.connect(valkey_server.url) as locks, holdfast.connect(valkey_server.url) as others:
         name = unique("kept")
-        lock = locks.lock(name, keep=10.0)
+        lock = locks.lock(name, cache_for=10.0)
         driver = locks._session.driver
         keeper, by_background = driver.keeper, list[Any]()
 
@@ -157,7 +157,7 @@ def test_the_thread_that_hears_of_others_sends_the_release(valkey_server: embedd
 
 def test_it_outlives_the_thread_that_has_released_it(valkey_server: embedded.Server) -> None:
     with holdfast.connect(valkey_server.url) as locks:
-        lock = locks.lock(unique("kept"), keep=5.0)
+        lock = locks.lock(unique("kept"), cache_for=5.0)
         tokens: list[str] = []
 
         def use() -> None:
@@ -182,7 +182,7 @@ def test_threads_have_it_one_at_a_time(valkey_server: embedded.Server) -> None:
         def work(number: int) -> None:
             client = others if number == 3 else locks
             for turn in range(60):
-                with client.lock(name, keep=2.0) as lease:
+                with client.lock(name, cache_for=2.0) as lease:
                     inside.append(number)
                     assert inside == [number]
                     fences.append(lease.fencing_token)
@@ -202,7 +202,7 @@ def test_an_event_loop_that_ends_keeps_nothing(valkey_server: embedded.Server, r
     locks = holdfast.asyncio.connect(valkey_server.url)
 
     async def use() -> None:
-        lock = locks.lock(name, keep=5.0)
+        lock = locks.lock(name, cache_for=5.0)
         tokens: list[str] = []
         while len(tokens) < 2 or tokens[-1] != tokens[-2]:
             async with lock as lease:

@@ -190,7 +190,7 @@ def _interrupt_everywhere(
 
 
 #: What changes how a lease begins or ends.
-_OPTIONS: list[dict[str, Any]] = [{"keep": 0.5}, {"confirm_release": False}, {"renew": False}]
+_OPTIONS: list[dict[str, Any]] = [{"cache_for": 0.5}, {"confirm_release": False}, {"renew": False}]
 
 
 @pytest.mark.parametrize("place", PLACES, ids=PLACES.get)
@@ -449,7 +449,7 @@ def test_a_cancellation_at_any_await_costs_no_one_its_turn(
     assert 2 <= asyncio.run(main()) < 59
 
 
-@pytest.mark.parametrize("options", [{}, {"keep": 0.5}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"cache_for": 0.5}], ids=str)
 @pytest.mark.parametrize("place", PLACES, ids=PLACES.get)
 def test_a_grant_that_comes_to_no_lease_is_no_one_elses(
     valkey_server: embedded.Server, bench: Bench, place: int, options: dict[str, float]

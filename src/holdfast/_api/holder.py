@@ -35,7 +35,7 @@ class Holder:
 
     @property
     def kept(self) -> bool:
-        """Whether its client keeps it between its uses (`keep`): it may be idle, and is let go when others ask."""
+        """Whether its client keeps it between its uses (`cache_for`): it may be idle, and is let go when others ask."""
         return is_kept(self.token)
 
     @property

@@ -233,7 +233,7 @@ class LeaseOptions(TypedDict, total=False):
 class LockOptions(LeaseOptions, total=False):
     """What a lock takes beside them."""
 
-    keep: Duration | None
+    cache_for: Duration | None
 
 
 class Options(NamedTuple):
@@ -297,9 +297,9 @@ def options_of(given: LeaseOptions | LockOptions, defaults: Options = Options())
         return defaults
     changed: dict[str, Any] = {}
     for name, value in given.items():
-        if name == "keep":
+        if name == "cache_for":
             if value is not None:
-                raise ConfigurationError("keep", value, "left out: only what lock() makes is kept")
+                raise ConfigurationError("cache_for", value, "left out: only what lock() makes is kept")
             continue
         if name not in _FIELDS:
             out = f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
@@ -312,17 +312,17 @@ def options_of(given: LeaseOptions | LockOptions, defaults: Options = Options())
 
 def lock_options_of(given: LockOptions, defaults: Options) -> Options:
     """The same for a lock."""
-    if not given.get("keep"):
-        return options_of({**given, "keep": None} if "keep" in given else given, defaults)
-    kept_ms = ttl_ms_of(given["keep"], "keep")
-    options = options_of({**given, "keep": None}, defaults)._replace(kept_ms=kept_ms)
+    if not given.get("cache_for"):
+        return options_of({**given, "cache_for": None} if "cache_for" in given else given, defaults)
+    kept_ms = ttl_ms_of(given["cache_for"], "cache_for")
+    options = options_of({**given, "cache_for": None}, defaults)._replace(kept_ms=kept_ms)
     if 2 * kept_ms > options.ttl_ms:
         allowed = f"half of the ttl at most: {options.ttl_ms / 2000:g} s"
     elif options.sync_replicas is not None:
         allowed = "None with sync_replicas: the two do not go together"
     else:
         return options
-    raise ConfigurationError("keep", given["keep"], allowed)
+    raise ConfigurationError("cache_for", given["cache_for"], allowed)
 
 
 def refuse_keywords(call: str, given: dict[str, Any]) -> None:

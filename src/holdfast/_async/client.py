@@ -165,7 +165,7 @@ class Client:
 
         `reentrant`: the task that holds it may acquire it again, and gets the same lease, which ends when it has
         been released as often. Without it a second acquire by the holder raises `AlreadyHeld`.
-        `keep`: seconds, half of the ttl at most, for which the client keeps it after its release: to acquire it again
+        `cache_for`: seconds, half of the ttl at most, for which the client keeps it after its release: to acquire it again
         sends nothing, and it is released when another client asks for it. Not over a quorum. None: not kept.
         Sends nothing. Raises `ConfigurationError` for what is not allowed.
         """
@@ -267,37 +267,37 @@ class Client:
             raise ConfigurationError("lock", lock, "a lock that this client has made")
         return Condition(lock, check_name(name))
 
-    def latch(self, name: str, count: int, *, keep: Duration = _DAY_S) -> CountDownLatch:
+    def latch(self, name: str, count: int, *, retain: Duration = _DAY_S) -> CountDownLatch:
         """A latch called `name` that opens after `count` (1 to 1e9) count-downs, once and for good.
 
-        All declare the same `count`. The server forgets it `keep` seconds after its last use.
+        All declare the same `count`. The server forgets it `retain` seconds after its last use.
         """
         self._not_over_quorum("a latch")
         with importing:
             from holdfast._async.gates import CountDownLatch
         declared = check_count("count", count, 1, COUNT_MAX)
-        return CountDownLatch(self._session, check_name(name), declared, ttl_ms_of(keep, "keep"))
+        return CountDownLatch(self._session, check_name(name), declared, ttl_ms_of(retain, "retain"))
 
-    def event(self, name: str, *, keep: Duration = _DAY_S) -> Event:
+    def event(self, name: str, *, retain: Duration = _DAY_S) -> Event:
         """An event called `name`, as `asyncio.Event`, for processes anywhere.
 
-        The server forgets that it was set `keep` seconds after its last use.
+        The server forgets that it was set `retain` seconds after its last use.
         """
         self._not_over_quorum("an event")
         with importing:
             from holdfast._async.gates import Event
-        return Event(self._session, check_name(name), ttl_ms_of(keep, "keep"))
+        return Event(self._session, check_name(name), ttl_ms_of(retain, "retain"))
 
-    def barrier(self, name: str, parties: int, *, keep: Duration = _DAY_S) -> Barrier:
+    def barrier(self, name: str, parties: int, *, retain: Duration = _DAY_S) -> Barrier:
         """A barrier called `name` for `parties` (1 to 1,000), as `asyncio.Barrier`, for processes anywhere.
 
-        All declare the same `parties`. The server forgets it `keep` seconds after its last use.
+        All declare the same `parties`. The server forgets it `retain` seconds after its last use.
         """
         self._not_over_quorum("a barrier")
         with importing:
             from holdfast._async.gates import Barrier
         declared = check_count("parties", parties, 1, PARTIES_MAX)
-        return Barrier(self._session, check_name(name), declared, ttl_ms_of(keep, "keep"))
+        return Barrier(self._session, check_name(name), declared, ttl_ms_of(retain, "retain"))
 
     @explains_options
     def election(self, name: str, **options: Unpack[LeaseOptions]) -> Election:
@@ -336,7 +336,7 @@ class Client:
         several circles, one circle is given. Each was there at one moment; a wait with a timeout counts until that is
         over. Goes over the keys of the namespace, a few at a time, and changes nothing. Not seen: waits of less
         than a second behind others of the same process, or by the holder of a lease that its client has handed on
-        (`tenure`, `keep`); waits for anything else. A lease counts as that of the thread or task
+        (`tenure`, `cache_for`); waits for anything else. A lease counts as that of the thread or task
         that has acquired it, wherever it is used.
         """
         self._not_over_quorum("looking for deadlocks")
@@ -470,7 +470,7 @@ class Client:
         # sync: function: Callable[[Lease], Value | None],
         function: Callable[[Lease], Awaitable[Value | None]],
         *,
-        keep: Duration = _DAY_S,
+        retain: Duration = _DAY_S,
         timeout: Duration | None = None,
         **options: Unpack[LeaseOptions],
     ) -> Outcome:
@@ -481,7 +481,7 @@ class Client:
                 ...  # it was sent before
 
         `function` is called with the lease that it runs under; it returns bytes, str, int, float or None, which is
-        kept for `keep` seconds as bytes. `timeout`: seconds to wait while another client runs it, then `AcquireTimeout`.
+        kept for `retain` seconds as bytes. `timeout`: seconds to wait while another client runs it, then `AcquireTimeout`.
 
         Returns an `Outcome`: whether it has run now, and its result. When it raises, nothing is kept, and the next
         call runs it again; so too when its process dies, or its lease is lost: it must tolerate being begun twice,
@@ -491,7 +491,7 @@ class Client:
         with importing:
             from holdfast._async.once import once
         checked = options_of(options, self._options)
-        return await once(self._session, name, function, ttl_ms_of(keep, "keep"), timeout_of(timeout), checked)
+        return await once(self._session, name, function, ttl_ms_of(retain, "retain"), timeout_of(timeout), checked)
 
     @explains_options
     async def get_or_set(

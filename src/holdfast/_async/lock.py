@@ -210,9 +210,7 @@ class Lock(Leasable[Lease]):
         self._line_key = shared if shared.in_line and not reentrant else None
         if options.kept_ms and self._kind == "lock":
             if session.quorum is not None:
-                raise ConfigurationError(
-                    "keep", options.kept_ms / 1000, "0 over a quorum, which can tell no one to let go"
-                )
+                raise ConfigurationError("cache_for", options.kept_ms / 1000, "None: not supported over a quorum")
             self._kept_as = shared.keys.lock
 
     @classmethod
@@ -296,7 +294,7 @@ class Lock(Leasable[Lease]):
     async def locked(self) -> bool:
         """True if the lock is held at this moment. Only for reporting: the answer may be out of date when it arrives.
 
-        Not while it is idle in this client (`keep`).
+        Not while it is idle in this client (`cache_for`).
         """
         token = (await self._inspect()).holder
         return token != "" and not self._session.driver.keeper.has_idle(token)
@@ -317,7 +315,7 @@ class Lock(Leasable[Lease]):
         """The fencing token of the last lease, held or not; 0 when there was none for a day.
 
         Never more than the present holder has, and less where its client hands the lock on by itself (`tenure`,
-        `keep`): such a lease was granted a block of 1,024 tokens, of which this is the first.
+        `cache_for`): such a lease was granted a block of 1,024 tokens, of which this is the first.
         """
         return (await self._inspect()).fence
 

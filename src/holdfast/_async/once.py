@@ -95,7 +95,7 @@ async def once(
     session: Session,
     name: str,
     function: Callable[[Lease], Any],
-    keep_ms: int,
+    retain_ms: int,
     timeout_s: float | None,
     options: Options,
 ) -> Outcome:
@@ -107,5 +107,5 @@ async def once(
 
     own = f"once:{check_name(name)}"
     key = f"{lock_keys(session.namespace, own).base}:done"
-    new, value = await _Value(session, own, key, options, keep_ms).made(run, timeout_s)
+    new, value = await _Value(session, own, key, options, retain_ms).made(run, timeout_s)
     return Outcome(new, unpacked_result(value))

@@ -29,13 +29,13 @@ _TOMBSTONE, _BROKEN, _DECLARED_OTHERWISE = -1, -2, -3
 class BarrierTurn(Acquisition):
     """The turn to go on."""
 
-    __slots__ = ("breaking", "keep_ms", "keys", "parties")
+    __slots__ = ("breaking", "retain_ms", "keys", "parties")
 
-    def __init__(self, keys: LockKeys, token: str, parties: int, keep_ms: int, settings: Settings = DEFAULT) -> None:
+    def __init__(self, keys: LockKeys, token: str, parties: int, retain_ms: int, settings: Settings = DEFAULT) -> None:
         super().__init__(token, _FOR_EVER_MS, keys.lock, settings)
         self.keys = keys
         self.parties = parties
-        self.keep_ms = keep_ms
+        self.retain_ms = retain_ms
         self.breaking = False
 
     def _call(self, what: str, arrival: int, request_timeout_s: float) -> Call:
@@ -48,7 +48,7 @@ class BarrierTurn(Acquisition):
                 what,
                 arrival,
                 self.parties,
-                self.keep_ms,
+                self.retain_ms,
                 self.keys.inboxes,
                 settings.signal_recheck_ms,
                 settings.tombstone_ms,
@@ -78,12 +78,12 @@ class BarrierTurn(Acquisition):
         return True
 
 
-async def move(keys: LockKeys, what: str, parties: int, keep_ms: int, settings: Settings = DEFAULT) -> BarrierMoved:
+async def move(keys: LockKeys, what: str, parties: int, retain_ms: int, settings: Settings = DEFAULT) -> BarrierMoved:
     """ "look", "abort" or "reset": what it has come to. Raises `RequestFailed`."""
     call = Call(
         "barrier_move",
         (keys.lock, f"{keys.base}:arrived", keys.gone),
-        (what, parties, keep_ms, keys.inboxes, settings.tombstone_ms),
+        (what, parties, retain_ms, keys.inboxes, settings.tombstone_ms),
         settings.request_timeout_s,
     )
     while True:

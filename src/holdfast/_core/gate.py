@@ -27,18 +27,18 @@ _DECLARED_OTHERWISE = -2
 
 
 class GateTurn(Acquisition):
-    """The turn to go through. `kind` names it in errors; `keep_ms`: how long its state is kept after the last use."""
+    """The turn to go through. `kind` names it in errors; `retain_ms`: how long its state is kept after the last use."""
 
-    __slots__ = ("declared", "keep_ms", "keys", "kind")
+    __slots__ = ("declared", "retain_ms", "keys", "kind")
 
     def __init__(
-        self, kind: str, keys: LockKeys, token: str, declared: int, keep_ms: int, settings: Settings = DEFAULT
+        self, kind: str, keys: LockKeys, token: str, declared: int, retain_ms: int, settings: Settings = DEFAULT
     ) -> None:
         super().__init__(token, _FOR_EVER_MS, keys.lock, settings)
         self.kind = kind
         self.keys = keys
         self.declared = declared
-        self.keep_ms = keep_ms
+        self.retain_ms = retain_ms
 
     def _call(self, what: str, request_timeout_s: float) -> Call:
         keys, settings = self.keys, self.settings
@@ -48,7 +48,7 @@ class GateTurn(Acquisition):
             (
                 self.token,
                 what,
-                self.keep_ms,
+                self.retain_ms,
                 self.declared,
                 settings.signal_recheck_ms,
                 settings.tombstone_ms,
@@ -73,13 +73,13 @@ class GateTurn(Acquisition):
 
 
 async def move(
-    kind: str, keys: LockKeys, token: str, what: str | int, declared: int, keep_ms: int, settings: Settings = DEFAULT
+    kind: str, keys: LockKeys, token: str, what: str | int, declared: int, retain_ms: int, settings: Settings = DEFAULT
 ) -> int:
     """Take `what` off what is missing, or "open", "shut", "look": returns what is missing. Raises `RequestFailed`."""
     call = Call(
         "gate_move",
         (keys.lock, keys.queue, keys.gone),
-        (token, what, keep_ms, declared, keys.inboxes, settings.tombstone_ms),
+        (token, what, retain_ms, declared, keys.inboxes, settings.tombstone_ms),
         settings.request_timeout_s,
     )
     while True:

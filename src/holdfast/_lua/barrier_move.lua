@@ -1,6 +1,6 @@
 -- Look at a barrier, break it, or make it usable again.
 -- KEYS    1 state (hash: generation, parties, broken)  2 arrived  3 gone
--- ARGV    1 "look", "abort" or "reset"  2 parties  3 keep_ms  4 prefix of inboxes  5 tombstone_ms of the waiters
+-- ARGV    1 "look", "abort" or "reset"  2 parties  3 retain_ms  4 prefix of inboxes  5 tombstone_ms of the waiters
 -- Returns {1, generation, parties waiting, broken}, or {-3, parties stored}. Broken by a reset: ask again, there are more
 --         parties to be told than one call tells
 -- #include tombstone

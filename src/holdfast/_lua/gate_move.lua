@@ -1,6 +1,6 @@
 -- Change what a gate is waiting for, and tell its waiters when it opens.
 -- KEYS    1 state: "<still missing> <declared>"  2 waiters  3 gone, which also remembers what was done
--- ARGV    1 token of this change  2 how many fewer are missing, or "open", "shut", "look"  3 keep_ms
+-- ARGV    1 token of this change  2 how many fewer are missing, or "open", "shut", "look"  3 retain_ms
 --         4 declared count (an event's is 1)  5 prefix of inboxes  6 how long to remember the change, ms
 -- Returns {1, still missing}, with a 1 behind it when more are to be told: ask again; or {-2, declared count stored}
 -- #include tombstone

@@ -1,6 +1,6 @@
 -- Wait for a gate to open: an event to be set, a latch to come to 0.
 -- KEYS    1 state: "<still missing> <declared>"  2 waiters  3 gone
--- ARGV    1 token  2 "try", "wait" or "leave"  3 keep_ms  4 declared count (an event's is 1)
+-- ARGV    1 token  2 "try", "wait" or "leave"  3 retain_ms  4 declared count (an event's is 1)
 --         5 ms after which a waiter looks for itself  6 tombstone_ms of "leave"  7 prefix of inboxes
 -- Returns {1, 0}                                open
 --         {0, ms, "", place (-1: not queued), arrival_us}   not yet

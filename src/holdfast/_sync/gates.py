@@ -18,15 +18,15 @@ __all__ = ["Barrier", "CountDownLatch", "Event"]
 
 
 class _Named:
-    """`declared`: a number that all clients give alike; `keep_ms`: how long the server keeps it after its last use."""
+    """`declared`: a number that all clients give; `retain_ms`: how long the server keeps it after the last use."""
 
     _kind = ""
 
-    def __init__(self, session: Session, name: str, declared: int, keep_ms: int) -> None:
+    def __init__(self, session: Session, name: str, declared: int, retain_ms: int) -> None:
         self._session = session
         self._name = name
         self._declared = declared
-        self._keep_ms = keep_ms
+        self._retain_ms = retain_ms
         self._keys = lock_keys(session.namespace, name).part(self._kind)
 
     @property
@@ -41,7 +41,7 @@ class _Gate(_Named):
         timeout_s = timeout_of(timeout)
         session = self._session
         token = session.new_token()
-        acquisition = gate.GateTurn(self._kind, self._keys, token, self._declared, self._keep_ms, session.settings)
+        acquisition = gate.GateTurn(self._kind, self._keys, token, self._declared, self._retain_ms, session.settings)
         protocol = wait_for(acquisition, timeout_s, listening=session.driver.listening(acquisition.key))
         got = wait_turn(session, self._name, self._kind, acquisition, protocol, cancel)
         return isinstance(got, Grant)
@@ -50,7 +50,7 @@ class _Gate(_Named):
         session = self._session
         token = session.new_token()
         return session.run(
-            gate.move(self._kind, self._keys, token, what, self._declared, self._keep_ms, session.settings)
+            gate.move(self._kind, self._keys, token, what, self._declared, self._retain_ms, session.settings)
         )
 
 
@@ -80,8 +80,8 @@ class Event(_Gate):
 
     _kind = "event"
 
-    def __init__(self, session: Session, name: str, keep_ms: int) -> None:
-        super().__init__(session, name, 1, keep_ms)
+    def __init__(self, session: Session, name: str, retain_ms: int) -> None:
+        super().__init__(session, name, 1, retain_ms)
 
     def set(self) -> None:
         """Set it: all who wait go on."""
@@ -122,7 +122,7 @@ class Barrier(_Named):
         timeout_s = timeout_of(timeout)
         session = self._session
         acquisition = barrier.BarrierTurn(
-            self._keys, session.new_token(), self._declared, self._keep_ms, session.settings
+            self._keys, session.new_token(), self._declared, self._retain_ms, session.settings
         )
         protocol = wait_for(acquisition, timeout_s, listening=True)
         got = wait_turn(session, self._name, self._kind, acquisition, protocol, cancel)
@@ -152,7 +152,7 @@ class Barrier(_Named):
 
     def _move(self, what: str) -> tuple[int, int, bool]:
         session = self._session
-        return session.run(barrier.move(self._keys, what, self._declared, self._keep_ms, session.settings))
+        return session.run(barrier.move(self._keys, what, self._declared, self._retain_ms, session.settings))
 
     def __repr__(self) -> str:
         return f"<Barrier {self._name!r}: {self._declared} parties>"

@@ -96,7 +96,7 @@ def once(
     session: Session,
     name: str,
     function: Callable[[Lease], Any],
-    keep_ms: int,
+    retain_ms: int,
     timeout_s: float | None,
     options: Options,
 ) -> Outcome:
@@ -108,5 +108,5 @@ def once(
 
     own = f"once:{check_name(name)}"
     key = f"{lock_keys(session.namespace, own).base}:done"
-    new, value = _Value(session, own, key, options, keep_ms).made(run, timeout_s)
+    new, value = _Value(session, own, key, options, retain_ms).made(run, timeout_s)
     return Outcome(new, unpacked_result(value))
