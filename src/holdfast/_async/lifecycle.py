@@ -32,8 +32,8 @@ from holdfast._core.keys import inbox_prefix
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
 from holdfast._core.tokens import make_token
+from holdfast._drivers import exit_hooks
 from holdfast._drivers.aio import AioDriver
-from holdfast._drivers.last_words import at_end
 from holdfast._drivers.observing import Reports
 from holdfast._transport.clock import clock
 from holdfast.errors import ClientClosed, ConfigurationError
@@ -366,4 +366,4 @@ async def _release_side_by_side(left: Sequence[_Left]) -> None:
     await asyncio.gather(*[own.release() for own in left], return_exceptions=True)
 
 
-at_end(_release_all)
+exit_hooks.register(_release_all)

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from holdfast._core.snapshot import snapshot
-from holdfast._drivers.last_words import at_end
+from holdfast._drivers import exit_hooks
 from holdfast._drivers.teller import CANNOT_START, report
 from holdfast._transport.waits import Bell
 
@@ -211,4 +211,4 @@ def _at_end() -> None:
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
-at_end(_at_end)
+exit_hooks.register(_at_end)

@@ -21,10 +21,10 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import inbox_prefix
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import make_token
+from holdfast._drivers import exit_hooks
 from holdfast._drivers.closing import close_later, left_open
 from holdfast._drivers.ending import end
 from holdfast._drivers.identity import has_ended, ident_of
-from holdfast._drivers.last_words import at_end
 from holdfast._drivers.observing import Reports
 from holdfast._drivers.threads import ThreadDriver
 from holdfast._transport.plain import address_of_url
@@ -133,4 +133,4 @@ def _close_all() -> None:
     end([*(session.driver for session in sessions), *left_open()], exiting=True)
 
 
-at_end(_close_all)
+exit_hooks.register(_close_all)

@@ -1,4 +1,4 @@
-"""What is done at the end of a process, whichever way it ends that lets Python have the last word.
+"""Functions that run at the end of a process, whichever way it ends that lets Python run anything.
 
 `atexit` alone misses the children of `multiprocessing` that were forked (by "fork" or "forkserver"): they end with
 `os._exit`, after finalizers of their own.
@@ -12,14 +12,14 @@ import sys
 import threading
 from collections.abc import Callable
 
-__all__ = ["at_end"]
+__all__ = ["register"]
 
 _functions: list[Callable[[], object]] = []
 _registered = False
 
 
-def at_end(function: Callable[[], object]) -> None:
-    """Call it at the end; those that were named last come first."""
+def register(function: Callable[[], object]) -> None:
+    """Call `function` when the process ends; the last registered comes first."""
     _functions.append(function)
     atexit.register(function)
 
