@@ -32,6 +32,7 @@ from holdfast._core.rwlock import RWTurn, downgrade
 from holdfast._core.settings import DEFAULT
 from holdfast._core.validity import deadline
 from holdfast._core.waiting import Acquisition, Busy, Grant, wait_for
+from holdfast.errors import LeaseLost
 from tests.support.steps import drive
 
 KEYS = lock_keys("holdfast", "a")
@@ -45,6 +46,8 @@ class Script:
     def __init__(self, *answers: tuple[float, Any], wakes: tuple[Wake | None, ...] = ()) -> None:
         self.answers = list(answers)
         self.wakes = list(wakes)
+        #: What is found where a note of a break may be.
+        self.notes: list[bytes | None | RequestFailed] = []
         self.now = 1000.0
         self.seen: list[Effect[Any]] = []
 
@@ -79,6 +82,11 @@ class Script:
             if isinstance(answer, Exception):
                 raise answer
             return answer
+        elif isinstance(effect, Command) and self.notes:
+            note = self.notes.pop(0)
+            if isinstance(note, RequestFailed):
+                raise note
+            return note
         return None
 
     def count(self, kind: type[Effect[Any]]) -> int:
@@ -358,6 +366,23 @@ def test_an_interruption_anywhere_gives_back(kind: type[Effect[Any]], number: in
         driver.run(acquire(None, listening=True), at)
     assert driver.count(Spawn) == gives_back
     assert driver.count(Unlisten) == 1
+
+
+def test_a_break_before_the_answer_is_told_with_its_reason() -> None:
+    driver = Script((1.0, passing()), (0.001, [-1]))
+    driver.notes = [passing(), b"me: stuck"]  # asked again, as for the lock itself
+    with pytest.raises(LeaseLost) as told:
+        driver.run(acquire(None))
+    assert (told.value.name, told.value.reason) == ("a", "broken by me: stuck")
+    assert driver.count(Spawn) == 1, "the server may hold something of it"
+
+
+def test_a_break_that_left_no_note_is_told_as_a_loss() -> None:
+    driver = Script((0.001, [-1]))
+    driver.notes = [None]
+    with pytest.raises(LeaseLost) as told:
+        driver.run(acquire(None))
+    assert told.value.reason == "taken"
 
 
 def test_a_broken_inbox_is_looked_after_before_asking() -> None:

@@ -385,13 +385,18 @@ class LeaseRecord:
                 self.on_suspect()
 
 
-async def note_for(places: Sequence[LockKeys], token: str) -> str | None:
-    """Return who has broken what that token held there, and why; None where that is not known."""
+async def note_for(places: Sequence[LockKeys], token: str, *, or_raise: bool = False) -> str | None:
+    """Who has broken what that token held there, and why; None where that is not known.
+
+    `or_raise`: where it cannot be asked, `RequestFailed` is raised.
+    """
     for keys in places:
         key = keys.note_of(token)
         try:
             found = await Command(("GET", key), _NOTE_PATIENCE_S, key=key, fits=MAYBE)
         except RequestFailed:
+            if or_raise:
+                raise
             return None
         if found is not None:
             return str(found, "utf-8", "replace")

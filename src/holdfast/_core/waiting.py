@@ -410,6 +410,10 @@ class _Waiting:
             if reply[0] == 1:
                 judge(sync, acquisition.name, answer, self.asked_at)
         acquisition.heard(reply)
+        if reply[0] == -1 and acquisition.places():
+            # An earlier request was granted, and its lease broken before the answer came.
+            by = await note_for(acquisition.places(), acquisition.token, or_raise=True)
+            raise LeaseLost(acquisition.name, "taken" if by is None else broken_by(by))
         return reply
 
     async def outlasts(self, failure: RequestFailed) -> bool:
@@ -441,9 +445,6 @@ class _Waiting:
         if reply[0] < 0:
             if reply[0] < -1:
                 self.doubtful = False  # refused before anything was written
-            elif (by := await note_for(self.acquisition.places(), self.acquisition.token)) is not None:
-                # An earlier request was granted, and its lease broken before the answer came.
-                raise LeaseLost(self.acquisition.name, broken_by(by))
             raise self.acquisition.refused(refusal_of(reply))
         self.doubtful = False
         return await self._taken(taken_of(reply))
