@@ -46,6 +46,8 @@ class Thing:
         self.ledger = Ledger(world, keys.name, conflict=conflict, until=self.until, keeps_out=self.keeps_out)
         #: Who held it when it was looked at last.
         self.last_held: set[bytes] = set()
+        #: Those that someone breaks.
+        self.shown: set[bytes] = set()
         #: By token: the last of its extensions that was carried out.
         self.extensions: dict[bytes, int] = {}
 
@@ -90,6 +92,8 @@ class Sessions(Primitive, Generic[T]):
     public, public_lease = "", "Lease"
     #: Errors with which an acquisition may end.
     refusals: tuple[type[Exception], ...] = (RequestFailed,)
+    #: As what its leases are broken and asked for in small worlds; "": they are not.
+    kind = ""
     #: Whether processes do different things in small worlds, so that none can stand for another.
     differ = False
     #: Workers of a process wait for each other.

@@ -14,7 +14,8 @@ choices lead on:
 - the fault, once: a message is lost; or takes longer than anything, and arrives whenever a later choice says so;
   or its connection is reset; a process crashes, its inbox being missed by the server whenever a later choice says
   so; the task is cancelled where it is; a process is paused, until a later choice; its inbox breaks; the server
-  restarts with its data.
+  restarts with its data; a lease is broken, and released on behalf of its holder whenever a later choice says so; a
+  holder is asked for it.
 
 What a process does between two such events is one step: no one sees its inside.
 """
@@ -27,8 +28,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from holdfast._core.effects import Call, Command
+from holdfast._core.breaking import Held
+from holdfast._core.effects import Call, Command, Wake
 from holdfast._core.failure import RequestFailed
+from holdfast._core.tokens import client_of
 from sim.check import Belief, Ledger
 from sim.driver import AnswerTo, Cancelled, Inbox, Process, Task
 from sim.network import Network, Node, Request, shown
@@ -42,7 +45,7 @@ __all__ = ["FAULTS", "Move", "SmallWorld"]
 T = TypeVar("T")
 
 #: What may go wrong, once in a world.
-FAULTS = ("lost", "late", "reset", "crash", "cancel", "pause", "inbox", "restart")
+FAULTS = ("lost", "late", "reset", "crash", "cancel", "pause", "inbox", "restart", "break", "want")
 
 #: Timers this close together are due at the same time, s. Less than what a loss may be told late by.
 _TIE_S = 0.0005
@@ -249,6 +252,8 @@ class SmallWorld(World):
         #: The messages that the last choice sent.
         self.sent: list[_Message] = []
         self.clock_moved = True
+        #: What processes have heard that their leases are to know: the kind of message, and the token.
+        self.heard: list[tuple[str, str]] = []
         #: Time has overtaken no message: a request that comes late may do what no one waits for any more.
         self.prompt = True
         self._acquisitions = acquisitions
@@ -263,6 +268,7 @@ class SmallWorld(World):
             work_s=1.0,
             patient=0.9 if patient else 0.0,
             claim_ms=500,
+            break_s=1.0 if "break" in self.faults else 0.0,
         )
         #: Processes that nothing has come of yet, and that are just like each other.
         self._alike: list[Process] = []
@@ -358,6 +364,7 @@ class SmallWorld(World):
             seat.fresh = False
         move.act(*move.args)
         self.run_at_once()
+        self._look_for_deaf()
 
     def _reach(self, process: Process, what: str) -> None:
         """Something reaches a process (at the time that it is then)."""
@@ -397,7 +404,21 @@ class SmallWorld(World):
             self._reach(message.to, message.label)
         else:
             return
+        if message.inbox is not None and type(message.args[-1]) is bytes:
+            kind, token, *_ = message.args[-1].decode().split(" ")
+            if kind in (Wake.BREAK, Wake.WANT):
+                self.heard.append((kind, token))
         message.act(*message.args)
+
+    def _look_for_deaf(self) -> None:
+        """What was heard is known to the lease that it is about, whether that came before or comes later."""
+        for kind, token in self.heard:
+            for thing in self.use.things:
+                belief = thing.ledger.beliefs.get(token.encode())
+                if belief is None or belief.process.paused or not belief.lives():
+                    continue
+                if kind == Wake.BREAK or belief.hold.wanted_by is None:
+                    self.fail("deaf", f"{belief} was told of its {kind}, and goes on as before")
 
     def _times(self) -> Iterator[Move]:
         """Yield the moments to which time may move."""
@@ -499,6 +520,10 @@ class SmallWorld(World):
                         yield Move("INBOX BREAKS:", process, self._break, inbox)
         if "restart" in kinds:
             yield Move("RESTART:", None, self._restart)
+        for kind in kinds & {Wake.BREAK, Wake.WANT} if self.use.kind else ():
+            for thing in self.use.things:
+                for token in thing.held():
+                    yield Move(f"{kind.upper()}:", None, self._say, kind, thing, token.decode())
 
     def _spent(self, what: str) -> None:
         self.faults = frozenset()
@@ -573,6 +598,27 @@ class SmallWorld(World):
         node.stop()
         node.start(empty=False)
 
+    def _say(self, kind: str, thing: Thing, token: str) -> None:
+        """Someone breaks what that token holds, or asks for it."""
+        self._spent(kind)
+        holder = next(process for process in self.processes if process.id == client_of(token))
+        self._touch(holder)
+        held = Held(self.use.kind, thing.keys, token)
+        self._run(holder, held.tell(kind, "p: because", self.settings))
+        if kind == Wake.BREAK:
+            thing.shown.add(token.encode())
+            undo = held.turn(self.settings).undo(self.settings.tombstone_ms, self.settings.request_timeout_s)
+            self.send(_Message("request", f"of who breaks {token}", holder, None, self._run, holder, undo))
+            self.messages[-1].late = True
+
+    def _run(self, holder: Process, call: Call) -> None:
+        """A request of someone who is no process here."""
+        node = self.master
+        value = node.server.script(call.script, call.keys, call.args)
+        if node.server.touched:
+            node.changed()
+        self.executed(node, Request(holder, call, lambda *_: None, self.now), value, None)
+
     # -- the end ----------------------------------------------------------------------------------
 
     def finish(self) -> None:
@@ -628,6 +674,7 @@ class SmallWorld(World):
             faults,
             sorted(fresh),
             self.clock_moved and faults,
+            self.heard,
             round(self.calm_since, 7),
             self.options.mode,
             _plain(self.use, set()),

@@ -19,6 +19,7 @@ from holdfast._core.tenure import BLOCK, MARK, Note, Tenure, TenureLease, Turn, 
 from holdfast._core.tokens import KEPT
 from holdfast._core.validity import DRIFT
 from holdfast._core.waiting import Busy, Grant, request_timeout_for
+from holdfast.errors import LeaseLost
 from sim.check import Belief
 from sim.driver import Cancelled, Process, Work
 from sim.network import Node, Request
@@ -60,8 +61,6 @@ class Lock(Thing):
         self.tenures: dict[str, float] = {}
         #: By process: when acquires there ended without a grant.
         self.left_at: dict[str, list[float]] = {}
-        #: Whom it was to be taken away from.
-        self.shown: set[bytes] = set()
 
     def overtakes(self, process: Process, line: str, tenure: str, since: float) -> None:
         """A worker that waits since then is granted it: who has waited for longer elsewhere is overtaken."""
@@ -486,11 +485,20 @@ class Mutex(Locks):
     """The lock alone."""
 
     name = "mutex"
+    kind = "lock"
     in_lines = True
     public = "Lock"
+    refusals = (RequestFailed, LeaseLost)
 
     def __init__(self, world: World) -> None:
         super().__init__(world, [Lock(world, f"m{number}") for number in range(world.options.locks)])
+
+    def refused(self, token: str, error: Exception) -> None:
+        broken = any(token.encode() in lock.shown for lock in self.things)
+        if isinstance(error, LeaseLost) and not broken:
+            self.world.fail("refused", f"{token}: {error!r}, and no one has broken it")
+        elif broken and "given back" in str(error):
+            self.world.fail("refused", f"{token}: {error!r}, and it was broken")
 
 
 PRIMITIVE = Mutex

@@ -28,6 +28,7 @@ UNIT_TESTS = (
     "tests/unit/test_batch.py",
     "tests/unit/test_deadlocks.py",
     "tests/unit/test_detecting.py",
+    "tests/unit/test_early.py",
     "tests/unit/test_fast_path.py",
     "tests/unit/test_first_wait.py",
     "tests/unit/test_family_calls.py",

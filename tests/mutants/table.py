@@ -1142,6 +1142,21 @@ BREAKS: tuple[Mutant, ...] = tuple(
             "if hold.token in self.early or hold.held_since < self.hears_since:",
             "if False:",
         ),
+        ("an early break is not cleared", HEARING, "text = early.pop(kind, None)", "text = early.get(kind)"),
+        (
+            "an early message of another token is taken",
+            HEARING,
+            "self._driver.schedule.early.pop(hold.token, {})",
+            "next(iter(self._driver.schedule.early.values()), {})",
+        ),
+        (
+            "early messages are never forgotten",
+            "_core/early.py",
+            "while len(self) > EARLY_MAX:",
+            "while False:",
+        ),
+        ("an acquire that was broken is not told by whom", WAITING, "if by is None else broken_by(by)", ""),
+        ("who broke an acquire is not asked again", WAITING, ", or_raise=True", ""),
         (
             "a renewal re-creates what was broken",
             RENEW,

@@ -49,6 +49,16 @@ def warned(api: Api, url: str, name: str) -> Any:
     return locks
 
 
+def test_nothing_is_broken_or_asked_for(server: embedded.Server, api: Api, unique_name: str) -> None:
+    locks = warned(api, server.url, unique_name)
+    lease = locks.lock(unique_name, ttl=20).acquire()
+    for act in (locks.break_, locks.ask):
+        with pytest.raises(errors.ServerError, match="(?i)unknown command"):
+            act(unique_name)
+    assert lease.held
+    lease.release()
+
+
 def test_it_is_found_out_once(server: embedded.Server, api: Api, unique_name: str) -> None:
     locks = warned(api, server.url, unique_name)
     lock = locks.lock(unique_name, ttl=20)

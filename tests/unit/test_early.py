@@ -106,7 +106,9 @@ def test_each_message_is_for_one_lease(holder: Holder, kind: str) -> None:
 
 def test_messages_of_other_tokens_are_not_for_it(holder: Holder) -> None:
     holder.ears.told(f"{TOKEN}2", Wake(Wake.BREAK, text="me"))
-    assert holder.begin().alive
+    holder.ears.told(TOKEN, Wake(Wake.WANT, text="you"))
+    hold = holder.begin()
+    assert hold.alive and hold.wanted_by == "you"
 
 
 def test_a_lease_that_was_asked_for_before_the_inbox_was_open_looks_for_a_note(holder: Holder) -> None:
