@@ -53,7 +53,7 @@ def test_nothing_is_broken_or_asked_for(server: embedded.Server, api: Api, uniqu
     locks = warned(api, server.url, unique_name)
     lease = locks.lock(unique_name, ttl=20).acquire()
     for act in (locks.break_, locks.ask):
-        with pytest.raises(errors.ServerError, match="(?i)unknown command"):
+        with pytest.raises(errors.ServerError, match=r"(?i)unknown command"):
             act(unique_name)
     assert lease.held
     lease.release()

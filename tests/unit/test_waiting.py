@@ -47,7 +47,7 @@ class Script:
         self.answers = list(answers)
         self.wakes = list(wakes)
         #: What is found where a note of a break may be.
-        self.notes: list[bytes | None | RequestFailed] = []
+        self.notes: list[bytes | RequestFailed | None] = []
         self.now = 1000.0
         self.seen: list[Effect[Any]] = []
 
