@@ -1,4 +1,4 @@
-"""The articles' listings once more, written from their descriptions alone, with redis-py, as a user would bring them.
+"""The articles' listings and other known schemes once more, with redis-py, as a user would bring them.
 
 They are played through `lab torture` (test_listings.py): what theory breaks must get no tick.
 """
@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import time
 import uuid
+from functools import cache
 from typing import Any
 
 import redis
 
 __all__ = [
+    "Constant",
     "Forgetful",
     "GetThenSet",
     "GetsetAfter",
     "GetsetAt",
     "Incr",
+    "Inverted",
+    "Java",
+    "Kept",
     "LockObject",
     "Multi",
     "Naive",
@@ -25,6 +30,7 @@ __all__ = [
     "SetEx",
     "SetExpire",
     "Token",
+    "Variable",
 ]
 
 _COMPARE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end"
@@ -85,8 +91,31 @@ class GetThenSet(_Listing):
         return True
 
 
+class Variable(_Listing):
+    """0 is free, 1 is taken."""
+
+    def try_lock(self) -> bool:
+        if self.redis.get(self.key) == b"1":
+            return False
+        self.redis.set(self.key, 1)
+        return True
+
+    def unlock(self) -> None:
+        self.redis.set(self.key, 0)
+
+
+@cache
+def the_object(name: str) -> str:
+    """The number of an object that the threads of this process share."""
+    return uuid.uuid4().hex
+
+
 class LockObject(_Listing):
-    """A busy loop, DEL, and no ttl."""
+    """A busy loop, DEL, and no ttl; the key has the number of an object of this process."""
+
+    def __init__(self, url: str, name: str, ttl: float) -> None:
+        super().__init__(url, name, ttl)
+        self.key += the_object(name)
 
     def lock(self) -> None:
         while not self.redis.setnx(self.key, "1"):
@@ -96,6 +125,48 @@ class LockObject(_Listing):
 class SetEx(_Listing):
     def try_lock(self) -> bool:
         return bool(self.redis.set(self.key, 1, nx=True, ex=self.ttl_s))
+
+
+class Kept(SetEx):
+    """Never given back."""
+
+    def unlock(self) -> None:
+        pass
+
+
+class Constant(SetEx):
+    """Compares before it deletes, with a word that is the same for everyone."""
+
+    def try_lock(self) -> bool:
+        return bool(self.redis.set(self.key, "request", nx=True, ex=self.ttl_s))
+
+    def unlock(self) -> None:
+        if self.redis.get(self.key) == b"request":
+            self.redis.delete(self.key)
+
+
+class Inverted(_Listing):
+    """A time in the value, compared the wrong way round; errors are null, and null is a yes."""
+
+    def null(self, command: str, *args: Any) -> Any:
+        try:
+            return getattr(self.redis, command)(self.key, *args)
+        except redis.RedisError:
+            return None
+
+    def try_lock(self) -> bool:
+        ends = int((time.time() + self.ttl_s) * 1000)
+        if not self.null("setnx", ends):
+            found = self.null("get")
+            if found is None or int(found) < time.time() * 1000:
+                return False
+            if self.null("getset", ends) not in (None, found):
+                return False
+        self.null("expire", self.ttl_s)
+        return True
+
+    def unlock(self) -> None:
+        self.null("delete")
 
 
 class GetsetAfter(_Listing):
@@ -132,31 +203,33 @@ class Token(_Listing):
         self.redis.eval(_COMPARE, 1, self.key, self.token)
 
 
+class Java(Token):
+    """One random string for an object that the threads of this process share."""
+
+    def try_lock(self) -> bool:
+        self.token = the_object(self.key)
+        return bool(self.redis.set(self.key, self.token, nx=True, px=self.ttl_s * 1000))
+
+
 class Naive:
-    """All servers without a timeout; a majority; DEL everywhere."""
+    """All servers, 2 s for each; a majority within the ttl; DEL everywhere after a failure; errors get through."""
 
     def __init__(self, urls: list[str], name: str, ttl: float) -> None:
-        self.servers: list[Any] = [redis.Redis.from_url(url) for url in urls]
+        self.servers: list[Any] = [redis.Redis.from_url(url, socket_timeout=2) for url in urls]
         self.key, self.ttl_ms = f"listing.{name}", int(ttl * 1000)
 
     def try_lock(self) -> bool:
-        count = 0
-        for server in self.servers:
-            try:
-                count += bool(server.set(self.key, "1", nx=True, px=self.ttl_ms))
-            except redis.RedisError:
-                pass
-        if count > len(self.servers) // 2:
+        self.token, began_s = uuid.uuid4().hex, time.time()
+        count = sum(bool(server.set(self.key, self.token, nx=True, px=self.ttl_ms)) for server in self.servers)
+        if count > len(self.servers) // 2 and (time.time() - began_s) * 1000 < self.ttl_ms:
             return True
-        self.unlock()
+        for server in self.servers:
+            server.delete(self.key)
         return False
 
     def unlock(self) -> None:
         for server in self.servers:
-            try:
-                server.delete(self.key)
-            except redis.RedisError:
-                pass
+            server.eval(_COMPARE, 1, self.key, self.token)
 
 
 class Redlock:

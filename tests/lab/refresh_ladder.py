@@ -14,7 +14,8 @@ from pathlib import Path
 
 from holdfast.lab import runs
 from holdfast.lab.faults import FAULTS
-from holdfast.lab.handles import ENTRIES, entry_for_factory
+from holdfast.lab.handles import ENTRIES, THREADS, entry_for_factory
+from holdfast.lab.texts import expected, listings
 from holdfast.lab.timeline import cell_text
 from holdfast.lab.verdicts import MARKS, SAFE
 
@@ -24,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 VERSION = platform.python_version()
 PAGES = (ROOT / "docs" / "ladder.md", ROOT / "docs" / "ladder.zh-CN.md")
 MARK = re.compile(r"<!-- (lab|torture): ([^\n]*?) -->\n(?:\n```text\n.*?\n```\n)?", re.DOTALL)
-TABLE = re.compile(r"<!-- table: schemes -->\n(?:\n(?:\|.*\n)+)?")
+TABLE = re.compile(r"<!-- table: (schemes|listings) -->\n(?:\n(?:\|.*\n)+)?")
 
 
 def block(cell: runs.Cell) -> str:
@@ -42,15 +43,40 @@ def block(cell: runs.Cell) -> str:
     return "\n".join([command, *lines[1:]])
 
 
-def table(page: Path) -> str:
-    """Every scheme with its idea, its flaw and its sentence, in the page's language."""
+def table(page: Path, which: str) -> str:
+    """One of the page's tables, in the page's language."""
+    return f"<!-- table: {which} -->\n\n" + (_schemes(page) if which == "schemes" else _listings(page)) + "\n"
+
+
+def _listings(page: Path) -> str:
+    """Every listing with its article, its heading, its scheme, its rung, and verdicts."""
+    is_zh = "zh" in page.name
+    lines = ["| 文章 | 标题 | 方案 | 级 | 判定 |" if is_zh else "| article | heading | scheme | rung | verdict |"]
+    lines.append("|---|---|---|--:|---|")
+    for listing in listings():
+        verdicts = []
+        for fault, clients in listing.faults:
+            found, of_threads = expected(listing.scheme, fault, clients), clients == THREADS
+            assert found is not None
+            where = ("（线程）：" if of_threads else "：") if is_zh else " (threads): " if of_threads else ": "
+            verdicts.append(f"`{fault}`{where}{found.verdict}")
+        article, heading = listing.article["zh"], listing.heading_zh
+        if not is_zh:
+            article, heading = f"{listing.article['en']} ({article})", f"{listing.heading} ({heading})"
+        said = ("；" if is_zh else "; ").join(verdicts)
+        lines.append(f"| {article} | {heading} | `{listing.scheme}` | {listing.rung} | {said} |")
+    return "\n".join(lines)
+
+
+def _schemes(page: Path) -> str:
+    """Every scheme with its idea, its flaw and its sentence."""
     zh = "_zh" if "zh" in page.name else ""
     head = "| 方案 | 做法 | 缺陷 | 一句话 |" if zh else "| scheme | idea | flaw | in one sentence |"
     lines = [head, "|---|---|---|---|"]
     for entry in ENTRIES.values():
         fields = (entry.text[f"{field}{zh}"].replace("|", "\\|") for field in ("idea", "flaw", "rung"))
         lines.append(f"| `{entry.name}` | {' | '.join(fields)} |")
-    return "<!-- table: schemes -->\n\n" + "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 LIBRARIES = {
@@ -82,7 +108,8 @@ def libraries() -> str:
 def main() -> None:
     """Rewrite both pages with the same plays; with `--tables` as the only argument, the tables alone."""
     for page in PAGES:
-        page.write_text(TABLE.sub(table(page).replace("\\", r"\\"), page.read_text()))
+        made = {which: table(page, which) for which in ("schemes", "listings")}
+        page.write_text(TABLE.sub(lambda found, made=made: made[found[1]], page.read_text()))  # type: ignore[misc]
     if sys.argv[1:] == ["--tables"]:
         return
     wanted = {found[2] for page in PAGES for found in MARK.finditer(page.read_text()) if found[1] == "lab"}

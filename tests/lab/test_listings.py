@@ -1,4 +1,4 @@
-"""The articles' listings, written once more and brought as a user's own locks: no tick where theory breaks them."""
+"""The articles' listings and other schemes, brought as a user's own locks: no tick where theory breaks them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,16 @@ THEORY = {
     "Multi": "multi-setnx-expire",
     "Php": "php-loop",
     "GetThenSet": "get-then-set",
+    "Variable": "lock-variable",
     "LockObject": "lock-object",
     "SetEx": "set-nx-ex",
+    "Kept": "set-nx-ex-kept",
+    "Constant": "set-nx-constant-id",
+    "Inverted": "setnx-timestamp-inverted",
     "GetsetAfter": "getset-after",
     "GetsetAt": "getset-at",
     "Token": "set-nx-token",
+    "Java": "java-lock",
     "Naive": "redlock-naive",
     "Redlock": "redlock",
     "Forgetful": "redlock-forgetful",
@@ -37,11 +42,16 @@ FLAWS = {
     "Multi": "reply-lost",
     "Php": "pause-in-acquire",
     "GetThenSet": "interleaved",
-    "LockObject": "release-unheld",
+    "Variable": "release-unheld",
+    "LockObject": "none",
     "SetEx": "late-release",
+    "Kept": "near-ttl",
+    "Constant": "late-release",
+    "Inverted": "reset",
     "GetsetAfter": "late-release",
     "GetsetAt": "near-ttl",
     "Token": "pause-holding",
+    "Java": "server-restarted",
     "Naive": "one-slow",
     "Redlock": "one-restarted",
     "Forgetful": "answers-lost",

@@ -41,6 +41,8 @@ ONCE_FALSE: list[Name] = [
         *(("getset-at", "near-ttl"), ("getset-after", "near-ttl")),
         *(("redlock", "one-clock"), ("redlock-php", "one-stopped"), ("redlock-php", "server-clock")),
         *((scheme, "answers-lost") for scheme in ("redlock-forgetful", "redlock")),
+        *(("lock-object", fault) for fault in ("none", "client-clocks")),
+        *(("set-nx-constant-id", "late-release"), ("set-nx-ex-kept", "none"), ("lock-variable", "crash-holding")),
     )
 ]
 

@@ -37,7 +37,7 @@ def sentences(node: ast.AST) -> Iterator[str]:
 
 def said() -> Iterator[str]:
     """All sentences of plays about themselves, and of stories about clients and servers."""
-    for name in ("faults.py", "parts.py", "stage.py"):
+    for name in ("faults.py", "parts.py", "stage.py", "waiting.py"):
         for node in ast.walk(ast.parse((LAB / name).read_text())):
             verb = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
             if isinstance(node, ast.Call) and verb in ("fault", "healed", "either"):

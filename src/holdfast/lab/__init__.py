@@ -6,7 +6,7 @@ The command line is `holdfast.cli.lab`. From there, downwards:
     report      the matrix of schemes and faults as a page (page.html)
     timeline    one run as text; story: a history as rows for both
     runs        plays a scheme under a fault, in several variants
-    faults      the choreography of each fault
+    faults      the choreography of each fault; waiting: of those that are about a call that waits
     stage       one run: servers, clients, the wires between them, and everything that happens written down
     worker      the processes that play the clients
     handles     every lock that the lab can run; schemes: the classic ones; driver: runs these on servers

@@ -21,6 +21,7 @@ from holdfast.lab.fingerprints import fingerprint
 from holdfast.lab.handles import ENTRIES, PROCESSES, THREADS, entry_for_factory
 from holdfast.lab.report import cell_data, page, read_cells
 from holdfast.lab.runs import DEPENDS, NOT_RUN, Cell, cell_name
+from holdfast.lab.texts import sources
 from holdfast.lab.timeline import BY_TIMING, cell_text
 from holdfast.lab.verdicts import KINDS, MARKS
 from holdfast.lab.verdicts import SAFE as SAFE_KIND
@@ -39,11 +40,18 @@ def _is_colorful(out: TextIO) -> bool:
 
 
 def list_all(as_json: bool = False, out: TextIO | None = None) -> int:
-    """Every scheme, with its idea, its flaw and its sentence of the ladder, and every fault."""
+    """Every scheme, with its idea, its flaw, its sentence of the ladder and its sources, and every fault."""
     out = out or sys.stdout
     if as_json:
         schemes = [
-            {"name": e.name, "servers": e.servers, "exclusive": e.exclusive, "missing": e.missing, **e.text}
+            {
+                "name": e.name,
+                "servers": e.servers,
+                "exclusive": e.exclusive,
+                "missing": e.missing,
+                **e.text,
+                "sources": sources(e.name),
+            }
             for e in ENTRIES.values()
         ]
         faults = [{"name": fault.name, "on": fault.on, **fault.text} for fault in FAULTS.values()]
@@ -56,6 +64,8 @@ def list_all(as_json: bool = False, out: TextIO | None = None) -> int:
         out.write(f"  {entry.name}{extra}\n")
         for field in ("idea", "flaw", "rung"):
             out.write(f"    {field + ':':<6}{entry.text[field]}\n")
+        for source in sources(entry.name):
+            out.write(f"    from: {source['en']}\n")
     out.write("\nfaults\n")
     for fault in FAULTS.values():
         extra = {"any": "", "single": " [one server]", "quorum": " [several servers]"}[fault.on]

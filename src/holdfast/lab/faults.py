@@ -23,7 +23,10 @@ from holdfast.lab.parts import (
     comes,
     enter,
     epilogue,
+    goes_by_that,
     in_step,
+    into_release,
+    left_by_the_dead,
     lock_changed,
     on_a_bare_majority,
     outcome,
@@ -31,11 +34,13 @@ from holdfast.lab.parts import (
     replicate,
     stop_at,
     take_turns,
+    tried_once,
 )
 from holdfast.lab.proxy import Link, Request
 from holdfast.lab.servers import no_compiler
 from holdfast.lab.stage import LONG_MS, Actor, Stage, TooSlow
 from holdfast.lab.texts import Text, text_of
+from holdfast.lab.waiting import BEFORE_IT_ASKS, IN_LOCK, WHILE_IT_WAITS, crowd, interrupted
 
 __all__ = ["AFTER_EXEC", "FAULTS", "UNCHECKED", "Fault"]
 
@@ -54,6 +59,8 @@ _NEAR_TTL, _TOO_NEAR = 0.8, 0.95
 _BEGINS_AT = 0.7
 #: More commands than any sane acquire has.
 _MOST_STEPS = 16
+#: Of an acquire that is refused; one that blocks and polls sends commands without end.
+_MOST_BESIDE = 3
 
 Play = Callable[[Stage, str], Awaitable[bool]]
 
@@ -80,6 +87,10 @@ class Fault:
     threads: bool = True
     #: Only for locks that exclude.
     exclusive: bool = False
+    #: Only for locks whose clients share a pool of connections, while they are threads of one process.
+    pooled: bool = False
+    #: Only for locks whose listing says what an interrupt does.
+    interrupts: bool = False
     #: It takes that many servers at least.
     servers: int = 1
     restart_delay_s: float = 0.0
@@ -98,6 +109,8 @@ class Fault:
             return False
         if (self.exclusive and not entry.exclusive) or entry.servers < self.servers:
             return False
+        if (self.pooled and not (entry.pool and entry.clients == THREADS)) or (self.interrupts > entry.interrupts):
+            return False
         return self.on == "any" or (self.on == "quorum") == (entry.servers > 1)
 
     def counted(self, variant: str) -> str:
@@ -115,11 +128,15 @@ class Fault:
             skipped.append(STALE)
         if not entry.own:
             skipped.append(OTHERS)
+        if not entry.skips:
+            skipped.append(f"after 1, {ALONE}")
         played = [[play] for play in self.plays if not play.startswith(tuple(skipped))]
+        first = next((row for row in self.steps if not row.startswith(BESIDE)), "")
         for row in self.steps:
             if not row.startswith(tuple(skipped)):
-                # The servers of a quorum are alike: of each further row the first step will do.
-                most = 1 if entry.servers > 1 and row != self.steps[0] else _MOST_STEPS
+                most = _MOST_BESIDE if row.startswith(BESIDE) else _MOST_STEPS
+                # The servers of a quorum are alike: of each row but one the first step will do.
+                most = 1 if entry.servers > 1 and row != first else most
                 played.append([row.format(number + 1) for number in range(most)])
         return played
 
@@ -133,6 +150,10 @@ OTHERS = "D holds locks of other names"
 _OTHERS = 16
 #: B asks, again and again, from before A's ttl is over.
 EARLY = "B before the ttl is over"
+#: No one asks before A goes on.
+ALONE = "no one else asks"
+#: A's command fails while B is inside.
+BESIDE = "B is inside, "
 #: A dead client's lock lies there, and its time is over.
 STALE = "what a dead client left, "
 
@@ -181,8 +202,8 @@ async def _crash_in_acquire(stage: Stage, variant: str) -> bool:
 
     a.links_hook(after=after)
     a.start_acquire()
-    await stage.until(lambda: not a.alive or a.entered, "A to die or to enter")
-    if a.entered:
+    await stage.until(lambda: a.ended_asking, "A to die or to be through")
+    if a.alive:
         return False  # the acquire has fewer commands
     await take_turns(stage, a, b, c)
     return True
@@ -204,7 +225,7 @@ async def _held_in_acquire(stage: Stage, a: Actor, b: Actor, c: Actor) -> None:
 
 async def _interleaved(stage: Stage, variant: str) -> bool:
     stale = variant.startswith(STALE)
-    if stale and not await _left_by_the_dead(stage):
+    if stale and not await left_by_the_dead(stage):
         return False
     a, b, c = await cast(stage)
     if not await stop_at(stage, a, "acquire", variant.removeprefix(STALE)):
@@ -219,22 +240,16 @@ async def _interleaved(stage: Stage, variant: str) -> bool:
     return True
 
 
-async def _left_by_the_dead(stage: Stage) -> bool:
-    """Whether something is still there when the time of a client that was killed is over."""
-    d = await stage.client("D", stage.short_ms)
-    await enter(d)
-    if -1 not in await stage.look():
-        return False  # it will expire, and be as if it had never been
-    stage.fault(stage.either("D is killed inside the section", "D ends in an exception inside the section"))
-    await d.kill()
-    await past_ttl(stage, d)
-    return bool(await stage.look())
-
-
 async def _pause_in_acquire(stage: Stage, variant: str) -> bool:
     a, b, c = await cast(stage, stage.short_ms)
     if not await stop_at(stage, a, "acquire", variant.partition(",")[0]):
         return False
+    if ALONE in variant:
+        await past_ttl(stage, a)
+        await a.go_on()
+        await stage.settled(a)
+        await all_through(stage, *([a] if a.inside else []), b, c)
+        return True
     if await comes(stage, a, b, variant):
         await b.do("read")
     await _held_in_acquire(stage, a, b, c)
@@ -414,22 +429,6 @@ async def _server_clock(stage: Stage, variant: str) -> bool:
     return True
 
 
-async def _tried_once(stage: Stage, a: Actor) -> None:
-    """A has been told to try once. One that hangs in its call is ended by its user."""
-    await outcome(stage, a, "entered", "refused", "failed")
-    if not a.entered and not a.tries:
-        await a.give_up()
-
-
-async def _goes_by_that(stage: Stage, a: Actor, b: Actor, c: Actor) -> None:
-    """A goes by the answer to its one attempt: inside, with B beside it, or away."""
-    if a.entered:
-        await a.do("read")
-        await beside(stage, a, b, c)
-    else:
-        await take_turns(stage, a, b, c)
-
-
 async def _reply_lost(stage: Stage, variant: str) -> bool:
     phase, wanted = variant.split()
     a, b, c = await cast(stage, _PATIENT_TTLS * stage.short_ms)
@@ -447,12 +446,12 @@ async def _reply_lost(stage: Stage, variant: str) -> bool:
     if phase == "acquire":
         a.links_hook(after=after)
         a.start_acquire(once=True)
-        await _tried_once(stage, a)
+        await tried_once(stage, a)
         if seen < int(wanted) > 1:
             return False
-        await _goes_by_that(stage, a, b, c)
+        await goes_by_that(stage, a, b, c)
         return True
-    await _into_release(a)
+    await into_release(a)
     a.links_hook(after=after)
     a.start_release()
     with contextlib.suppress(TimeoutError):
@@ -469,17 +468,13 @@ async def _reply_lost(stage: Stage, variant: str) -> bool:
     return True
 
 
-async def _into_release(a: Actor) -> None:
-    """A has been inside, and is about to give back."""
-    await enter(a)
-    await a.count()
-    await a.do("leave")
-
-
 async def _reset(stage: Stage, variant: str) -> bool:
-    phase, wanted = variant.split()
+    phase, wanted = variant.removeprefix(BESIDE).split()
     a, b, c = await cast(stage, _PATIENT_TTLS * stage.short_ms)
     seen = 0
+    if variant.startswith(BESIDE):
+        await enter(b)
+        await b.do("read")
 
     async def before(request: Request) -> None:
         nonlocal seen
@@ -492,16 +487,21 @@ async def _reset(stage: Stage, variant: str) -> bool:
     if phase == "acquire":
         a.links_hook(before=before)
         a.start_acquire(once=True)
-        await _tried_once(stage, a)
+        await tried_once(stage, a)
     else:
-        await _into_release(a)
+        await into_release(a)
         a.links_hook(before=before)
         a.start_release()
         await outcome(stage, a, "released", "failed")
     if seen < int(wanted) > 1:
         return False
-    if phase == "acquire":
-        await _goes_by_that(stage, a, b, c)
+    if variant.startswith(BESIDE):
+        if a.entered:
+            await a.do("read")
+            await a.finish()
+        await epilogue(stage, b, c)
+    elif phase == "acquire":
+        await goes_by_that(stage, a, b, c)
     else:
         await take_turns(stage, a, b, c)
     return True
@@ -547,13 +547,13 @@ async def _server_dies_in_acquire(stage: Stage, variant: str) -> bool:
 
     a.links_hook(after=die)
     a.start_acquire(once=True)
-    await stage.until(lambda: dead or a.entered or not a.alive, "the server to die, or A to enter")
+    await stage.until(lambda: dead or a.ended_asking, "the server to die, or A to be through")
     if not dead:
         return False  # the acquire has fewer commands
     await server.kill()
     await server.start_again()
-    await _tried_once(stage, a)
-    await _goes_by_that(stage, a, b, c)
+    await tried_once(stage, a)
+    await goes_by_that(stage, a, b, c)
     return True
 
 
@@ -683,8 +683,8 @@ async def _answers_lost(stage: Stage, variant: str) -> bool:
 
     a.links_hook(after=lose)
     a.start_acquire(once=True)
-    await _tried_once(stage, a)
-    await _goes_by_that(stage, a, b, c)
+    await tried_once(stage, a)
+    await goes_by_that(stage, a, b, c)
     return True
 
 
@@ -693,6 +693,7 @@ FAULTS: dict[str, Fault] = {
     for fault in (
         Fault("none", _none, plays=("", OTHERS)),
         Fault("near-ttl", _near_ttl),
+        Fault("crowd", crowd, pooled=True),
         Fault("long-section", _long_section, plays=(EARLY, LATE)),
         Fault("release-unheld", _release_unheld, exclusive=True),
         Fault("late-release", _late_release, plays=(EARLY, LATE)),
@@ -700,7 +701,7 @@ FAULTS: dict[str, Fault] = {
         Fault(
             "pause-in-acquire",
             _pause_in_acquire,
-            plays=(),
+            plays=(f"after 1, {ALONE}",),
             steps=("after {}", f"after {{}}, {LATE}", f"before {{}}, {LATE}"),
         ),
         Fault(
@@ -720,7 +721,8 @@ FAULTS: dict[str, Fault] = {
         Fault("client-clocks", _client_clocks, threads=False),
         Fault("server-clock", _server_clock, own_clock=True, missing=no_compiler),
         Fault("reply-lost", _reply_lost, plays=(), steps=("acquire {}", "release {}")),
-        Fault("reset", _reset, plays=(), steps=("acquire {}", "release {}")),
+        Fault("reset", _reset, plays=(), steps=(BESIDE + "acquire {}", "acquire {}", "release {}")),
+        Fault("interrupted", interrupted, plays=(WHILE_IT_WAITS, IN_LOCK, BEFORE_IT_ASKS), interrupts=True),
         Fault("scripts-flushed", _scripts_flushed),
         Fault(
             "server-dies-in-acquire", _server_dies_in_acquire, plays=(), steps=("after {}",), on="single", durable=True

@@ -21,7 +21,9 @@ __all__ = ["fingerprint"]
 
 _LAB = Path(__file__).parent
 #: Of the lab, what has no part in what happens and in how it is judged.
-_ONLY_TELLING = frozenset({"commands", "faults", "fingerprints", "page", "report", "story", "texts", "timeline"})
+_ONLY_TELLING = frozenset(
+    {"commands", "faults", "fingerprints", "page", "report", "story", "texts", "timeline", "waiting"}
+)
 _KINDS = {kind.NAME: kind for kind in schemes.LADDER}
 
 

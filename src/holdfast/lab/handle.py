@@ -55,6 +55,10 @@ class Handle:
     def try_acquire(self) -> bool:
         raise NotImplementedError
 
+    def wait(self, interrupted: Callable[[], bool] | None = None) -> None:
+        """Wait as the listing does until the lock is acquired; with `interrupted`, in its interruptible way."""
+        raise NotImplementedError
+
     def release(self) -> None:
         raise NotImplementedError
 

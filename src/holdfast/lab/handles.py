@@ -6,10 +6,13 @@ bring run as they are, over the addresses they are given.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
+import secrets
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +42,55 @@ class _SchemeHandle(Handle):
 
     def close(self) -> None:
         self._driver.close()
+
+
+class _SharedObject:
+    """An object that is made once for a process, for all of its threads, and a pool of connections.
+
+    The pool is a number of permits: each client has connections of its own, so that the record can tell who sent what.
+    """
+
+    def __init__(self, kind: type[schemes.Scheme], setup: Setup) -> None:
+        self.scheme = kind(setup.name, setup.ttl_ms)
+        self.scheme.identity = secrets.token_hex(8)
+        self.pool = threading.BoundedSemaphore(kind.POOL)
+
+
+#: By the name of the lock, in this process.
+_SHARED: dict[str, _SharedObject] = {}
+_MAKING = threading.Lock()
+
+
+class _SharedHandle(_SchemeHandle):
+    """One thread's view of a shared object. Every call borrows a connection of the pool, or waits for one."""
+
+    def __init__(self, kind: type[schemes.Scheme], setup: Setup) -> None:
+        super().__init__(kind, setup)
+        with _MAKING:
+            self._object = _SHARED.setdefault(setup.name, _SharedObject(kind, setup))
+        self._scheme = self._object.scheme
+
+    def try_acquire(self) -> bool:
+        with self._connection():
+            return super().try_acquire()
+
+    def wait(self, interrupted: Callable[[], bool] | None = None) -> None:
+        ways = self._scheme.lock() if interrupted is None else self._scheme.lock_interruptibly(interrupted)
+        with self._connection():
+            self._driver.run(ways)
+
+    def release(self) -> None:
+        with self._connection():
+            super().release()
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[None]:
+        while not self._object.pool.acquire(timeout=0.05):
+            pass  # in pieces: a thread that is to end does so between two calls
+        try:
+            yield
+        finally:
+            self._object.pool.release()
 
 
 class _Target:
@@ -175,6 +227,12 @@ class Entry:
     clients: str = PROCESSES
     #: A user's, made by a factory: what fails in it is a finding.
     own: bool = False
+    #: Connections of the pool that the threads of a process share; 0: each has its own.
+    pool: int = 0
+    #: Whether its listing says what an interrupt does to a client that waits.
+    interrupts: bool = False
+    #: Whether its call may come back without the lock and without a word.
+    skips: bool = False
 
     def of(self, clients: str) -> Entry:
         """The same lock with other clients."""
@@ -202,10 +260,13 @@ class Entry:
 def _of_scheme(kind: type[schemes.Scheme]) -> Entry:
     return Entry(
         kind.NAME,
-        lambda setup: _SchemeHandle(kind, setup),
-        lock_key=lambda name: kind(name, 1).key,
+        lambda setup: (_SharedHandle if kind.POOL else _SchemeHandle)(kind, setup),
+        lock_key=(lambda name: kind(name, 1).key) if kind.ONE_KEY else None,
         servers=kind.SERVERS,
         exclusive=kind.EXCLUSIVE,
+        pool=kind.POOL,
+        interrupts=kind.INTERRUPTS,
+        skips=kind.SKIPS,
     )
 
 

@@ -20,7 +20,10 @@ __all__ = [
     "comes",
     "enter",
     "epilogue",
+    "goes_by_that",
     "in_step",
+    "into_release",
+    "left_by_the_dead",
     "lock_changed",
     "on_a_bare_majority",
     "outcome",
@@ -28,6 +31,7 @@ __all__ = [
     "replicate",
     "stop_at",
     "take_turns",
+    "tried_once",
 ]
 
 #: How long a client may hang on an answer that never comes before the play goes on without it, s.
@@ -140,7 +144,7 @@ async def stop_at(stage: Stage, a: Actor, phase: str, step: str) -> bool:
         a.start_acquire()
     else:
         a.start_release()
-    ends = ("entered",) if phase == "acquire" else ("released", "failed")
+    ends = ("entered", "skipped") if phase == "acquire" else ("released", "failed")
     await stage.until(lambda: a.stopped or bool(a.events(*ends)), f"A to be stopped in its {phase}, or to be through")
     return a.stopped
 
@@ -156,6 +160,18 @@ async def past_ttl(stage: Stage, a: Actor) -> None:
         await asyncio.sleep(0.1)
 
 
+async def left_by_the_dead(stage: Stage) -> bool:
+    """Whether something is still there when the time of a client that was killed is over."""
+    d = await stage.client("D", stage.short_ms)
+    await enter(d)
+    if -1 not in await stage.look():
+        return False  # it will expire, and be as if it had never been
+    stage.fault(stage.either("D is killed inside the section", "D ends in an exception inside the section"))
+    await d.kill()
+    await past_ttl(stage, d)
+    return bool(await stage.look())
+
+
 async def comes(stage: Stage, a: Actor, b: Actor, variant: str) -> bool:
     """B wants the lock while A stands still, or is late: from now on, or once A's ttl is over. Whether it got in."""
     if LATE in variant:
@@ -164,6 +180,29 @@ async def comes(stage: Stage, a: Actor, b: Actor, variant: str) -> bool:
         return await stage.settled(b)
     b.start_acquire()
     return await stage.through_expiry(b, a.ttl_ms)
+
+
+async def tried_once(stage: Stage, a: Actor) -> None:
+    """A has been told to try once. One that hangs in its call is ended by its user."""
+    await outcome(stage, a, "entered", "refused", "failed", "skipped")
+    if not a.ended_asking and not a.tries:
+        await a.give_up()
+
+
+async def goes_by_that(stage: Stage, a: Actor, b: Actor, c: Actor) -> None:
+    """A goes by the answer to its one attempt: inside, with B beside it, or away."""
+    if a.entered:
+        await a.do("read")
+        await beside(stage, a, b, c)
+    else:
+        await take_turns(stage, a, b, c)
+
+
+async def into_release(a: Actor) -> None:
+    """A has been inside, and is about to give back."""
+    await enter(a)
+    await a.count()
+    await a.do("leave")
 
 
 async def on_a_bare_majority(stage: Stage, a: Actor) -> bool:

@@ -19,7 +19,7 @@ from holdfast.lab.faults import FAULTS
 from holdfast.lab.handles import ENTRIES
 from holdfast.lab.runs import NOT_RUN, Cell, Run
 from holdfast.lab.story import tell
-from holdfast.lab.texts import expected, phrases, text_of
+from holdfast.lab.texts import expected, phrases, sources, text_of
 from holdfast.lab.verdicts import MARKS
 
 __all__ = ["cell_data", "page", "read_cells"]
@@ -49,7 +49,7 @@ def page(cells: Mapping[str, Any], schemes: Sequence[str], faults: Sequence[str]
         },
         "marks": MARKS,
         "meanings": {kind: text_of("kind", kind) for kind in MARKS},
-        "schemes": [{"name": name, **_scheme_text(name)} for name in schemes],
+        "schemes": [{"name": name, **_scheme_text(name), "sources": sources(name)} for name in schemes],
         "faults": [{"name": name, **FAULTS[name].text} for name in faults],
         "phrases": phrases(),
         "cells": cells,

@@ -139,10 +139,14 @@ class Actor:
                 f"{self.name} was told to {doing}, and did not come back within {timeout_s:.0f} s"
             ) from None
 
-    def start_acquire(self, once: bool = False) -> None:
+    def start_acquire(self, once: bool = False, waits: str = "") -> None:
         self.phase = "acquire"
         self.stage.playing = True
-        self._order("acquire", ttl_ms=self.ttl_ms, once=once)
+        self._order("acquire", ttl_ms=self.ttl_ms, once=once, waits=waits)
+
+    def interrupt(self) -> None:
+        self.stage.history.add(time.monotonic_ns(), self.name, "interrupted")
+        self._order("interrupt")
 
     def start_release(self) -> None:
         if self.holds:
@@ -267,7 +271,7 @@ class Actor:
 
     @property
     def ended_asking(self) -> bool:
-        return self.entered or bool(self.events("gave up")) or not self.alive
+        return self.entered or bool(self.events("gave up", "skipped")) or not self.alive
 
     @property
     def tries(self) -> int:

@@ -132,6 +132,9 @@ class _Teller:
         if kind == "gave up":
             self._out(lane)
             return "gives up"
+        if kind == "skipped":
+            self._out(lane)
+            return "ends its loop, skips the body"
         if kind == "stopped":
             self._states[lane] = "stopped"
             return "STOPPED"
@@ -160,6 +163,10 @@ class _Teller:
             return "looks: holds"
         if kind == "conflict":
             return "EXEC said nil: again"
+        if kind == "interrupted":
+            return "IS INTERRUPTED"
+        if kind == "hangs":
+            return "still waits for a connection"
         return {"releases": "gives back"}.get(kind, kind)
 
     def _short(self, text: str) -> str:

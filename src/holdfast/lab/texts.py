@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-__all__ = ["Expected", "Text", "expected", "phrases", "text_of", "theory"]
+__all__ = ["Expected", "Listing", "Text", "expected", "listings", "phrases", "sources", "text_of", "theory"]
 
 #: Field → sentence; a field with `_zh` behind its name is the same in Chinese.
 Text: TypeAlias = dict[str, str]
@@ -23,6 +23,48 @@ def text_of(group: str, name: str) -> Text:
     """The texts of that scheme, fault or verdict; empty for a user's own."""
     found: Text = _read("texts.toml")[group].get(name, {})
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A listing of an article, and the scheme that is its reading.
+
+    ``faults``: cells to show of it, as "none" or "crowd threads". ``changed``: what the reading changes of it.
+    """
+
+    article: Text
+    heading: str
+    heading_zh: str
+    scheme: str
+    rung: int
+    faults: tuple[tuple[str, str], ...]
+    changed: str = ""
+    changed_zh: str = ""
+
+    @property
+    def text(self) -> Text:
+        """Its source and the changes as a sentence, in both languages."""
+        of, en, zh = self.article, f"; changed: {self.changed}", f"；改动：{self.changed_zh}"
+        return {
+            "en": f'As printed in "{of["en"]}" ({of["zh"]}), "{self.heading}"{en if self.changed else ""}.',
+            "zh": f"照《{of['zh']}》“{self.heading_zh}”所印{zh if self.changed else ''}。",
+        }
+
+
+@cache
+def listings() -> tuple[Listing, ...]:
+    """Every listing of the articles, in the order of the ladder."""
+    found = _read("texts.toml")
+    made = []
+    for printed in found["printed"]:
+        faults = tuple((fault, *rest, "processes")[:2] for fault, *rest in map(str.split, printed["faults"]))
+        made.append(Listing(**{**printed, "article": found["article"][printed["article"] - 1], "faults": faults}))
+    return tuple(made)
+
+
+def sources(scheme: str) -> list[Text]:
+    """Of each listing that the scheme is a reading of, a sentence in both languages; none: no article prints it."""
+    return [listing.text for listing in listings() if listing.scheme == scheme]
 
 
 def phrases() -> list[tuple[str, str]]:

@@ -129,7 +129,7 @@ def judge(history: History) -> list[Verdict]:
         *_lost_updates(history),
         *(_foreign_releases(history) if history.exclusive else ()),
     ]
-    found += [*_unavailable(history), *_failed(history), *_fences(history)]
+    found += [*_unavailable(history), *_failed(history), *_in_vain(history), *_fences(history)]
     for wait in _waits(history):
         found += _blocked(history, wait)
     if not found:
@@ -338,9 +338,9 @@ def _waits(history: History) -> list[_Wait]:
     down = _down(history)
     for asked in history.of("asks"):
         client = asked.lane
-        later = (e for e in history.of("acquired", "gave up", "killed", "asks", lane=client) if e.at_ns > asked.at_ns)
-        end = next(later, None)
-        if end is None or end.kind in ("killed", "asks"):
+        ends = history.of("acquired", "gave up", "skipped", "killed", "asks", lane=client)
+        end = next((event for event in ends if event.at_ns > asked.at_ns), None)
+        if end is None or end.kind in ("skipped", "killed", "asks"):
             continue
         others = [span for other in history.clients if other != client for span in _held(history, other)]
         taken = [(start, until) for start, until in [*others, *down, *_stops(history, client)] if start < end.at_ns]
@@ -444,6 +444,29 @@ def _failed(history: History) -> list[Verdict]:
                 f"{who} 的 ensure_held()（不带参数调用）失败，既不是“是”也不是“否”：{said}",
             )
         )
+    return found
+
+
+def _in_vain(history: History) -> list[Verdict]:
+    """Calls that came back without their work done and without a word, and those that did not come back."""
+    found = []
+    for event in history.of("skipped"):
+        who, at = event.lane, _ms(history, event.at_ns)
+        text = f"the call of {who} ended at {at} without the lock and without an error: its body was skipped"
+        zh = f"{at} 时 {who} 的调用结束，没有得到锁，也没有报错：它的代码被跳过了"
+        found.append(Verdict("failed", text, event.at_ns, (who,), zh))
+    for event in history.of("interrupted"):
+        who, at = event.lane, _ms(history, event.at_ns)
+        ends = (e for e in history.of("acquired", "gave up", lane=who) if e.at_ns > event.at_ns)
+        if (end := next(ends, None)) is not None and end.kind == "acquired":
+            text = f"{who} was interrupted at {at}, and its call came back as if it had not been"
+            zh = f"{who} 在 {at} 被中断，它的调用却照常返回，好像没有中断过"
+            found.append(Verdict("failed", text, event.at_ns, (who,), zh))
+    for event in history.of("hangs"):
+        who, pool = event.lane, event.get("pool")
+        text = f"{who} cannot give back: all {pool} connections of the pool are with clients that wait for its lock"
+        zh = f"{who} 无法释放：连接池的 {pool} 个连接都在等待这把锁的客户端手里"
+        found.append(Verdict("blocked forever", text, event.at_ns, (who,), zh))
     return found
 
 

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 from holdfast.lab.handle import Handle, Setup
 from holdfast.lab.handles import ENTRIES, WatchHandle, entry_for_factory
+from holdfast.lab.schemes import Interrupted, Skipped
 
 __all__ = ["Client", "main", "serve_forks"]
 
@@ -96,6 +97,8 @@ class Client:
         self._valid_until_ns: int | None = None
         self._base: int | None = None
         self._quiet = False
+        self._interrupted = False
+        self._waits = False
         #: It has just looked at its lease, and goes by that in what it does next.
         self._looked = False
         #: What its check failed with, as far as it has been reported.
@@ -161,6 +164,7 @@ class Client:
             "look": self._look,
             "leave": self._leave,
             "release": self._release,
+            "interrupt": self._note_interrupt,
             "stop": lambda _: None,
         }
         orders[order["do"]](order)
@@ -246,6 +250,12 @@ class Client:
         return got
 
     def _interrupt(self) -> None:
+        """Before every pause of a scheme: may end it. Within one call that waits, an attempt has come to nothing."""
+        if self._waits:
+            self._report("refused")
+        self._end_if_told()
+
+    def _end_if_told(self) -> None:
         if self._wants_stop():
             raise _Stop
 
@@ -256,18 +266,43 @@ class Client:
             return False
         if order["do"] == "stop":
             return True
+        if order["do"] == "interrupt":
+            self._note_interrupt(order)
+            return self._wants_stop()
         self._lines.insert(0, order)
         return False
+
+    def _note_interrupt(self, order: dict[str, Any]) -> None:
+        self._interrupted = True
+
+    def _is_interrupted(self) -> bool:
+        self._end_if_told()
+        return self._interrupted
+
+    def _wait(self, handle: Handle, how: str) -> bool:
+        """Wait as the listing does; True when its call has come back."""
+        self._waits = True
+        try:
+            handle.wait(self._is_interrupted if how == "interruptibly" else None)
+        finally:
+            self._waits = False
+        return True
 
     def _acquire(self, order: dict[str, Any]) -> None:
         handle = self._handle
         assert handle is not None
         self._report("asks", ttl_ms=order["ttl_ms"])
+        how = order.get("waits", "")
         try:
             while True:
-                self._interrupt()
+                self._end_if_told()
                 try:
-                    got = handle.try_acquire()
+                    got = self._wait(handle, how) if how else handle.try_acquire()
+                except Skipped:
+                    self._report("skipped")
+                    return
+                except Interrupted:
+                    raise _Stop from None
                 except Exception as error:
                     self._report("failed", doing="acquire", error=f"{type(error).__name__}: {error}")
                     got = False

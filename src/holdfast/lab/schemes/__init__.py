@@ -1,23 +1,25 @@
 """Every rung of the ladder, as its article describes it, on the effects of the core."""
 
-from holdfast.lab.schemes.base import Interrupted, Scheme
+from holdfast.lab.schemes.base import Interrupted, Scheme, Skipped
 from holdfast.lab.schemes.optimistic import Watch
 from holdfast.lab.schemes.plain import (
     GetThenSet,
     Incr,
     IncrExpire,
     LockObject,
+    LockVariable,
     LuaSetnxExpire,
     MultiSetnxExpire,
     PhpLoop,
     Setnx,
     SetNxEx,
+    SetNxExKept,
     SetnxExpire,
     SetnxExpireAlways,
 )
 from holdfast.lab.schemes.quorum import Redlock, RedlockForgetful, RedlockNaive, RedlockPhp
 from holdfast.lab.schemes.timestamp import GetsetAfter, GetsetAt, SetnxTimestamp, SetnxTimestampInverted
-from holdfast.lab.schemes.tokens import ObjectLocks, SetNxToken, SetNxTokenGetDel
+from holdfast.lab.schemes.tokens import JavaLock, ObjectLocks, SetNxConstantId, SetNxToken, SetNxTokenGetDel
 
 __all__ = [
     "LADDER",
@@ -27,7 +29,9 @@ __all__ = [
     "Incr",
     "IncrExpire",
     "Interrupted",
+    "JavaLock",
     "LockObject",
+    "LockVariable",
     "LuaSetnxExpire",
     "MultiSetnxExpire",
     "ObjectLocks",
@@ -37,7 +41,9 @@ __all__ = [
     "RedlockNaive",
     "RedlockPhp",
     "Scheme",
+    "SetNxConstantId",
     "SetNxEx",
+    "SetNxExKept",
     "SetNxToken",
     "SetNxTokenGetDel",
     "Setnx",
@@ -45,12 +51,14 @@ __all__ = [
     "SetnxExpireAlways",
     "SetnxTimestamp",
     "SetnxTimestampInverted",
+    "Skipped",
     "Watch",
 ]
 
 #: The locks among them, from the first rung to the last.
 LADDER: tuple[type[Scheme], ...] = (
     GetThenSet,
+    LockVariable,
     IncrExpire,
     Incr,
     Setnx,
@@ -64,9 +72,12 @@ LADDER: tuple[type[Scheme], ...] = (
     GetsetAt,
     LuaSetnxExpire,
     SetNxEx,
+    SetNxExKept,
     PhpLoop,
+    SetNxConstantId,
     SetNxTokenGetDel,
     SetNxToken,
+    JavaLock,
     RedlockNaive,
     RedlockPhp,
     RedlockForgetful,

@@ -18,6 +18,7 @@ __all__ = [
     "Interrupted",
     "RequestFailed",
     "Scheme",
+    "Skipped",
     "command",
     "fresh_token",
     "seconds",
@@ -32,6 +33,10 @@ RETRY_PAUSE_S = 0.05
 
 class Interrupted(Exception):
     """Raised by `lock_interruptibly` when its caller wants to stop waiting."""
+
+
+class Skipped(Exception):
+    """Raised by `try_lock` where a listing leaves its loop without the lock and without a word: its body is skipped."""
 
 
 class Scheme:
@@ -52,6 +57,16 @@ class Scheme:
     SERVERS: ClassVar[int] = 1
     #: Whether at most one may be inside; an optimistic scheme promises only that no update is lost.
     EXCLUSIVE: ClassVar[bool] = True
+    #: Connections of the pool that the threads of a process share; 0: each has its own.
+    POOL: ClassVar[int] = 0
+    #: Whether the listing says what an interrupt does to a client that waits.
+    INTERRUPTS: ClassVar[bool] = False
+    #: Whether `try_lock` may raise `Skipped`.
+    SKIPS: ClassVar[bool] = False
+    #: Whether the key is the same in every process.
+    ONE_KEY: ClassVar[bool] = True
+    #: The object's own number, as `Object.hashCode()`, where clients share an object. Other processes have another.
+    identity: str = ""
 
     def __init__(self, name: str, ttl_ms: int) -> None:
         self.name = name

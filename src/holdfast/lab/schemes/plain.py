@@ -1,20 +1,22 @@
-"""One key without an owner: the listings with a counter, SETNX and SET, as printed and tidied."""
+"""One key without an owner: the listings with a variable, a counter, SETNX and SET, as printed and tidied."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from holdfast.lab.schemes.base import Scheme, command, seconds, text
+from holdfast.lab.schemes.base import Scheme, Skipped, command, seconds, text
 
 __all__ = [
     "GetThenSet",
     "Incr",
     "IncrExpire",
     "LockObject",
+    "LockVariable",
     "LuaSetnxExpire",
     "MultiSetnxExpire",
     "PhpLoop",
     "SetNxEx",
+    "SetNxExKept",
     "Setnx",
     "SetnxExpire",
     "SetnxExpireAlways",
@@ -40,8 +42,23 @@ class GetThenSet(_Named):
         return True
 
 
+class LockVariable(Scheme):
+    """A variable: read it; if it is 0, set it to 1; set it to 0 to release. No time limit."""
+
+    NAME = "lock-variable"
+
+    async def try_lock(self) -> bool:
+        if text(await command("GET", self.key, key=self.key)) not in (None, "0"):
+            return False
+        await command("SET", self.key, "1", key=self.key)
+        return True
+
+    async def unlock(self) -> None:
+        await command("SET", self.key, "0", key=self.key)
+
+
 class IncrExpire(_Named):
-    """INCR and EXPIRE, one line after the other, as printed."""
+    """INCR and EXPIRE, one line after the other."""
 
     NAME = "incr-expire"
 
@@ -73,14 +90,20 @@ class Setnx(_Named):
 
 
 class LockObject(Setnx):
-    """`lock(Object)`: the same in a busy loop, without a pause."""
+    """`lock(Object)`: the same in a busy loop, under a key made of the object's class and `identity`."""
 
     NAME = "lock-object"
     PAUSE_S = 0.0
+    POOL = 8
+    ONE_KEY = False
+
+    @property
+    def key(self) -> str:
+        return f"lock:{self.name}:Task{self.identity}"
 
 
 class SetnxExpireAlways(Setnx):
-    """SETNX and EXPIRE, one line after the other, as printed."""
+    """SETNX and EXPIRE, one line after the other."""
 
     NAME = "setnx-expire-always"
 
@@ -138,14 +161,29 @@ class SetNxEx(_Named):
         return await command("SET", self.key, "1", "NX", "EX", seconds(self.ttl_ms), key=self.key) is not None
 
 
+class SetNxExKept(SetNxEx):
+    """The same, never given back: DEL is commented out."""
+
+    NAME = "set-nx-ex-kept"
+
+    async def unlock(self) -> None:
+        pass
+
+
 class PhpLoop(_Named):
-    """SET EX NX; GET and compare before the body; DEL after it. The value names the thing, not the client."""
+    """SET EX NX; GET and compare before the body; DEL after it. The value names the thing, not the client.
+
+    The loop goes on while SET says no. Where it said OK and the comparison fails, it ends: the body never runs.
+    """
 
     NAME = "php-loop"
     PAUSE_S = 0.005
+    SKIPS = True
 
     async def try_lock(self) -> bool:
         value = f"room_{self.name}"
         if await command("SET", self.key, value, "EX", seconds(self.ttl_ms), "NX", key=self.key) is None:
             return False
-        return text(await command("GET", self.key, key=self.key)) == value
+        if text(await command("GET", self.key, key=self.key)) != value:
+            raise Skipped(self.name)
+        return True

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast._core.effects import Now
-from holdfast.lab.schemes.base import Scheme, command, seconds, text
+from holdfast._core.effects import Now, Reply
+from holdfast.lab.schemes.base import RequestFailed, Scheme, command, seconds, text
 
 __all__ = ["GetsetAfter", "GetsetAt", "SetnxTimestamp", "SetnxTimestampInverted"]
 
@@ -42,13 +42,38 @@ class SetnxTimestamp(Scheme):
         return int(await Now() * 1000), self.ttl_ms
 
 
-class SetnxTimestampInverted(SetnxTimestamp):
-    """The same with the comparison the wrong way round, as one article prints it."""
+class SetnxTimestampInverted(Scheme):
+    """The same with the comparison the wrong way round, EXPIRE and a DEL without a look; no error gets through.
+
+    Each command is wrapped so that an error becomes null. Null is what GETSET says where nothing was there: acquired.
+    """
 
     NAME = "setnx-timestamp-inverted"
 
-    def _is_over(self, ends: int, now: int) -> bool:
-        return ends > now
+    async def try_lock(self) -> bool:
+        if await self._or_null("SETNX", self.key, await self._ends()) == 1:
+            await self._or_null("EXPIRE", self.key, seconds(self.ttl_ms))
+            return True
+        found = text(await self._or_null("GET", self.key))
+        if found is None or int(found) < int(await Now() * 1000):
+            return False
+        before = text(await self._or_null("GETSET", self.key, await self._ends()))
+        if before is not None and before != found:
+            return False
+        await self._or_null("EXPIRE", self.key, seconds(self.ttl_ms))
+        return True
+
+    async def unlock(self) -> None:
+        await self._or_null("DEL", self.key)
+
+    async def _ends(self) -> int:
+        return int(await Now() * 1000) + self.ttl_ms
+
+    async def _or_null(self, *args: str | int) -> Reply:
+        try:
+            return await command(*args, key=self.key)
+        except RequestFailed:
+            return None
 
 
 class GetsetAfter(SetnxTimestamp):

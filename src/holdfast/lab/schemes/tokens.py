@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from holdfast.lab.schemes.base import Scheme, command, fresh_token, text
+from holdfast._core.effects import Sleep
+from holdfast.lab.schemes.base import Interrupted, Scheme, command, fresh_token, seconds, text
 
-__all__ = ["COMPARE_AND_DELETE", "ObjectLocks", "SetNxToken", "SetNxTokenGetDel", "identity_of"]
+__all__ = [
+    "COMPARE_AND_DELETE",
+    "JavaLock",
+    "ObjectLocks",
+    "SetNxConstantId",
+    "SetNxToken",
+    "SetNxTokenGetDel",
+    "identity_of",
+]
 
 #: Deletes KEYS[1] if its value is ARGV[1]; returns 1 or 0.
 COMPARE_AND_DELETE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
@@ -38,6 +48,48 @@ class SetNxToken(SetNxTokenGetDel):
 
     async def unlock(self) -> None:
         await command("EVAL", COMPARE_AND_DELETE, 1, self.key, self.token, key=self.key)
+
+
+class SetNxConstantId(SetNxTokenGetDel):
+    """SET key id NX EX; to release, GET, compare in the client, DEL. The id is a constant, the same for everyone."""
+
+    NAME = "set-nx-constant-id"
+
+    def __init__(self, name: str, ttl_ms: int) -> None:
+        super().__init__(name, ttl_ms)
+        self.token = "the request"
+
+    async def try_lock(self) -> bool:
+        said = await command("SET", self.key, self.token, "NX", "EX", seconds(self.ttl_ms), key=self.key)
+        return said is not None
+
+
+class JavaLock(SetNxToken):
+    """A `java.util.concurrent.locks.Lock`: made to be shared between threads, with one token for the whole object.
+
+    Each call borrows a connection of the pool until it returns: a waiter keeps one for as long as it waits.
+    """
+
+    NAME = "java-lock"
+    POOL = 8
+    INTERRUPTS = True
+
+    async def try_lock(self) -> bool:
+        self.token = self.token or self.identity or await fresh_token()
+        said = await command("SET", self.key, self.token, "PX", self.ttl_ms, "NX", key=self.key)
+        return said is not None
+
+    async def lock_interruptibly(self, interrupted: Callable[[], bool]) -> None:
+        """Return as soon as the caller is found interrupted: without the lock, and without saying so.
+
+        An interrupt during the pause is raised, as `Thread.sleep` does.
+        """
+        while not interrupted():
+            if await self.try_lock():
+                break
+            await Sleep(self.PAUSE_S)
+            if interrupted():
+                raise Interrupted(self.name)
 
 
 def identity_of(target: object) -> str:
