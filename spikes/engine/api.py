@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast._api import topologies
-from holdfast._api.endpoints import Members
+from holdfast._api.endpoints import Members, Seeds, seeds_of
 from holdfast._sync import lifecycle
 from holdfast._transport.plain import Address
 from holdfast._transport.quorum import QuorumTopology
@@ -15,6 +15,8 @@ from spikes.engine.loop import engine
 from spikes.engine.threads import Front
 
 __all__ = ["install"]
+
+_of_drivers = topologies.threads_topology
 
 
 def install() -> None:
@@ -30,7 +32,13 @@ def _topology(place: Any) -> Any:
     if isinstance(place, Address):
         return SingleTopology(Server(engine(), place.name, place.connection))
     if isinstance(place, Members):
+        for client in place.clients:
+            topologies._check_threads(client)
         return QuorumTopology([_server(client) for client in place.clients])
+    topologies._refuse_part(place, topologies._THREADS)
+    if isinstance(place, Seeds) or seeds_of(place) is not None:
+        return _of_drivers(place)  # a Cluster is refused, or fails
+    topologies._check_threads(place)
     return SingleTopology(_server(place), topologies._through_sentinel(place))
 
 

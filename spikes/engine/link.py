@@ -412,7 +412,7 @@ class Wire:
     def put(self, later: Later) -> None:
         """By a caller, who does not wait for the reply."""
         if self._armed and self._is_quiet() and (duty := self._duty).acquire(False):
-            self._disarm()  # nobody is to wake up for it
+            self._disarm(duty)  # nobody is to wake up for it
             self._pass_on(duty)
         self._queue.append(later)
         self.write()
@@ -457,7 +457,7 @@ class Wire:
             poll.register(self._fd, READ)
         try:
             if self._armed:
-                self._disarm()
+                self._disarm(duty)
             now = clock()
             if now - self._heard_at > UNSEEN_S and poll.poll(0):
                 self._read()
@@ -508,11 +508,12 @@ class Wire:
         if ask.bell is None:  # it has lost the duty
             ask.places = []
             ask.bell = silent_bell()
+        patience_s = RESCUE_S
         try:
             while ask.outcome is None and (left_s := ask.deadline - clock()) > 0:
-                if not ask.bell.acquire(True, min(left_s, RESCUE_S)):
-                    if not self._held:
-                        self._engine.call(self.rescue)
+                if not ask.bell.acquire(True, min(left_s, patience_s)):
+                    self._engine.call(self.rescue)
+                    patience_s *= 2
                 elif (duty := ask.duty) is not None:
                     ask.duty = None
                     if duty is self._duty:
@@ -534,6 +535,7 @@ class Wire:
                 return
             self._seat.release()
             self.write()
+            self._armed = False  # whatever it was told
             self._keep_watch()
 
     def _stuck(self) -> None:
@@ -549,6 +551,7 @@ class Wire:
         if not self._held:
             if not self._duty.acquire(False):
                 self._duty = silent_bell()
+                self._armed = False
             self._held = True
         if not self._armed:
             self._arm()
@@ -557,9 +560,11 @@ class Wire:
         self._armed = True
         self._watch()
 
-    def _disarm(self) -> None:
+    def _disarm(self, duty: Any) -> None:
         self._armed = False
         self._watch()
+        if duty is not self._duty:
+            self._arm()  # the engine has taken it meanwhile
 
     def _watch(self) -> None:
         self._engine.watch(self._fd, (READ if self._armed else 0) | (WRITE if self._out else 0))
@@ -657,6 +662,8 @@ class Wire:
                 self._engine.call(self.server.on_message, reply)
             return None
         if not pending:
+            failure = nonsense("more than one reply", expected_of(None), self.server.name)
+            ends[:] = [(request, None, failure.again(maybe_executed=True)) for request, _, _ in ends]
             return self._nonsense(ends, None, "more than one reply", None)
         request = pending.popleft()
         if reply.__class__ is hiredis.ReplyError:
