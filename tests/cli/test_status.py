@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import redis
@@ -30,7 +33,7 @@ def test_a_free_lock(server: embedded.Server, unique_name: str) -> None:
     assert (report["name"], report["held"], report["holder"], report["waiters"]) == (unique_name, False, None, 0)
     assert set(report) == {
         *("version", "command", "ok", "name", "held", "holder", "sharers", "waiters", "last_fencing_token", "slots"),
-        "leader",
+        *("leader", "kind", "holders", "also", "odd"),
     }
     assert (report["last_fencing_token"], report["slots"], report["sharers"]) == (None, None, 0)
     said = holdfast("status", unique_name, url=server.url).stdout.decode()
@@ -103,8 +106,102 @@ def test_sharers_and_slots(valkey_server: embedded.Server, unique_name: str) -> 
         report = status(url, unique_name)
         said = holdfast("status", unique_name, url=url).stdout.decode()
     assert (report["held"], report["holder"], report["sharers"]) == (True, None, 2)
-    assert report["slots"] == {"total": 3, "free": 2, "waiters": 0}
+    assert report["slots"] == {"total": 3, "free": 2, "used": 1, "holders": 1, "waiters": 0}
     assert "2 that share it" in said and "2 of 3 free" in said
+
+
+def test_a_semaphore_without_a_free_permit(valkey_server: embedded.Server, unique_name: str) -> None:
+    url = valkey_server.url
+    with library.connect(url) as client, client.semaphore(unique_name, 3).acquire(permits=3) as lease:
+        semaphore = client.semaphore(unique_name, 3)
+        with started("run", "--slots", "3", unique_name, "--", "true", url=url):
+            wait_for(lambda: semaphore.waiters() == 1, "someone waits")
+            report = status(url, unique_name)
+            said = holdfast("status", unique_name, url=url).stdout.decode()
+    assert (report["kind"], report["held"], report["waiters"]) == ("semaphore", True, 1)
+    assert [each["token"] for each in report["holders"]] == [lease.token]
+    assert report["slots"] == {"total": 3, "free": 0, "used": 3, "holders": 1, "waiters": 1}
+    assert report["last_fencing_token"] == lease.fencing_token
+    assert "no one" not in said and "0 of 3 free, 1 waiter\n" in said and "waiters        1\n" in said
+    assert f"held by        {socket.gethostname()}, pid {os.getpid()} " in said
+
+
+def test_the_kinds_that_have_a_locks_name(valkey_server: embedded.Server, unique_name: str) -> None:
+    url = valkey_server.url
+    with library.connect(url) as client:
+        for kind, wanted in (
+            ("rwlock", client.rwlock(unique_name).write()),
+            ("multilock", client.multilock(unique_name, f"{unique_name}-2")),
+        ):
+            with wanted.acquire() as lease:
+                report = status(url, unique_name)
+                said = holdfast("status", unique_name, url=url).stdout.decode()
+            assert (report["kind"], report["held"], report["sharers"]) == (kind, True, 0)
+            assert report["holder"]["token"] == lease.token and report["holder"]["host"] == socket.gethostname()
+            assert said.startswith(f"{kind:<14} {unique_name}\nheld by        {socket.gethostname()}, pid "), said
+        reader = client.rwlock(unique_name).read().acquire()
+        upgraded = reader.upgrade()
+        assert status(url, unique_name)["holder"]["token"] == upgraded.token
+        upgraded.release()
+        assert [each["token"] for each in status(url, unique_name)["holders"]] == [reader.token]
+        reader.release()
+
+
+def test_what_is_no_lock(valkey_server: embedded.Server, unique_name: str) -> None:
+    url = valkey_server.url
+    with library.connect(url) as client, library.connect(url) as other:
+        latch, barrier = client.latch(f"{unique_name}-l", 5), client.barrier(f"{unique_name}-b", 3)
+        latch.count_down(2)
+        lock = other.lock(f"{unique_name}-c")
+        condition = other.condition(lock)
+
+        def waits_for_it() -> None:
+            with lock:
+                condition.wait(timeout=60)
+
+        def breaks() -> None:
+            with contextlib.suppress(library.BrokenBarrierError):
+                other.barrier(f"{unique_name}-b", 3).wait(timeout=60)
+
+        waits: list[Callable[[], object]] = [
+            lambda: other.latch(f"{unique_name}-l", 5).wait(timeout=60),
+            lambda: other.event(f"{unique_name}-e").wait(timeout=60),
+            breaks,
+            waits_for_it,
+        ]
+
+        def is_told(name: str, also: dict[str, Any]) -> bool:
+            return bool(status(url, name)["also"] == also)
+
+        waiting = [threading.Thread(target=each, daemon=True) for each in waits]
+        for each in waiting:
+            each.start()
+        expected: dict[str, tuple[dict[str, Any], str]] = {
+            "l": ({"latch": {"count": 5, "missing": 3, "waiters": 1}}, "3 of 5 missing, 1 waiter"),
+            "e": ({"event": {"set": False, "waiters": 1}}, "not set, 1 waiter"),
+            "b": (
+                {"barrier": {"parties": 3, "waiting": 1, "generation": 0, "broken": False}},
+                "1 of 3 parties wait, generation 0",
+            ),
+            "c": ({"condition": {"waiters": 1}}, "1 waiter"),
+        }
+        for name, (also, words) in expected.items():
+            wait_for(partial(is_told, f"{unique_name}-{name}", also), str(also))
+            said = holdfast("status", f"{unique_name}-{name}", url=url).stdout.decode()
+            assert f"{next(iter(also)):<14} {words}\n" in said, said
+        latch.count_down(3)
+        client.event(f"{unique_name}-e").set()
+        barrier.abort()
+        with client.lock(f"{unique_name}-c") as _:
+            client.condition(client.lock(f"{unique_name}-c")).notify_all()
+        for thread in waiting:
+            thread.join(60)
+        assert status(url, f"{unique_name}-l")["also"]["latch"]["missing"] == 0
+        assert status(url, f"{unique_name}-e")["also"]["event"] == {"set": True, "waiters": 0}
+        assert status(url, f"{unique_name}-b")["also"]["barrier"]["broken"] is True
+        client.once(f"{unique_name}-o", lambda lease: None)
+        for name in (f"{unique_name}-o", f"once:{unique_name}-o"):
+            assert status(url, name)["also"] == {"once": {"done": True}}
 
 
 def test_a_holder_of_another_kind(valkey_server: embedded.Server, unique_name: str) -> None:

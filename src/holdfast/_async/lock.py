@@ -328,6 +328,12 @@ class Lock(Leasable[Lease]):
         """
         return (await self._inspect()).waiters
 
+    async def _everything(self) -> Any:
+        """What lies under its name, of whatever kind, for `holdfast status`."""
+        # sync: overview = lazily("holdfast._sync.overview")
+        overview = lazily("holdfast._async.overview")
+        return await overview.everything(self._session, self._name)
+
     async def _inspect(self) -> LockSeen:
         session = self._session
         seen = await session.run(self._exclusive.inspect())

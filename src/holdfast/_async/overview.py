@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
+from typing import Any
 
 from holdfast._api.changes import Change, changes
 from holdfast._api.client_info import client_id_of, client_key
@@ -16,6 +17,7 @@ from holdfast._async.lifecycle import Session
 from holdfast._core.describe import PATIENCE_S, look_up
 from holdfast._core.keys import lock_keys
 from holdfast._core.overview import KINDS, Entry, Walk, look_at, part_of
+from holdfast._core.signals import look_at_signals
 from holdfast._core.whereabouts import Questions
 
 # sync-add: from holdfast._transport.waits import Flag
@@ -23,6 +25,7 @@ from holdfast.errors import ConfigurationError, HoldfastError, shown
 
 __all__ = [
     "described",
+    "everything",
     "explain",
     "find_deadlocks",
     "holder_behind",
@@ -86,6 +89,14 @@ async def watch_lock(session: Session, name: str, every_s: float) -> AsyncIterat
             before[number] = after
         # sync: pause.wait_s(every_s)
         await asyncio.sleep(every_s)
+
+
+async def everything(session: Session, name: str) -> tuple[list[Listed], dict[str, dict[str, Any]]]:
+    """What is held or waited for under that name, one of each of `KINDS`; and what else there is, by its kind."""
+    seen = await session.run(look_at(session.namespace, [(kind, name) for kind in KINDS], _NAMED_MAX, session.settings))
+    found = [listed(each, await described(session, each)) for each in seen]
+    timeout_s = session.settings.request_timeout_s
+    return found, await session.run(look_at_signals(session.namespace, name, timeout_s))
 
 
 async def explain(session: Session, change: Change) -> Change:

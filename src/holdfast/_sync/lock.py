@@ -315,6 +315,11 @@ class Lock(Leasable[Lease]):
         """
         return self._inspect().waiters
 
+    def _everything(self) -> Any:
+        """What lies under its name, of whatever kind, for `holdfast status`."""
+        overview = lazily("holdfast._sync.overview")
+        return overview.everything(self._session, self._name)
+
     def _inspect(self) -> LockSeen:
         session = self._session
         seen = session.run(self._exclusive.inspect())

@@ -23,6 +23,8 @@ _TAKE_BACK_S = 2.0
 _FIRST_SAID_S, _SAID_AGAIN_S, _TROUBLE_S = 0.5, 30.0, 1.0
 #: For how long a look is waited for before it is said that there is no answer, s.
 _LOOK_S = 0.3
+#: For how long an acquire without a limit tries a server that is away, s.
+_TRIED_S = 30.0
 _NEVER = float("inf")
 _SILENT = ": the server does not answer"
 
@@ -65,7 +67,7 @@ class Asked:
             looking = looking or _Look(what)
             found, in_trouble = looking.within(_LOOK_S)
             looking = looking if found is None else None
-            trouble = f"; trying for up to {_limit_s(timeout_s):g} s" if in_trouble else ""
+            trouble = f"; trying for up to {_TRIED_S if timeout_s is None else timeout_s:g} s" if in_trouble else ""
             line = f"{waits_for}{_SILENT if found is None else found}{trouble}"
             if not self._over.is_set() and (line != said if in_trouble else time.monotonic() >= again_at):
                 say(line)
@@ -131,12 +133,6 @@ def held_by(client: Client, name: str) -> str:
     if status.holder is not None:
         return f"held by {status.holder}"
     return "wanted by others that came first (it was free just now)" if status.waiters > 1 else "free just now"
-
-
-def _limit_s(timeout_s: float | None) -> float:
-    from holdfast._core.settings import DEFAULT
-
-    return DEFAULT.retry_limit_s if timeout_s is None else timeout_s
 
 
 def _is_terminal() -> bool:

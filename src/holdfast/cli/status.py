@@ -13,7 +13,7 @@ from holdfast.cli.report import clean, emit_json, json_error
 from holdfast.cli.table import unknown_of
 
 if TYPE_CHECKING:
-    from holdfast import Client, Holder, Semaphore
+    from holdfast import Client, Holder, Listed, Semaphore
 
 __all__ = ["main"]
 
@@ -53,33 +53,49 @@ def _look(options: argparse.Namespace) -> dict[str, Any]:
     import holdfast
 
     with holdfast.connect(**client_options(options)) as client:
-        lock = client.lock(options.name)
-        status = lock.status()
-        holder = status.holder
-        found: dict[str, Any] = {
-            "name": options.name,
-            "held": holder is not None,
-            "holder": None,
-            "sharers": 0,
-            "waiters": status.waiters,
-            "last_fencing_token": status.fencing_token or None,
-            "slots": None,
-            "leader": _person(client.election(options.name).leader()),
-        }
         try:
-            found["sharers"] = client.rwlock(options.name).readers()
-            found["slots"] = _slots(client.semaphore(options.name))
-        except holdfast.ConfigurationError:
-            pass  # a quorum offers neither
-        except holdfast.ServerError as error:
-            if "eval" not in error.message.lower():
+            found, also = client.lock(options.name)._everything()
+            by_kind = dict(zip(_KINDS, found, strict=True))
+            slots = _slots(client.semaphore(options.name)) if by_kind["semaphore"].permits else None
+        except holdfast.HoldfastError as error:
+            if not isinstance(error, holdfast.ConfigurationError) and "eval" not in str(error).lower():
                 raise
-            # Nor does a server without scripts; who has them was not seen by this user.
-        if options.where:
-            found["where"] = [each for kind in _KINDS for each in _where(client, options.name, kind)]
-    if holder is not None and not found["sharers"]:
-        found["holder"] = _person(holder)
-    return found
+            # A quorum offers locks alone, and so does a server without scripts, for this user.
+            by_kind, also, slots = _of_locks_alone(client, options.name), {}, None
+        where = [each for kind in _KINDS for each in _where(client, options.name, kind)] if options.where else None
+    lock, semaphore, election = (by_kind[kind] for kind in _KINDS)
+    main = next((each for each in (lock, semaphore, election) if each.held or each.waiters), lock)
+    sharers = lock.held if lock.holder is not None and ":r." in lock.holder.token else 0
+    report: dict[str, Any] = {
+        "name": options.name,
+        "kind": main.kind,
+        "held": bool(lock.held or semaphore.held),
+        "holder": None if sharers else _person(lock.holder),
+        "holders": [_person(each) for each in main.holders],
+        "sharers": sharers,
+        "waiters": main.waiters,
+        "last_fencing_token": main.fencing_token or None,
+        "slots": slots,
+        "leader": _person(election.holder),
+        "also": also,
+        "odd": [each.odd for each in by_kind.values() if each.odd],
+    }
+    return report if where is None else {**report, "where": where}
+
+
+def _of_locks_alone(client: Client, name: str) -> dict[str, Listed]:
+    from holdfast import Listed
+
+    def seen(kind: Any, holder: Holder | None, waiters: int, fence: int) -> Listed:
+        holders = () if holder is None else (holder,)
+        return Listed(kind, name, holders, len(holders), (), waiters, fence, 0, datetime.now(UTC))
+
+    status = client.lock(name).status()
+    return {
+        "lock": seen("lock", status.holder, status.waiters, status.fencing_token),
+        "semaphore": seen("semaphore", None, 0, 0),
+        "election": seen("election", client.election(name).leader(), 0, 0),
+    }
 
 
 def _where(client: Client, name: str, kind: Literal["lock", "semaphore", "election"]) -> list[dict[str, Any]]:
@@ -115,7 +131,15 @@ def _person(holder: Holder | None) -> dict[str, Any] | None:
 def _slots(semaphore: Semaphore) -> dict[str, int] | None:
     """What `holdfast run --slots` of the same name uses; None when there was none for long."""
     status = semaphore.status()
-    return {"total": status.permits, "free": status.available, "waiters": status.waiters} if status.permits else None
+    if not status.permits:
+        return None
+    return {
+        "total": status.permits,
+        "free": status.available,
+        "used": status.used,
+        "holders": status.holders,
+        "waiters": status.waiters,
+    }
 
 
 def _stamp(moment: datetime | None) -> str | None:
@@ -123,20 +147,27 @@ def _stamp(moment: datetime | None) -> str | None:
 
 
 def _print(found: dict[str, Any]) -> None:
-    lines = [("lock", clean(found["name"]))]
+    slots, of_lock = found["slots"], found["kind"] not in ("semaphore", "election")
+    is_other = bool(found["also"]) and not (found["holders"] or found["waiters"] or found["last_fencing_token"])
+    lines = [("name" if is_other else found["kind"], clean(found["name"]))]
     if found["sharers"]:
         lines.append(("held by", f"{found['sharers']} that share it"))
-    elif found["holder"] is None:
-        lines.append(("held by", "no one"))
-    else:
+        lines += [("", line) for line in _named(found["holders"], found["sharers"])]
+    elif found["holder"] is not None:
         lines += _about("held by", found["holder"])
-    if found["last_fencing_token"] is not None:
-        lines.append(("fencing token", f"{found['last_fencing_token']} (the last one)"))
-    lines.append(("waiters", str(found["waiters"])))
-    if found["slots"] is not None:
-        lines.append(("slots", "{free} of {total} free, {waiters} waiters".format(**found["slots"])))
+    elif of_lock and not is_other:
+        lines.append(("held by", "no one"))
+    if slots is not None:
+        lines.append(("slots", f"{slots['free']} of {slots['total']} free, {_waiters(slots['waiters'])}"))
+    if found["kind"] == "semaphore":
+        lines += [("" if at else "held by", line) for at, line in enumerate(_named(found["holders"], slots["holders"]))]
     if found["leader"] is not None:
         lines += _about("led by", found["leader"])
+    if found["last_fencing_token"] is not None:
+        lines.append(("fencing token", f"{found['last_fencing_token']} (the last one)"))
+    lines += [] if is_other else [("waiters", str(found["waiters"]))]
+    lines += [(kind, _also(kind, facts)) for kind, facts in found["also"].items()]
+    lines += [("odd key", f"{key} holds what holdfast does not write") for key in found["odd"]]
     for each in found.get("where", ()):
         lines.append(("asked", clean(each["who"])))
         lines += [("  runs as", each["runs_as"])] if each["runs_as"] else []
@@ -144,6 +175,37 @@ def _print(found: dict[str, Any]) -> None:
         silent = unknown_of(each["acquired_at"], each["kept"])
         lines += [("" if place else "  now at", line) for place, line in enumerate(each["stack"] or [silent])]
     sys.stdout.write("".join(f"{label:<14} {clean(value)}\n" for label, value in lines))
+
+
+def _also(kind: str, facts: dict[str, Any]) -> str:
+    """What is said of what is no lock."""
+    if kind == "once":
+        return "done"
+    if kind == "barrier":
+        broken = ", broken" if facts["broken"] else ""
+        return f"{facts['waiting']} of {facts['parties']} parties wait, generation {facts['generation']}{broken}"
+    said = _waiters(facts["waiters"])
+    if kind == "event":
+        return f"{'set' if facts['set'] else 'not set'}, {said}"
+    if kind == "latch" and facts["count"] is not None:
+        return f"{facts['missing']} of {facts['count']} missing, {said}" if facts["missing"] else "open"
+    return said
+
+
+def _waiters(count: int) -> str:
+    return f"{count} waiter{'' if count == 1 else 's'}"
+
+
+def _named(holders: list[dict[str, Any]], count: int) -> list[str]:
+    """A line for each of those that are named, and one for the others."""
+    lines = []
+    for each in holders:
+        who = f"token {each['token']}"
+        if each["host"] is not None:
+            who = f"{each['host']}, pid {each['pid']} ({each['program']})"
+        left = "no ttl" if each["remaining_s"] is None else f"{each['remaining_s']:.1f} s left"
+        lines.append(f"{who}, {left}")
+    return lines + ([f"and {count - len(lines)} more"] if count > len(lines) else [])
 
 
 def _about(label: str, person: dict[str, Any]) -> list[tuple[str, str]]:
