@@ -18,11 +18,12 @@ from holdfast._core.detecting import Check, Detector, Found
 from holdfast._core.effects import Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, lock_keys
+from holdfast._core.kinds import SEMAPHORE
 from holdfast._core.mutex import LockTurn
 from holdfast._core.noting import Witness
 from holdfast._core.record import LeaseRecord
 from holdfast._core.rwlock import RWTurn
-from holdfast._core.semaphore import SemaphoreTurn, semaphore_keys
+from holdfast._core.semaphore import SemaphoreTurn
 from holdfast._core.tenure import MARK
 from holdfast._core.tokens import make_token, owner_of
 from holdfast._core.waiting import Acquisition, Grant, wait_for
@@ -113,7 +114,7 @@ class Deadlocks(Primitive):
         super().__init__(world)
         self.things = [_Thing(f"l{number}", "lock", lock_keys("holdfast", f"l{number}")) for number in range(3)]
         self.things.append(_Thing("r", "rwlock", lock_keys("holdfast", "r")))
-        self.things.append(_Thing("s", "semaphore", semaphore_keys(lock_keys("holdfast", "s"))))
+        self.things.append(_Thing("s", "semaphore", lock_keys("holdfast", "s").of(SEMAPHORE)))
         self.detectors: dict[str, Detector] = {}
         self.moments: list[_Moment] = []
         #: Tokens of acquires that have begun and not ended, and what that was at each moment.

@@ -9,6 +9,7 @@ from holdfast._core.barrier import BarrierTurn
 from holdfast._core.effects import Call
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
+from holdfast._core.kinds import BARRIER
 from holdfast._core.waiting import wait_for
 from holdfast.errors import BrokenBarrierError, DeclarationMismatch
 from sim.driver import Process
@@ -26,7 +27,7 @@ class _Barrier(Thing):
     """One barrier, and how it stands by the server's last word."""
 
     def __init__(self, world: World, name: str, parties: int) -> None:
-        super().__init__(world, lock_keys("holdfast", name).part("barrier"))
+        super().__init__(world, lock_keys("holdfast", name).of(BARRIER))
         self.parties = parties
         self.queue_key = f"{self.keys.base}:arrived".encode()
         self.released_key = f"{self.keys.base}:released".encode()

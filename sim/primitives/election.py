@@ -9,6 +9,7 @@ from holdfast._core import mutex
 from holdfast._core.effects import Call
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
+from holdfast._core.kinds import ELECTION
 from holdfast._core.record import LeaseRecord
 from sim.check import Belief
 from sim.driver import Cancelled, Process, Task, Work
@@ -29,7 +30,7 @@ class Election(Locks):
     worker = "candidate"
 
     def __init__(self, world: World) -> None:
-        leads = [lock_keys("holdfast", f"el{number}").part("leader") for number in range(world.options.locks)]
+        leads = [lock_keys("holdfast", f"el{number}").of(ELECTION) for number in range(world.options.locks)]
         super().__init__(world, [Lock(world, keys.name, keys) for keys in leads])
         #: One election object for each process and name, which all its candidates share.
         self.shared: dict[tuple[Process, Lock], Leads[Task, LeaseRecord]] = {}

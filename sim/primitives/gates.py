@@ -9,6 +9,7 @@ from holdfast._core.effects import Call, Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.gate import GateTurn
 from holdfast._core.keys import lock_keys
+from holdfast._core.kinds import EVENT, LATCH, Kind
 from holdfast._core.waiting import Busy, Grant, wait_for
 from holdfast.errors import DeclarationMismatch
 from sim.driver import Process
@@ -28,8 +29,8 @@ _LATCHES = 20
 class _Gate(Thing):
     """One event or latch, and how it stands by the server's last word."""
 
-    def __init__(self, world: World, kind: str, name: str, declared: int) -> None:
-        super().__init__(world, lock_keys("holdfast", name).part(kind))
+    def __init__(self, world: World, kind: Kind, name: str, declared: int) -> None:
+        super().__init__(world, lock_keys("holdfast", name).of(kind))
         self.gone_key = self.keys.gone.encode()
         self.kind = kind
         self.declared = declared
@@ -67,8 +68,8 @@ class Gates(Sessions[_Gate]):
     refusals = (RequestFailed, DeclarationMismatch)
 
     def __init__(self, world: World) -> None:
-        events = [_Gate(world, "event", f"e{number}", 1) for number in range(world.options.locks)]
-        self.latches = [_Gate(world, "latch", f"l{number}", _COUNT) for number in range(_LATCHES)]
+        events = [_Gate(world, EVENT, f"e{number}", 1) for number in range(world.options.locks)]
+        self.latches = [_Gate(world, LATCH, f"l{number}", _COUNT) for number in range(_LATCHES)]
         super().__init__(world, events + self.latches)
         self.events = events
 
@@ -84,7 +85,7 @@ class Gates(Sessions[_Gate]):
         r = rng.random()
         if r < 0.6:
             await self.wait(process, chosen)
-        elif chosen.kind == "event":
+        elif chosen.kind is EVENT:
             await self.move(process, chosen, rng.choice(("open", "shut", "shut", "look")))
         else:
             await self.move(process, chosen, rng.choice((1, 1, 2, "look")))
@@ -101,12 +102,12 @@ class Gates(Sessions[_Gate]):
             inside = {name for name, *_ in (token.split(" ") for token in self.inside)}
             for waited in self.things:
                 if waited.keys.lock in inside:
-                    await self.move(process, waited, "open" if waited.kind == "event" else _COUNT)
+                    await self.move(process, waited, "open" if waited.kind is EVENT else _COUNT)
         else:
-            await self.move(process, chosen, "open" if chosen.kind == "event" else 1)
+            await self.move(process, chosen, "open" if chosen.kind is EVENT else 1)
 
     async def move(self, process: Process, thing: _Gate, what: str | int) -> None:
-        if thing.kind == "event":
+        if thing.kind is EVENT:
             self.plays(f"Event.{ {'open': 'set', 'shut': 'clear', 'look': 'is_set'}[str(what)] }")
         else:
             self.plays("CountDownLatch.remaining" if what == "look" else "CountDownLatch.count_down")
@@ -118,7 +119,7 @@ class Gates(Sessions[_Gate]):
     async def wait(self, process: Process, thing: _Gate) -> None:
         """Wait as the APIs do."""
         world = self.world
-        self.plays("Event.wait" if thing.kind == "event" else "CountDownLatch.wait")
+        self.plays("Event.wait" if thing.kind is EVENT else "CountDownLatch.wait")
         timeout_s, token = self.timeout_s(), process.token()
         turn = GateTurn(thing.kind, thing.keys, token, thing.declared, _KEEP_MS, process.settings)
         asking = wait_for(turn, timeout_s, listening=process.listening(thing.keys.lock))

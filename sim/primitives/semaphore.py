@@ -7,7 +7,8 @@ from typing import Any
 from holdfast._core.effects import Call, Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
-from holdfast._core.semaphore import SemaphoreTurn, resize, semaphore_keys
+from holdfast._core.kinds import SEMAPHORE
+from holdfast._core.semaphore import SemaphoreTurn, resize
 from holdfast._core.waiting import Busy, Grant, wait_for
 from holdfast.errors import DeclarationMismatch, TooManyPermits
 from sim.driver import Process
@@ -31,7 +32,7 @@ class _Permits(Thing):
     """One semaphore."""
 
     def __init__(self, world: World, name: str) -> None:
-        super().__init__(world, semaphore_keys(lock_keys("holdfast", name)), conflict=lambda one, other: False)
+        super().__init__(world, lock_keys("holdfast", name).of(SEMAPHORE), conflict=lambda one, other: False)
         self.holders_key = f"{self.keys.base}:holders".encode()
         #: Who held by the server's last word, to see who is new.
 

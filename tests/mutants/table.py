@@ -824,8 +824,8 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "a waiter checks every 5 s, however short the ttl",
                 CONDITION,
-                "min(settings.signal_recheck_ms, ttl_ms),",
-                "settings.signal_recheck_ms,",
+                "min(settings.signal_recheck_ms, self.ttl_ms)",
+                "settings.signal_recheck_ms",
             ),
             (
                 "a repeated acquire after a wait shortens",

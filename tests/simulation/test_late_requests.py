@@ -23,11 +23,12 @@ from holdfast._core.effects import Protocol
 from holdfast._core.exclusive import OneServer, OverQuorum
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
+from holdfast._core.kinds import SEMAPHORE
 from holdfast._core.plain import Scripts
 from holdfast._core.record import LeaseRecord
 from holdfast._core.redlock import Quorum
 from holdfast._core.rwlock import READER, WRITER, RWTurn, upgrade_token
-from holdfast._core.semaphore import SemaphoreTurn, semaphore_keys
+from holdfast._core.semaphore import SemaphoreTurn
 from holdfast._core.waiting import Acquisition, Busy, Grant, wait_for
 from sim.server import Server
 from tests.support.late import OTHER_ID, Late, World
@@ -36,7 +37,7 @@ TTL_MS, LONGER_MS, SHORTER_MS, BETWEEN_MS = 30_000, 120_000, 20_000, 60_000
 
 KEYS = lock_keys("holdfast", "a")
 SEVERAL = [lock_keys("holdfast", name) for name in ("a", "b")]
-PERMITS = semaphore_keys(KEYS)
+PERMITS = KEYS.of(SEMAPHORE)
 
 
 @dataclass

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from holdfast._api.client_info import who_we_are
 from holdfast._api.holder import Holder, holder_of
 from holdfast._core.breaking import Held, held_by
-from holdfast._core.overview import KINDS, Entry, kept_as
+from holdfast._core.kinds import ALONE, LEASED, LISTED
+from holdfast._core.overview import Entry
 from holdfast._core.tenure import BLOCK, MARK
 from holdfast.errors import ConfigurationError
 
@@ -58,9 +59,9 @@ class Asked:
 def kinds_of(kind: object) -> tuple[str, ...]:
     """Under which kinds to look; None: under all."""
     if kind is None:
-        return tuple(KINDS)
-    if isinstance(kind, str) and kept_as(kind) in KINDS:
-        return (kept_as(kind),)
+        return tuple(LISTED)
+    if isinstance(kind, str) and kind in LEASED:
+        return (LEASED[kind].listed_as or kind,)
     raise ConfigurationError("kind", kind, 'None, "lock", "rwlock", "multilock", "semaphore" or "election"')
 
 
@@ -93,12 +94,12 @@ def _is_meant(seen: Entry, token: str, holder: object) -> bool:
     if isinstance(holder, str):
         return token == holder
     block = BLOCK if token.endswith(MARK) else 1
-    return seen.kind in ("lock", "election") and seen.fence <= holder < seen.fence + block  # type: ignore[operator]
+    return seen.kind in ALONE and seen.fence <= holder < seen.fence + block  # type: ignore[operator]
 
 
 def holders_of(seen: Entry, tokens: Sequence[str] | None, described: dict[str, bytes | None]) -> tuple[Holder, ...]:
     """Return the holders with these tokens; None: all."""
-    alone = seen.kind in ("lock", "election")
+    alone = seen.kind in ALONE
     return tuple(
         holder_of(token, remaining_ms, seen.fence if alone else 0, described.get(token))
         for token, remaining_ms in seen.holders

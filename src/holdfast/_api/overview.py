@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from holdfast._api.holder import Holder, holder_of
-from holdfast._core.multilock import MULTI
+from holdfast._core.kinds import ALONE, KIND_OF_MARK
 from holdfast._core.overview import Entry
-from holdfast._core.rwlock import READER, WRITER
 from holdfast._core.tokens import mark_of
 
 if TYPE_CHECKING:
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["Kind", "Listed", "Waiter", "kind_of", "listed"]
 
 Kind: TypeAlias = Literal["lock", "rwlock", "multilock", "semaphore", "election"]
-#: Of leases in the keys of a lock: their kind by the mark of the token ("u": a reader that was upgraded).
-_KINDS: dict[str, Kind] = {READER[0]: "rwlock", WRITER[0]: "rwlock", "u": "rwlock", MULTI[0]: "multilock"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,7 @@ class Listed:
 
 def listed(seen: Entry, described: dict[str, bytes | None]) -> Listed:
     """Put together what was seen, and what clients say of themselves, by token."""
-    alone = seen.kind in ("lock", "election")
+    alone = seen.kind in ALONE
     holders = tuple(
         holder_of(token, remaining_ms, seen.fence if alone else 0, described.get(token))
         for token, remaining_ms in seen.holders
@@ -92,6 +89,7 @@ def listed(seen: Entry, described: dict[str, bytes | None]) -> Listed:
 
 def kind_of(seen: Entry) -> Kind:
     """Return the kind that its first holder acquired, or its first waiter."""
-    kind: Kind = seen.kind  # type: ignore[assignment]
     first = seen.holders[:1] or seen.waiters[:1]
-    return _KINDS.get(mark_of(first[0][0])[:1], kind) if kind == "lock" and first else kind
+    kind: Any = KIND_OF_MARK.get(mark_of(first[0][0])[:1]) if seen.kind == "lock" and first else None
+    listed: Any = kind or seen.kind
+    return listed  # type: ignore[no-any-return]

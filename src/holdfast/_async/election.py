@@ -16,7 +16,6 @@ from holdfast._async.entering import Enterable
 from holdfast._async.lease import Lease, LeaseState
 from holdfast._async.lifecycle import Session, has_ended
 from holdfast._async.lock import Lock
-from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Grant
 
@@ -42,10 +41,6 @@ class _Leadership(Lock):
     _label = "election"
     _kind = "election"
     _report_level = 20  # INFO: to lead is news
-
-    @staticmethod
-    def _keys_of(namespace: str | None, name: str) -> LockKeys:
-        return lock_keys(namespace, name).part("leader")  # apart from the lock of that name
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         record = super()._make_record(token, grant)

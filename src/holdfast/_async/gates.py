@@ -7,6 +7,7 @@ from holdfast._async.kernel import wait_turn
 from holdfast._async.lifecycle import Session
 from holdfast._core import barrier, gate
 from holdfast._core.keys import lock_keys
+from holdfast._core.kinds import BARRIER, EVENT, LATCH, Kind
 from holdfast._core.waiting import Grant, wait_for
 
 # sync-add: from holdfast._drivers.cancel import Cancel
@@ -18,14 +19,14 @@ __all__ = ["Barrier", "CountDownLatch", "Event"]
 class _Named:
     """`declared`: a number that all clients give; `retain_ms`: how long the server keeps it after the last use."""
 
-    _kind = ""
+    _kind: Kind
 
     def __init__(self, session: Session, name: str, declared: int, retain_ms: int) -> None:
         self._session = session
         self._name = name
         self._declared = declared
         self._retain_ms = retain_ms
-        self._keys = lock_keys(session.namespace, name).part(self._kind)
+        self._keys = lock_keys(session.namespace, name).of(self._kind)
 
     @property
     def name(self) -> str:
@@ -42,8 +43,8 @@ class _Gate(_Named):
         token = session.new_token()
         acquisition = gate.GateTurn(self._kind, self._keys, token, self._declared, self._retain_ms, session.settings)
         protocol = wait_for(acquisition, timeout_s, listening=session.driver.listening(acquisition.key))
-        # sync: got = wait_turn(session, self._name, self._kind, acquisition, protocol, cancel)
-        got = await wait_turn(session, self._name, self._kind, acquisition, protocol)
+        # sync: got = wait_turn(session, self._name, self._kind.name, acquisition, protocol, cancel)
+        got = await wait_turn(session, self._name, self._kind.name, acquisition, protocol)
         return isinstance(got, Grant)
 
     async def _move(self, what: str | int) -> int:
@@ -61,7 +62,7 @@ class CountDownLatch(_Gate):
     again.
     """
 
-    _kind = "latch"
+    _kind = LATCH
 
     async def count_down(self, n: int = 1) -> int:
         """Count down by `n`; returns what is left. Below zero it stays zero."""
@@ -78,7 +79,7 @@ class CountDownLatch(_Gate):
 class Event(_Gate):
     """Set or not, for processes anywhere; as `asyncio.Event`. Made by `Client.event`."""
 
-    _kind = "event"
+    _kind = EVENT
 
     def __init__(self, session: Session, name: str, retain_ms: int) -> None:
         super().__init__(session, name, 1, retain_ms)
@@ -106,7 +107,7 @@ class Barrier(_Named):
     all; one that is cancelled only leaves.
     """
 
-    _kind = "barrier"
+    _kind = BARRIER
 
     @property
     def parties(self) -> int:
@@ -126,8 +127,8 @@ class Barrier(_Named):
             self._keys, session.new_token(), self._declared, self._retain_ms, session.settings
         )
         protocol = wait_for(acquisition, timeout_s, listening=True)
-        # sync: got = wait_turn(session, self._name, self._kind, acquisition, protocol, cancel)
-        got = await wait_turn(session, self._name, self._kind, acquisition, protocol)
+        # sync: got = wait_turn(session, self._name, self._kind.name, acquisition, protocol, cancel)
+        got = await wait_turn(session, self._name, self._kind.name, acquisition, protocol)
         if not isinstance(got, Grant):
             raise BrokenBarrierError(self._name)
         return got.fence

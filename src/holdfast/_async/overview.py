@@ -16,7 +16,8 @@ from holdfast._api.whereabouts import where
 from holdfast._async.lifecycle import Session
 from holdfast._core.describe import PATIENCE_S, look_up
 from holdfast._core.keys import lock_keys
-from holdfast._core.overview import KINDS, Entry, Walk, look_at, part_of
+from holdfast._core.kinds import ALONE, LEASED, LISTED
+from holdfast._core.overview import Entry, Walk, look_at
 from holdfast._core.signals import look_at_signals
 from holdfast._core.whereabouts import Questions
 
@@ -65,7 +66,9 @@ async def list_locks(session: Session, pattern: str, asks: bool) -> AsyncIterato
 def _held_on(page: Iterable[Entry], namespace: str) -> list[tuple[str, str]]:
     """(Key, token) of each holder."""
     return [
-        (part_of(seen.kind, lock_keys(namespace, seen.name)).lock, token) for seen in page for token, _ in seen.holders
+        (lock_keys(namespace, seen.name).of(LEASED[seen.kind]).lock, token)
+        for seen in page
+        for token, _ in seen.holders
     ]
 
 
@@ -78,7 +81,7 @@ async def find_deadlocks(session: Session) -> tuple[Deadlock, ...]:
 async def watch_lock(session: Session, name: str, every_s: float) -> AsyncIterator[Change]:
     """Watch the lock, semaphore and election of that name, beginning with their current state; never ends by itself."""
     namespace = _namespace(session)
-    names = [(kind, name) for kind in KINDS]
+    names = [(kind, name) for kind in LISTED]
     before: dict[int, Listed] = {}
     # sync-add: pause = Flag()
     while True:
@@ -92,8 +95,10 @@ async def watch_lock(session: Session, name: str, every_s: float) -> AsyncIterat
 
 
 async def everything(session: Session, name: str) -> tuple[list[Listed], dict[str, dict[str, Any]]]:
-    """What is held or waited for under that name, one of each of `KINDS`; and what else there is, by its kind."""
-    seen = await session.run(look_at(session.namespace, [(kind, name) for kind in KINDS], _NAMED_MAX, session.settings))
+    """What is held or waited for under that name, one of each of `LISTED`; and what else there is, by its kind."""
+    seen = await session.run(
+        look_at(session.namespace, [(kind, name) for kind in LISTED], _NAMED_MAX, session.settings)
+    )
     found = [listed(each, await described(session, each)) for each in seen]
     timeout_s = session.settings.request_timeout_s
     return found, await session.run(look_at_signals(session.namespace, name, timeout_s))
@@ -103,7 +108,7 @@ async def explain(session: Session, change: Change) -> Change:
     """See `Client.explain`."""
     if change.what not in ("released", "expired") or change.who is None:
         return change
-    keys = part_of(change.kind, lock_keys(_namespace(session), change.name))
+    keys = lock_keys(_namespace(session), change.name).of(LEASED[change.kind])
     note = await session.run(look_up(keys.note_of(change.who.token)))
     return (
         change if note is None else replace(change, what="broken", reason=shown(note.decode("utf-8", "replace"), 400))
@@ -120,7 +125,7 @@ async def look(session: Session, kind: str, name: str) -> Entry | None:
     """Return what is stored under that name; None where that is not known at once."""
     if session.quorum is not None:
         return None
-    kind = kind if kind in KINDS else "lock"
+    kind = kind if kind in LISTED else "lock"
     settings = session.settings._replace(request_timeout_s=_LAST_PATIENCE_S)
     try:
         return (await session.run(look_at(session.namespace, [(kind, name)], _NAMED_MAX, settings)))[0]
@@ -137,7 +142,7 @@ async def holder_behind(session: Session, token: str, seen: Entry | None, asks: 
     """Return the holder behind that token, as it was seen; unless `asks`, as far as that is known here."""
     remaining_ms, fence = -1, 0
     if seen is not None and token in (held := dict(seen.holders)):
-        remaining_ms, fence = held[token], seen.fence if seen.kind in ("lock", "election") else 0
+        remaining_ms, fence = held[token], seen.fence if seen.kind in ALONE else 0
     if not asks:
         return holder_of(token, remaining_ms, fence, session.told_by.get(client_id_of(token) or ""))
     return await holder_by(session, token, remaining_ms, fence, _LAST_PATIENCE_S)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from holdfast._core.effects import Call
 from holdfast._core.keys import LockKeys
+from holdfast._core.kinds import BARRIER
 from holdfast._core.record import RENEWAL, Order
 from holdfast._core.replies import BarrierMoved, Refusal, barrier_moved_of
 from holdfast._core.retry import outlast
@@ -29,11 +30,12 @@ _TOMBSTONE, _BROKEN, _DECLARED_OTHERWISE = -1, -2, -3
 class BarrierTurn(Acquisition):
     """The turn to go on."""
 
-    __slots__ = ("breaking", "retain_ms", "keys", "parties")
+    __slots__ = ("breaking", "parties", "retain_ms")
+
+    kind = BARRIER
 
     def __init__(self, keys: LockKeys, token: str, parties: int, retain_ms: int, settings: Settings = DEFAULT) -> None:
-        super().__init__(token, _FOR_EVER_MS, keys.lock, settings)
-        self.keys = keys
+        super().__init__(keys, token, _FOR_EVER_MS, settings)
         self.parties = parties
         self.retain_ms = retain_ms
         self.breaking = False
@@ -42,7 +44,7 @@ class BarrierTurn(Acquisition):
         settings = self.settings
         return Call(
             "barrier_wait",
-            (self.keys.lock, f"{self.keys.base}:arrived", f"{self.keys.base}:released", self.keys.gone),
+            (self.keys.lock, *self.all_keys[-2:], self.keys.gone),
             (
                 self.token,
                 what,
@@ -69,7 +71,7 @@ class BarrierTurn(Acquisition):
         if refusal.code in (_TOMBSTONE, _BROKEN):  # -1: told so before, in an answer that was lost
             return BrokenBarrierError(self.keys.name)
         if refusal.code == _DECLARED_OTHERWISE:
-            return DeclarationMismatch("barrier", self.keys.name, self.parties, refusal.stored)
+            return DeclarationMismatch(BARRIER.name, self.keys.name, self.parties, refusal.stored)
         return super().refused(refusal)
 
     def time_is_up(self) -> bool:
@@ -89,6 +91,6 @@ async def move(keys: LockKeys, what: str, parties: int, retain_ms: int, settings
     while True:
         moved = barrier_moved_of(await outlast(call, settings))
         if isinstance(moved, Refusal):
-            raise DeclarationMismatch("barrier", keys.name, parties, moved.stored)
+            raise DeclarationMismatch(BARRIER.name, keys.name, parties, moved.stored)
         if what != "reset" or not moved.broken:
             return moved

@@ -18,6 +18,7 @@ from typing import Any
 from holdfast._core.effects import Answer, Call, Effect, Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import slot_of
+from holdfast._core.kinds import KINDS
 
 __all__ = ["Batch", "batches"]
 
@@ -25,7 +26,7 @@ __all__ = ["Batch", "batches"]
 _KEYS_MAX = 120
 #: A lease with more keys is asked for alone.
 _KEYS_MAX_OF_ONE = 40
-_SCRIPTS = frozenset({"renew", "multi_renew", "rw_renew", "sem_renew"})
+_SCRIPTS = frozenset(kind.extend for kind in KINDS if kind.extend)
 
 
 class Batch:

@@ -11,17 +11,16 @@ later. What it goes on doing until then is what fencing tokens are for.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast._core.effects import Call, Now, Sleep, Wake
 from holdfast._core.keys import LockKeys, lock_keys
-from holdfast._core.mutex import LockTurn
-from holdfast._core.overview import Entry, keys_of, look_at, part_of
-from holdfast._core.rwlock import RWTurn, reader_beneath
-from holdfast._core.semaphore import SemaphoreTurn
+from holdfast._core.kinds import LEASED, RWLOCK, Kind
+from holdfast._core.overview import Entry, keys_of, look_at
+from holdfast._core.rwlock import reader_beneath
 from holdfast._core.settings import Settings
+from holdfast._core.tokens import mark_of
 from holdfast._core.waiting import Acquisition, once_more, release
 
 __all__ = ["FORCED", "GONE", "HOLDERS_MAX", "LET_GO", "Held", "held_by", "holders", "take_away", "want"]
@@ -38,7 +37,16 @@ _PAUSE_S, _PAUSE_MAX_S = 0.004, 0.05
 _NOTE_MS = 600_000
 #: The ttl that is assumed of the leases of others: it only bounds how long a give-back is tried.
 _TTL_MS = 30_000
-_SHARING = re.compile(r"[^:]*:(r|w|u[0-9]+)\.")
+
+
+class _Broken(Acquisition):
+    """What was acquired by another client, and is released on its behalf."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: Kind, keys: LockKeys, token: str, settings: Settings) -> None:
+        self.kind = kind
+        super().__init__(keys, token, _TTL_MS, settings)
 
 
 class Held(NamedTuple):
@@ -50,10 +58,8 @@ class Held(NamedTuple):
 
     def turn(self, settings: Settings) -> Acquisition:
         """Return the acquisition that releases this lease."""
-        if self.kind == "semaphore":
-            return SemaphoreTurn(self.keys, self.token, _TTL_MS, 0, settings)
-        turn = RWTurn if _SHARING.match(self.token) else LockTurn
-        return turn(self.keys, self.token, _TTL_MS, settings)
+        kind = RWLOCK if mark_of(self.token)[:1] in RWLOCK.marks else LEASED[self.kind]
+        return _Broken(kind, self.keys, self.token, settings)
 
     def tell(self, what: str, text: str, settings: Settings) -> Call:
         """The request that tells it, or (with "") looks whether it holds still."""
@@ -75,7 +81,7 @@ async def holders(namespace: str | None, name: str, kinds: Sequence[str], settin
 
 def held_by(seen: Entry, namespace: str | None) -> list[Held]:
     """Return the holders of an entry, the most recent lease of each first: an upgrade before the reader beneath it."""
-    keys = part_of(seen.kind, lock_keys(namespace, seen.name))
+    keys = lock_keys(namespace, seen.name).of(LEASED[seen.kind])
     found = []
     for token, _ in seen.holders:
         beneath = reader_beneath(token)

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from holdfast._core.effects import Call, Reply
 from holdfast._core.keys import LockKeys, part_of_key
-from holdfast._core.mutex import renewal, renewal_of_one_key
-from holdfast._core.record import RENEWAL, Order
+from holdfast._core.kinds import CONDITION
 from holdfast._core.replicas import Sync
 from holdfast._core.replies import Refusal, notified_by, notified_of
 from holdfast._core.retry import outlast
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.waiting import Acquisition, request_timeout_for
+from holdfast._core.waiting import Acquisition, Args, request_timeout_for
 from holdfast.errors import NotHeld
 
 __all__ = ["ConditionTurn", "condition_key", "notify"]
@@ -40,7 +39,9 @@ class ConditionTurn(Acquisition):
     it stood on one.
     """
 
-    __slots__ = ("block", "cond", "holder", "keys", "leaving", "notified", "stray_holder")
+    __slots__ = ("block", "holder", "leaving", "notified", "stray_holder")
+
+    kind = CONDITION
 
     def __init__(
         self,
@@ -53,63 +54,32 @@ class ConditionTurn(Acquisition):
         sync: Sync = None,
         stray_holder: bool = False,
     ) -> None:
-        super().__init__(token, ttl_ms, keys.lock, settings, sync)
-        self.keys = keys
+        super().__init__(keys, token, ttl_ms, settings, sync)
+        self.all_keys = (*keys.all, cond)
         self.stray_holder = stray_holder
         self.block: tuple[int, ...] = ()
-        self.cond = cond
         self.holder = holder
         self.leaving = False
         self.notified = True
 
-    def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
-        settings, ttl_ms = self.settings, self.ttl_ms
-        return Call(
-            "cond_wait",
-            (*self.keys.all, self.cond),
-            (
-                self.token,
-                ttl_ms,
-                "leave" if self.leaving else "wait",
-                arrival,
-                settings.fence_ms,
-                self.claim_ms,
-                self.keys.inboxes,
-                self.holder,
-                # Called by a holder that then died, it is not handed over: look within a ttl.
-                min(settings.signal_recheck_ms, ttl_ms),
-                settings.tombstone_ms if self.stray_holder else 0,
-                *self.block,
-            ),
-            request_timeout_s,
-            sync=self.tail(),
-        )
+    @property
+    def asks_to(self) -> str:  # type: ignore[override]
+        return "leave" if self.leaving else "wait"
+
+    @property
+    def ask_more(self) -> Args:  # type: ignore[override]
+        settings = self.settings
+        # Called by a holder that then died, it is not handed over: look within a ttl.
+        look_ms = min(settings.signal_recheck_ms, self.ttl_ms)
+        return self.holder, look_ms, settings.tombstone_ms if self.stray_holder else 0, *self.block
+
+    @property
+    def undo_more(self) -> Args:  # type: ignore[override]
+        return (1 if self.notified and not self.leaving else 0,)
 
     def heard(self, reply: Reply) -> None:
         if notified_of(reply) is False:
             self.notified = False
-
-    def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL) -> Call:
-        return renewal(self.keys, self.token, ttl_ms, order, self.settings, request_timeout_s, sync=self.tail())
-
-    def lengthen(self, ttl_ms: int, request_timeout_s: float) -> Call:
-        return renewal_of_one_key(self, self.keys, ttl_ms, request_timeout_s)
-
-    def undo(self, tombstone_ms: int, request_timeout_s: float) -> Call:
-        settings = self.settings
-        return Call(
-            "cond_leave",
-            (*self.keys.all, self.cond),
-            (
-                self.token,
-                settings.fence_ms,
-                self.claim_ms,
-                self.keys.inboxes,
-                tombstone_ms,
-                1 if self.notified and not self.leaving else 0,
-            ),
-            request_timeout_s,
-        )
 
     def refused(self, refusal: Refusal) -> Exception:
         if refusal.code == _NOT_HELD:

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
+from holdfast._core.kinds import ALONE
 from holdfast._core.overview import Entry
 from holdfast._core.rwlock import READER, reader_beneath
 
@@ -26,7 +27,6 @@ __all__ = ["Party", "Step", "circle_of", "circles", "common", "party_of", "stuck
 Party: TypeAlias = tuple[str, str]
 
 _TOKEN = re.compile(r"([0-9a-f]{24}):(r\.|w\.|m\.|u[0-9]+\.|[0-9]+\.)?([^:.]+):[0-9]+(\*?\+)?")
-_ALONE = ("lock", "election")
 
 
 class Step(NamedTuple):
@@ -73,7 +73,7 @@ def party_of(token: str, known: Mapping[str, Party], holds: bool) -> Party | Non
 
 def common(first: Entry, second: Entry) -> Entry:
     """Return what was the same in two readings of a lock."""
-    same = first.kind == second.kind and (first.kind not in _ALONE or first.fence == second.fence)
+    same = first.kind == second.kind and (first.kind not in ALONE or first.fence == second.fence)
     held = {token for token, _ in first.holders} if same else set()
     waiting = {token for token, _ in first.waiters}
     return second._replace(

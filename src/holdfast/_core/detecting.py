@@ -21,9 +21,10 @@ from holdfast._core.describe import look_up
 from holdfast._core.effects import AwaitWake, Command, Now, Random, Reply, Sleep, Spawn, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import inbox_prefix, lock_keys
+from holdfast._core.kinds import LEASED
 from holdfast._core.mutex import LockTurn
 from holdfast._core.noting import leave_note, note_key, note_parts
-from holdfast._core.overview import Entry, Walk, kept_as, look_at, part_of, waited_s
+from holdfast._core.overview import Entry, Walk, look_at, waited_s
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import client_of
 from holdfast._core.validity import deadline
@@ -166,7 +167,8 @@ class Detector:
         for before in first:
             if (before.kind, before.name) not in names:
                 continue
-            (now,) = await look_at(self.namespace, [(kept_as(before.kind), before.name)], _NAMED_MAX, self.settings)
+            listed_as = LEASED[before.kind].listed_as or before.kind
+            (now,) = await look_at(self.namespace, [(listed_as, before.name)], _NAMED_MAX, self.settings)
             same = common(before, await self._whole(now))
             there = await self._there(same)
             seen.append(same._replace(waiters=tuple(each for each in same.waiters if client_of(each[0]) in there)))
@@ -198,7 +200,7 @@ class Detector:
         return there
 
     def _queue_of(self, entry: Entry) -> str:
-        return part_of(kept_as(entry.kind), lock_keys(self.namespace, entry.name)).queue
+        return lock_keys(self.namespace, entry.name).of(LEASED[entry.kind]).queue
 
     async def _known(self, entries: Iterable[Entry]) -> dict[str, Party]:
         """Return the parties behind tokens that do not tell, as far as they wait and have left a note."""

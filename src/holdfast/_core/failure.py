@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from holdfast._core.kinds import KIND_OF_SCRIPT, KINDS
 from holdfast._core.rights import missing
 from holdfast.errors import (
     ConfigurationError,
@@ -64,8 +65,7 @@ _DENIED_INSIDE = re.compile(
 _RIGHTS = "`holdfast doctor --rights` lists all"
 #: A key of ours: namespace, name, and what of that name it is.
 _KEY = re.compile(r"(?:[^{}]+:)?\{(.*)\}(?::([a-z]+))?", re.DOTALL)
-_KINDS = {"sem": "semaphore", "leader": "election"}
-_KINDS_OF_SCRIPTS = {"rw": "rwlock", "sem": "semaphore", "multi": "multilock", "cond": "condition of lock"}
+_KIND_OF_PART = {kind.part: kind.name for kind in KINDS if kind.part}
 _NAME_SHOWN_MAX = 100
 #: How many of the keys of a request are named. A lock has four, a readers-writer lock six.
 _KEYS_SHOWN_MAX = 12
@@ -85,7 +85,8 @@ def what_is_at(key: str, script: str | None = None) -> str:
     if script in ("set_if", "fenced_set") or (script is None and found is None):
         kind, name = "key", key
     else:
-        kind = _KINDS.get(part or "", part or _KINDS_OF_SCRIPTS.get((script or "").partition("_")[0], "lock"))
+        kind = _KIND_OF_PART.get(part or "", part or KIND_OF_SCRIPT.get(script or "", "lock"))
+        kind = "condition of lock" if kind == "condition" else kind
     return f"{kind} {name if len(name) <= _NAME_SHOWN_MAX else name[:_NAME_SHOWN_MAX] + '…'!r}"
 
 

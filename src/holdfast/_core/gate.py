@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from holdfast._core.effects import Call
 from holdfast._core.keys import LockKeys
+from holdfast._core.kinds import Kind
 from holdfast._core.record import RENEWAL, Order
 from holdfast._core.replies import Refusal, gate_moved_of
 from holdfast._core.retry import outlast
@@ -27,16 +28,15 @@ _DECLARED_OTHERWISE = -2
 
 
 class GateTurn(Acquisition):
-    """The turn to go through. `kind` names it in errors; `retain_ms`: how long its state is kept after the last use."""
+    """The turn to go through. `retain_ms`: how long its state is kept after the last use."""
 
-    __slots__ = ("declared", "retain_ms", "keys", "kind")
+    __slots__ = ("declared", "kind", "retain_ms")
 
     def __init__(
-        self, kind: str, keys: LockKeys, token: str, declared: int, retain_ms: int, settings: Settings = DEFAULT
+        self, kind: Kind, keys: LockKeys, token: str, declared: int, retain_ms: int, settings: Settings = DEFAULT
     ) -> None:
-        super().__init__(token, _FOR_EVER_MS, keys.lock, settings)
         self.kind = kind
-        self.keys = keys
+        super().__init__(keys, token, _FOR_EVER_MS, settings)
         self.declared = declared
         self.retain_ms = retain_ms
 
@@ -68,12 +68,12 @@ class GateTurn(Acquisition):
 
     def refused(self, refusal: Refusal) -> Exception:
         if refusal.code == _DECLARED_OTHERWISE:
-            return DeclarationMismatch(self.kind, self.keys.name, self.declared, refusal.stored)
+            return DeclarationMismatch(self.kind.name, self.keys.name, self.declared, refusal.stored)
         return super().refused(refusal)
 
 
 async def move(
-    kind: str, keys: LockKeys, token: str, what: str | int, declared: int, retain_ms: int, settings: Settings = DEFAULT
+    kind: Kind, keys: LockKeys, token: str, what: str | int, declared: int, retain_ms: int, settings: Settings = DEFAULT
 ) -> int:
     """Take `what` off what is missing, or "open", "shut", "look": returns what is missing. Raises `RequestFailed`."""
     call = Call(
@@ -85,6 +85,6 @@ async def move(
     while True:
         moved = gate_moved_of(await outlast(call, settings))
         if isinstance(moved, Refusal):
-            raise DeclarationMismatch(kind, keys.name, declared, moved.stored)
+            raise DeclarationMismatch(kind.name, keys.name, declared, moved.stored)
         if not moved.more:
             return moved.missing

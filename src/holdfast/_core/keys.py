@@ -17,6 +17,7 @@ import functools
 import itertools
 import re
 
+from holdfast._core.kinds import KINDS, Kind
 from holdfast.errors import ConfigurationError
 
 __all__ = ["SLOTS", "LockKeys", "answer_key", "inbox_prefix", "lock_keys", "name_within", "part_of_key", "slot_of"]
@@ -26,8 +27,9 @@ _SPECIAL = re.compile("[:%}]")
 #: Slots of a Cluster.
 SLOTS = 16_384
 #: Names that are the other keys of another name, without a namespace. See `_beside`.
-_KINDS = "done|fence|fenced|queue|gone|order|broken|readers|upgraded|cond|sem|leader|event|latch|barrier"
-_SIDE_KEY = re.compile(rf"(\{{[^}}]*\}}|.*\}}.*%c?):({_KINDS})(:.*)?", re.DOTALL)
+_PARTS = {"done", "fence", "fenced", "queue", "gone", "order", "broken"}
+_PARTS.update(part for kind in KINDS for part in ([kind.part] if kind.part else kind.beside))
+_SIDE_KEY = re.compile(rf"(\{{[^}}]*\}}|.*\}}.*%c?):({'|'.join(sorted(_PARTS))})(:.*)?", re.DOTALL)
 
 
 class LockKeys:
@@ -46,6 +48,10 @@ class LockKeys:
         self.inboxes = inboxes
         self.all = (self.lock, self.fence, self.queue, self.gone)
 
+    def of(self, kind: Kind) -> LockKeys:
+        """The keys of this kind under the same name."""
+        return self.part(kind.part) if kind.part else self
+
     def part(self, kind: str) -> LockKeys:
         """The keys of something else with the same name, as its semaphore: apart from the lock, in its slot."""
         base = f"{self.tag}:{kind}"
@@ -63,7 +69,7 @@ class LockKeys:
 
     def more(self, *kinds: str) -> tuple[str, ...]:
         """`all`, and further keys behind them."""
-        return (*self.all, *(f"{self.base}:{kind}" for kind in kinds))
+        return (*self.all, *[f"{self.base}:{kind}" for kind in kinds])
 
 
 def part_of_key(name: str) -> str:

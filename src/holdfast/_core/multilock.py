@@ -15,14 +15,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from holdfast._core.effects import Answer, Call, CallMany, Now, Spawn
+from holdfast._core.effects import Answer, CallMany, Now, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, slot_of
+from holdfast._core.kinds import MULTILOCK
 from holdfast._core.record import RENEWAL, LeaseRecord, Order
 from holdfast._core.replicas import NotAcked, Replicas, Sync, judge
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.validity import deadline
-from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for, wait_for
+from holdfast._core.waiting import Acquisition, Args, Busy, Grant, request_timeout_for, wait_for
 from holdfast.errors import LeaseLost
 
 __all__ = ["MULTI", "MultiTurn", "acquire", "give_back", "group", "hold", "release", "renew", "slot_of", "turns_for"]
@@ -44,66 +45,37 @@ def group(all_keys: Sequence[LockKeys], together: bool) -> list[list[LockKeys]]:
 class MultiTurn(Acquisition):
     """The turn to hold all locks of one slot."""
 
-    __slots__ = ("all_keys", "inboxes", "keys", "order_key")
+    __slots__ = ("fence", "locks")
+
+    kind = MULTILOCK
 
     #: It is for the first that was busy.
     pushed_whole = False
 
     def __init__(
         self,
-        all_keys: Sequence[LockKeys],
+        locks: Sequence[LockKeys],
         token: str,
         ttl_ms: int,
         settings: Settings = DEFAULT,
         sync: Sync = None,
     ) -> None:
-        super().__init__(token, ttl_ms, all_keys[0].lock, settings, sync)
-        self.all_keys = tuple(all_keys)
-        self.keys = tuple(key for keys in all_keys for key in keys.all)
-        self.order_key = all_keys[0].order_of(token)
-        self.inboxes = all_keys[0].inboxes
+        super().__init__(locks[0], token, ttl_ms, settings, sync)
+        self.locks = tuple(locks)
+        self.all_keys = tuple(key for keys in locks for key in keys.all)
+        #: Told to all with an extension, where it is not 0.
+        self.fence = 0
+
+    @property
+    def name(self) -> str:
+        return self.key
 
     def places(self) -> tuple[LockKeys, ...]:
-        return self.all_keys
+        return self.locks
 
-    def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
-        settings, ttl_ms = self.settings, self.ttl_ms
-        return Call(
-            "multi_acquire",
-            self.keys,
-            (
-                self.token,
-                ttl_ms,
-                "wait" if queueing else "try",
-                arrival,
-                settings.fence_ms,
-                self.claim_ms,
-                self.inboxes,
-            ),
-            request_timeout_s,
-            sync=self.tail(),
-        )
-
-    def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL, fence: int = 0) -> Call:
-        """Extend all, and let all know the fencing token."""
-        settings = self.settings
-        mark_ms = order.mark_ms(ttl_ms, settings.tombstone_ms)
-        return Call(
-            "multi_renew",
-            (*self.keys, self.order_key),
-            (self.token, ttl_ms, fence, settings.fence_ms, order.number, mark_ms),
-            request_timeout_s,
-            sync=self.tail(),
-        )
-
-    def undo(self, tombstone_ms: int, request_timeout_s: float) -> Call:
-        settings = self.settings
-        return Call(
-            "multi_release",
-            self.keys,
-            (self.token, settings.fence_ms, self.claim_ms, self.inboxes, tombstone_ms),
-            request_timeout_s,
-        )
+    @property
+    def extend_more(self) -> Args:  # type: ignore[override]
+        return self.fence, self.settings.fence_ms
 
 
 class _LaterTurn(MultiTurn):
@@ -119,7 +91,7 @@ class _LaterTurn(MultiTurn):
 
     async def meanwhile(self) -> None:
         if not await _all_extended(self.earlier, self.ttl_ms, 0):
-            raise LeaseLost(self.keys[0], "expired")
+            raise LeaseLost(self.key, "expired")
 
 
 def turns_for(
@@ -168,7 +140,7 @@ async def acquire(turns: Sequence[MultiTurn], timeout_s: float | None, *, listen
         ttl_ms = turns[0].ttl_ms
         asked_at = await Now()
         if not await _all_extended(held, ttl_ms, fence) or await Now() >= deadline(asked_at, ttl_ms):
-            raise LeaseLost(turns[0].keys[0], "expired")
+            raise LeaseLost(turns[0].key, "expired")
         complete = True
         return Grant(fence, asked_at, None, stray)
     finally:
@@ -184,7 +156,9 @@ async def _all_extended(turns: Sequence[MultiTurn], ttl_ms: int, fence: int, ord
     sync = turns[0].sync
     for last in (False, True):
         request_timeout_s = request_timeout_for(ttl_ms, turns[0].settings)
-        calls = [acquisition.extend(ttl_ms, request_timeout_s, order, fence) for acquisition in turns]
+        for acquisition in turns:
+            acquisition.fence = fence
+        calls = [acquisition.extend(ttl_ms, request_timeout_s, order) for acquisition in turns]
         answers: list[Answer] = await CallMany(calls, request_timeout_s)
         replies = [answer[0] if isinstance(answer, tuple) else answer for answer in answers]
         if any(reply is not None and not isinstance(reply, RequestFailed) and reply < 1 for reply in replies):
@@ -227,7 +201,7 @@ def hold(turns: Sequence[MultiTurn], name: str, grant: Grant) -> LeaseRecord:
     extend, let_go = partial(renew, turns), partial(release, turns)
     held = LeaseRecord(name, first.token, grant.fence, first.ttl_ms, grant.sent_at, extend, let_go)
     held.stray = grant.stray
-    held.places = tuple(keys for acquisition in turns for keys in acquisition.all_keys)
+    held.places = tuple(keys for acquisition in turns for keys in acquisition.locks)
     return held
 
 

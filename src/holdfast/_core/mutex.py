@@ -15,14 +15,15 @@ from typing import NamedTuple
 
 from holdfast._core.effects import Call, Reply
 from holdfast._core.keys import LockKeys
-from holdfast._core.record import RENEWAL, Order
+from holdfast._core.kinds import LOCK
+from holdfast._core.record import Order
 from holdfast._core.replicas import Sync, SyncTail
 from holdfast._core.replies import LockSeen, seen_of
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tenure import MARK, Tenure, Turn
-from holdfast._core.waiting import Acquisition, once_more
+from holdfast._core.waiting import Acquisition, Args, once_more
 
-__all__ = ["EACH_MAX", "Each", "LockTurn", "acquire_each", "inspect", "release_each", "renewal", "renewal_of_one_key"]
+__all__ = ["EACH_MAX", "Each", "LockTurn", "acquire_each", "inspect", "release_each", "renewal"]
 
 
 def renewal(
@@ -38,17 +39,6 @@ def renewal(
     """Extend what the token holds to `ttl_ms` from now."""
     args = (token, ttl_ms, order.number, order.mark_ms(ttl_ms, settings.tombstone_ms))
     return Call("renew", (keys.lock, keys.order_of(token)), args, request_timeout_s, node, sync)
-
-
-def renewal_of_one_key(acquisition: Acquisition, keys: LockKeys, ttl_ms: int, request_timeout_s: float) -> Call:
-    """Lengthen it, and look at no other key."""
-    return Call(
-        "renew",
-        (keys.lock,),
-        (acquisition.token, ttl_ms, 0, RENEWAL.mark_ms(0, 0)),
-        request_timeout_s,
-        sync=acquisition.tail(),
-    )
 
 
 #: This many locks at a time in one call of a script: it takes the server a third of a millisecond.
@@ -78,7 +68,9 @@ def release_each(keys: LockKeys) -> Each:
 class LockTurn(Acquisition):
     """The turn to hold the lock."""
 
-    __slots__ = ("keys", "tenure", "turn", "unused")
+    __slots__ = ("tenure", "turn", "unused")
+
+    kind = LOCK
 
     def __init__(
         self,
@@ -90,8 +82,7 @@ class LockTurn(Acquisition):
         turn: Turn | None = None,
         tenure: Tenure | None = None,
     ) -> None:
-        super().__init__(token, ttl_ms, keys.lock, settings, sync)
-        self.keys = keys
+        super().__init__(keys, token, ttl_ms, settings, sync)
         #: No lease has come of it.
         self.unused = False
         #: As which it asks, and by which it holds, where acquires wait inside of the client.
@@ -99,30 +90,14 @@ class LockTurn(Acquisition):
         self.tenure = tenure
 
     @property
-    def name(self) -> str:
-        return self.keys.name
+    def ask_more(self) -> Args:  # type: ignore[override]
+        return () if self.turn is None else self.turn.passes()
 
-    def places(self) -> tuple[LockKeys, ...]:
-        return (self.keys,)
-
-    def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
-        keys, ttl_ms, settings = self.keys, self.ttl_ms, self.settings
-        return Call(
-            "acquire",
-            keys.all,
-            (
-                self.token,
-                ttl_ms,
-                "wait" if queueing else "try",
-                arrival,
-                settings.fence_ms,
-                self.claim_ms,
-                keys.inboxes,
-                *(() if self.turn is None else self.turn.passes()),
-            ),
-            request_timeout_s,
-            sync=self.tail(),
-        )
+    @property
+    def undo_more(self) -> Args:  # type: ignore[override]
+        if self.unused and self.token[-1] == MARK:
+            return "", ""  # it was granted, and that came to nothing
+        return () if self.tenure is None else self.tenure.block
 
     @property
     def queues(self) -> bool:  # type: ignore[override]
@@ -135,24 +110,6 @@ class LockTurn(Acquisition):
     def heard(self, reply: Reply) -> None:
         if self.turn is not None and reply[0] >= 0:
             self.turn.passed()
-
-    def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL) -> Call:
-        return renewal(self.keys, self.token, ttl_ms, order, self.settings, request_timeout_s, sync=self.tail())
-
-    def lengthen(self, ttl_ms: int, request_timeout_s: float) -> Call:
-        return renewal_of_one_key(self, self.keys, ttl_ms, request_timeout_s)
-
-    def undo(self, tombstone_ms: int, request_timeout_s: float) -> Call:
-        keys, settings = self.keys, self.settings
-        block: tuple[str | int, ...] = () if self.tenure is None else self.tenure.block
-        if self.unused and self.token[-1] == MARK:
-            block = ("", "")  # it was granted, and that came to nothing
-        return Call(
-            "release",
-            keys.all,
-            (self.token, settings.fence_ms, self.claim_ms, keys.inboxes, tombstone_ms, *block),
-            request_timeout_s,
-        )
 
 
 async def inspect(keys: LockKeys, request_timeout_s: float) -> LockSeen:

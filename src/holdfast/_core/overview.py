@@ -18,21 +18,21 @@ from typing import NamedTuple
 
 from holdfast._core.effects import Call, Command, Reply
 from holdfast._core.keys import LockKeys, lock_keys, name_within
+from holdfast._core.kinds import ALONE, LEASED, LISTED
 from holdfast._core.replies import SCANNED
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import seen_fence
 from holdfast._core.waiting import once_more
 
-__all__ = ["KINDS", "Entry", "Walk", "kept_as", "keys_of", "look_at", "part_of", "waited_s"]
+__all__ = ["Entry", "Walk", "keys_of", "look_at", "waited_s"]
 
 #: Keys that one SCAN goes over, at most; names that one call looks at, and holders that it names, and as many waiters:
 #: 0.1, 0.2 and 0.6 ms of the server's CPU.
 SCAN_COUNT, NAMES_MAX, NAMED_MAX = 100, 10, 512
 
-#: What is listed, and the part of its keys' names behind the lock's.
-KINDS = {"lock": "", "semaphore": ":sem", "election": ":leader"}
-_KEY = re.compile(r"(?s:(.*))\}(|:sem|:leader)(?:|:queue|:holders|:readers)")
-_KIND_OF = {part: kind for kind, part in KINDS.items()}
+#: By the part of its keys' names, what is listed.
+_KIND_OF = {kind.part: name for name, kind in LISTED.items()}
+_KEY = re.compile(rf"(?s:(.*))\}}(?::({'|'.join(filter(None, _KIND_OF))}))?(?:|:queue|:holders|:readers)")
 _SPECIAL = re.compile(r"[\\*?\[\]]")
 _QUOTED = r"\\\g<0>"
 #: A score as we write it: a moment, far from where floats are exact no more.
@@ -100,14 +100,14 @@ class Walk:
         if found is None:
             return None
         name = name_within(found[1])
-        return (_KIND_OF[found[2]], name) if fnmatchcase(name, self._pattern) else None
+        return (_KIND_OF[found[2] or ""], name) if fnmatchcase(name, self._pattern) else None
 
 
 async def look_at(
     namespace: str | None, names: Sequence[tuple[str, str]], most: int, settings: Settings
 ) -> list[Entry]:
     """Look at each of these (kind, name) by one call: a few, and in a Cluster of one slot."""
-    keys = [keys_of(kind, part_of(kind, lock_keys(namespace, name))) for kind, name in names]
+    keys = [keys_of(kind, lock_keys(namespace, name).of(LEASED[kind])) for kind, name in names]
     args: tuple[str | int, ...] = (most, *(kind for kind, _ in names))
     call = Call("overview", [*chain.from_iterable(keys)], args, settings.request_timeout_s)
     reply: Reply = await once_more(call)
@@ -115,29 +115,18 @@ async def look_at(
     return [_seen(kind, its, name, row, reply[0]) for (kind, name), its, row in rows]
 
 
-def kept_as(kind: str) -> str:
-    """The one of `KINDS` whose keys it has: those that exclude each other have a lock's."""
-    return "lock" if kind in ("rwlock", "multilock") else kind
-
-
-def part_of(kind: str, keys: LockKeys) -> LockKeys:
-    """The keys of this kind under the name of `keys`; a rwlock's are those of the lock."""
-    part = KINDS.get(kind, "")
-    return keys.part(part[1:]) if part else keys
-
-
 def keys_of(kind: str, keys: LockKeys) -> tuple[str, str, str, str, str]:
     """Return the keys for scripts that look at any kind: its own, and the two of many holders."""
-    many, upgraded = keys.more("holders" if kind == "semaphore" else "readers", "upgraded")[-2:]
+    many, upgraded = keys.more(LEASED[kind].many, "upgraded")[-2:]
     return (keys.lock, keys.fence, keys.queue, many, upgraded)
 
 
 def _seen(kind: str, keys: Sequence[str], name: str, row: Reply, now_us: int) -> Entry:
     shared, remaining_ms, permits, held, queued, fence, holders, waiters, odd = row
     odd = _token(odd)
-    if holders and kind != "semaphore":
+    if holders and kind in ALONE:
         fence = seen_fence(fence, _token(holders[0]))
-    alone = kind != "semaphore" and not shared
+    alone = kind in ALONE and not shared
     holds: list[tuple[str, int]] = []
     for token, score in _pairs(holders):
         until_ms = _whole(score)

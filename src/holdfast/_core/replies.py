@@ -3,16 +3,17 @@
 Law: nothing but a reply that fits reaches a protocol. A connection with another one is out of step, or leads to
 something that is no server of ours: its reader closes it, and the command may have been executed.
 
-A script with a new form of reply says so here, too (see the head of its `.lua` file).
+The forms of the kinds' scripts stand in their table; what is in a reply is named here alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from holdfast._core.effects import Reply, Wake
 from holdfast._core.failure import RequestFailed
+from holdfast._core.forms import RELEASED, B, Fits, I, forms, number
+from holdfast._core.kinds import KINDS
 from holdfast._core.tokens import seen_fence
 
 __all__ = [
@@ -52,114 +53,36 @@ __all__ = [
     "wake_of",
 ]
 
-#: Whether a reply fits.
-Fits = Callable[[Reply], bool]
-
 _SHOWN_MAX = 120
-_I, _B = int, bytes
 #: What arrays, maps, sets, pushes and attributes begin with.
 _AGGREGATES = b"*%~>|"
-
-
-def _forms(*forms: tuple[int, type, *tuple[type, ...]] | tuple[int]) -> Fits:
-    """A list whose first number says how it goes on."""
-    known = [[int, *form[1:]] for form in forms]
-    firsts = [form[0] for form in forms]
-
-    def fits(reply: Reply) -> bool:
-        if type(reply) is not list:
-            return False
-        types = [*map(type, reply)]
-        return types in known and (reply[0], types) in zip(firsts, known, strict=True)
-
-    return fits
-
-
-def _granting(*others: tuple[int, type, *tuple[type, ...]] | tuple[int]) -> Fits:
-    """Granted with a fencing token (first, since it is the most frequent case), busy, buried, or one of `others`."""
-    rest = _forms((0, _I, _B, _I, _I), (-1,), *others)
-
-    def fits(reply: Reply) -> bool:
-        if type(reply) is list and len(reply) == 2:
-            first, fence = reply
-            if type(fence) is int and fence > 0 and first == 1 and type(first) is int:
-                return True
-            return first != 1 and rest(reply)
-        return rest(reply)
-
-    return fits
-
-
-def _row(*types: type) -> Fits:
-    """A list of these."""
-    wanted = [*types]
-    return lambda reply: type(reply) is list and [*map(type, reply)] == wanted
-
-
-def _number(least: int, most: int | None = None) -> Fits:
-    """A whole number within limits."""
-    if most is None:
-        return lambda reply: type(reply) is int and least <= reply
-    return lambda reply: type(reply) is int and least <= reply <= most
 
 
 def _is_digits(reply: Reply) -> bool:
     return type(reply) is bytes and reply.isdigit() and len(reply) < 20
 
 
-def _each(reply: Reply) -> bool:
-    """A list of numbers from 0 on, one for each lock."""
-    return type(reply) is list and all(type(number) is int and number >= 0 for number in reply)
+_TO_1, _TOLD = number(0, 1), number(0, 2)
 
-
-_RELEASED, _TO_1, _TOLD = _number(-1, 3), _number(0, 1), _number(0, 2)
-
-#: By the name of the script.
-FITS: dict[str, Fits] = {
-    "acquire": _granting((1, _I, _I)),
-    "acquire_each": _each,
-    "release_each": _each,
-    "multi_acquire": _granting(),
-    "rw_acquire": _granting((-2,), (-3,)),
-    "sem_acquire": _granting((-2, _I), (-3, _I)),
-    "cond_wait": _forms((1, _I, _I), (0, _I, _B, _I, _I), (0, _I, _B, _I, _I, _I), (-1,), (-2,)),
-    "gate_wait": _forms((1, _I), (0, _I, _B, _I, _I), (-1,), (-2, _I)),
-    "barrier_wait": _forms((1, _I, _I), (0, _I, _B, _I, _I), (-1,), (-2,), (-3, _I)),
-    "quorum_acquire": _forms((1, _I, _I, _B), (0, _I, _B), (-1,), (-2, _I), (-3, _B)),
-    "release": _RELEASED,
-    "rw_release": _RELEASED,
-    "sem_release": _RELEASED,
-    "multi_release": _RELEASED,
-    "cond_leave": _RELEASED,
-    "renew": _number(0),
-    "rw_renew": _number(0),
-    "sem_renew": _number(0),
-    "multi_renew": _number(0),
-    "renew_many": lambda reply: type(reply) is list and {*map(type, reply)} <= {int} and min(reply, default=0) >= -1,
+#: By the name of the script: of the kinds, and of what is beside them.
+FITS: dict[str, Fits] = {script: fits for kind in KINDS for script, fits in kind.scripts.items()} | {
+    "quorum_acquire": forms((1, I, I, B), (0, I, B), (-1,), (-2, I), (-3, B)),
     "raise_fence": _TO_1,
     "set_if": _TO_1,
     "tell": _TOLD,
-    "rw_downgrade": _forms((1, _I), (0,)),
-    "gate_move": _forms((1, _I), (1, _I, _I), (-2, _I)),
-    "barrier_move": _forms((1, _I, _I, _I), (-3, _I)),
-    "cond_notify": lambda reply: _number(-1)(reply[0] if type(reply) is list and len(reply) == 1 else reply),
-    "sem_resize": _number(0),
     "fenced_set": lambda reply: (type(reply) is int and reply == 0) or _is_digits(reply),
-    "inspect": _row(_B, _I, _I, _I),
-    "rw_inspect": _row(_B, _I, _I, _I, _I),
-    "sem_inspect": _row(_I, _I, _I, _I, _I, _I),
 }
 
 
 def _is_pairs(reply: Reply) -> bool:
-    return type(reply) is list and len(reply) % 2 == 0 and all(type(each) in (_B, _I) for each in reply)
+    return type(reply) is list and len(reply) % 2 == 0 and all(type(each) in (B, I) for each in reply)
 
 
 def _is_overview(reply: Reply) -> bool:
     if type(reply) is not list or not reply or type(reply[0]) is not int:
         return False
     return all(
-        type(row) is list and [*map(type, row)] == [_I] * 6 + [list] * 2 + [_B] and _is_pairs(row[6] + row[7])
+        type(row) is list and [*map(type, row)] == [I] * 6 + [list] * 2 + [B] and _is_pairs(row[6] + row[7])
         for row in reply[1:]
     )
 
@@ -217,7 +140,7 @@ def executed(count: int) -> Fits:
 
 _GRANTING = "[1, token, …], [0, ms, holder, place, arrival] or [-1]"
 _EXPECTED: dict[object, str] = {
-    _RELEASED: "-1 to 3",
+    RELEASED: "-1 to 3",
     _TO_1: "0 or 1",
     _TOLD: "0 to 2",
     FITS["inspect"]: "[holder, ms, token, waiters]",

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from holdfast._core.kinds import KINDS
 from holdfast._lua import SCRIPTS
 
 __all__ = ["NEEDS", "PRIMITIVES", "missing", "rights", "rule", "table"]
@@ -23,18 +24,14 @@ _SUBCOMMANDS = frozenset({"pubsub|numsub"})
 _SCRIPTS = ("evalsha", "eval", "script|load")
 _INBOX = ("subscribe",)
 _DESCRIPTION = ("set", "getrange")
-_OF_LOCKS = ("acquire", "acquire_each", "release", "release_each", "renew", "renew_many", "inspect")
+#: Rows of the page that are for two kinds with the same scripts.
+_ROWS = dict.fromkeys(("latch", "event"), "latch, event")
 
-#: The scripts of each primitive, and what it sends beside them.
+#: The scripts of each primitive, and what it sends beside them: who holds something says who it is.
 PRIMITIVES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "lock": (_OF_LOCKS, _DESCRIPTION + _INBOX),
-    "rwlock": (("rw_acquire", "rw_release", "rw_renew", "rw_downgrade", "rw_inspect"), _DESCRIPTION + _INBOX),
-    "semaphore": (("sem_acquire", "sem_release", "sem_renew", "sem_resize", "sem_inspect"), _DESCRIPTION + _INBOX),
-    "multilock": (("multi_acquire", "multi_release", "multi_renew"), _DESCRIPTION + _INBOX),
-    "condition": ((*_OF_LOCKS, "cond_wait", "cond_notify", "cond_leave"), _DESCRIPTION + _INBOX),
-    "election": (_OF_LOCKS, _DESCRIPTION + _INBOX),
-    "latch, event": (("gate_wait", "gate_move"), _INBOX),
-    "barrier": (("barrier_wait", "barrier_move"), _INBOX),
+    _ROWS.get(kind.name, kind.name): (tuple(kind.scripts), _DESCRIPTION + _INBOX if kind.extend else _INBOX)
+    for kind in KINDS
+} | {
     "optimistic": ((), ("watch", "unwatch", "multi", "exec", "discard", "get", "set", "del")),
     "compare_and_set": (("set_if",), ("set", "get")),
     "fencing": (("fenced_set",), ()),

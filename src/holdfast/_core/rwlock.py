@@ -17,12 +17,12 @@ import re
 from holdfast._core.effects import Call, Now, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
-from holdfast._core.record import RENEWAL, LeaseRecord, Order
+from holdfast._core.kinds import RWLOCK
+from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import Sync, judge
 from holdfast._core.replies import Refusal, RWSeen, is_granted, rw_seen_of
 from holdfast._core.retry import Retry
-from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.waiting import Acquisition, Grant, granted, once_more, request_timeout_for
+from holdfast._core.waiting import Acquisition, Args, Grant, granted, once_more, request_timeout_for
 from holdfast.errors import LeaseLost, UpgradeRefused
 
 __all__ = [
@@ -43,8 +43,6 @@ WRITER = "w."
 
 #: Refusals of rw_acquire.
 _NO_READER, _UPGRADED_BY_ANOTHER = -2, -3
-#: Keys beside the lock's own.
-_MORE = ("readers", "upgraded")
 
 _READER_TOKEN = re.compile(r"([^:]*:)r(\..*)")
 _UPGRADE_TOKEN = re.compile(r"([^:]*:)u[0-9]+(\..*)")
@@ -75,65 +73,19 @@ class RWHold(LeaseRecord):
 class RWTurn(Acquisition):
     """The turn to read, to write or to upgrade: the token says which."""
 
-    __slots__ = ("keys",)
+    __slots__ = ()
 
+    kind = RWLOCK
     holds = RWHold
 
-    def __init__(
-        self, keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT, sync: Sync = None
-    ) -> None:
-        super().__init__(token, ttl_ms, keys.lock, settings, sync)
-        self.keys = keys
+    @property
+    def extend_more(self) -> Args:  # type: ignore[override]
+        return self.settings.fence_ms, self.claim_ms, self.keys.inboxes
 
     @property
     def pushed_whole(self) -> bool:  # type: ignore[override]
         # A reader may have been handed the lock's own key, and joins the readers when it asks.
         return not _READER_TOKEN.fullmatch(self.token)
-
-    @property
-    def name(self) -> str:
-        return self.keys.name
-
-    def places(self) -> tuple[LockKeys, ...]:
-        return (self.keys,)
-
-    def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
-        settings, ttl_ms = self.settings, self.ttl_ms
-        return Call(
-            "rw_acquire",
-            self.keys.more(*_MORE),
-            (
-                self.token,
-                ttl_ms,
-                "wait" if queueing else "try",
-                arrival,
-                settings.fence_ms,
-                self.claim_ms,
-                self.keys.inboxes,
-            ),
-            request_timeout_s,
-            sync=self.tail(),
-        )
-
-    def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL) -> Call:
-        settings = self.settings
-        mark_ms = order.mark_ms(ttl_ms, settings.tombstone_ms)
-        return Call(
-            "rw_renew",
-            (*self.keys.more(*_MORE), self.keys.order_of(self.token)),
-            (self.token, ttl_ms, settings.fence_ms, self.claim_ms, self.keys.inboxes, order.number, mark_ms),
-            request_timeout_s,
-            sync=self.tail(),
-        )
-
-    def undo(self, tombstone_ms: int, request_timeout_s: float) -> Call:
-        settings = self.settings
-        return Call(
-            "rw_release",
-            self.keys.more(*_MORE),
-            (self.token, settings.fence_ms, self.claim_ms, self.keys.inboxes, tombstone_ms),
-            request_timeout_s,
-        )
 
     def refused(self, refusal: Refusal) -> Exception:
         if refusal.code == _NO_READER:
@@ -163,7 +115,7 @@ async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
             try:
                 reply = await Call(
                     "rw_downgrade",
-                    reader.keys.more(*_MORE),
+                    reader.all_keys,
                     (
                         writer.token,
                         reader.token,
@@ -196,7 +148,7 @@ async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
 
 async def inspect(keys: LockKeys, request_timeout_s: float) -> RWSeen:
     """Look at the lock."""
-    reply = await once_more(Call("rw_inspect", keys.more(*_MORE), (), request_timeout_s))
+    reply = await once_more(Call("rw_inspect", keys.more(*RWLOCK.beside), (), request_timeout_s))
     return rw_seen_of(reply)
 
 

@@ -12,28 +12,25 @@ from __future__ import annotations
 
 from holdfast._core.effects import Call
 from holdfast._core.keys import LockKeys
-from holdfast._core.record import RENEWAL, Order
+from holdfast._core.kinds import SEMAPHORE
 from holdfast._core.replicas import Sync
 from holdfast._core.replies import Refusal, SemaphoreSeen
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.waiting import Acquisition, once_more
+from holdfast._core.waiting import Acquisition, Args, once_more
 from holdfast.errors import DeclarationMismatch, TooManyPermits
 
-__all__ = ["SemaphoreTurn", "inspect", "resize", "semaphore_keys"]
+__all__ = ["SemaphoreTurn", "inspect", "resize"]
 
 #: Refusals of sem_acquire.
 _DECLARED_OTHERWISE, _TOO_MANY = -2, -3
 
 
-def semaphore_keys(keys: LockKeys) -> LockKeys:
-    """The keys of the semaphore whose name the lock's `keys` are made from."""
-    return keys.part("sem")
-
-
 class SemaphoreTurn(Acquisition):
     """The turn to hold the permits that the token says. `declared`: the limit, or 0 for whatever is stored."""
 
-    __slots__ = ("declared", "keys")
+    __slots__ = ("declared",)
+
+    kind = SEMAPHORE
 
     def __init__(
         self,
@@ -44,59 +41,20 @@ class SemaphoreTurn(Acquisition):
         settings: Settings = DEFAULT,
         sync: Sync = None,
     ) -> None:
-        super().__init__(token, ttl_ms, keys.lock, settings, sync)
-        self.keys = keys
+        super().__init__(keys, token, ttl_ms, settings, sync)
         self.declared = declared
 
     @property
-    def name(self) -> str:
-        return self.keys.name
+    def ask_more(self) -> Args:  # type: ignore[override]
+        return (self.declared,)
 
-    def places(self) -> tuple[LockKeys, ...]:
-        return (self.keys,)
-
-    def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
-        settings, ttl_ms = self.settings, self.ttl_ms
-        return Call(
-            "sem_acquire",
-            self.keys.more("holders"),
-            (
-                self.token,
-                ttl_ms,
-                "wait" if queueing else "try",
-                arrival,
-                settings.fence_ms,
-                self.claim_ms,
-                self.keys.inboxes,
-                self.declared,
-            ),
-            request_timeout_s,
-            sync=self.tail(),
-        )
-
-    def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL) -> Call:
-        settings = self.settings
-        mark_ms = order.mark_ms(ttl_ms, settings.tombstone_ms)
-        return Call(
-            "sem_renew",
-            (*self.keys.more("holders"), self.keys.order_of(self.token)),
-            (self.token, ttl_ms, settings.fence_ms, order.number, mark_ms),
-            request_timeout_s,
-            sync=self.tail(),
-        )
-
-    def undo(self, tombstone_ms: int, request_timeout_s: float) -> Call:
-        settings = self.settings
-        return Call(
-            "sem_release",
-            self.keys.more("holders"),
-            (self.token, settings.fence_ms, self.claim_ms, self.keys.inboxes, tombstone_ms),
-            request_timeout_s,
-        )
+    @property
+    def extend_more(self) -> Args:  # type: ignore[override]
+        return (self.settings.fence_ms,)
 
     def refused(self, refusal: Refusal) -> Exception:
         if refusal.code == _DECLARED_OTHERWISE:
-            return DeclarationMismatch("semaphore", self.keys.name, self.declared, refusal.stored)
+            return DeclarationMismatch(SEMAPHORE.name, self.keys.name, self.declared, refusal.stored)
         if refusal.code == _TOO_MANY:
             return TooManyPermits(self.keys.name, int(self.token.split(":")[1].partition(".")[0]), refusal.stored)
         return super().refused(refusal)
@@ -106,7 +64,7 @@ async def resize(keys: LockKeys, limit: int, request_timeout_s: float, settings:
     """Change the limit; returns the one before, or 0. May be repeated. Raises `RequestFailed`."""
     reply = await Call(
         "sem_resize",
-        keys.more("holders"),
+        keys.more(*SEMAPHORE.beside),
         (limit, settings.fence_ms, settings.claim_ms, keys.inboxes),
         request_timeout_s,
     )
@@ -115,4 +73,4 @@ async def resize(keys: LockKeys, limit: int, request_timeout_s: float, settings:
 
 async def inspect(keys: LockKeys, request_timeout_s: float) -> SemaphoreSeen:
     """Look at the semaphore."""
-    return SemaphoreSeen(*await once_more(Call("sem_inspect", keys.more("holders"), (), request_timeout_s)))
+    return SemaphoreSeen(*await once_more(Call("sem_inspect", keys.more(*SEMAPHORE.beside), (), request_timeout_s)))

@@ -4,11 +4,11 @@ Laws: every way out without a grant gives back what may be held; a pushed grant 
 queued, or after it was confirmed; with every message lost, waiting still ends; the place in the queue is kept across
 everything but the caller's own leaving; a grant whose answer comes after its validity is not taken.
 
-Theory: an `Acquisition` knows how to ask for the thing, how to extend it and how to undo both; `wait_for` knows
-everything else. A message may have lain in a buffer, but no grant of a token is older than the request that queued it:
-what was written for the claim window lasts until that request's time plus the window. Where most of that is left, the
-lease begins with it, and its first renewal stretches it to the ttl. Otherwise, or in doubt, the grant is confirmed by
-asking again, which stretches it as well. All asking scripts answer in the same form:
+Theory: an `Acquisition` knows how to ask for the thing, how to extend it and how to undo both, by the scripts of its
+kind (`kinds.py`); `wait_for` knows everything else. A message may have lain in a buffer, but no grant of a token is
+older than the request that queued it: what was written for the claim window lasts until that request's time plus the
+window. Where most of that is left, the lease begins with it, and its first renewal stretches it to the ttl. Otherwise,
+or in doubt, the grant is confirmed by asking again, which stretches it as well. All asking scripts answer alike:
 
     {1, fencing token, …}                                  granted (also to a repeat)
     {0, ms until it is worth looking again (-1: unknown), a holder, place (-1: not queued), arrival_us}
@@ -22,7 +22,7 @@ first time.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from holdfast._core.effects import (
     AwaitWake,
@@ -39,17 +39,19 @@ from holdfast._core.effects import (
 )
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
+from holdfast._core.kinds import Kind
 from holdfast._core.record import RENEWAL, LeaseRecord, Order, broken_by, note_for
 from holdfast._core.replicas import NotAcked, Replicas, Sync, SyncTail, judge, tail_of
 from holdfast._core.replies import Refusal, Taken, refusal_of, taken_of
 from holdfast._core.retry import Backoff, Retry
-from holdfast._core.settings import Settings
+from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tokens import is_kept, is_ours
 from holdfast._core.validity import deadline
 from holdfast.errors import LeaseLost
 
 __all__ = [
     "Acquisition",
+    "Args",
     "Busy",
     "Grant",
     "give_back",
@@ -70,6 +72,9 @@ _LEAST_TIMEOUT_S = 0.25
 _LEAST_LEFT = 0.5
 #: and as many times as long as the last request took: its renewal has to be repeated in that, if need be.
 _LEAST_TURNS = 12
+
+#: Arguments of a script.
+Args: TypeAlias = "tuple[str | int, ...]"
 
 
 class Grant:
@@ -126,14 +131,28 @@ class Busy:
 
 
 class Acquisition:
-    """What is waited for. `key` says where the inbox has to listen; `sync` which replicas have to acknowledge.
+    """What is waited for. `all_keys`: what its scripts take; `key` says where the inbox has to listen; `sync` which
+    replicas have to acknowledge.
 
     `stray` is as in `Grant`, for the turn's own `release`. `renews`: what is granted is renewed by itself, so that it
     may begin with less than its ttl. `short_ms`: what it has begun with, until it is renewed; else 0. `check`: what
     looks for deadlocks while it waits (`detecting.py`), or helps those that do (`noting.py`); None: nothing does.
     """
 
-    __slots__ = ("check", "claim_ms", "key", "renews", "settings", "short_ms", "stray", "sync", "token", "ttl_ms")
+    __slots__ = (
+        *("all_keys", "check", "claim_ms", "key", "keys", "renews", "settings", "short_ms", "stray", "sync", "token"),
+        "ttl_ms",
+    )
+
+    kind: Kind
+
+    #: What it asks for, where that does not depend on whether it queues.
+    asks_to = ""
+
+    #: What stands behind the arguments of every kind: of `ask`, of `undo`, and between those of `extend`.
+    ask_more: Args = ()
+    undo_more: Args = ()
+    extend_more: Args = ()
 
     #: What its leases stand on.
     holds: type[LeaseRecord] = LeaseRecord
@@ -148,16 +167,14 @@ class Acquisition:
     pushed_whole = True
 
     def __init__(
-        self,
-        token: str,
-        ttl_ms: int,
-        key: str,
-        settings: Settings,
-        sync: Sync = None,
+        self, keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT, sync: Sync = None
     ) -> None:
+        beside = self.kind.beside
+        self.keys = keys
+        self.all_keys = keys.more(*beside) if beside else keys.all
+        self.key = keys.lock
         self.token = token
         self.ttl_ms = ttl_ms
-        self.key = key
         self.settings = settings
         self.sync = sync
         self.stray = self.renews = False
@@ -169,11 +186,11 @@ class Acquisition:
     @property
     def name(self) -> str:
         """The name in errors."""
-        return self.key
+        return self.keys.name
 
     def places(self) -> tuple[LockKeys, ...]:
         """The keys by whose servers a holder hears what concerns its lease."""
-        return ()
+        return (self.keys,)
 
     def tail(self) -> SyncTail | None:
         """Return what to send behind a request that grants or extends. May raise `RequestFailed`."""
@@ -184,7 +201,10 @@ class Acquisition:
 
         `arrival`: as a reply gave it, or minus the µs waited so far.
         """
-        raise NotImplementedError
+        settings = self.settings
+        what = self.asks_to or ("wait" if queueing else "try")
+        args = (self.token, self.ttl_ms, what, arrival, settings.fence_ms, self.claim_ms, self.keys.inboxes)
+        return Call(self.kind.ask, self.all_keys, (*args, *self.ask_more), request_timeout_s, sync=self.tail())
 
     def waited_us(self, now: float) -> int:
         """Return how long it was waited for inside of the client, µs."""
@@ -192,15 +212,28 @@ class Acquisition:
 
     def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL) -> Call:
         """Extend what is held to `ttl_ms` from now: 1, or anything else when it is ours no more."""
-        raise NotImplementedError
+        keys = self.keys
+        held = (keys.lock,) if self.kind.alone else self.all_keys
+        mark_ms = order.mark_ms(ttl_ms, self.settings.tombstone_ms)
+        return Call(
+            self.kind.extend,
+            (*held, keys.order_of(self.token)),
+            (self.token, ttl_ms, *self.extend_more, order.number, mark_ms),
+            request_timeout_s,
+            sync=self.tail(),
+        )
 
     def lengthen(self, ttl_ms: int, request_timeout_s: float) -> Call | None:
         """The same with one key, for what need not shorten; None where it has more."""
-        return None
+        if not self.kind.alone:
+            return None
+        args = (self.token, ttl_ms, 0, RENEWAL.mark_ms(0, 0))
+        return Call(self.kind.extend, (self.keys.lock,), args, request_timeout_s, sync=self.tail())
 
     def undo(self, tombstone_ms: int, request_timeout_s: float) -> Call:
         """Release: 0 when it was not held. `tombstone_ms` > 0 leaves the queue too and refuses the token that long."""
-        raise NotImplementedError
+        args = (self.token, self.settings.fence_ms, self.claim_ms, self.keys.inboxes, tombstone_ms)
+        return Call(self.kind.undo, self.all_keys, (*args, *self.undo_more), request_timeout_s)
 
     def give_back(self) -> Protocol[None]:
         """Undo whatever an ask with this token has done or may still do."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast._api.decorated import check_callable
 from holdfast._api.lease_stack import Leads, LeaseStack
 from holdfast._api.options import Duration, Options, timeout_of
-from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Grant
 from holdfast._drivers.cancel import Cancel
@@ -42,10 +41,6 @@ class _Leadership(Lock):
     _label = "election"
     _kind = "election"
     _report_level = 20  # INFO: to lead is news
-
-    @staticmethod
-    def _keys_of(namespace: str | None, name: str) -> LockKeys:
-        return lock_keys(namespace, name).part("leader")  # apart from the lock of that name
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         record = super()._make_record(token, grant)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from holdfast._api.options import Duration, check_count, timeout_of
 from holdfast._core import barrier, gate
 from holdfast._core.keys import lock_keys
+from holdfast._core.kinds import BARRIER, EVENT, LATCH, Kind
 from holdfast._core.waiting import Grant, wait_for
 from holdfast._drivers.cancel import Cancel
 from holdfast._sync.kernel import wait_turn
@@ -20,14 +21,14 @@ __all__ = ["Barrier", "CountDownLatch", "Event"]
 class _Named:
     """`declared`: a number that all clients give; `retain_ms`: how long the server keeps it after the last use."""
 
-    _kind = ""
+    _kind: Kind
 
     def __init__(self, session: Session, name: str, declared: int, retain_ms: int) -> None:
         self._session = session
         self._name = name
         self._declared = declared
         self._retain_ms = retain_ms
-        self._keys = lock_keys(session.namespace, name).part(self._kind)
+        self._keys = lock_keys(session.namespace, name).of(self._kind)
 
     @property
     def name(self) -> str:
@@ -43,7 +44,7 @@ class _Gate(_Named):
         token = session.new_token()
         acquisition = gate.GateTurn(self._kind, self._keys, token, self._declared, self._retain_ms, session.settings)
         protocol = wait_for(acquisition, timeout_s, listening=session.driver.listening(acquisition.key))
-        got = wait_turn(session, self._name, self._kind, acquisition, protocol, cancel)
+        got = wait_turn(session, self._name, self._kind.name, acquisition, protocol, cancel)
         return isinstance(got, Grant)
 
     def _move(self, what: str | int) -> int:
@@ -61,7 +62,7 @@ class CountDownLatch(_Gate):
     again.
     """
 
-    _kind = "latch"
+    _kind = LATCH
 
     def count_down(self, n: int = 1) -> int:
         """Count down by `n`; returns what is left. Below zero it stays zero."""
@@ -78,7 +79,7 @@ class CountDownLatch(_Gate):
 class Event(_Gate):
     """Set or not, for processes anywhere; as `threading.Event`. Made by `Client.event`."""
 
-    _kind = "event"
+    _kind = EVENT
 
     def __init__(self, session: Session, name: str, retain_ms: int) -> None:
         super().__init__(session, name, 1, retain_ms)
@@ -106,7 +107,7 @@ class Barrier(_Named):
     all; one that is cancelled only leaves.
     """
 
-    _kind = "barrier"
+    _kind = BARRIER
 
     @property
     def parties(self) -> int:
@@ -125,7 +126,7 @@ class Barrier(_Named):
             self._keys, session.new_token(), self._declared, self._retain_ms, session.settings
         )
         protocol = wait_for(acquisition, timeout_s, listening=True)
-        got = wait_turn(session, self._name, self._kind, acquisition, protocol, cancel)
+        got = wait_turn(session, self._name, self._kind.name, acquisition, protocol, cancel)
         if not isinstance(got, Grant):
             raise BrokenBarrierError(self._name)
         return got.fence

@@ -16,7 +16,8 @@ from holdfast._api.acquirable import Elsewhere
 from holdfast._api.lease_stack import LeaseStack
 from holdfast._api.options import Duration, Options, options_of, refuse_keywords, timeout_of
 from holdfast._core.effects import Protocol
-from holdfast._core.keys import LockKeys, lock_keys
+from holdfast._core.keys import lock_keys
+from holdfast._core.kinds import LEASED
 from holdfast._core.record import RENEWAL, LeaseRecord
 from holdfast._core.replicas import Sync
 from holdfast._core.replies import LockSeen
@@ -191,7 +192,8 @@ class Lock(Leasable[Lease]):
         super().__init__(session, name, options)
         shared = session.shared(self._owned_as[0], options)
         if shared is None:
-            shared = session.share(self._owned_as[0], options, self._keys_of(session.namespace, name))
+            keys = lock_keys(session.namespace, name).of(LEASED[self._kind])
+            shared = session.share(self._owned_as[0], options, keys)
         self._shared = shared
         self._keys = shared.keys
         self._exclusive = shared.exclusive
@@ -213,10 +215,6 @@ class Lock(Leasable[Lease]):
 
     def _change(self, options: Options) -> None:
         Lock.__init__(self, self._session, self._name, options, self._reentrant)
-
-    @staticmethod
-    def _keys_of(namespace: str | None, name: str) -> LockKeys:
-        return lock_keys(namespace, name)
 
     def _ask(self, token: str, timeout_s: float | None, sent: bool | None = False) -> Protocol[Grant | Busy]:
         return self._exclusive.acquire(token, self._ttl_ms, timeout_s, self._listening(sent))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Never
 from holdfast._api.options import PERMITS_MAX, Duration, Options, check_count, refuse_keywords, timeout_of
 from holdfast._core import semaphore
 from holdfast._core.keys import lock_keys
+from holdfast._core.kinds import SEMAPHORE
 from holdfast._core.replies import SemaphoreSeen
 from holdfast._drivers.cancel import Cancel
 from holdfast._sync.lease import Lease
@@ -45,7 +46,7 @@ class Semaphore(TurnLeasable[Lease]):
         super().__init__(session, name, options)
         self._owned_as = ()
         self._declared = declared
-        self._keys = semaphore.semaphore_keys(lock_keys(session.namespace, name))
+        self._keys = lock_keys(session.namespace, name).of(SEMAPHORE)
 
     def _acquisition(self, token: str) -> semaphore.SemaphoreTurn:
         settings = self._session.settings

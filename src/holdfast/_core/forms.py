@@ -1,0 +1,65 @@
+"""Forms of replies, for the table of kinds and for whatever else reads a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+__all__ = ["EACH", "LASTING", "RELEASED", "B", "Fits", "Form", "I", "forms", "granting", "number", "row"]
+
+#: Whether a reply fits.
+Fits = Callable[[Any], bool]
+#: A list's first number, and the types behind it.
+Form: TypeAlias = "tuple[int, type, *tuple[type, ...]] | tuple[int]"
+I, B = int, bytes  # noqa: E741
+
+
+def forms(*known: Form) -> Fits:
+    """A list whose first number says how it goes on."""
+    types_of = [[int, *form[1:]] for form in known]
+    firsts = [form[0] for form in known]
+
+    def fits(reply: Any) -> bool:
+        if type(reply) is not list:
+            return False
+        types = [*map(type, reply)]
+        return types in types_of and (reply[0], types) in zip(firsts, types_of, strict=True)
+
+    return fits
+
+
+def granting(*others: Form) -> Fits:
+    """Granted with a fencing token (first, since it is the most frequent case), busy, buried, or one of `others`."""
+    rest = forms((0, I, B, I, I), (-1,), *others)
+
+    def fits(reply: Any) -> bool:
+        if type(reply) is list and len(reply) == 2:
+            first, fence = reply
+            if type(fence) is int and fence > 0 and first == 1 and type(first) is int:
+                return True
+            return first != 1 and rest(reply)
+        return rest(reply)
+
+    return fits
+
+
+def row(*types: type) -> Fits:
+    """A list of these."""
+    wanted = [*types]
+    return lambda reply: type(reply) is list and [*map(type, reply)] == wanted
+
+
+def number(least: int, most: int | None = None) -> Fits:
+    """A whole number within limits."""
+    if most is None:
+        return lambda reply: type(reply) is int and least <= reply
+    return lambda reply: type(reply) is int and least <= reply <= most
+
+
+def EACH(reply: Any) -> bool:
+    """A list of numbers from 0 on, one for each lock."""
+    return type(reply) is list and all(type(each) is int and each >= 0 for each in reply)
+
+
+#: Of a release, and of an extension.
+RELEASED, LASTING = number(-1, 3), number(0)

@@ -1,0 +1,151 @@
+"""The table of kinds: what is particular to each kind of primitive, in one row.
+
+Law: whatever lists kinds, their keys or their scripts reads it here.
+
+Theory: a turn (`Acquisition`) asks, extends and undoes by the scripts of its kind, which take the same arguments in the
+same order; where a kind needs more, they stand behind those, and its turn adds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from holdfast._core.forms import EACH, LASTING, RELEASED, B, Fits, I, forms, granting, number, row
+
+__all__ = [
+    *("ALONE", "BARRIER", "CONDITION", "ELECTION", "EVENT", "KINDS", "KIND_OF_MARK", "KIND_OF_SCRIPT", "LATCH"),
+    *("LEASED", "LISTED", "LOCK", "MULTILOCK", "RWLOCK", "SEMAPHORE", "Kind"),
+]
+
+
+class Kind(NamedTuple):
+    """One row. `scripts`: all of them, with the forms of their replies; `ask`, `extend`, `undo`: those of its turns."""
+
+    name: str
+    scripts: Mapping[str, Fits]
+    ask: str
+    undo: str
+    #: "" where nothing is held.
+    extend: str = ""
+    #: What its keys' names have behind the lock's. "": they are the lock's.
+    part: str = ""
+    #: Its keys behind lock, fence, queue and gone.
+    beside: tuple[str, ...] = ()
+    #: Whether all that is held stands in the first of its keys, under one token.
+    alone: bool = False
+    #: The one of its keys in which many holders stand.
+    many: str = "readers"
+    #: Whether leases are of this kind; and what the owner in their tokens begins with.
+    leased: bool = True
+    marks: tuple[str, ...] = ()
+    #: As what it is listed whose keys it has, where the two exclude each other.
+    listed_as: str = ""
+
+
+LOCK = Kind(
+    "lock",
+    {
+        "acquire": granting((1, I, I)),
+        "acquire_each": EACH,
+        "release": RELEASED,
+        "release_each": EACH,
+        "renew": LASTING,
+        "renew_many": lambda reply: type(reply) is list and {*map(type, reply)} <= {I} and min(reply, default=0) >= -1,
+        "inspect": row(B, I, I, I),
+    },
+    ask="acquire",
+    extend="renew",
+    undo="release",
+    alone=True,
+)
+RWLOCK = Kind(
+    "rwlock",
+    {
+        "rw_acquire": granting((-2,), (-3,)),
+        "rw_release": RELEASED,
+        "rw_renew": LASTING,
+        "rw_downgrade": forms((1, I), (0,)),
+        "rw_inspect": row(B, I, I, I, I),
+    },
+    ask="rw_acquire",
+    extend="rw_renew",
+    undo="rw_release",
+    beside=("readers", "upgraded"),
+    marks=("r", "w", "u"),
+    listed_as="lock",
+)
+SEMAPHORE = Kind(
+    "semaphore",
+    {
+        "sem_acquire": granting((-2, I), (-3, I)),
+        "sem_release": RELEASED,
+        "sem_renew": LASTING,
+        "sem_resize": number(0),
+        "sem_inspect": row(I, I, I, I, I, I),
+    },
+    ask="sem_acquire",
+    extend="sem_renew",
+    undo="sem_release",
+    part="sem",
+    beside=("holders",),
+    many="holders",
+)
+MULTILOCK = Kind(
+    "multilock",
+    {"multi_acquire": granting(), "multi_release": RELEASED, "multi_renew": LASTING},
+    ask="multi_acquire",
+    extend="multi_renew",
+    undo="multi_release",
+    marks=("m",),
+    listed_as="lock",
+)
+CONDITION = LOCK._replace(
+    name="condition",
+    scripts={
+        **LOCK.scripts,
+        "cond_wait": forms((1, I, I), (0, I, B, I, I), (0, I, B, I, I, I), (-1,), (-2,)),
+        "cond_notify": lambda reply: number(-1)(reply[0] if type(reply) is list and len(reply) == 1 else reply),
+        "cond_leave": RELEASED,
+    },
+    ask="cond_wait",
+    undo="cond_leave",
+    beside=("cond",),  # with the condition's own name behind it
+    leased=False,
+)
+ELECTION = LOCK._replace(name="election", part="leader")
+LATCH = Kind(
+    "latch",
+    {
+        "gate_wait": forms((1, I), (0, I, B, I, I), (-1,), (-2, I)),
+        "gate_move": forms((1, I), (1, I, I), (-2, I)),
+    },
+    ask="gate_wait",
+    undo="gate_wait",
+    part="latch",
+    leased=False,
+)
+EVENT = LATCH._replace(name="event", part="event")
+BARRIER = Kind(
+    "barrier",
+    {
+        "barrier_wait": forms((1, I, I), (0, I, B, I, I), (-1,), (-2,), (-3, I)),
+        "barrier_move": forms((1, I, I, I), (-3, I)),
+    },
+    ask="barrier_wait",
+    undo="barrier_wait",
+    part="barrier",
+    beside=("arrived", "released"),
+    leased=False,
+)
+
+KINDS = (LOCK, RWLOCK, SEMAPHORE, MULTILOCK, CONDITION, ELECTION, LATCH, EVENT, BARRIER)
+#: Those of leases; and those of them that keys tell apart.
+LEASED = {kind.name: kind for kind in KINDS if kind.leased}
+LISTED = {name: kind for name, kind in LEASED.items() if not kind.listed_as}
+#: Listed ones with one holder at a time, whose time is that of the key.
+ALONE = frozenset(name for name, kind in LISTED.items() if kind.alone)
+#: The kind that each script belongs to: the first that has it.
+KIND_OF_SCRIPT = {script: kind.name for kind in reversed(KINDS) for script in kind.scripts}
+#: The kinds of leases that a token tells, by its mark without numbers.
+KIND_OF_MARK = {mark: kind.name for kind in KINDS for mark in kind.marks}

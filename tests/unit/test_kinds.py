@@ -1,0 +1,99 @@
+"""The table of kinds, and what has to agree with it."""
+
+from __future__ import annotations
+
+import re
+from itertools import takewhile
+from typing import get_args
+
+import pytest
+
+from holdfast._api.overview import Kind as Listed
+from holdfast._core.condition import ConditionTurn
+from holdfast._core.keys import lock_keys
+from holdfast._core.kinds import (
+    KIND_OF_SCRIPT,
+    KINDS,
+    LEASED,
+    LISTED,
+    SEMAPHORE,
+    Kind,
+)
+from holdfast._core.multilock import MultiTurn
+from holdfast._core.mutex import LockTurn
+from holdfast._core.record import RENEWAL
+from holdfast._core.replies import FITS
+from holdfast._core.rwlock import RWTurn
+from holdfast._core.semaphore import SemaphoreTurn
+from holdfast._core.settings import DEFAULT
+from holdfast._core.waiting import Acquisition
+from holdfast._lua import SCRIPTS
+from holdfast.errors import ConfigurationError
+from holdfast.web import view
+
+#: Scripts that are no kind's: of a quorum, of fencing, of what looks and tells.
+OF_NO_KIND = {"fenced_set", "overview", "quorum_acquire", "raise_fence", "set_if", "tell"}
+KEYS = lock_keys("holdfast", "a")
+TOKEN = f"{'0' * 24}:1:1"
+TURNS: tuple[Acquisition, ...] = (
+    LockTurn(KEYS, TOKEN, 1000),
+    RWTurn(KEYS, TOKEN, 1000),
+    SemaphoreTurn(KEYS.of(SEMAPHORE), TOKEN, 1000, 3),
+    MultiTurn([KEYS], TOKEN, 1000),
+    ConditionTurn(KEYS, "cond", "holder", TOKEN, 1000),
+)
+
+
+def test_every_script_is_of_a_kind_or_of_none() -> None:
+    assert {*KIND_OF_SCRIPT, *OF_NO_KIND} == {*SCRIPTS} == {*FITS}
+    assert not {*KIND_OF_SCRIPT} & OF_NO_KIND
+    for kind in KINDS:
+        assert {kind.ask, kind.undo, kind.extend or kind.ask} <= {*kind.scripts}, kind.name
+
+
+def test_what_is_public_names_the_kinds_of_leases() -> None:
+    assert {*get_args(Listed)} == {*view.KINDS} == {*LEASED}
+    assert {LEASED[name].listed_as or name for name in LEASED} == {*LISTED}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_name_without_a_namespace_is_no_key_of_a_kind(kind: Kind) -> None:
+    own = [kind.part] if kind.part else kind.beside
+    for part in own:
+        with pytest.raises(ConfigurationError):
+            lock_keys(None, f"{{a}}:{part}")
+
+
+def head_of(script: str, section: str) -> list[str]:
+    """Return what the head of a script says of each of its keys, or arguments."""
+    _, _, rest = SCRIPTS[script].text.partition(f"-- {section}")
+    lines = [rest.partition("\n")[0], *takewhile(lambda line: line.startswith("--  "), rest.split("\n")[1:])]
+    return re.split(r"(?:^|\s{2,})\d+ ", "  ".join(line.removeprefix("--") for line in lines))[1:]
+
+
+@pytest.mark.parametrize("turn", TURNS, ids=lambda turn: turn.kind.name)
+def test_a_turn_sends_what_the_heads_of_its_scripts_say(turn: Acquisition) -> None:
+    says = {
+        "token": TOKEN,
+        "ttl_ms": 1000,
+        '"': "wait",
+        "arrival_us": 7,
+        "fence_ms": DEFAULT.fence_ms,
+        "keep_ms": DEFAULT.fence_ms,
+        "claim_ms": 1000,
+        "prefix": "holdfast:inbox:",
+        "declared": 3,
+        "tombstone_ms": 20,
+        "extensions": RENEWAL.number,
+        "-1:": -1,
+    }
+    for call in (turn.ask(True, 7, 1.0), turn.extend(1000, 1.0, RENEWAL), turn.undo(20, 1.0)):
+        head = head_of(call.script, "ARGV")
+        assert len(call.args) <= len(head)
+        for value, text in zip(call.args[:8], head, strict=False):
+            name = next((each for each in says if text.startswith(each)), None)
+            if name is not None and not text.startswith("token of the holder"):
+                assert value == says[name], (call.script, text)
+        assert len(head_of(call.script, "KEYS")) in (len(call.keys), 0), call.script
+        assert call.keys[0] == turn.keys.lock
+    assert len([text for text in head_of(turn.kind.ask, "ARGV") for name in says if text.startswith(name)]) >= 7
