@@ -115,8 +115,8 @@ CHOSEN: dict[str, tuple[str | Mutant, ...]] = {
         Mutant(
             "readers that wait see no reader inside",
             "_lua/readers.lua",
-            "living_readers() > (beneath and 1 or 0)",
-            "false",
+            "living_readers() <= (beneath and 1 or 0)",
+            "true",
         ),
     ),
     "rwlock, renewing": (
@@ -144,9 +144,9 @@ CHOSEN: dict[str, tuple[str | Mutant, ...]] = {
         ),
         Mutant(
             "a waiter for permits is let in whatever is free",
-            "_lua/permits.lua",
-            "elseif taken + weight > limit then",
-            "elseif false then",
+            "_lua/let_in.lua",
+            "return taken + weight <= most",
+            "return true",
         ),
     ),
     "semaphore, renewing": (

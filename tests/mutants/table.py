@@ -28,6 +28,7 @@ class Mutant:
 ACQUIRE, RELEASE, RENEW = "_lua/acquire.lua", "_lua/release.lua", "_lua/renew.lua"
 FENCE, QUEUE, TOMBSTONE, ORDER = "_lua/fence.lua", "_lua/queue.lua", "_lua/tombstone.lua", "_lua/order.lua"
 WAITERS, WANTED = "_lua/waiters.lua", "_lua/wanted.lua"
+ENQUEUE, NOT_YET = "_lua/enqueue.lua", "_lua/not_yet.lua"
 TENURE = "_core/tenure.py"
 #: The lock, where workers of a process hand it on.
 IN_LINES = "mutex in lines"
@@ -153,10 +154,10 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "redis.call('EXISTS', lock) == 0",
     ),
     Mutant("a waiter gets a new arrival time with each request", ACQUIRE, "if arrival <= 0 then", "if true then"),
-    Mutant("a late repeat costs a waiter its place", ACQUIRE, "queue, 'LT',", "queue, 'NX',"),
+    Mutant("a late repeat costs a waiter its place", ENQUEUE, "queue, 'LT',", "queue, 'NX',"),
     Mutant(
         "the arrival time reported is not the one in the queue",
-        ACQUIRE,
+        ENQUEUE,
         "if not new and tonumber(ARGV[4]) <= 0 then",
         "if false then",
     ),
@@ -168,9 +169,9 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the queue has no ttl",
-        ACQUIRE,
-        "redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + SLACK_MS)",
-        "local _ = 0",
+        NOT_YET,
+        "redis.call('PEXPIRE', queue, string",
+        "local _ = (string",
     ),
     Mutant(
         "a granted lock has no ttl",
@@ -186,8 +187,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "giving back leaves no tombstone",
         RELEASE,
-        "if tombstone_ms > 0 then\n  tombstone(",
-        "if false then\n  tombstone(",
+        "return tombstone(gone, token, tombstone_ms, result)",
+        "return tombstone(gone, token, 0, result)",
     ),
     Mutant("tombstones have no ttl", TOMBSTONE, "redis.call('PEXPIRE', gone, keep_ms)", "local _ = 0"),
     Mutant("a release frees nothing", RELEASE, "redis.call('DEL', lock)\n  return 1", "return 1"),
@@ -608,7 +609,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
 
 RW_ACQUIRE, RW_RELEASE, READERS = "_lua/rw_acquire.lua", "_lua/rw_release.lua", "_lua/readers.lua"
 RW_DOWNGRADE = "_lua/rw_downgrade.lua"
-SEM_ACQUIRE, SEM_RELEASE, PERMITS = "_lua/sem_acquire.lua", "_lua/sem_release.lua", "_lua/permits.lua"
+SEM_ACQUIRE, SEM_RELEASE = "_lua/sem_acquire.lua", "_lua/sem_release.lua"
+LET_IN = "_lua/let_in.lua"
 MULTI_ACQUIRE, MULTI_RELEASE, MULTI_RENEW = "_lua/multi_acquire.lua", "_lua/multi_release.lua", "_lua/multi_renew.lua"
 MULTILOCK, CONDITION = "_core/multilock.py", "_core/condition.py"
 COND_WAIT, COND_NOTIFY, COND_LEAVE = "_lua/cond_wait.lua", "_lua/cond_notify.lua", "_lua/cond_leave.lua"
@@ -630,8 +632,8 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "a writer is granted while there are readers",
                 READERS,
-                "elseif (alone or beneath) and living_readers() > (beneath and 1 or 0) then",
-                "elseif false then",
+                "return is_reader(head) or living_readers() <= (beneath and 1 or 0)",
+                "return true",
             ),
             (
                 "a reader that leaves stays",
@@ -643,7 +645,7 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "a release of a readers-writer lock lets no waiter in",
                 RW_RELEASE,
-                "local _, others, more = advance(nil, 0, tonumber(ARGV[3])",
+                "local _, others, more = let_in(nil, 0, tonumber(ARGV[3])",
                 LETS_NOBODY_IN + "nil, 0, tonumber(ARGV[3])",
             ),
             ("a repeat of a reader shortens", RW_ACQUIRE, "'ZADD', readers, 'GT',", "'ZADD', readers,"),
@@ -673,9 +675,9 @@ FAMILY: tuple[Mutant, ...] = (
         for what, file, old, new in (
             (
                 "one permit too many for the queue",
-                PERMITS,
-                "elseif taken + weight > limit then",
-                "elseif taken > limit then",
+                LET_IN,
+                "return taken + weight <= most",
+                "return taken <= most",
             ),
             (
                 "one permit too many for a newcomer",
@@ -686,8 +688,8 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "a release of permits lets no waiter in",
                 SEM_RELEASE,
-                "local _, others, more = advance(nil, 0, limit",
-                LETS_NOBODY_IN + "nil, 0, limit",
+                "local _, others, more = let_in(limit, nil, 0,",
+                LETS_NOBODY_IN + "limit, nil, 0,",
             ),
             (
                 "a waiter that leaves a semaphore stays in the queue",

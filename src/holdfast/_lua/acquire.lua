@@ -56,12 +56,7 @@ if waits then
     local now = redis.call('TIME')
     arrival = now[1] * 1000000 + now[2] + arrival
   end
-  -- LT: a late repeat of the first try may have queued us again meanwhile; the true arrival is the earliest.
-  new = redis.call('ZADD', queue, 'LT', string.format('%.0f', arrival), token) == 1
-  if not new and tonumber(ARGV[4]) <= 0 then
-    -- Queued by an earlier try whose answer was lost: that one's arrival counts.
-    arrival = tonumber(redis.call('ZSCORE', queue, token))
-  end
+-- #include enqueue
 end
 if not holder then
 -- #include fence
@@ -84,10 +79,4 @@ if not holder then
 end
 tell_keeper(holder, ARGV[7], not handed_over and queue)
 local remaining_ms = holder and redis.call('PTTL', lock) or 0
-local place = -1
-if waits then
-  place = trim(queue, ARGV[7], redis.call('ZRANK', queue, token), new and TRIM_FIRST or TRIM_AGAIN)
-  -- Waiters ask again when the holder's time is over, and so keep the queue alive.
-  redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + SLACK_MS)
-end
-return {0, remaining_ms, holder or '', place, arrival}
+-- #include not_yet

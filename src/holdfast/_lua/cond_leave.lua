@@ -44,7 +44,4 @@ if holder == token or not holder then
     result = result > 0 and 3 or -1
   end
 end
-if tombstone_ms > 0 then
-  tombstone(gone, token, tombstone_ms)
-end
-return result
+return tombstone(gone, token, tombstone_ms, result)

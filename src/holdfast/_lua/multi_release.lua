@@ -37,9 +37,7 @@ for at = 1, #KEYS, 4 do
   if holder == token or not holder then
     done = pass_on(lock, KEYS[at + 1], queue, ARGV[3], ARGV[2], ARGV[4]) >= 0 and done
   end
-  if tombstone_ms > 0 then
-    tombstone(gone, token, tombstone_ms)
-  end
+  tombstone(gone, token, tombstone_ms)
 end
 if not done then
   return result == 1 and 3 or -1

@@ -4,8 +4,6 @@
 -- third while holders have more than one permit each: how many they have beyond one, so that none has to be looked at.
 local limit_key, fence_key, queue, gone, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
--- Set when a fencing token could not grow: then nothing is granted, and the caller is told.
-local no_fence = false
 -- Permits beyond one of each that stands among the holders; and that number as it is stored.
 local extra, kept_extra = 0, 0
 
@@ -102,57 +100,4 @@ local function keep(limit, declared, keep_ms)
   local left_ms = keep_holders()
   redis.call('SET', limit_key, shown(limit, declared), 'PX', plain(tonumber(keep_ms) + left_ms))
   kept_extra = extra
-end
-
--- Grant from the head of the queue as long as it fits; what comes after the head waits, however small it is.
--- `me` is the caller's own token in the queue, if any: it gets its whole ttl and no message.
--- Returns the caller's fencing token or nil, how many others were granted, and whether there may be more to do than one
--- call does: then a client has to ask again.
-local function advance(me, ttl_ms, limit, claim_ms, fence_ms, inboxes)
-  local mine, others, taken, fits = nil, 0, nil, true
-  while looks_left > 0 do
-    local head = redis.call('ZRANGE', queue, 0, 0)[1]
-    if not head then
-      break
-    end
-    local inbox = inbox_of(head, inboxes)
-    local weight = weight_of(head)
-    taken = taken or used()
-    looks_left = looks_left - 1
-    if head ~= me and not is_there(head, inboxes) then
-      redis.call('ZREM', queue, head)
-      if looks_left > 0 then
-        shed(queue, inboxes, me)
-      end
-    elseif weight > limit then
-      -- The limit was lowered beneath it: it can never be granted, and is told so when it asks.
-      redis.call('ZREM', queue, head)
-      redis.call('PUBLISH', inbox, 'ask ' .. head)
-    elseif taken + weight > limit then
-      fits = false
-      break
-    else
-      local fence = next_fence(fence_key, fence_ms)
-      redis.call('ZREM', queue, head)
-      if not fence then
-        no_fence = true
-        redis.call('PUBLISH', inbox, 'ask ' .. head)
-        break
-      end
-      put(head, weight, head == me and ttl_ms or claim_ms)
-      taken = taken + weight
-      looks_left = looks_left - GRANT_LOOKS
-      if head == me then
-        mine = fence
-      else
-        others = others + 1
-        redis.call('PUBLISH', inbox, 'grant ' .. head .. ' ' .. plain(fence) .. ' ' .. plain(claim_ms))
-      end
-    end
-  end
-  local more = fits and not no_fence and looks_left <= 0 and redis.call('EXISTS', queue) == 1
-  if more then
-    nudge(queue, inboxes)
-  end
-  return mine, others, more
 end

@@ -6,9 +6,6 @@
 -- What a token asks for is in its middle: `r.…` reads, `u<n>.…` is the upgrade of that reader, all else is exclusive.
 local lock, fence_key, queue, gone, readers, upgraded = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 
--- Set when a fencing token could not grow: then nothing is granted, and the caller is told.
-local no_fence = false
-
 local function plain(number)
   return string.format('%.0f', number)
 end
@@ -67,74 +64,34 @@ local function purge(most)
   end
 end
 
-local function tell(token, message, inboxes)
-  return redis.call('PUBLISH', inbox_of(token, inboxes), message)
+-- The exclusive holder, SHARED or false, as `let_in` goes on; and whether it has granted what reads.
+local holds, read
+local function fits(head)
+  local beneath = reader_of(head)
+  if beneath and not reads(beneath, holds) then
+    return nil
+  end
+  return is_reader(head) or living_readers() <= (beneath and 1 or 0)
 end
+local function give(head, window_ms)
+  if is_reader(head) then
+    redis.call('ZADD', readers, plain(now_ms + window_ms), head)
+    holds, read = SHARED, true
+    return false
+  end
+  redis.call('SET', reader_of(head) and upgraded or lock, head, 'PX', plain(window_ms))
+  holds, read = head, reader_of(head) ~= nil
+  return true
+end
+-- #include advance
 
 -- Grant from the head of the queue as far as it goes: readers that follow each other together, a writer alone.
--- `me` is the caller's own token in the queue, if any: it gets its whole ttl and no message.
--- Returns the caller's fencing token or nil, how many others were granted, and whether there may be more to do than one
--- call does: then a client has to ask again.
-local function advance(me, ttl_ms, claim_ms, fence_ms, inboxes)
-  local holder = current()
-  local mine, others, read = nil, 0, false
-  while looks_left > 0 do
-    if holder and holder ~= SHARED then
-      break
-    end
-    local head = redis.call('ZRANGE', queue, 0, 0)[1]
-    if not head then
-      break
-    end
-    local window_ms = head == me and ttl_ms or claim_ms
-    local beneath = reader_of(head)
-    local granted = false
-    local alone = not beneath and not is_reader(head)
-    looks_left = looks_left - 1
-    if head ~= me and not is_there(head, inboxes) then
-      redis.call('ZREM', queue, head)
-      if looks_left > 0 then
-        shed(queue, inboxes, me)
-      end
-    elseif beneath and not reads(beneath, holder) then
-      redis.call('ZREM', queue, head)
-      tell(head, 'ask ' .. head, inboxes)
-    elseif (alone or beneath) and living_readers() > (beneath and 1 or 0) then
-      break
-    else
-      granted = true
-    end
-    if granted then
-      local fence = next_fence(fence_key, fence_ms, nil, head)
-      redis.call('ZREM', queue, head)
-      if not fence then
-        no_fence = true
-        tell(head, 'ask ' .. head, inboxes)
-        break
-      end
-      looks_left = looks_left - GRANT_LOOKS
-      if alone or beneath then
-        redis.call('SET', beneath and upgraded or lock, head, 'PX', plain(window_ms))
-        holder, read = head, beneath ~= nil
-      else
-        redis.call('ZADD', readers, plain(now_ms + window_ms), head)
-        holder, read = SHARED, true
-      end
-      if head == me then
-        mine = fence
-      else
-        others = others + 1
-        tell(head, 'grant ' .. head .. ' ' .. plain(fence) .. ' ' .. plain(window_ms), inboxes)
-      end
-    end
-  end
+local function let_in(...)
+  holds, read = current(), false
+  closed = holds and holds ~= SHARED
+  local mine, others, more = advance(...)
   if read then
     mirror()
-  end
-  local more = not no_fence and looks_left <= 0 and (not holder or holder == SHARED)
-    and redis.call('EXISTS', queue) == 1
-  if more then
-    nudge(queue, inboxes)
   end
   return mine, others, more
 end
@@ -144,5 +101,5 @@ local function settle(token, ttl_ms, claim_ms, fence_ms, inboxes)
   redis.call('DEL', lock)
   redis.call('ZADD', readers, 'GT', plain(now_ms + ttl_ms), token)
   mirror()
-  advance(nil, 0, claim_ms, fence_ms, inboxes)
+  let_in(nil, 0, claim_ms, fence_ms, inboxes)
 end

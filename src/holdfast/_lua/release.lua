@@ -43,7 +43,4 @@ if mine or not holder then
     result = 1 + passed
   end
 end
-if tombstone_ms > 0 then
-  tombstone(gone, token, tombstone_ms)
-end
-return result
+return tombstone(gone, token, tombstone_ms, result)

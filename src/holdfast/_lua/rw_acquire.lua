@@ -78,7 +78,7 @@ if reader and reads(token, holder) then
   mirror()
   -- Who was let in goes on with what one call could not do.
   if redis.call('EXISTS', queue) == 1 then
-    advance(nil, 0, claim_ms, fence_ms, inboxes)
+    let_in(nil, 0, claim_ms, fence_ms, inboxes)
   end
   return repeated()
 end
@@ -116,7 +116,7 @@ local function grant()
   return fence
 end
 
-local fence, new, more = grant(), false, false
+local fence, new, more, _ = grant()
 if no_fence then
   return bad_fence(fence_key)
 elseif not fence and waits then
@@ -125,16 +125,10 @@ elseif not fence and waits then
   elseif arrival == 0 then
     arrival = now_us
   end
-  -- LT: a late repeat of the first try may have queued us again meanwhile; the true arrival is the earliest.
-  new = redis.call('ZADD', queue, 'LT', plain(arrival), token) == 1
-  if not new and ARGV[4] == '0' then
-    arrival = tonumber(redis.call('ZSCORE', queue, token))
-  end
-  local _
-  fence, _, more = advance(token, ttl_ms, claim_ms, fence_ms, inboxes)
+-- #include enqueue
+  fence, _, more = let_in(token, ttl_ms, claim_ms, fence_ms, inboxes)
 elseif not fence then
-  local _
-  _, _, more = advance(nil, 0, claim_ms, fence_ms, inboxes)
+  _, _, more = let_in(nil, 0, claim_ms, fence_ms, inboxes)
   holder = current()
   fence = grant()
 end
@@ -158,10 +152,4 @@ else
   holder = due[first] or ''
   remaining_ms = due[first] and tonumber(due[first + 1]) - now_ms or 1
 end
-local place = -1
-if waits then
-  place = trim(queue, inboxes, redis.call('ZRANK', queue, token), new and TRIM_FIRST or TRIM_AGAIN)
-  -- Waiters ask again when a holder's time is over, and so keep the queue alive.
-  redis.call('PEXPIRE', queue, plain(math.max(remaining_ms, 0) + SLACK_MS))
-end
-return {0, remaining_ms, holder, place, arrival}
+-- #include not_yet

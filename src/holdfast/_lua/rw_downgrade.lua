@@ -29,5 +29,5 @@ if tonumber(ARGV[7] or 0) > 0 then
   redis.call('ZREM', queue, writer)
   tombstone(gone, writer, ARGV[7])
 end
-advance(nil, 0, tonumber(ARGV[5]), ARGV[4], ARGV[6])
+let_in(nil, 0, tonumber(ARGV[5]), ARGV[4], ARGV[6])
 return {1, fence}

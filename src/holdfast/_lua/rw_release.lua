@@ -43,14 +43,11 @@ if holder == token then
 end
 if not holder or holder == SHARED then
   mirror()
-  local _, others, more = advance(nil, 0, tonumber(ARGV[3]), ARGV[2], ARGV[4])
+  local _, others, more = let_in(nil, 0, tonumber(ARGV[3]), ARGV[2], ARGV[4])
   if more then
     result = result == 1 and 3 or -1
   elseif result == 1 and others > 0 then
     result = 2
   end
 end
-if tombstone_ms > 0 then
-  tombstone(gone, token, tombstone_ms)
-end
-return result
+return tombstone(gone, token, tombstone_ms, result)

@@ -42,6 +42,7 @@ end
 
 -- #include waiters
 -- #include permits
+-- #include let_in
 local token, ttl_ms, waits = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'wait'
 local arrival, fence_ms, claim_ms, inboxes = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6]), ARGV[7]
 local wanted, weight = tonumber(ARGV[8]), weight_of(token)
@@ -58,7 +59,7 @@ if is_held(token) then
     -- Who was let in goes on with what one call could not do.
     if redis.call('EXISTS', queue) == 1 then
       purge(PURGE_MAX)
-      advance(nil, 0, limit, claim_ms, fence_ms, inboxes)
+      let_in(limit, nil, 0, claim_ms, fence_ms, inboxes)
     end
     keep(limit, declared, fence_ms)
   end
@@ -94,23 +95,17 @@ local function grant()
 end
 
 local late = purge(PURGE_MAX)
-local fence, new, more = grant(), false, false
+local fence, new, more, _ = grant()
 if no_fence then
   return bad_fence(fence_key)
 elseif not fence and waits then
   if arrival == 0 then
     arrival = now_us
   end
-  -- LT: a late repeat of the first try may have queued us again meanwhile; the true arrival is the earliest.
-  new = redis.call('ZADD', queue, 'LT', plain(arrival), token) == 1
-  if not new and ARGV[4] == '0' then
-    arrival = tonumber(redis.call('ZSCORE', queue, token))
-  end
-  local _
-  fence, _, more = advance(token, ttl_ms, limit, claim_ms, fence_ms, inboxes)
+-- #include enqueue
+  fence, _, more = let_in(limit, token, ttl_ms, claim_ms, fence_ms, inboxes)
 elseif not fence then
-  local _
-  _, _, more = advance(nil, 0, limit, claim_ms, fence_ms, inboxes)
+  _, _, more = let_in(limit, nil, 0, claim_ms, fence_ms, inboxes)
   fence = grant()
 end
 keep(limit, declared, fence_ms)
@@ -124,9 +119,5 @@ local remaining_ms = due[1] and tonumber(due[2]) - now_ms or 1
 if more or late then
   remaining_ms, due = 0, {}
 end
-local place = -1
-if waits then
-  place = trim(queue, inboxes, redis.call('ZRANK', queue, token), new and TRIM_FIRST or TRIM_AGAIN)
-  redis.call('PEXPIRE', queue, plain(remaining_ms + SLACK_MS))
-end
-return {0, remaining_ms, string.sub(due[1] or '', 1, HOLDER_BYTES), place, arrival}
+local holder = due[1]
+-- #include not_yet

@@ -21,6 +21,7 @@ end
 -- #include waiters
 -- #include limits
 -- #include permits
+-- #include let_in
 -- #include tombstone
 local token, tombstone_ms = ARGV[1], tonumber(ARGV[5])
 local result = is_held(token) and 1 or 0
@@ -33,7 +34,7 @@ if tombstone_ms > 0 then
   redis.call('ZREM', queue, token)
 end
 if limit then
-  local _, others, more = advance(nil, 0, limit, tonumber(ARGV[3]), ARGV[2], ARGV[4])
+  local _, others, more = let_in(limit, nil, 0, tonumber(ARGV[3]), ARGV[2], ARGV[4])
   if others > 0 then
     keep(limit, declared, ARGV[2])
     result = result * 2
@@ -44,7 +45,4 @@ if limit then
     result = result > 0 and 3 or -1
   end
 end
-if tombstone_ms > 0 then
-  tombstone(gone, token, tombstone_ms)
-end
-return result
+return tombstone(gone, token, tombstone_ms, result)

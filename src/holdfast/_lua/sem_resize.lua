@@ -7,6 +7,7 @@
 -- #include waiters
 -- #include limits
 -- #include permits
+-- #include let_in
 local limit, declared = stored_limit()
 local wanted = tonumber(ARGV[1])
 if not limit then
@@ -14,6 +15,6 @@ if not limit then
 end
 purge(PURGE_MAX)
 keep(wanted, declared or wanted, ARGV[2])
-advance(nil, 0, wanted, tonumber(ARGV[3]), ARGV[2], ARGV[4])
+let_in(wanted, nil, 0, tonumber(ARGV[3]), ARGV[2], ARGV[4])
 keep(wanted, declared or wanted, ARGV[2])
 return limit or 0

@@ -32,6 +32,10 @@ local function leave_tombstones(gone, tokens, tombstone_ms)
   end
 end
 
-local function tombstone(gone, token, tombstone_ms)
-  leave_tombstones(gone, {token}, tombstone_ms)
+-- The same for one, unless `tombstone_ms` is 0; returns `result`.
+local function tombstone(gone, token, tombstone_ms, result)
+  if tonumber(tombstone_ms) > 0 then
+    leave_tombstones(gone, {token}, tombstone_ms)
+  end
+  return result
 end
