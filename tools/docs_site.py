@@ -33,7 +33,7 @@ ASSETS = ROOT / "tools" / "site" / "assets"
 #: The table of contents for readers of the repository: the site has its own.
 INDEX = PurePosixPath("docs/README.md")
 #: For those who work on holdfast: in the repository alone, and not in the search.
-INSIDE = ("docs/design/", "docs/evidence/", "docs/evidence.")
+INSIDE = ("docs/design/", "docs/evidence/", "docs/evidence.", "docs/protocol.")
 #: The words of a link to the other language, for which the site has a switch.
 SWITCHES = {"English", "中文"}
 #: What lies beside docs/, and what it is called on the site.

@@ -9,7 +9,7 @@ from tools import docs_site, reference
 
 ROOT = Path(__file__).resolve().parents[2]
 #: For those who work on holdfast: in the repository alone, neither on the site nor in its search.
-INSIDE = ("design/", "evidence/", "evidence.")
+INSIDE = ("design/", "evidence/", "evidence.", "protocol.")
 
 
 def test_every_page_is_in_the_navigation() -> None:
