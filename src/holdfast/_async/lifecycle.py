@@ -34,6 +34,7 @@ from holdfast._core.snapshot import snapshot
 from holdfast._core.tokens import make_token
 from holdfast._drivers import exit_hooks
 from holdfast._drivers.aio import AioDriver
+from holdfast._drivers.awaiting import awaited_by
 from holdfast._drivers.observing import Reports
 from holdfast._transport.clock import clock
 from holdfast.errors import ClientClosed, ConfigurationError
@@ -189,7 +190,7 @@ class Session(SessionBase):
         while waits is not None:
             frame = getattr(waits, "cr_frame", None) or getattr(waits, "gi_frame", None)
             frames += [] if frame is None else [frame]
-            waits = getattr(waits, "cr_await", None) or getattr(waits, "gi_yieldfrom", None)
+            waits = awaited_by(waits)
         return task.get_name(), frames[::-1]
 
     def introduce(self, driver: AioDriver, now: float) -> None:

@@ -6,7 +6,7 @@ import sys
 
 # sync-drop
 from asyncio import current_task
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from copy import copy
 from functools import partial
 from types import FrameType
@@ -55,6 +55,50 @@ _ON_THE_LEASE = {
 }
 
 
+# sync-drop
+class Acquiring(Enterable[L], Coroutine[Any, Any, L]):
+    """An `acquire` that begins when it is awaited, which returns the lease, or entered by `async with`."""
+
+    def __init__(self, lock: Leasable[L], timeout_s: float | None, mark: str | None = None) -> None:
+        self._session = lock._session
+        self._entered = lock._entered
+        self._frames: list[FrameType] = []
+        self._coroutine: Any = acquire(lock, timeout_s, mark, self._frames)
+        # Not the methods below: no frame may stand between the coroutine and the one that awaits it.
+        self.__dict__.update(send=self._coroutine.send, throw=self._coroutine.throw, close=self._coroutine.close)
+
+    def _obtain(self, frame: FrameType) -> Awaitable[L]:
+        self._frames.append(frame)
+        return self._coroutine  # type: ignore[no-any-return]
+
+    def __await__(self) -> Generator[Any, Any, L]:
+        return self._coroutine.__await__()  # type: ignore[no-any-return]
+
+    @property
+    def cr_frame(self) -> FrameType | None:
+        """As of a coroutine."""
+        return self._coroutine.cr_frame  # type: ignore[no-any-return]
+
+    @property
+    def cr_await(self) -> Any:
+        """As of a coroutine."""
+        return self._coroutine.cr_await
+
+    def send(self, value: Any) -> Any:
+        return self._coroutine.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+
+# sync-drop
+async def acquire(lock: Leasable[L], timeout_s: float | None, mark: str | None, frames: list[FrameType]) -> L:
+    return await lock._acquire(timeout_s, frames.pop() if frames else sys._getframe(1), mark)
+
+
 class Leasable(Acquirable[L], Enterable[L]):
     """What can be acquired, and entered: the part that all locks share."""
 
@@ -76,8 +120,9 @@ class Leasable(Acquirable[L], Enterable[L]):
 
     # sync-say: Cancelling the task ends the waiting at once. => `cancel`: a `holdfast.Cancel` that ends the waiting from another thread.
     # sync-say: Raises `AcquireTimeout`, `DeadlockDetected` => Raises `AcquireTimeout`, `AcquireCancelled`, `DeadlockDetected`
+    # sync-say: Await it for the `Lease`, or enter it: `async with lock.acquire(timeout=5) as lease:`. => Returns the `Lease`.
     # sync-say: Whatever it raises, CancelledError included, => Whatever it raises, KeyboardInterrupt included,
-    async def acquire(
+    def acquire(
         self,
         timeout: Duration | None = None,
         # sync-add: cancel: Cancel | None = None,
@@ -85,7 +130,8 @@ class Leasable(Acquirable[L], Enterable[L]):
         deadlock_check: Duration | None = None,
         on_wait: Callable[[Waiting], object] | None = None,
         **elsewhere: Never,
-    ) -> L:
+        # sync: ) -> L:
+    ) -> Acquiring[L]:
         """Acquire the lock, waiting in FIFO order.
 
         `timeout`: the budget for waiting in seconds; None waits indefinitely; a server that stays unavailable for 30 s
@@ -94,7 +140,8 @@ class Leasable(Acquirable[L], Enterable[L]):
         second, which costs a request or two each time. What it returns is awaited if it can be. What it raises ends the
         acquire, and comes out of it. While it runs the lock is not taken: after two seconds, another waiter may get it.
 
-        Returns the `Lease`. Raises `AcquireTimeout`, `DeadlockDetected`, `AlreadyHeld` when this task holds it, and the server's errors
+        Await it for the `Lease`, or enter it: `async with lock.acquire(timeout=5) as lease:`.
+        Raises `AcquireTimeout`, `DeadlockDetected`, `AlreadyHeld` when this task holds it, and the server's errors
         (`ServerUnreachable`, `ServerError`, `OutcomeUnknown`, …). Whatever it raises, CancelledError included, what
         the server may have granted is given back in the background.
         """
@@ -104,7 +151,7 @@ class Leasable(Acquirable[L], Enterable[L]):
         if on_wait is not None:
             lock = lock._telling(on_wait)
         # sync: return lock._acquire(None if timeout is None else timeout_of(timeout), cancel, sys._getframe(1))
-        return await lock._acquire(None if timeout is None else timeout_of(timeout), sys._getframe(1))
+        return Acquiring(lock, None if timeout is None else timeout_of(timeout))
 
     def _checking(self, deadlock_check: Duration) -> Self:
         """The same with that option."""

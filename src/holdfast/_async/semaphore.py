@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Never
 from holdfast._api.options import PERMITS_MAX, Duration, Options, check_count, refuse_keywords, timeout_of
 from holdfast._async.lease import Lease
 from holdfast._async.lifecycle import Session
-from holdfast._async.lock import TurnLeasable
+
+# sync: from holdfast._sync.lock import TurnLeasable
+from holdfast._async.lock import Acquiring, TurnLeasable
 from holdfast._core import semaphore
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import SEMAPHORE
@@ -51,7 +53,7 @@ class Semaphore(TurnLeasable[Lease]):
         return semaphore.SemaphoreTurn(self._keys, token, self._ttl_ms, self._declared, settings, self._sync)
 
     # (A number alone could mean either.)
-    async def acquire(  # type: ignore[override]
+    def acquire(  # type: ignore[override]
         self,
         *positional: Never,
         permits: int = 1,
@@ -60,7 +62,8 @@ class Semaphore(TurnLeasable[Lease]):
         deadlock_check: Duration | None = None,
         on_wait: Callable[[Waiting], object] | None = None,
         **elsewhere: Never,
-    ) -> Lease:
+        # sync: ) -> Lease:
+    ) -> Acquiring[Lease]:
         """Acquire this many permits under one lease, waiting in FIFO order. Otherwise as `Lock.acquire`.
 
         Raises `TooManyPermits` when the limit is lower, `DeclarationMismatch` when another client declared
@@ -74,7 +77,7 @@ class Semaphore(TurnLeasable[Lease]):
         if on_wait is not None:
             lock = lock._telling(on_wait)
         # sync: return lock._acquire(timeout_of(timeout), cancel, sys._getframe(1), _mark(permits))
-        return await lock._acquire(timeout_of(timeout), sys._getframe(1), _mark(permits))
+        return Acquiring(lock, timeout_of(timeout), _mark(permits))
 
     async def try_acquire(self, *, permits: int = 1) -> Lease | None:
         """Acquire this many permits if they are free and there are no waiters; None otherwise, at once."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
+from holdfast._drivers.awaiting import awaited_by
 from holdfast._drivers.background_aio import Background, retrieve
 from holdfast._drivers.unconfirmed_aio import Unconfirmed
 from holdfast._transport.aio import Node
@@ -226,4 +227,4 @@ def throw_away(task: asyncio.Task[Any]) -> None:
             with contextlib.suppress(BaseException):
                 work.close()
             return
-        awaited = awaited.cr_await
+        awaited = awaited_by(awaited)
