@@ -208,8 +208,15 @@ class _Page:
             yield self._brief(kind, name, 4) if brief else self._linked(_text(kind, 4))
         if issubclass(kind, enum.Enum):
             yield from (f"- {line}" for line in _choices(kind))
+        base = importlib.import_module(THREADS).Observer
+        explained = list(members_of(base)) if issubclass(kind, base) and kind is not base else []
+        if explained:
+            there, here = f"threads.md#{THREADS}.Observer", f"{self.name}.{name}"
+            links = (f"[`{each}`]({there}.{each}){{ #{here}.{each} }}" for each in explained)
+            yield f"Has the methods of `Observer`: {', '.join(links)}."
         for member, value in members_of(kind).items():
-            yield from self._member(f"{name}.{member}", member, value, marks + "#", lease, kind)
+            if member not in explained:
+                yield from self._member(f"{name}.{member}", member, value, marks + "#", lease, kind)
 
     def _twin(self, name: str) -> Any:
         """Return the same name of the threads API, which has the explanation."""

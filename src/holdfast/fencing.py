@@ -1,8 +1,8 @@
-"""Fencing: let the thing that a lock protects check that its writer still holds the lock.
+"""Fencing: have the protected resource check that its writer still holds the lock.
 
-A lease can end while its holder is stopped (a long pause, a sleeping laptop), and the holder writes afterwards. No lock
-can prevent that; the protected resource can, by refusing a fencing token that is older than one it has seen. Every
-lease has one, `lease.fencing_token`, greater than all before it.
+A lease can end while its holder is paused (a long pause, a sleeping laptop), and the holder then writes. No lock can
+prevent that, but the protected resource can, by refusing a fencing token older than one it has seen. Every lease has
+one, `lease.fencing_token`, greater than all earlier ones.
 
 For keys of Redis or Valkey, one script checks and writes: ::
 
@@ -13,13 +13,12 @@ For keys of Redis or Valkey, one script checks and writes: ::
 
 (`await fencing.guarded_set(…)` with a client of `holdfast.asyncio`.)
 
-For SQL, keep the newest token beside the data, and let the UPDATE compare: ::
+For SQL, keep the newest token beside the data, and have the UPDATE compare: ::
 
     UPDATE accounts SET balance = :balance, fence = :token WHERE id = :id AND fence <= :token
 
-One row changed: written. None: a newer holder has been here (or there is no such row), and nothing was written;
-`check_rowcount` makes an error of that. `INSERT … ON CONFLICT (id) DO UPDATE SET … WHERE accounts.fence <=
-excluded.fence` does the same where the row may be missing.
+If no row was changed, a newer holder has written (or there is no such row); `check_rowcount` raises an error then. If
+the row may be missing, use `INSERT … ON CONFLICT (id) DO UPDATE SET … WHERE accounts.fence <= excluded.fence`.
 """
 
 from __future__ import annotations
@@ -55,12 +54,12 @@ def guarded_set(
 ) -> T_co:
     """Set `key` (of the server, as it is) unless a newer fencing token has set it before.
 
-    `client`: of either API; that of `holdfast.asyncio` gives an awaitable. `ttl`: lifetime of the value in seconds,
-    None: no expiry. `remember`: for how many seconds after the last write the newest token is remembered (beside the
-    key, in its slot, under `…:fenced`); a holder that comes back later than that is not recognised as stale.
+    `client`: of either API; with that of `holdfast.asyncio`, await the result. `ttl`: lifetime of the value in seconds;
+    None: no expiry. `remember`: seconds after the last write for which the newest token is remembered (beside the key,
+    in its slot, under `…:fenced`); a holder that writes later than that is not recognised as stale.
 
-    The same token may write again and again. Raises `StaleFencingToken`, and the server's trouble. Does not guard
-    against writers that set the key by other means.
+    The same token may write again. Raises `StaleFencingToken`, and the server's errors. Does not guard against writers
+    that set the key by other means.
     """
     token = check_count("fencing_token", fencing_token, 1, _TOKEN_MAX)
     ttl_ms = None if ttl is None else ttl_ms_of(ttl)
@@ -70,13 +69,13 @@ def guarded_set(
 
 
 def check_rowcount(rowcount: int, resource: str, fencing_token: int) -> None:
-    """Raise `StaleFencingToken` when a guarded UPDATE changed no row (`seen` is None: SQL does not say it)."""
+    """Raise `StaleFencingToken` if a guarded UPDATE changed no row (`seen` is None, since SQL does not report it)."""
     if rowcount == 0:
         raise StaleFencingToken(resource, fencing_token, None)
 
 
 class FenceGate:
-    """The newest fencing token of each resource, in this process: for tests, and for resources that live in one.
+    """The newest fencing token of each resource within this process: for tests, and for resources of one process.
 
         gate = FenceGate()
         gate.check("disk", lease.fencing_token)     # raises StaleFencingToken for an older one than before
@@ -89,7 +88,7 @@ class FenceGate:
         self._newest: dict[str, int] = {}
 
     def check(self, resource: str, fencing_token: int) -> None:
-        """Let the token pass and remember it, or raise `StaleFencingToken` when a newer one has passed before."""
+        """Accept and remember the token, or raise `StaleFencingToken` if a newer one was accepted before."""
         token = check_count("fencing_token", fencing_token, 1, _TOKEN_MAX)
         with self._guard:
             newest = self._newest.get(resource, 0)
@@ -98,6 +97,6 @@ class FenceGate:
             self._newest[resource] = token
 
     def newest(self, resource: str) -> int | None:
-        """The newest token that has passed, or None."""
+        """The newest token that was accepted, or None."""
         with self._guard:
             return self._newest.get(resource)

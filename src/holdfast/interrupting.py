@@ -1,4 +1,4 @@
-"""Ending a block in the main thread as soon as its lease is lost. ::
+"""Interrupt a block in the main thread as soon as its lease is lost. ::
 
     from holdfast.interrupting import interrupt_on_lost
 
@@ -27,24 +27,24 @@ SIGNAL = signal.SIGURG
 
 
 class Interrupted(LeaseLost):
-    """The lease was lost, and its block interrupted. Way out: as for `LeaseLost`."""
+    """The lease was lost, and its block was interrupted. Handle it like `LeaseLost`."""
 
 
 class interrupt_on_lost:
-    """A context manager: when `lease` is lost, `Interrupted` (a `LeaseLost`) is raised in the block.
+    """Raise `Interrupted` (a `LeaseLost`) in the block when `lease` is lost; a context manager.
 
-    When to use: a script, a worker process or a command does one long thing under a lock in its main thread, and would
-    rather be stopped anywhere than go on without it. (With asyncio, a lost lease cancels its block by itself.)
+    Use it in a script, a worker process or a command that does one long task under a lock in its main thread, and
+    should be stopped anywhere rather than continue without the lock. (With asyncio, a lost lease cancels the block.)
 
-    It comes at any bytecode, and ends `time.sleep` and other waits in the system, as Ctrl-C does: within `finally`,
-    and within libraries. Use it where KeyboardInterrupt would do no harm. It comes once, and never after the block.
+    Like Ctrl-C, the exception comes at any bytecode, even within `finally` and libraries, and interrupts `time.sleep`
+    and other blocking system calls. Use it where KeyboardInterrupt would do no harm. It comes at most once, and never
+    after the block.
 
-    It does not promise to come at once (code in C that does not wait, as a long computation, is left to its end), nor
-    that the block ends: what catches LeaseLost, or all exceptions, goes on. The end of the lease's own block raises
-    LeaseLost in any case.
+    A long computation in C is not interrupted, and code that catches LeaseLost, or all exceptions, continues. The end
+    of the lease's own block raises LeaseLost in any case.
 
-    Handles SIGURG from its first use on. Raises `ConfigurationError` where the program does so, outside of the main
-    thread, under gevent or eventlet, and in an event loop: use `lease.on_lost` or `lease.ensure_held()` there.
+    Handles SIGURG from its first use. Raises `ConfigurationError` if the program handles SIGURG itself, outside the
+    main thread, under gevent or eventlet, and in an event loop: use `lease.on_lost` or `lease.ensure_held()` there.
     """
 
     def __init__(self, lease: Lease) -> None:

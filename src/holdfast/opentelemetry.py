@@ -1,4 +1,4 @@
-"""Metrics and spans for OpenTelemetry: `pip install holdfast-locks[opentelemetry]`.
+"""Metrics and spans for OpenTelemetry (the extra `opentelemetry`, or `pip install opentelemetry-api`). ::
 
 from holdfast.opentelemetry import OpenTelemetryObserver
 
@@ -19,13 +19,13 @@ __all__ = ["OpenTelemetryObserver"]
 
 
 class OpenTelemetryObserver(Observer):
-    """Metrics, and for each acquisition two spans: "acquire lock" while it waits and "hold lock" while it holds.
+    """Record metrics, and two spans per acquisition: "acquire lock" and "hold lock".
 
     The spans are children of the span in which `acquire` was called, and have the lock's name as an attribute; metrics
-    have its family alone. `label`: makes a family of a lock's name, as "orders" of "orders:42"; None: one family,
-    "all". `tracer_provider` and `meter_provider`: None takes the global ones, which without an SDK do nothing.
+    have only its family. `label`: maps the name of a lock to a family, for example "orders:42" to "orders"; None: one
+    family, "all". `tracer_provider` and `meter_provider`: None takes the global ones, which without an SDK do nothing.
 
-    One observer may serve any number of clients, in both APIs.
+    One observer may serve any number of clients, of both APIs.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: `pip install holdfast-locks[prometheus]`.
+"""Metrics for Prometheus (the extra `prometheus` of holdfast, or `pip install prometheus-client`). ::
 
 from holdfast.prometheus import PrometheusObserver
 
@@ -22,14 +22,14 @@ _OF = ("kind", "family")
 
 
 class PrometheusObserver(Observer):
-    """Counts what happens to locks, in `registry`.
+    """Count the events of locks, in `registry`.
 
-    `label`: makes a family of a lock's name, as "orders" of "orders:42". Prometheus keeps each value of a label for
-    good, so it must not return names with ids; None: one family, "all". Beyond 200 families the rest are "other".
+    `label`: maps the name of a lock to a family, for example "orders:42" to "orders". Prometheus keeps every value of a
+    label, so do not return names with ids. None: one family, "all". After 200 families, the rest are "other".
 
-    One observer may serve any number of clients, in both APIs; two need registries of their own. A forked child counts
-    on from the parent's figures, but for the leases that it holds: those are its own, from its first event on. Where
-    several processes are scraped as one, `PROMETHEUS_MULTIPROC_DIR` works as usual.
+    One observer may serve any number of clients, of both APIs; two observers need separate registries. A forked child
+    continues from the parent's figures, except for held leases, which are its own from its first event on. If several
+    processes are scraped as one, `PROMETHEUS_MULTIPROC_DIR` works as usual.
     """
 
     def __init__(self, *, label: Callable[[str], str] | None = None, registry: CollectorRegistry = REGISTRY) -> None:

@@ -1,7 +1,7 @@
-"""A pytest plugin for the tests of programs that use holdfast: a real server of their own, and trouble on demand.
+"""A pytest plugin for programs that use holdfast: a private real server, and lock failures on demand.
 
-Installed with holdfast and found by pytest itself (`-p no:holdfast` leaves it out). Nothing is started before a test
-asks for one of the fixtures:
+pytest loads the plugin automatically (`-p no:holdfast` disables it). Nothing is started until a test uses one of the
+fixtures:
 
     def test_an_order_is_shipped_once(holdfast_url):             # HOLDFAST_URL is set: holdfast.connect() finds it
         ship("orders:42")
@@ -12,8 +12,7 @@ asks for one of the fixtures:
             ship("orders:42")
 
 Fixtures: `holdfast_server`, `holdfast_url`, `holdfast_client`, `holdfast_async_client`, `holdfast_trouble`. The server
-is the one of `holdfast.embedded` (extra `embedded`). Clocks are real: this is for few tests with short ttls, not for
-simulating hours.
+is that of `holdfast.embedded` (extra `embedded`). Clocks are real: use short ttls.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ __all__ = [
 
 @pytest.fixture(scope="session")
 def holdfast_server() -> Iterator[Server]:
-    """A private real server for this test session (`holdfast.embedded.Server`); ended with it."""
+    """Private real server of this test session (`holdfast.embedded.Server`)."""
     from holdfast import embedded
 
     with embedded.server() as server:
@@ -59,7 +58,7 @@ def holdfast_server() -> Iterator[Server]:
 
 @pytest.fixture
 def holdfast_url(holdfast_server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    """URL of that server, empty at the beginning of the test; HOLDFAST_URL is set to it for the test."""
+    """URL of the server, which is emptied before the test; HOLDFAST_URL is set to it for the test."""
     _empty(holdfast_server)
     monkeypatch.setenv("HOLDFAST_URL", holdfast_server.url)
     return holdfast_server.url
@@ -67,7 +66,7 @@ def holdfast_url(holdfast_server: Server, monkeypatch: pytest.MonkeyPatch) -> st
 
 @pytest.fixture
 def holdfast_client(holdfast_url: str) -> Iterator[Client]:
-    """A `holdfast.Client` for that server, closed after the test."""
+    """Client of the server (`holdfast.Client`), closed after the test."""
     import holdfast
 
     with holdfast.connect(holdfast_url) as client:
@@ -76,7 +75,7 @@ def holdfast_client(holdfast_url: str) -> Iterator[Client]:
 
 @pytest.fixture
 def holdfast_async_client(holdfast_url: str) -> Iterator[holdfast.asyncio.Client]:
-    """A `holdfast.asyncio.Client` for that server, to be used in whatever event loop the test runs."""
+    """Client of the server (`holdfast.asyncio.Client`), for any event loop that the test runs."""
     from holdfast.asyncio import connect
 
     client = connect(holdfast_url)
@@ -86,7 +85,7 @@ def holdfast_async_client(holdfast_url: str) -> Iterator[holdfast.asyncio.Client
 
 @pytest.fixture
 def holdfast_trouble(holdfast_server: Server) -> Iterator[Trouble]:
-    """Makes trouble for the code under test (`Trouble`); all of it ends with the test."""
+    """Lock failures on demand (`Trouble`), which end with the test."""
     trouble = Trouble(holdfast_server)
     try:
         yield trouble
@@ -115,10 +114,10 @@ class _Plan:
 
 
 class Trouble:
-    """What the fixture `holdfast_trouble` gives: lock trouble for the code under test, on demand.
+    """Lock failures for the code under test, on demand: the fixture `holdfast_trouble`.
 
-    It works on every client of this process, of both APIs, and needs no access to the leases inside the code under
-    test: locks are named. `name=None` means every lock.
+    Acts on every client of this process, of both APIs, by the names of locks, so the code under test need not change.
+    `name=None` means every lock.
     """
 
     def __init__(self, server: Server) -> None:
@@ -135,13 +134,13 @@ class Trouble:
     # ---- what a test does ----
 
     def lose(self, name: str | None = None, reason: str = "taken") -> int:
-        """Let all leases of that lock that are held now be lost, at once; returns how many there were.
+        """Lose all current leases of that lock immediately, and return their number.
 
-        As if a renewal had found that another client holds the lock: `lost` is set, callbacks run, `ensure_held()` and
-        `release()` raise `LeaseLost` with this `reason`, an asyncio body is cancelled. The server is left alone: there
-        the lock stays taken until its ttl is over.
+        Clients behave as if a renewal had found another holder: `lost` is set, callbacks run, `ensure_held()` and
+        `release()` raise `LeaseLost` with this `reason`, an asyncio body is cancelled. On the server, the lock stays
+        taken until its ttl ends.
 
-        Raises `ConfigurationError` for a name that was not acquired in this test: usually it is misspelt.
+        Raises `ConfigurationError` for a name that was never acquired in this test: it is probably misspelt.
         """
         _check(name, reason)
         with self._guard:
@@ -153,9 +152,9 @@ class Trouble:
         return len(chosen)
 
     def lose_next(self, name: str | None = None, after: Duration = 0.0, reason: str = "taken") -> None:
-        """Let the next lease of that lock be lost `after` seconds from when it is acquired.
+        """Lose the next lease of that lock `after` seconds after it is acquired.
 
-        The end of the test raises `ConfigurationError` when there was none.
+        If there was none, `ConfigurationError` is raised at the end of the test.
         """
         _check(name, reason)
         after_s = timeout_of(after, "after")
@@ -167,8 +166,8 @@ class Trouble:
     def acquire_times_out(self, name: str | None = None) -> None:
         """Make that lock unavailable from now on: `acquire` raises `AcquireTimeout` at once, whatever its timeout.
 
-        `try_acquire` returns None. Ends with the test, or with `end()`, which raises `ConfigurationError` when no one
-        has tried to get it.
+        `try_acquire` returns None. Ends with the test, or with `end()`, which raises `ConfigurationError` if no client
+        has tried to acquire it.
         """
         _check(name, "")
         with self._guard:
@@ -177,7 +176,7 @@ class Trouble:
 
     @contextlib.contextmanager
     def server_gone(self) -> Iterator[None]:
-        """Inside the block the server is dead: connections are refused. Afterwards it is back, without its data."""
+        """Kill the server for the block: connections are refused. Afterwards it is back, without its data."""
         self._server.kill()
         try:
             yield
@@ -186,7 +185,7 @@ class Trouble:
 
     @contextlib.contextmanager
     def server_hangs(self) -> Iterator[None]:
-        """Inside the block the server is frozen: connections stay open and nothing is answered."""
+        """Freeze the server for the block: connections stay open, and nothing is answered."""
         self._server.pause()
         try:
             yield
@@ -194,7 +193,7 @@ class Trouble:
             self._server.resume()
 
     def end(self) -> None:
-        """End all trouble. Raises `ConfigurationError` for names that were asked for in vain."""
+        """End all failures. Raises `ConfigurationError` for names that were never acquired."""
         if hook.observer is self:
             hook.observer = None
         if not self._server.running:
