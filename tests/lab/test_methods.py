@@ -143,3 +143,29 @@ def test_a_server_that_is_not_there_is_trouble() -> None:
     assert caught.value.kind == "refused" and not caught.value.maybe_executed
     five = BlockingDriver([address] * 5)
     assert five.run(schemes.Redlock("x", 1000).try_lock()) is False
+
+
+def test_a_php_loop_whose_check_fails_raises_skipped(connect: Connect, unique_name: str) -> None:
+    driver, loop = connect(), schemes.PhpLoop(unique_name, 30_000)
+    attempt = loop.try_lock()
+    first = attempt.send(None)
+    assert isinstance(first, Command) and first.args[0] == "SET"
+    assert isinstance(attempt.send("OK"), Command)
+    with pytest.raises(schemes.Skipped):
+        attempt.send(None)  # the key has expired meanwhile
+    driver.run(loop.lock())
+    driver.run(loop.unlock())
+
+
+def test_a_java_lock_that_is_interrupted_before_it_asks_returns_without_a_word(
+    connect: Connect, unique_name: str
+) -> None:
+    driver = connect()
+    holder, other = schemes.JavaLock(unique_name, 30_000), schemes.JavaLock(unique_name, 30_000)
+    driver.run(holder.lock())
+    driver.run(other.lock_interruptibly(lambda: True))
+    assert driver.run(other.try_lock()) is False, "it never had the lock"
+    told = iter([False, True])
+    with pytest.raises(schemes.Interrupted):
+        driver.run(other.lock_interruptibly(lambda: next(told)))
+    driver.run(holder.unlock())

@@ -7,13 +7,17 @@ as well is for the most part in the thorough tier.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast.lab import runs
+from holdfast.lab.bodies import LockFailed
 from holdfast.lab.faults import AFTER_EXEC, FAULTS
 from holdfast.lab.handles import ENTRIES
 from holdfast.lab.runs import Cell
 from holdfast.lab.servers import no_compiler
+from holdfast.lab.stage import Stage
 
 #: Faults of one server that this machine can play.
 PLAYED = [fault.name for fault in FAULTS.values() if fault.on != "quorum" and fault.missing() is None]
@@ -170,3 +174,17 @@ def test_libraries() -> None:
         check(cells, f"{name} crash-holding", "safe")
         assert cells[f"{name} long-section"].verdict == "exclusion violated"
     check(cells, "object none", "safe")
+
+
+def test_a_lock_of_the_lab_that_could_not_be_acquired_is_played_again_with_more_time() -> None:
+    """Such a lock is known to work: the machine was too slow for its timeouts."""
+    stretches: list[float] = []
+
+    async def play(stage: Stage, variant: str) -> bool:
+        stretches.append(stage.stretch)
+        if len(stretches) < 3:
+            raise LockFailed("A could not acquire the lock before any fault")
+        return await FAULTS["none"].play(stage, variant)
+
+    cell = runs.play(ENTRIES["set-nx-token"], replace(FAULTS["none"], play=play))
+    assert stretches[:3] == [1, 2, 4] and cell.is_safe, said(cell)

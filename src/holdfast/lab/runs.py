@@ -269,9 +269,10 @@ class Lab:
             except TooSlow:
                 stretch *= 2
             except LockFailed as error:
-                if not entry.own:
+                if not entry.own and not tries_left:
                     raise
-                if not (stage.stalled and tries_left):
+                # The lab's own locks are known to work: it is the machine that was too slow for their timeouts.
+                if entry.own and not (stage.stalled and tries_left):
                     stage.history.add(time.monotonic_ns(), LAB, "broken", text=str(error))
                     return await stage.wind_up()
                 stretch *= 2
