@@ -8,37 +8,17 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.pages import files
+from tests.support.pages import files, mistakes
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs" / "frameworks").glob("*.md"))
 EXAMPLES = [file for file in (ROOT / "examples" / "frameworks").rglob("*") if file.is_file() and file.suffix != ".pyc"]
 #: Not for readers: what the file is for, and what 3.11 does not need.
 _HEAD = re.compile(r'\A""".*?"""\n+|^from __future__ import annotations\n+', re.MULTILINE | re.DOTALL)
-
-
-def mistakes(code: str) -> str:
-    """Return what ruff says of undefined names and imports that are missing, unused or repeated; "" for nothing."""
-    command = [
-        sys.executable,
-        "-m",
-        "ruff",
-        "check",
-        "--isolated",
-        "--select",
-        "F,E9",
-        "--output-format",
-        "concise",
-        "-",
-    ]
-    done = subprocess.run(command, input=code, capture_output=True, text=True, timeout=60)
-    return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from threading import Timer
@@ -34,6 +35,24 @@ def files(page: str) -> dict[str, str]:
     found = [(step["name"], step["text"]) for step in _STEP.finditer(page) if step["name"]]
     assert len(found) == len(dict(found)), "one name for two files"
     return dict(found)
+
+
+def mistakes(code: str) -> str:
+    """What ruff says of undefined names and imports that are missing, unused or repeated; "" for nothing."""
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--isolated",
+        "--select",
+        "F,E9",
+        "--output-format",
+        "concise",
+        "-",
+    ]
+    done = subprocess.run(command, input=code, capture_output=True, text=True, timeout=60)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
 def play(page: str, folder: Path, environment: Mapping[str, str]) -> int:
