@@ -54,6 +54,7 @@ class Nemesis:
         self._random = random.Random(f"nemesis-{seed}")
         self._pause_s = pause_s
         self._jumped_s = 0
+        self._hurries = False
         self.faults: list[Fault] = []
         #: Since when a server or a wire is in trouble, or None.
         self._since_ns: int | None = None
@@ -92,6 +93,7 @@ class Nemesis:
                 ("reset after", None, lambda: self._lose("reset after")),
                 ("half-open connections", None, self._freeze),
                 ("delay", None, self._delay),
+                ("fading connections", None, self._fade),
                 ("late requests", None, lambda: self._late("hold")),
                 ("late replies", None, lambda: self._late("hold the reply")),
                 ("requests that come twice", None, self._twice),
@@ -213,9 +215,22 @@ class Nemesis:
 
     def _delay(self) -> None:
         wires = self._wires()
+        most_s = self._random.choice((0.2, self._run.ttl_s * 0.2)) * self._random.uniform(0.05, 1)
         for wire in wires:
-            wire.slow(0.005, self._random.uniform(0.01, 0.2))
+            wire.slow(0.005, most_s)
         self._some_time()
+        for wire in wires:
+            wire.heal()
+
+    def _fade(self) -> None:
+        """A connection gets slow, then nothing comes through."""
+        wires, ttl_s = self._wires(), self._run.ttl_s
+        for wire in wires:
+            wire.slow(0.08 * ttl_s, 0.15 * ttl_s)
+        self._some_time(least_s=0.5 * ttl_s, most_s=ttl_s)
+        for wire in wires:
+            wire.partition()
+        self._some_time(least_s=1.2 * ttl_s, most_s=1.5 * ttl_s)
         for wire in wires:
             wire.heal()
 
@@ -329,9 +344,11 @@ class Nemesis:
         clock.jump(self._jumped_s)
 
     def _server_rate(self) -> None:
-        """Hurry the servers' clock, for the rest of the run."""
+        """Make the clock faster for the rest of the run: once, as a second time would set it back."""
         assert self._run.stage.clock is not None
-        self._run.stage.clock.hurry(_RATE_PPM)
+        if not self._hurries:
+            self._hurries = True
+            self._run.stage.clock.hurry(_RATE_PPM)
 
     def _client_clocks(self) -> None:
         clock = self._run.client_clock

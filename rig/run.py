@@ -226,7 +226,7 @@ class Run:
             status = worker.wait(until - time.monotonic())
             if status is None:
                 self.failures.append(f"a worker did not end within {_GOODBYE_S:g} s: {worker.said()}")
-            elif status != 0:
+            elif status not in (0, -signal.SIGTERM):  # by SIGTERM: it had not even begun
                 self.failures.append(f"a worker ended with status {status}: {worker.said()}")
 
     def close(self) -> None:
