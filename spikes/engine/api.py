@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
-from holdfast._api import topologies
+from holdfast._api import deadlocks, topologies
 from holdfast._api.endpoints import Members, Seeds, seeds_of
+from holdfast._api.whereabouts import line_of
 from holdfast._sync import lifecycle
 from holdfast._transport.plain import Address
 from holdfast._transport.quorum import QuorumTopology
 from holdfast._transport.single import SingleTopology, describe
 from spikes.engine.link import Server
 from spikes.engine.loop import engine
+from spikes.engine.operation import Operation
 from spikes.engine.threads import Front
 
 __all__ = ["install"]
 
+_HERE = os.path.dirname(__file__) + os.sep
 _of_drivers = topologies.threads_topology
 
 
@@ -24,8 +29,19 @@ def install() -> None:
     changed: Any = lifecycle
     changed.ThreadDriver = Front
     changed.threads_topology = _topology
+    patched: Any = deadlocks
+    patched.where_it_waits = _where_it_waits
     changed.end = lambda drivers, exiting=False: [driver.close() for driver in drivers]
     changed.close_later = lambda driver: driver.engine.call(driver.client.close, lambda _: driver.client.end())
+
+
+def _where_it_waits() -> str:
+    """The line of code outside of this library that has called what the engine runs."""
+    operation = getattr(engine().client.running.on_end, "__self__", None)
+    frame = sys._current_frames().get(operation.thread) if isinstance(operation, Operation) else None
+    while frame is not None and (line_of(frame) is None or frame.f_code.co_filename.startswith(_HERE)):
+        frame = frame.f_back
+    return "" if frame is None else str(line_of(frame))[:400]
 
 
 def _topology(place: Any) -> Any:

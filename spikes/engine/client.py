@@ -15,13 +15,13 @@ from holdfast._core.agent.runner import Task
 from holdfast._core.effects import AwaitWake, Call, Command
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
-from holdfast._core.replies import FITS
+from holdfast._core.replies import COUNT, FITS, MAYBE
 from holdfast._core.settings import Settings
 from holdfast._drivers.observing import Troubles
 from holdfast._drivers.teller import report
 from holdfast._lua import SCRIPTS
 from holdfast._transport.clock import clock
-from holdfast._transport.pack import PreparedRequest, pack_command, pack_script
+from holdfast._transport.pack import PreparedRequest, pack_command, pack_script, pack_sync
 from holdfast._transport.port import Topology
 from spikes.engine.link import Server
 from spikes.engine.loop import Engine, Timer
@@ -86,6 +86,11 @@ class Client(Agent):
     def forget(self, timer: Timer) -> None:
         self.engine.forget(timer)
 
+    def drive(self, task: Task, value: Any, error: BaseException | None) -> None:
+        """As a runner; the engine knows whose protocol runs."""
+        self.engine.client = self
+        super().drive(task, value, error)
+
     def unhandled(self, task: Task, error: BaseException) -> None:
         if not isinstance(error, RequestFailed):
             try:
@@ -120,7 +125,14 @@ class Client(Agent):
                 self.troubles.passed(server.name)
             answer(reply, failure)
 
-        server.send(packed, patience_s, fits, script, answered)
+        if isinstance(effect, Command) and effect.session is not None:
+            ends = str(effect.args[0]).upper() in ("EXEC", "DISCARD", "UNWATCH")
+            server.send_in(effect.session, ends, packed, patience_s, fits, answered)
+        elif script is not None and isinstance(effect, Call) and effect.sync is not None:
+            waits: list[tuple[bytes, Any]] = list(zip(pack_sync(effect.sync), (COUNT, MAYBE), strict=False))
+            server.send_all([(packed, fits), *waits], script, patience_s, answered)
+        else:
+            server.send(packed, patience_s, fits, script, answered)
 
     def place_of(self, key: str, node: int | None) -> Server:
         return self.topology.node_for(key, node)

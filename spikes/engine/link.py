@@ -28,6 +28,7 @@ from holdfast._core.replies import Fits, expected_of, nonsense, promises_too_muc
 from holdfast._core.snapshot import snapshot
 from holdfast._lua import Script
 from holdfast._transport.clock import clock
+from holdfast._transport.handlers import raised_by_handler
 from holdfast._transport.handshake import is_tls, late
 from holdfast._transport.inherited import ours
 from holdfast._transport.lazily import importing
@@ -244,6 +245,8 @@ class Wire:
         self._heard_at = clock()
         self._retired = False
         self.ended = False
+        #: Something was read that is no part of the last reply; and pushes may come.
+        self._midway = self._subscribes = False
         self._failure: RequestFailed
         self._seat = threading.Lock()
         #: The engine has it until there is a connection.
@@ -327,7 +330,12 @@ class Wire:
 
     def send(self, request: Any) -> None:
         """By the engine: send it with others of this turn, and read the reply."""
+        if self.ended:
+            self._engine.soon(request.end, None, self._failure.again(maybe_executed=False))
+            return
         self._queue.append(request)
+        if request.fits is _is_no_reply:
+            self._subscribes = True
         if request.deadline < self._alarm_at:
             self._alarm_for(request.deadline)
         if not self._is_flushed_later:
@@ -639,12 +647,19 @@ class Wire:
                 if data.find(b"\r", 0, 9) < 0 and promises_too_much(data) and not reader.has_data():
                     raise ValueError(repr(data[:20]))
                 reader.feed(data)
+                midway = True
                 while (reply := reader.gets()) is not _MORE:
+                    midway = reader.has_data()
                     if pending and (fits := pending[0].fits) is not None and fits(reply):
                         ends.append((pending.popleft(), reply, None))
                     elif (trouble := self._match(reply, ends)) is not None:
                         return trouble
-            except (ValueError, MemoryError, hiredis.ProtocolError) as error:
+                self._midway = midway
+                if midway and not pending and not self._subscribes:
+                    return self._too_much(ends)
+            except Exception as error:  # of the parser, which runs out of memory for some
+                if raised_by_handler(error):
+                    raise
                 request = self._pending.popleft() if self._pending else None
                 return self._nonsense(ends, request, f"{type(error).__name__}: {error}", None)
             if len(data) < 65536 and not self._is_tls:
@@ -662,9 +677,7 @@ class Wire:
                 self._engine.call(self.server.on_message, reply)
             return None
         if not pending:
-            failure = nonsense("more than one reply", expected_of(None), self.server.name)
-            ends[:] = [(request, None, failure.again(maybe_executed=True)) for request, _, _ in ends]
-            return self._nonsense(ends, None, "more than one reply", None)
+            return self._too_much(ends)
         request = pending.popleft()
         if reply.__class__ is hiredis.ReplyError:
             said = str(reply)
@@ -681,6 +694,12 @@ class Wire:
         else:
             ends.append((request, reply, None))
         return None
+
+    def _too_much(self, ends: list[tuple[Any, Reply, RequestFailed | None]]) -> RequestFailed:
+        """More than was asked for: none of what came with it can be trusted."""
+        failure = nonsense("more than one reply", expected_of(None), self.server.name)
+        ends[:] = [(request, None, failure.again(maybe_executed=True)) for request, _, _ in ends]
+        return self._nonsense(ends, None, "more than one reply", None)
 
     def _nonsense(
         self, ends: list[tuple[Any, Reply, RequestFailed | None]], request: Any, said: str, fits: Fits | None
@@ -716,7 +735,12 @@ class Wire:
         connected = self._sock is not None
         for request in expired:
             request.end(None, self.server.silent(connected))
-        if connected and expired and now - self._heard_at >= SILENCE_S:
+        if expired:
+            self.overdue()
+
+    def overdue(self) -> None:
+        """By the engine: an answer has not come in time."""
+        if self._sock is not None and (self._midway or clock() - self._heard_at >= SILENCE_S):
             self.retire()
 
     def tick(self) -> None:
@@ -836,6 +860,9 @@ class Server:
         self.closed = False
         self.on_message: Callable[[Reply], None] = lambda _: None
         self._wire: Wire | None = None
+        #: Those of sessions, and what blocks may take.
+        self._sessions: dict[str, Wire] = {}
+        self._spares: list[Wire] = []
         self._all: set[Wire] = set()
 
     def send(self, packed: bytes, patience_s: float, fits: Fits | None, script: Script | None, answer: Answer) -> None:
@@ -848,6 +875,61 @@ class Server:
                 return
             wire = self._connect()
         wire.send(request)
+
+    def send_in(
+        self, session: str, ends: bool, packed: bytes, patience_s: float, fits: Fits | None, answer: Answer
+    ) -> None:
+        """Send it on the connection of that session; `ends` it, as trouble does."""
+        wire = self._sessions.pop(session, None) or self._private()
+
+        def answered(reply: Reply, failure: RequestFailed | None) -> None:
+            if failure is not None:
+                wire.close()
+            elif ends:
+                self._spares.append(wire)
+            else:
+                self._sessions[session] = wire
+            answer(reply, failure)
+
+        wire.send(Request(packed, clock() + patience_s, fits, None, answered, self.engine))
+
+    def send_all(
+        self, parts: list[tuple[bytes, Fits | None]], script: Script, patience_s: float, answer: Answer
+    ) -> None:
+        """Send a script and commands that wait behind it on a connection of their own; the result has all replies."""
+        wire = self._private()
+        deadline = clock() + patience_s
+        replies: list[Reply] = []
+        failures: list[RequestFailed] = []
+
+        def answered(reply: Reply, failure: RequestFailed | None) -> None:
+            if failure is not None:
+                failure.maybe_executed = failure.maybe_executed or bool(replies)
+                failures.append(failure)
+            replies.append(reply)
+            if len(replies) < len(parts):
+                return
+            if not failures:
+                self._spares.append(wire)
+                answer(tuple(replies), None)
+                return
+            wire.retire()
+            if failures[0].kind == "NOSCRIPT":
+                spelled = [(spelled_out(parts[0][0], script), parts[0][1]), *parts[1:]]
+                self.send_all(spelled, script, deadline - clock(), answer)
+            else:
+                answer(None, failures[0])
+
+        for packed, fits in parts:
+            wire.send(Request(packed, deadline, fits, None, answered, self.engine))
+
+    def _private(self) -> Wire:
+        while self._spares:
+            if (wire := self._spares.pop()).is_open:
+                return wire
+        wire = Wire(self)
+        self._all.add(wire)
+        return wire
 
     def _closed(self) -> RequestFailed:
         return RequestFailed("closed", "the client is closed", self.name, maybe_executed=False, transient=False)
@@ -879,7 +961,7 @@ class Server:
         wire.ask(ask)
         if ask.outcome is None:
             ask.end(None, self.silent(True))
-            self.engine.call(wire.expire)
+            self.engine.call(wire.overdue)
         return ask.outcome
 
     def tell(self, later: Later) -> bool:

@@ -150,6 +150,8 @@ class Engine:
         #: The threads that it has to know: its own, and that of signal handlers.
         self.ident = 0
         self.main = threading.main_thread().ident
+        #: Whose protocol runs.
+        self.client: Any = None
 
     # -- any thread -------------------------------------------------------------------------------
 

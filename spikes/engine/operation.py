@@ -8,6 +8,7 @@ Theory: the claim is one `pop` of a list with one element, which is atomic. Who 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +28,7 @@ class Operation:
     `give_back(result)` makes the protocol that undoes a result which reached no caller.
     """
 
-    __slots__ = ("_claims", "_give_back", "_protocol", "_runner", "_task", "_wake", "error", "over", "result")
+    __slots__ = ("_claims", "_give_back", "_protocol", "_runner", "_task", "_wake", "error", "over", "result", "thread")
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Operation:
         self._wake = wake
         self._give_back = give_back
         self._claims = [None]
+        self.thread = threading.get_ident()
         self._task: Task | None = None
         self.over = False
         self.result: Any = None

@@ -137,20 +137,15 @@ class Agent(Runner):
         ticket = task.ticket
         sync = effect.sync
         patience_s = effect.request_timeout_s if sync is None else effect.request_timeout_s + sync[1] / 1000
-        self.request(effect, patience_s, lambda reply, failure: self._answered(task, ticket, reply, failure))
+        self.request(effect, patience_s, lambda reply, failure: self.resume(task, ticket, reply, failure))
         return SUSPENDED
 
     def _command(self, task: Task, effect: Command) -> Any:
         ticket = task.ticket
         self.request(
-            effect, effect.request_timeout_s, lambda reply, failure: self._answered(task, ticket, reply, failure)
+            effect, effect.request_timeout_s, lambda reply, failure: self.resume(task, ticket, reply, failure)
         )
         return SUSPENDED
-
-    def _answered(self, task: Task, ticket: int, reply: Any, failure: RequestFailed | None) -> None:
-        if failure is not None and task.ticket == ticket and task.waiting:
-            failure.about(task.effect)
-        self.resume(task, ticket, reply, failure)
 
     def _call_many(self, task: Task, effect: CallMany) -> Any:
         ticket = task.ticket

@@ -113,6 +113,8 @@ class Runner(ABC):
     def resume(self, task: Task, ticket: int, value: Any, error: BaseException | None = None) -> None:
         """End that suspension, if it lasts."""
         if task.ticket == ticket and task.waiting:
+            if type(error) is RequestFailed:
+                error.about(task.effect)
             self.drive(task, value, error)
 
     def interrupt(self, task: Task, error: BaseException) -> None:
