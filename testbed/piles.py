@@ -146,7 +146,7 @@ def _readers() -> Iterator[Pile]:
     for which, readers in (("readers", held), ("readers that are over", both)):
         yield Pile(f"release of a reader, {which}", "rw_release", keys, release, _all(shared, readers))
         yield Pile(f"renewal of a reader, {which}", "rw_renew", [*keys, "order"], renew, _all(shared, readers))
-        yield Pile(f"look, {which}", "rw_inspect", keys, [], _all(shared, readers))
+        yield Pile(f"look, {which}", "inspect", keys, [], _all(shared, readers))
 
 
 def _semaphores() -> Iterator[Pile]:
@@ -177,9 +177,9 @@ def _semaphores() -> Iterator[Pile]:
             [me, _TTL_MS, _FENCE_MS, 1, -1],
             _all(of_all, over),
         )
-        yield Pile(f"look, holders {each} that are over", "sem_inspect", keys, [], _all(of_all, over))
+        yield Pile(f"look, holders {each} that are over", "inspect", keys, ["semaphore"], _all(of_all, over))
         yield Pile(f"acquire, holders {each}, the limit is lost", "sem_acquire", keys, acquire, stand)
-        yield Pile(f"look, holders {each}, the limit is lost", "sem_inspect", keys, [], stand)
+        yield Pile(f"look, holders {each}, the limit is lost", "inspect", keys, ["semaphore"], stand)
 
 
 def _signals() -> Iterator[Pile]:

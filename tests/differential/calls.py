@@ -125,7 +125,8 @@ def _renew(world: World) -> Drawn:
 
 
 def _inspect(world: World) -> Drawn:
-    return world.keys()[:3], ()
+    drawn: list[Drawn] = [(world.keys()[:3], ()), (world.keys("readers", "upgraded"), ())]
+    return world.rng.choice([*drawn, (_sem_keys(world), ("semaphore",))])
 
 
 def _rw_acquire(world: World) -> Drawn:
@@ -198,10 +199,6 @@ def _tell(world: World) -> Drawn:
     token = world.weighted() if many == "holders" else world.reader()
     keys = [base, f"{base}:{many}", f"{base}:upgraded", f"{base}:broken:{token}"]
     return keys, (token, world.inboxes, world.one_of("break", "want", ""), "them: why", world.one_of(0, 90_000))
-
-
-def _sem_inspect(world: World) -> Drawn:
-    return _sem_keys(world), ()
 
 
 def _cond_wait(world: World) -> Drawn:
@@ -378,11 +375,9 @@ GENERATORS: dict[str, Callable[[World], Drawn]] = {
     "renew_many": _renew_many,
     "rw_acquire": _rw_acquire,
     "rw_downgrade": _rw_downgrade,
-    "rw_inspect": lambda world: (world.keys("readers", "upgraded"), ()),
     "rw_release": _rw_release,
     "rw_renew": _rw_renew,
     "sem_acquire": _sem_acquire,
-    "sem_inspect": _sem_inspect,
     "sem_release": _sem_release,
     "sem_renew": _sem_renew,
     "tell": _tell,

@@ -910,9 +910,9 @@ FAMILY: tuple[Mutant, ...] = (
                 "        self._leases[owner] = lease\n",
                 "        self._leases = dict.fromkeys(self._leases, lease)\n        self._leases[owner] = lease\n",
             ),
-            ("the leader is not reported", INSPECT, "holder_of(KEYS[1]) or ''", "''"),
-            ("the remaining time of a lead is reported wrong", INSPECT, "redis.call('PTTL', KEYS[1])", "1000"),
-            ("the leader's fencing token is not reported", INSPECT, "  fence,\n", "  0,\n"),
+            ("the leader is not reported", INSPECT, "seen[1], seen[2] = holder,", "_, seen[2] = holder,"),
+            ("the remaining time of a lead is reported wrong", INSPECT, "redis.call('PTTL', key)", "1000"),
+            ("the leader's fencing token is not reported", INSPECT, "{'', -2, fence,", "{'', -2, 0,"),
             ("candidates are not counted", INSPECT, "redis.call('ZCARD', KEYS[3])", "0"),
             (
                 "a second candidate leads as well",

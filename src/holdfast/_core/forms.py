@@ -43,10 +43,9 @@ def granting(*others: Form) -> Fits:
     return fits
 
 
-def row(*types: type) -> Fits:
-    """A list of these."""
-    wanted = [*types]
-    return lambda reply: type(reply) is list and [*map(type, reply)] == wanted
+def row(*known: list[type]) -> Fits:
+    """A list of one of these."""
+    return lambda reply: type(reply) is list and [*map(type, reply)] in known
 
 
 def number(least: int, most: int | None = None) -> Fits:

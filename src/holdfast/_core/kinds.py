@@ -43,6 +43,8 @@ class Kind(NamedTuple):
     listed_as: str = ""
 
 
+_seen = row([B, I, I, I], [B, I, I, I, I], [B, *[I] * 7])
+
 LOCK = Kind(
     "lock",
     {
@@ -52,7 +54,7 @@ LOCK = Kind(
         "release_each": EACH,
         "renew": LASTING,
         "renew_many": lambda reply: type(reply) is list and {*map(type, reply)} <= {I} and min(reply, default=0) >= -1,
-        "inspect": row(B, I, I, I),
+        "inspect": _seen,
     },
     ask="acquire",
     extend="renew",
@@ -66,7 +68,7 @@ RWLOCK = Kind(
         "rw_release": RELEASED,
         "rw_renew": LASTING,
         "rw_downgrade": forms((1, I), (0,)),
-        "rw_inspect": row(B, I, I, I, I),
+        "inspect": _seen,
     },
     ask="rw_acquire",
     extend="rw_renew",
@@ -82,7 +84,7 @@ SEMAPHORE = Kind(
         "sem_release": RELEASED,
         "sem_renew": LASTING,
         "sem_resize": number(0),
-        "sem_inspect": row(I, I, I, I, I, I),
+        "inspect": _seen,
     },
     ask="sem_acquire",
     extend="sem_renew",

@@ -48,6 +48,7 @@ __all__ = [
     "refusal_of",
     "rw_seen_of",
     "seen_of",
+    "semaphore_seen_of",
     "taken_of",
     "vote_of",
     "wake_of",
@@ -143,9 +144,7 @@ _EXPECTED: dict[object, str] = {
     RELEASED: "-1 to 3",
     _TO_1: "0 or 1",
     _TOLD: "0 to 2",
-    FITS["inspect"]: "[holder, ms, token, waiters]",
-    FITS["rw_inspect"]: "[holder, ms, readers, waiters, token]",
-    FITS["sem_inspect"]: "six integers",
+    FITS["inspect"]: "[holder, ms, token, waiters, …]",
     FITS["gate_move"]: "[1, missing, …] or [-2, declared]",
     FITS["barrier_move"]: "[1, generation, waiting, broken] or [-3, parties]",
     FITS["rw_downgrade"]: "[1, token] or [0]",
@@ -248,7 +247,7 @@ def vote_of(reply: Reply) -> Vote:
 
 
 class LockSeen(NamedTuple):
-    """What `inspect` shows: `remaining_ms` is -1 without a ttl, -2 where the lock is free."""
+    """What `inspect` shows of a lock: `remaining_ms` is -1 without a ttl, -2 where the lock is free."""
 
     holder: str
     remaining_ms: int
@@ -263,7 +262,7 @@ def seen_of(reply: Reply) -> LockSeen:
 
 
 class RWSeen(NamedTuple):
-    """What `rw_inspect` shows; the first two of the exclusive holder, as in `LockSeen`."""
+    """What `inspect` shows of a readers-writer lock; the first two of the exclusive holder, as in `LockSeen`."""
 
     holder: str
     remaining_ms: int
@@ -273,13 +272,13 @@ class RWSeen(NamedTuple):
 
 
 def rw_seen_of(reply: Reply) -> RWSeen:
-    """Of `[holder, ms, readers, waiters, fence]`."""
-    holder = _text(reply[0])
-    return RWSeen(holder, reply[1], reply[2], reply[3], seen_fence(reply[4], holder))
+    """Parse `[holder, ms, fence, waiters, readers]`."""
+    holder, remaining_ms, fence, waiters = seen_of(reply)
+    return RWSeen(holder, remaining_ms, reply[4], waiters, fence)
 
 
 class SemaphoreSeen(NamedTuple):
-    """What `sem_inspect` shows; `limit` and `declared` are 0 where none is stored."""
+    """What `inspect` shows of a semaphore; `limit` and `declared` are 0 where none is stored."""
 
     limit: int
     declared: int
@@ -287,6 +286,12 @@ class SemaphoreSeen(NamedTuple):
     waiters: int
     holders: int
     fence: int
+
+
+def semaphore_seen_of(reply: Reply) -> SemaphoreSeen:
+    """Parse `["", -2, fence, waiters, holders, limit, declared, used]`."""
+    _, _, fence, waiters, holders, limit, declared, used = reply
+    return SemaphoreSeen(limit, declared, used, waiters, holders, fence)
 
 
 def _text(value: bytes | str) -> str:

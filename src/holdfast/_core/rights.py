@@ -36,7 +36,7 @@ PRIMITIVES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "compare_and_set": (("set_if",), ("set", "get")),
     "fencing": (("fenced_set",), ()),
     "once, get_or_set": (
-        ("rw_acquire", "rw_release", "rw_renew", "rw_inspect", "fenced_set"),
+        ("rw_acquire", "rw_release", "rw_renew", "inspect", "fenced_set"),
         (*_DESCRIPTION, *_INBOX, "get"),
     ),
     "quorum": (
@@ -50,7 +50,7 @@ PRIMITIVES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "break, ask": (("overview", "tell", "release", "rw_release", "sem_release"), ("get",)),
 }
 #: What stands in a part that a script includes, where the script does not go.
-_NOT_REACHED = {"fenced_set": {"time"}}
+_NOT_REACHED = {"fenced_set": {"time"}, "inspect": {"zcount", "zrange", "zrangebyscore"}}
 #: What else is needed, and when.
 NEEDS = {
     "sync_replicas": ("wait", "info"),

@@ -148,7 +148,7 @@ async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
 
 async def inspect(keys: LockKeys, request_timeout_s: float) -> RWSeen:
     """Look at the lock."""
-    reply = await once_more(Call("rw_inspect", keys.more(*RWLOCK.beside), (), request_timeout_s))
+    reply = await once_more(Call("inspect", keys.more(*RWLOCK.beside), (), request_timeout_s))
     return rw_seen_of(reply)
 
 

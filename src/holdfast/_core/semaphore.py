@@ -14,7 +14,7 @@ from holdfast._core.effects import Call
 from holdfast._core.keys import LockKeys
 from holdfast._core.kinds import SEMAPHORE
 from holdfast._core.replicas import Sync
-from holdfast._core.replies import Refusal, SemaphoreSeen
+from holdfast._core.replies import Refusal, SemaphoreSeen, semaphore_seen_of
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, Args, once_more
 from holdfast.errors import DeclarationMismatch, TooManyPermits
@@ -73,4 +73,5 @@ async def resize(keys: LockKeys, limit: int, request_timeout_s: float, settings:
 
 async def inspect(keys: LockKeys, request_timeout_s: float) -> SemaphoreSeen:
     """Look at the semaphore."""
-    return SemaphoreSeen(*await once_more(Call("sem_inspect", keys.more(*SEMAPHORE.beside), (), request_timeout_s)))
+    call = Call("inspect", keys.more(*SEMAPHORE.beside), (SEMAPHORE.name,), request_timeout_s)
+    return semaphore_seen_of(await once_more(call))

@@ -23,8 +23,8 @@ __all__ = ["PARTS", "SCRIPTS", "Script", "load"]
 
 #: Files that are only ever included.
 PARTS = frozenset(
-    {"advance", "enqueue", "fence", "holder", "let_in", "limits", "not_yet", "order", "permits", "queue", "readers"}
-    | {"server_time", "tombstone", "waiters", "wanted"}
+    {"advance", "enqueue", "fence", "held_permits", "holder", "let_in", "limits", "not_yet", "order", "permits"}
+    | {"queue", "readers", "server_time", "tombstone", "waiters", "wanted"}
 )
 
 _VARYING = re.compile(r"^-- VARYING (\d)", re.MULTILINE)

@@ -5,7 +5,6 @@
 -- Returns 1 extended, 0 not a holder; > 1: extended, and it lasts for that many ms, longer than was asked for
 -- #include fence
 -- #include server_time
--- #include waiters
 -- #include limits
 -- #include permits
 -- #include order
