@@ -3,6 +3,8 @@
     python tools/async_to_sync.py            # write the generated files again
     python tools/async_to_sync.py --check    # exit 1 when one of them is not what would be written
 
+It also writes the imports and `__all__` of `holdfast/asyncio.py`, from the names in `holdfast/__init__.py`.
+
 The asyncio package is the source. A generated file is checked in, so that it can be read, stepped through and diffed;
 no one edits it. The idea is psycopg's (its `tools/async_to_sync.py`); this one works on tokens, so that comments and
 layout survive, and lets `ruff format` finish.
@@ -44,6 +46,9 @@ PACKAGES = (PACKAGE, PACKAGE / "compat" / "redis")
 
 #: Modules of both packages that are written by hand; all others are generated.
 BY_HAND = frozenset({"__init__.py", "kernel.py", "lifecycle.py", "loss.py"})
+
+#: Names for threads alone, by their module: a task is cancelled.
+FOR_THREADS = ("_drivers.cancel",)
 
 WIDTH = 120
 HEADER = """\
@@ -275,6 +280,29 @@ def generated(name: str, package: Path = PACKAGE) -> str:
     return _formatted(f"{header}\n{converted}", package / "_sync" / name)
 
 
+def asyncio_names(package: Path = PACKAGE) -> str | None:
+    """Return `asyncio.py` with the names of `__init__.py`, from `_async`; None if that does not say where they live."""
+    path = package / "__init__.py"
+    homes = public = None
+    for node in ast.parse(path.read_text(encoding="utf-8")).body if path.exists() else ():
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            if node.targets[0].id == "_HOMES":
+                homes = ast.literal_eval(node.value)
+            elif node.targets[0].id == "__all__":
+                public = ast.literal_eval(node.value)
+    if homes is None or public is None:
+        return None
+    left_out = [name for home in FOR_THREADS for name in homes.pop(home, ())]
+    homed = {name for names in homes.values() for name in names}
+    names = [name for name in public if name not in left_out]
+    homes["errors"] = [name for name in names if name not in homed]
+    head = (package / "asyncio.py").read_text(encoding="utf-8").partition("\nfrom ")[0]
+    imports = [
+        f"from holdfast.{home.replace('_sync', '_async')} import {', '.join(its)}" for home, its in homes.items()
+    ]
+    return _formatted("\n".join([head, *imports, "", f"__all__ = {names!r}", ""]), package / "asyncio.py")
+
+
 def _shown(package: Path) -> str:
     """Name a file for messages; that of a test is called as the one it is a copy of."""
     return (package if package.is_relative_to(PACKAGE) else PACKAGE).relative_to(ROOT).as_posix()
@@ -291,6 +319,9 @@ def stale(package: Path = PACKAGE) -> Iterator[tuple[Path, str | None]]:
     for path in sorted((package / "_sync").glob("*.py")):
         if path.name not in wanted and path.name not in BY_HAND:
             yield path, None
+    path, public = package / "asyncio.py", asyncio_names(package)
+    if public is not None and path.read_text(encoding="utf-8") != public:
+        yield path, public
 
 
 def main(arguments: Sequence[str] | None = None, packages: Sequence[Path] = PACKAGES) -> int:
@@ -300,7 +331,7 @@ def main(arguments: Sequence[str] | None = None, packages: Sequence[Path] = PACK
     check = parser.parse_args(arguments).check
     found = [(path, wanted, package) for package in packages for path, wanted in stale(package)]
     for path, wanted, package in found:
-        label = f"{_shown(package)}/_sync/{path.name}"
+        label = f"{_shown(package)}/{path.relative_to(package).as_posix()}"
         if not check:
             path.unlink() if wanted is None else path.write_text(wanted, encoding="utf-8")
             print(f"{'removed' if wanted is None else 'wrote'} {label}")

@@ -10,10 +10,12 @@ import pytest
 import holdfast
 import holdfast.asyncio
 
-KINDS = [
-    *("Barrier", "Condition", "CountDownLatch", "Election", "Event", "MultiLock", "Optimistic", "RWLock"),
-    *("ReadLease", "ReadLock", "Semaphore", "Transaction", "WriteLease", "WriteLock", "Client", "Lock", "Lease"),
-]
+#: The classes that each API has its own of; a lease's `lost` and `wanted` are the events of each world.
+KINDS = sorted(
+    name
+    for name in {*holdfast.asyncio.__all__} - {"Loss", "Wanted"}
+    if isinstance(made := getattr(holdfast.asyncio, name), type) and made is not getattr(holdfast, name)
+)
 
 
 def public(kind: type) -> dict[str, Any]:

@@ -55,6 +55,18 @@ def test_a_file_without_a_source_is_noticed_and_removed(package: Path) -> None:
     assert not surplus.exists()
 
 
+def test_a_public_name_is_in_both_apis(tmp_path: Path) -> None:
+    for name in ("__init__.py", "asyncio.py"):
+        shutil.copy(PACKAGE / name, tmp_path / name)
+    lists = tmp_path / "__init__.py"
+    lists.write_text(
+        lists.read_text().replace('("Semaphore",)', '("Semaphore", "Spare")').replace('"connect",', '"Spare",')
+    )
+    wanted = async_to_sync.asyncio_names(tmp_path) or ""
+    assert "from holdfast._async.semaphore import Semaphore, Spare\n" in wanted
+    assert '    "Spare",\n' in wanted and '    "connect",\n' not in wanted
+
+
 def test_every_generated_file_says_so() -> None:
     for name in async_to_sync.names():
         first = (PACKAGE / "_sync" / name).read_text().splitlines()[0]
