@@ -19,11 +19,11 @@ from holdfast._core.effects import Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.kinds import SEMAPHORE
-from holdfast._core.mutex import LockTurn
+from holdfast._core.mutex import LockAcquisition
 from holdfast._core.noting import Witness
 from holdfast._core.record import LeaseRecord
-from holdfast._core.rwlock import RWTurn
-from holdfast._core.semaphore import SemaphoreTurn
+from holdfast._core.rwlock import RWAcquisition
+from holdfast._core.semaphore import SemaphoreAcquisition
 from holdfast._core.tenure import MARK
 from holdfast._core.tokens import make_token, owner_of
 from holdfast._core.waiting import Acquisition, Grant, wait_for
@@ -298,14 +298,14 @@ class Deadlocks(Primitive):
         ttl_ms = int(1000 * rng.uniform(*self.world.options.ttl_s))
         if thing.kind == "semaphore":
             token = self.token(process, f"{rng.choice((1, 1, _PERMITS))}.{number}")
-            return SemaphoreTurn(keys, token, ttl_ms, _PERMITS, settings)
+            return SemaphoreAcquisition(keys, token, ttl_ms, _PERMITS, settings)
         if thing.kind == "rwlock":
-            return RWTurn(keys, self.token(process, f"{rng.choice('rrw')}.{number}"), ttl_ms, settings)
+            return RWAcquisition(keys, self.token(process, f"{rng.choice('rrw')}.{number}"), ttl_ms, settings)
         token = self.token(process, str(number))
         if rng.random() < 0.5:
             token += MARK
             self.locked[token] = thing.name
-        return LockTurn(keys, token, ttl_ms, settings)
+        return LockAcquisition(keys, token, ttl_ms, settings)
 
     def held(self, process: Process, token: str) -> list[str]:
         """Return what the waiter with that token holds by tokens that do not tell."""

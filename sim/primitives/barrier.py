@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast._core import barrier
-from holdfast._core.barrier import BarrierTurn
+from holdfast._core.barrier import BarrierAcquisition
 from holdfast._core.effects import Call
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
@@ -93,7 +93,7 @@ class Barriers(Sessions[_Barrier]):
             await self.move(process, thing, rng.choice(("abort", "reset")))
             return
         timeout_s, token = self.timeout_s(), process.token()
-        turn = BarrierTurn(thing.keys, token, thing.parties, _KEEP_MS, process.settings)
+        turn = BarrierAcquisition(thing.keys, token, thing.parties, _KEEP_MS, process.settings)
         self.plays("Barrier.wait")
         if timeout_s is None:
             self.inside[token] = process

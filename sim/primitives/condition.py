@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast._core import condition
-from holdfast._core.condition import ConditionTurn, condition_key
+from holdfast._core.condition import ConditionAcquisition, condition_key
 from holdfast._core.effects import Call, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
@@ -93,7 +93,7 @@ class Condition(Locks):
         """Wait as the APIs do: the lease before, and the one after."""
         world, rng = self.world, self.world.rng
         token, ttl_ms = process.token(), hold.ttl_ms
-        turn = ConditionTurn(
+        turn = ConditionAcquisition(
             lock.keys,
             self.waiters[lock].key_name,
             hold.token,

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast._core import gate
 from holdfast._core.effects import Call, Protocol
 from holdfast._core.failure import RequestFailed
-from holdfast._core.gate import GateTurn
+from holdfast._core.gate import GateAcquisition
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import EVENT, LATCH, Kind
 from holdfast._core.waiting import Busy, Grant, wait_for
@@ -121,7 +121,7 @@ class Gates(Sessions[_Gate]):
         world = self.world
         self.plays("Event.wait" if thing.kind is EVENT else "CountDownLatch.wait")
         timeout_s, token = self.timeout_s(), process.token()
-        turn = GateTurn(thing.kind, thing.keys, token, thing.declared, _KEEP_MS, process.settings)
+        turn = GateAcquisition(thing.kind, thing.keys, token, thing.declared, _KEEP_MS, process.settings)
         asking = wait_for(turn, timeout_s, listening=process.listening(thing.keys.lock))
         began = world.now
         mark = f"{thing.keys.lock} {token}"

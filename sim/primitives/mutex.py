@@ -13,9 +13,20 @@ from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keeping import Keeping
 from holdfast._core.keys import LockKeys, lock_keys
-from holdfast._core.mutex import LockTurn
+from holdfast._core.mutex import LockAcquisition
 from holdfast._core.record import LeaseRecord
-from holdfast._core.tenure import BLOCK, MARK, Note, Tenure, TenureLease, Turn, as_owner, is_alone, left, wait_in_line
+from holdfast._core.tenure import (
+    BLOCK,
+    MARK,
+    LocalWaiter,
+    Note,
+    Tenure,
+    TenureLease,
+    as_owner,
+    is_alone,
+    left,
+    wait_in_line,
+)
 from holdfast._core.tokens import KEPT
 from holdfast._core.validity import DRIFT
 from holdfast._core.waiting import Busy, Grant, request_timeout_for
@@ -133,7 +144,7 @@ class Locks(Sessions[Lock]):
             return exclusive.acquire(token, ttl_ms, timeout_s, not sent and process.listening(keys.lock))
 
         self.asks(self.public, timeout_s)
-        turn = LockTurn(keys, token, ttl_ms, settings, options.sync)
+        turn = LockAcquisition(keys, token, ttl_ms, settings, options.sync)
         got = await self.ask(process, [lock], token, self.first(process, turn, timeout_s, start))
         if got is None:
             return None
@@ -165,7 +176,7 @@ class Locks(Sessions[Lock]):
     ) -> tuple[LeaseRecord, list[tuple[Lock, Belief]]] | None:
         """The same where workers of a process wait for each other."""
         keys, settings = lock.keys, process.settings
-        turn = Turn(token, process.now())
+        turn = LocalWaiter(token, process.now())
         turn.join(process.lines, note)
         token, ledger = turn.token, lock.ledger
 
@@ -182,7 +193,7 @@ class Locks(Sessions[Lock]):
         self.asks(self.public, timeout_s)
         if turn.first:
             asking: Protocol[TenureLease | Grant | Busy] = self.first(
-                process, LockTurn(keys, token, ttl_ms, settings), timeout_s, start
+                process, LockAcquisition(keys, token, ttl_ms, settings), timeout_s, start
             )
         else:
             asking = wait_in_line(turn, ask, give_back, timeout_s, ttl_ms)

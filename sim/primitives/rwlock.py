@@ -9,7 +9,7 @@ from holdfast._core.effects import Call, Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.record import LeaseRecord
-from holdfast._core.rwlock import READER, WRITER, RWTurn, upgrade_token
+from holdfast._core.rwlock import READER, WRITER, RWAcquisition, upgrade_token
 from holdfast._core.waiting import Busy, Grant, wait_for
 from holdfast.errors import LeaseLost, UpgradeRefused
 from sim.check import Belief
@@ -87,9 +87,9 @@ class SharedLock(Sessions[_Shared]):
 
     async def take(
         self, process: Process, lock: _Shared, token: str, ttl_ms: int, timeout_s: float | None, kind: str
-    ) -> tuple[Belief, RWTurn] | None:
+    ) -> tuple[Belief, RWAcquisition] | None:
         """One acquisition, as the APIs do it."""
-        turn = RWTurn(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
+        turn = RWAcquisition(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
         turn.renews = self.world.rng.random() < 0.8
 
         def start(timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
@@ -109,7 +109,7 @@ class SharedLock(Sessions[_Shared]):
     def believe(
         self, process: Process, lock: _Shared, token: str, ttl_ms: int, got: Grant, kind: str, renew: bool
     ) -> Belief:
-        turn = RWTurn(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
+        turn = RWAcquisition(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
         hold = turn.hold(lock.ledger.name, got)
         if not renew:
             hold.stop_renewing()
@@ -176,7 +176,9 @@ class SharedLock(Sessions[_Shared]):
         if taken is not None:
             await self.live(process, taken[0].hold, [(lock, taken[0])])
 
-    async def downgrade(self, process: Process, lock: _Shared, writer: Belief, turn: RWTurn, ttl_ms: int) -> Belief:
+    async def downgrade(
+        self, process: Process, lock: _Shared, writer: Belief, turn: RWAcquisition, ttl_ms: int
+    ) -> Belief:
         """Go on as a reader."""
         self.plays("WriteLease.downgrade")
         client, owner, number = process.token().split(":")
@@ -188,7 +190,7 @@ class SharedLock(Sessions[_Shared]):
         lock.ledger.released(writer)
         lock.ledger.ended[writer.token] = self.world.now
         turn.stray = hold.stray
-        reader = RWTurn(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
+        reader = RWAcquisition(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
         got = await self.ask(process, [lock], token, _granted(rwlock.downgrade(turn, reader)))
         if got is None:
             return writer

@@ -8,7 +8,7 @@ from holdfast._core.effects import Call, Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import SEMAPHORE
-from holdfast._core.semaphore import SemaphoreTurn, resize
+from holdfast._core.semaphore import SemaphoreAcquisition, resize
 from holdfast._core.waiting import Busy, Grant, wait_for
 from holdfast.errors import DeclarationMismatch, TooManyPermits
 from sim.driver import Process
@@ -80,11 +80,11 @@ class Semaphore(Sessions[_Permits]):
         ttl_ms, timeout_s = self.ttl_ms(), self.timeout_s()
         client, owner, number = process.token().split(":")
         token = f"{client}:{rng.choice((1, 1, 1, 2, 3, _DECLARED))}.{owner}:{number}"
-        turn = SemaphoreTurn(thing.keys, token, ttl_ms, _DECLARED, process.settings, options.sync)
+        turn = SemaphoreAcquisition(thing.keys, token, ttl_ms, _DECLARED, process.settings, options.sync)
         renew = rng.random() < 0.8
 
         def start(timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
-            turn = SemaphoreTurn(thing.keys, token, ttl_ms, _DECLARED, process.settings, options.sync)
+            turn = SemaphoreAcquisition(thing.keys, token, ttl_ms, _DECLARED, process.settings, options.sync)
             turn.renews = renew
             return wait_for(turn, timeout_s, listening=not sent and process.listening(thing.keys.lock))
 

@@ -25,7 +25,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import replay
 from holdfast._core.record import LeaseRecord, Order
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.tenure import SOON_MS, TenureLease, Turn
+from holdfast._core.tenure import SOON_MS, LocalWaiter, TenureLease
 from holdfast._core.waiting import Busy, Grant, granted, released, within
 from holdfast._drivers.cancel import Cancel, Cancelled
 from holdfast._drivers.identity import here
@@ -184,8 +184,8 @@ class Front:
 
     def wait_in_line(
         self,
-        turn: Turn,
-        start: Callable[[Turn, float | None], Protocol[TenureLease | Grant | Busy]],
+        turn: LocalWaiter,
+        start: Callable[[LocalWaiter, float | None], Protocol[TenureLease | Grant | Busy]],
         timeout_s: float | None,
         ttl_ms: int,
         cancel: Cancel | None = None,

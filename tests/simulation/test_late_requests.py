@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from holdfast._core import multilock, plain, redlock, rwlock
-from holdfast._core.condition import ConditionTurn, condition_key
+from holdfast._core.condition import ConditionAcquisition, condition_key
 from holdfast._core.effects import Protocol
 from holdfast._core.exclusive import OneServer, OverQuorum
 from holdfast._core.failure import RequestFailed
@@ -27,8 +27,8 @@ from holdfast._core.kinds import SEMAPHORE
 from holdfast._core.plain import Scripts
 from holdfast._core.record import LeaseRecord
 from holdfast._core.redlock import Quorum
-from holdfast._core.rwlock import READER, WRITER, RWTurn, upgrade_token
-from holdfast._core.semaphore import SemaphoreTurn
+from holdfast._core.rwlock import READER, WRITER, RWAcquisition, upgrade_token
+from holdfast._core.semaphore import SemaphoreAcquisition
 from holdfast._core.waiting import Acquisition, Busy, Grant, wait_for
 from sim.server import Server
 from tests.support.late import OTHER_ID, Late, World
@@ -237,8 +237,8 @@ async def _acquisition(
     return story.hold(acquisition.hold(name, grant), until_ms, rival)
 
 
-def _rw(story: Story, token: str) -> RWTurn:
-    return RWTurn(KEYS, token, TTL_MS, story.world.settings)
+def _rw(story: Story, token: str) -> RWAcquisition:
+    return RWAcquisition(KEYS, token, TTL_MS, story.world.settings)
 
 
 RW_KEYS = KEYS.more("readers", "upgraded")
@@ -330,7 +330,7 @@ async def permits(story: Story, waits: bool = False) -> None:
     keys = PERMITS.more("holders")
     if waits:
         busy_then_free(story, "sem_acquire", keys, f"{OTHER_ID}:1.1:98", 1)
-    acquisition = SemaphoreTurn(PERMITS, token, TTL_MS, 1, story.world.settings)
+    acquisition = SemaphoreAcquisition(PERMITS, token, TTL_MS, 1, story.world.settings)
     until_ms = score_until(f"{PERMITS.base}:holders", token)
     hold = await _acquisition(
         story, acquisition, "a", until_ms, rival("sem_acquire", keys, f"{OTHER_ID}:1.1:99", 1), waits
@@ -384,7 +384,9 @@ async def a_condition(story: Story, notified: bool = False) -> None:
     await world.extend(before, LONGER_MS)
     cond = condition_key(KEYS, "changed")
     token = world.token()
-    acquisition = ConditionTurn(KEYS, cond, before.token, token, TTL_MS, world.settings, stray_holder=before.stray)
+    acquisition = ConditionAcquisition(
+        KEYS, cond, before.token, token, TTL_MS, world.settings, stray_holder=before.stray
+    )
     assert before.mark_released()
     world.schedule.remove(before)
     if notified:
@@ -422,7 +424,9 @@ async def a_condition_that_was_left(story: Story) -> None:
     before = await lock(story)
     token = world.token()
     cond = condition_key(KEYS, "changed")
-    acquisition = ConditionTurn(KEYS, cond, before.token, token, TTL_MS, world.settings, stray_holder=before.stray)
+    acquisition = ConditionAcquisition(
+        KEYS, cond, before.token, token, TTL_MS, world.settings, stray_holder=before.stray
+    )
     assert before.mark_released()
     world.schedule.remove(before)
     story.ended.append(token)

@@ -15,7 +15,7 @@ from holdfast._core.agent.runner import Task
 from holdfast._core.effects import AwaitWake, Call, CallMany, Command, Listen, Protocol, Reply, Sleep, Unlisten, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
-from holdfast._core.mutex import LockTurn
+from holdfast._core.mutex import LockAcquisition
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT
 from holdfast._core.waiting import Busy, Grant, wait_for
@@ -186,7 +186,7 @@ def test_a_late_answer_of_many_is_looked_at(agent: Made) -> None:
 
 
 def lease(agent: Made, ttl_ms: int = 30_000, token: str = "token") -> LeaseRecord:
-    turn = LockTurn(KEYS, token, ttl_ms)
+    turn = LockAcquisition(KEYS, token, ttl_ms)
     turn.renews = True
     hold = turn.hold("made", Grant(1, agent.at))
     hold.places = ()
@@ -239,10 +239,10 @@ def test_a_renewal_that_was_answered_too_late_is_released(agent: Made) -> None:
 def test_an_acquire_comes_behind_a_release_that_is_not_waited_for(agent: Made) -> None:
     hold = lease(agent)
     agent.finish(hold)
-    turn = LockTurn(KEYS, "token", 30_000)
+    turn = LockAcquisition(KEYS, "token", 30_000)
     agent.release_later(hold, turn.undo(0, 1.0))
     agent.passes()
-    ask = LockTurn(KEYS, "next", 30_000).ask(False, 0, 1.0)
+    ask = LockAcquisition(KEYS, "next", 30_000).ask(False, 0, 1.0)
     ended = agent.run(agent.acquire(ask, lambda _timeout_s, _sent: _never(), 0.0, 30_000))
     assert [asked.script for asked in agent.sent] == ["release", "acquire"]
     agent.reply([0, 30_000, b"token", -1, 0], at=1)  # it was overtaken
@@ -258,7 +258,7 @@ async def _never() -> Grant | Busy:
 
 def test_waiters_leave_before_anything_is_released(agent: Made) -> None:
     hold = lease(agent)
-    waiter = LockTurn(KEYS, "waiter", 30_000)
+    waiter = LockAcquisition(KEYS, "waiter", 30_000)
     ended = agent.run(wait_for(waiter, None, listening=False))
     agent.reply([0, 30_000, b"c0ffee:1:1", -1, 0])
     agent.subscribing[0](None)

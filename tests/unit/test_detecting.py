@@ -12,7 +12,7 @@ from holdfast._core.detecting import Check, Detector, Found
 from holdfast._core.effects import AwaitWake, Call, Command, Effect, Now, Random, Spawn, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
-from holdfast._core.mutex import LockTurn
+from holdfast._core.mutex import LockAcquisition
 from holdfast._core.settings import DEFAULT
 from tests.support.steps import drive
 
@@ -76,7 +76,7 @@ def look(
     def error(found: Found) -> Exception:
         return Told(found)
 
-    turn = LockTurn(lock_keys("holdfast", "a"), TOKEN, 1000)
+    turn = LockAcquisition(lock_keys("holdfast", "a"), TOKEN, 1000)
     check = Check(cast(Detector, detector), 1.0, lambda: CLAIM, lambda token: (), lambda: "here", error)
     try:
         return did, drive(check.look(turn, None, None), perform)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast._core.condition import ConditionTurn, condition_key
+from holdfast._core.condition import ConditionAcquisition, condition_key
 from holdfast._core.effects import Command
 from holdfast._core.keys import lock_keys
 from holdfast._core.optimistic import compare_and_set
@@ -14,7 +14,11 @@ def test_who_waits_for_a_notification_looks_within_a_ttl() -> None:
     """A holder that notifies and dies hands over to no one."""
 
     def looks_after_ms(ttl_ms: int) -> str | int | bytes:
-        return ConditionTurn(KEYS, condition_key(KEYS, "changed"), "holder", "waiter", ttl_ms).ask(True, 0, 1.0).args[8]
+        return (
+            ConditionAcquisition(KEYS, condition_key(KEYS, "changed"), "holder", "waiter", ttl_ms)
+            .ask(True, 0, 1.0)
+            .args[8]
+        )
 
     assert looks_after_ms(700) == 700
     assert looks_after_ms(30_000) == 5_000

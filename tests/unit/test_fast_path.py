@@ -12,7 +12,7 @@ from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, FirstRenewal, confirm, pushed, queueing, replay, sleep_s
 from holdfast._core.keys import lock_keys
-from holdfast._core.mutex import LockTurn
+from holdfast._core.mutex import LockAcquisition
 from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._core.settings import DEFAULT
 from holdfast._core.validity import deadline
@@ -20,7 +20,7 @@ from holdfast._core.waiting import Busy, Grant, granted, released, wait_for
 from tests.support.steps import drive
 
 KEY = "holdfast:{a}"
-TURN = LockTurn(lock_keys("holdfast", "a"), "0" * 24 + ":1:1", 10_000)
+TURN = LockAcquisition(lock_keys("holdfast", "a"), "0" * 24 + ":1:1", 10_000)
 SILENT = RequestFailed("silent", "no answer in time", "", maybe_executed=True, transient=False)
 
 

@@ -27,7 +27,7 @@ from holdfast._core.effects import (
 )
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
-from holdfast._core.mutex import LockTurn
+from holdfast._core.mutex import LockAcquisition
 from holdfast._core.noting import Witness
 from holdfast._core.settings import DEFAULT
 from holdfast._core.waiting import Busy, Grant, request_timeout_for, wait_for
@@ -44,8 +44,8 @@ TTL_MS = 10_000
 SEEDS = 2_000
 
 
-def acquisition() -> LockTurn:
-    turn = LockTurn(KEYS, TOKEN, TTL_MS)
+def acquisition() -> LockAcquisition:
+    turn = LockAcquisition(KEYS, TOKEN, TTL_MS)
     turn.check = Witness("holdfast", DEFAULT, lambda token: (), lambda: "here")  # it holds nothing
     turn.renews = True  # else the wait is left to the protocol: see `Lock._prepare`
     return turn

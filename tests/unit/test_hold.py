@@ -8,7 +8,7 @@ import pytest
 
 from holdfast._core.keys import lock_keys
 from holdfast._core.record import LeaseRecord, LeaseState, Order
-from holdfast._core.rwlock import RWTurn
+from holdfast._core.rwlock import RWAcquisition
 from holdfast._core.schedule import Schedule
 from holdfast._core.waiting import Grant
 
@@ -79,7 +79,7 @@ def test_a_shortened_hold_is_lost_at_its_new_deadline() -> None:
 
 def test_a_side_of_a_shared_lock_keeps_what_its_grant_and_its_other_side_say() -> None:
     keys = lock_keys("holdfast", "a")
-    turn = RWTurn(keys, f"{'0' * 24}:r.1:1", 30_000)
+    turn = RWAcquisition(keys, f"{'0' * 24}:r.1:1", 30_000)
     hold = turn.hold("a", Grant(1, 100.0, stray=True))
     hold.end_by(105.0)
     assert turn.stray, "its release buries the token"

@@ -15,10 +15,10 @@ from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keeping import Keeper, Keeping, KeptLease
 from holdfast._core.keys import lock_keys
-from holdfast._core.mutex import LockTurn
+from holdfast._core.mutex import LockAcquisition
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT
-from holdfast._core.tenure import Lines, Turn
+from holdfast._core.tenure import Lines, LocalWaiter
 from holdfast._core.waiting import Grant
 
 KEYS = lock_keys("holdfast", "x")
@@ -185,7 +185,7 @@ def test_a_grant_that_was_waited_for_is_not_kept(client: Client) -> None:
 def test_what_is_handed_on_lasts_as_long_as_the_lease_before_it(client: Client) -> None:
     exclusive = OneServer(KEYS, DEFAULT)
     of = Lines(DEFAULT._replace(tenure_ms=100.0), nullcontext(), Early())
-    turns = [Turn(f"{'0' * 24}:{number}:1*+", 0.0) for number in (1, 2)]
+    turns = [LocalWaiter(f"{'0' * 24}:{number}:1*+", 0.0) for number in (1, 2)]
     for turn in turns:
         turn.join(of, "x")
     grant = Grant(1_000, 0.0)
@@ -330,6 +330,6 @@ def test_its_requests_are_those_of_a_lock(client: Client) -> None:
     hold = client.grant()
     sent: list[str] = []
     assert run(hold.renew(TTL_MS), sent) == 1 and sent == ["renew"]
-    made = partial(LockTurn, KEYS, TOKEN, TTL_MS, DEFAULT, None, None)(hold.kept)
+    made = partial(LockAcquisition, KEYS, TOKEN, TTL_MS, DEFAULT, None, None)(hold.kept)
     call = made.undo(0, 1.0)
     assert call.args[-2:] == (hold.kept.last_fence, hold.fence), "the rest of its block is given back"

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from holdfast._api.overview import Kind as Listed
-from holdfast._core.condition import ConditionTurn
+from holdfast._core.condition import ConditionAcquisition
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import (
     KIND_OF_SCRIPT,
@@ -19,12 +19,12 @@ from holdfast._core.kinds import (
     SEMAPHORE,
     Kind,
 )
-from holdfast._core.multilock import MultiTurn
-from holdfast._core.mutex import LockTurn
+from holdfast._core.multilock import MultiAcquisition
+from holdfast._core.mutex import LockAcquisition
 from holdfast._core.record import RENEWAL
 from holdfast._core.replies import FITS
-from holdfast._core.rwlock import RWTurn
-from holdfast._core.semaphore import SemaphoreTurn
+from holdfast._core.rwlock import RWAcquisition
+from holdfast._core.semaphore import SemaphoreAcquisition
 from holdfast._core.settings import DEFAULT
 from holdfast._core.waiting import Acquisition
 from holdfast._lua import SCRIPTS
@@ -36,11 +36,11 @@ OF_NO_KIND = {"fenced_set", "overview", "quorum_acquire", "raise_fence", "set_if
 KEYS = lock_keys("holdfast", "a")
 TOKEN = f"{'0' * 24}:1:1"
 TURNS: tuple[Acquisition, ...] = (
-    LockTurn(KEYS, TOKEN, 1000),
-    RWTurn(KEYS, TOKEN, 1000),
-    SemaphoreTurn(KEYS.of(SEMAPHORE), TOKEN, 1000, 3),
-    MultiTurn([KEYS], TOKEN, 1000),
-    ConditionTurn(KEYS, "cond", "holder", TOKEN, 1000),
+    LockAcquisition(KEYS, TOKEN, 1000),
+    RWAcquisition(KEYS, TOKEN, 1000),
+    SemaphoreAcquisition(KEYS.of(SEMAPHORE), TOKEN, 1000, 3),
+    MultiAcquisition([KEYS], TOKEN, 1000),
+    ConditionAcquisition(KEYS, "cond", "holder", TOKEN, 1000),
 )
 
 

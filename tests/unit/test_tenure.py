@@ -13,7 +13,7 @@ from holdfast._core.early import EARLY_MAX, Early
 from holdfast._core.effects import AwaitTurn, Effect, Now, Spawn, Wake
 from holdfast._core.exclusive import OneServer
 from holdfast._core.keys import lock_keys
-from holdfast._core.mutex import LockTurn
+from holdfast._core.mutex import LockAcquisition
 from holdfast._core.record import RENEWAL, LeaseRecord
 from holdfast._core.report import Report
 from holdfast._core.settings import DEFAULT
@@ -23,10 +23,10 @@ from holdfast._core.tenure import (
     MARK,
     Line,
     Lines,
+    LocalWaiter,
     Note,
     Tenure,
     TenureLease,
-    Turn,
     is_alone,
     release_in_line,
     wait_in_line,
@@ -50,13 +50,13 @@ def lines() -> Lines:
     return Lines(SETTINGS, nullcontext(), Early())
 
 
-def joined(of: Lines, token: str, now: float = 0.0) -> Turn:
-    turn = Turn(token, now)
+def joined(of: Lines, token: str, now: float = 0.0) -> LocalWaiter:
+    turn = LocalWaiter(token, now)
     turn.join(of, "lock")
     return turn
 
 
-def hold(turn: Turn, fence: int = 1, now: float = 0.0, ttl_ms: int = TTL_MS) -> LeaseRecord:
+def hold(turn: LocalWaiter, fence: int = 1, now: float = 0.0, ttl_ms: int = TTL_MS) -> LeaseRecord:
     """The turn is granted the lock by the server."""
     turn.got_at = now
     assert turn.line is not None
@@ -66,7 +66,7 @@ def hold(turn: Turn, fence: int = 1, now: float = 0.0, ttl_ms: int = TTL_MS) -> 
     return held
 
 
-def marked(of: Lines) -> tuple[Line, Turn, Turn, LeaseRecord]:
+def marked(of: Lines) -> tuple[Line, LocalWaiter, LocalWaiter, LeaseRecord]:
     """A line whose owner was granted a block, and another turn behind it."""
     first, second, third = joined(of, "a:1:1"), joined(of, "a:1:2"), joined(of, "a:1:3")
     hold(first)
@@ -101,7 +101,7 @@ def test_who_comes_behind_a_lost_lease_is_alone() -> None:
 def test_who_finds_a_line_is_not_alone() -> None:
     """Whatever the note says: the last to leave one may have been refused."""
     of, note = lines(), Note()
-    first = Turn("a:1:1", 0.0)
+    first = LocalWaiter("a:1:1", 0.0)
     first.join(of, note)
     assert not is_alone(note, of)
     note.last = LeaseRecord("lock", "a:1:1", 1, TTL_MS, 0.0, _nothing, _nothing)
@@ -309,7 +309,7 @@ def test_an_interrupted_release_is_not_forgotten(followed: bool) -> None:
     first = joined(of, "a:1:1")
     hold(first)
     second = joined(of, "a:1:2") if followed else None
-    protocol = release_in_line(first, LockTurn(lock_keys("holdfast", "x"), "a:1:1", TTL_MS))
+    protocol = release_in_line(first, LockAcquisition(lock_keys("holdfast", "x"), "a:1:1", TTL_MS))
     assert type(protocol.send(None)) is Now
     if second is None:
         spawned: Any = protocol.throw(Interrupted())

@@ -9,13 +9,13 @@ import pytest
 
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
-from holdfast._core.mutex import LockTurn, acquire_each
+from holdfast._core.mutex import LockAcquisition, acquire_each
 from holdfast._core.settings import DEFAULT
 from holdfast._transport.pack import PreparedRequest
 from holdfast._transport.together import Member, Together
 
 KEYS = lock_keys("holdfast", "a")
-REQUEST = PreparedRequest(LockTurn(KEYS, "", 30_000).ask(False, 0, 1.0), acquire_each(KEYS, 30_000, DEFAULT))
+REQUEST = PreparedRequest(LockAcquisition(KEYS, "", 30_000).ask(False, 0, 1.0), acquire_each(KEYS, 30_000, DEFAULT))
 
 
 class Asked:

@@ -24,11 +24,11 @@ from holdfast._core.effects import (
 from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
-from holdfast._core.multilock import MultiTurn
-from holdfast._core.mutex import LockTurn
+from holdfast._core.multilock import MultiAcquisition
+from holdfast._core.mutex import LockAcquisition
 from holdfast._core.noting import Witness, note_parts
 from holdfast._core.replicas import Sync
-from holdfast._core.rwlock import RWTurn, downgrade
+from holdfast._core.rwlock import RWAcquisition, downgrade
 from holdfast._core.settings import DEFAULT
 from holdfast._core.validity import deadline
 from holdfast._core.waiting import Acquisition, Busy, Grant, wait_for
@@ -97,7 +97,7 @@ class Script:
 
 
 def acquire(timeout_s: float | None, ttl_ms: int = 1000, listening: bool = False) -> Protocol[Grant | Busy]:
-    return wait_for(LockTurn(KEYS, TOKEN, ttl_ms), timeout_s, listening=listening)
+    return wait_for(LockAcquisition(KEYS, TOKEN, ttl_ms), timeout_s, listening=listening)
 
 
 def busy(remaining_ms: int = 500, place: int = 0) -> list[Any]:
@@ -146,7 +146,7 @@ def test_time_is_up() -> None:
 @pytest.mark.parametrize("acked, granted", [(2, True), (1, False)])
 def test_a_grant_that_too_few_replicas_have_is_none(acked: int, granted: bool) -> None:
     driver = Script((0.01, ([1, 5], acked)))
-    asking = wait_for(LockTurn(KEYS, TOKEN, 1000, sync=(2, 100)), 1.0)
+    asking = wait_for(LockAcquisition(KEYS, TOKEN, 1000, sync=(2, 100)), 1.0)
     if granted:
         assert driver.run(asking).fence == 5
     else:
@@ -172,7 +172,7 @@ def renewing(turn: Acquisition) -> Acquisition:
 
 
 def lock_turn(ttl_ms: int = 10_000, sync: Sync = None) -> Acquisition:
-    return renewing(LockTurn(KEYS, TOKEN, ttl_ms, sync=sync))
+    return renewing(LockAcquisition(KEYS, TOKEN, ttl_ms, sync=sync))
 
 
 @pytest.mark.parametrize("claim_ms", [2000, 400])
@@ -193,15 +193,15 @@ def test_a_pushed_grant_lasts_no_longer_than_was_wanted() -> None:
 @pytest.mark.parametrize(
     "turn, answers, wakes",
     [
-        (LockTurn(KEYS, TOKEN, 10_000), [(0.01, busy())], [handed()]),
+        (LockAcquisition(KEYS, TOKEN, 10_000), [(0.01, busy())], [handed()]),
         (lock_turn(sync=(1, 100)), [(0.01, (busy(), 0))], [handed()]),
         (lock_turn(), [(0.01, passing()), (0.01, busy())], [handed()]),
         (lock_turn(), [(0.01, busy())], [handed(0)]),
         (lock_turn(), [(0.01, busy(1_100))], [None, handed()]),
         (lock_turn(), [(1.5, busy()), (0.001, busy())], [Wake(Wake.ASK), handed()]),
         (lock_turn(), [(0.2, busy())], [handed()]),
-        (renewing(MultiTurn([KEYS], TOKEN, 10_000)), [(0.01, busy())], [handed()]),
-        (renewing(RWTurn(KEYS, f"{'0' * 24}:r.1:1", 10_000)), [(0.01, busy())], [handed()]),
+        (renewing(MultiAcquisition([KEYS], TOKEN, 10_000)), [(0.01, busy())], [handed()]),
+        (renewing(RWAcquisition(KEYS, f"{'0' * 24}:r.1:1", 10_000)), [(0.01, busy())], [handed()]),
     ],
     ids=[
         "not renewed",
@@ -280,7 +280,7 @@ def test_who_waits_for_long_says_what_it_holds_and_waits_on(held: tuple[str, ...
             return b"OK"
         return driver.perform(effect)
 
-    turn = LockTurn(KEYS, TOKEN, 1000)
+    turn = LockAcquisition(KEYS, TOKEN, 1000)
     turn.check = Witness("holdfast", DEFAULT, lambda token: held if token == TOKEN else (), lambda: "here")
     drive(wait_for(turn, 60.0, listening=True), perform)
     assert 1000 + 2 * DEFAULT.claim_ms / 1000 <= driver.now < 1000 + 3 * DEFAULT.claim_ms / 1000
@@ -305,7 +305,7 @@ def test_what_may_still_be_under_way_is_buried_at_the_release(answers: list[tupl
 
 
 def test_a_downgrade_that_is_answered_too_late_is_none() -> None:
-    reader, writer = (RWTurn(KEYS, f"{'0' * 24}:{kind}.1:1", 1000, DEFAULT, None) for kind in "rw")
+    reader, writer = (RWAcquisition(KEYS, f"{'0' * 24}:{kind}.1:1", 1000, DEFAULT, None) for kind in "rw")
     assert Script((0.1, [1, 5])).run(downgrade(writer, reader)).fence == 5
     driver = Script((1.2, [1, 5]))
     assert driver.run(downgrade(writer, reader)) is None
@@ -388,7 +388,7 @@ def test_a_break_that_left_no_note_is_told_as_a_loss() -> None:
 def test_a_broken_inbox_is_looked_after_before_asking() -> None:
     taken = [0, 10_000, OTHER, 0, 5]
     script = Script((0.001, taken), (0.001, [1, 7]), wakes=(Wake(Wake.ASK),))
-    turn = LockTurn(KEYS, TOKEN, 10_000, DEFAULT, None)
+    turn = LockAcquisition(KEYS, TOKEN, 10_000, DEFAULT, None)
     assert isinstance(script.run(wait_for(turn, None, listening=True)), Grant)
     kinds = [type(effect) for effect in script.seen if isinstance(effect, (Listen, Call))]
     assert kinds == [Listen, Call, Listen, Call]

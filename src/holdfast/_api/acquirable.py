@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeVar
 from holdfast._api.options import Options
 from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
-from holdfast._core.tenure import Note, TenureLease, Turn, as_owner, wait_in_line
+from holdfast._core.tenure import LocalWaiter, Note, TenureLease, as_owner, wait_in_line
 from holdfast._core.tokens import is_kept
 from holdfast._core.waiting import Busy, Grant
 from holdfast._transport.pack import PreparedRequest
@@ -65,17 +65,17 @@ class AcquirableBase:
         """The protocol that acquires; `sent`: its first request was sent already; None: one that takes a place, too."""
         raise NotImplementedError
 
-    def _ask_for(self, turn: Turn, timeout_s: float | None, sent: bool | None = False) -> Protocol[Grant | Busy]:
+    def _ask_for(self, turn: LocalWaiter, timeout_s: float | None, sent: bool | None = False) -> Protocol[Grant | Busy]:
         """Return the same where acquires wait for each other inside of the client."""
         raise NotImplementedError
 
     def _ask_as_owner(
-        self, turn: Turn, token: str, timeout_s: float | None, sent: bool | None
+        self, turn: LocalWaiter, token: str, timeout_s: float | None, sent: bool | None
     ) -> Protocol[Grant | Busy]:
         """The same for a turn that found no other one."""
         return as_owner(turn, partial(self._ask_for, turn, sent=sent), self._give_back, timeout_s)
 
-    def _wait_in_line(self, turn: Turn, timeout_s: float | None) -> Protocol[TenureLease | Grant | Busy]:
+    def _wait_in_line(self, turn: LocalWaiter, timeout_s: float | None) -> Protocol[TenureLease | Grant | Busy]:
         """The same for one that found others."""
         return wait_in_line(turn, partial(self._ask_for, turn), self._give_back, timeout_s, self._ttl_ms)
 

@@ -24,7 +24,7 @@ from holdfast._core.keeping import Keeping
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
-from holdfast._core.tenure import MARK, TenureLease, Turn, is_alone, left
+from holdfast._core.tenure import MARK, LocalWaiter, TenureLease, is_alone, left
 from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._drivers.aio import AioDriver
@@ -88,13 +88,13 @@ class Acquirable(AcquirableBase, Generic[L]):
         token = f"{driver.client_id}:{self._mark if mark is None else mark}{me}:{next(session.sequence)}"
         if kept_as is not None and driver.keeper.hears(kept_as, driver.listening(kept_as)):
             token += KEPT
-        turn: Turn | None = None
+        turn: LocalWaiter | None = None
         first, release_ask = asks or (None, None)
         asking = driver.asking
         note = self._line_key
         try:
             if note is not None and not is_alone(note, driver.lines) and timeout_s != 0:
-                turn = Turn(token, clock())
+                turn = LocalWaiter(token, clock())
                 turn.join(driver.lines, note)
                 token = turn.token
             asking[token] = self

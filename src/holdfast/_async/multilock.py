@@ -40,7 +40,7 @@ class MultiLock(TurnLeasable[Lease]):
         """The names of the locks."""
         return self._names
 
-    def _turns(self, token: str) -> list[multilock.MultiTurn]:
+    def _turns(self, token: str) -> list[multilock.MultiAcquisition]:
         session = self._session
         return multilock.turns_for(self._all_keys, not session.moves, token, self._ttl_ms, session.settings, self._sync)
 

@@ -96,8 +96,8 @@ class _Side(TurnLeasable[L]):
         super().__init__(session, name, options)
         self._keys = lock_keys(session.namespace, name)
 
-    def _acquisition(self, token: str) -> rwlock.RWTurn:
-        return rwlock.RWTurn(self._keys, token, self._ttl_ms, self._session.settings, self._sync)
+    def _acquisition(self, token: str) -> rwlock.RWAcquisition:
+        return rwlock.RWAcquisition(self._keys, token, self._ttl_ms, self._session.settings, self._sync)
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         record = super()._make_record(token, grant)
@@ -148,7 +148,7 @@ class _Upgrade(_Change[WriteLease], WriteLock):
         self._owned_as = ()  # the reader beneath it says who owns it
         self._reader = reader.token
 
-    def _acquisition(self, token: str) -> rwlock.RWTurn:
+    def _acquisition(self, token: str) -> rwlock.RWAcquisition:
         return super()._acquisition(rwlock.upgrade_token(self._reader, int(token.rpartition(":")[2])))
 
     def _granted(self, *details: Any) -> WriteLease:

@@ -48,9 +48,9 @@ class Semaphore(TurnLeasable[Lease]):
         self._declared = declared
         self._keys = lock_keys(session.namespace, name).of(SEMAPHORE)
 
-    def _acquisition(self, token: str) -> semaphore.SemaphoreTurn:
+    def _acquisition(self, token: str) -> semaphore.SemaphoreAcquisition:
         settings = self._session.settings
-        return semaphore.SemaphoreTurn(self._keys, token, self._ttl_ms, self._declared, settings, self._sync)
+        return semaphore.SemaphoreAcquisition(self._keys, token, self._ttl_ms, self._declared, settings, self._sync)
 
     # (A number alone could mean either.)
     def acquire(  # type: ignore[override]

@@ -20,14 +20,14 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition
 from holdfast.errors import BrokenBarrierError, DeclarationMismatch
 
-__all__ = ["BarrierTurn", "move"]
+__all__ = ["BarrierAcquisition", "move"]
 
 _FOR_EVER_MS = 86_400_000
 #: Refusals of barrier_wait.
 _TOMBSTONE, _BROKEN, _DECLARED_OTHERWISE = -1, -2, -3
 
 
-class BarrierTurn(Acquisition):
+class BarrierAcquisition(Acquisition):
     """The turn to go on."""
 
     __slots__ = ("breaking", "parties", "retain_ms")

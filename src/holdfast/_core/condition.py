@@ -21,7 +21,7 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, Args, request_timeout_for
 from holdfast.errors import NotHeld
 
-__all__ = ["ConditionTurn", "condition_key", "notify"]
+__all__ = ["ConditionAcquisition", "condition_key", "notify"]
 
 #: A refusal of cond_wait.
 _NOT_HELD = -2
@@ -32,7 +32,7 @@ def condition_key(keys: LockKeys, name: str) -> str:
     return f"{keys.base}:cond:{part_of_key(name)}"
 
 
-class ConditionTurn(Acquisition):
+class ConditionAcquisition(Acquisition):
     """The turn of a waiter to hold the lock again. `notified`: whether a notification brought it.
 
     `stray_holder`: a request for the lease before may still be carried out, as in `Grant`. `block`: of its tenure, if

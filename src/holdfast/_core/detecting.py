@@ -22,7 +22,7 @@ from holdfast._core.effects import AwaitWake, Command, Now, Random, Reply, Sleep
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import inbox_prefix, lock_keys
 from holdfast._core.kinds import LEASED
-from holdfast._core.mutex import LockTurn
+from holdfast._core.mutex import LockAcquisition
 from holdfast._core.noting import leave_note, note_key, note_parts
 from holdfast._core.overview import Entry, Walk, look_at, waited_s
 from holdfast._core.settings import Settings
@@ -272,7 +272,7 @@ class Check:
         if not await detector.suspected(token, first):
             return True
         keys = lock_keys(detector.namespace, "deadlock").part("claim")
-        claim = LockTurn(keys, self._claim(), _CLAIM_MS, detector.settings)
+        claim = LockAcquisition(keys, self._claim(), _CLAIM_MS, detector.settings)
         free = decided = False
         circle: tuple[Step, ...] = ()
         try:

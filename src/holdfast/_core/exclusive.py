@@ -15,7 +15,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import FirstRenewal
 from holdfast._core.keeping import Keeping, KeptLease
 from holdfast._core.keys import LockKeys
-from holdfast._core.mutex import Each, LockTurn
+from holdfast._core.mutex import Each, LockAcquisition
 from holdfast._core.plain import Scripts
 from holdfast._core.record import RENEWAL, LeaseRecord, LeaseState
 from holdfast._core.redlock import Quorum
@@ -23,7 +23,7 @@ from holdfast._core.replicas import Sync
 from holdfast._core.replies import LockSeen
 from holdfast._core.report import SILENT
 from holdfast._core.settings import Settings
-from holdfast._core.tenure import MARK, Tenure, TenureLease, Turn, release_in_line
+from holdfast._core.tenure import MARK, LocalWaiter, Tenure, TenureLease, release_in_line
 from holdfast._core.waiting import Busy, Grant, request_timeout_for, wait_for
 
 __all__ = ["Exclusive", "OneServer", "OverQuorum"]
@@ -53,7 +53,7 @@ class Exclusive:
         self.sync = sync
 
     def acquire(
-        self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: Turn | None = None
+        self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: LocalWaiter | None = None
     ) -> Protocol[Grant | Busy]:
         """Take it, waiting `timeout_s` at most (None: as long as it takes, 0: not at all).
 
@@ -101,18 +101,18 @@ class OneServer(Exclusive):
         self.scripts = Scripts() if scripts is None else scripts
 
     def acquire(
-        self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: Turn | None = None
+        self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: LocalWaiter | None = None
     ) -> Protocol[Grant | Busy]:
         if self.scripts.refused and self.sync is None:
             return plain.acquire(self.keys, token, ttl_ms, timeout_s, self.scripts, self.settings)
         return self._acquire(token, ttl_ms, timeout_s, listening, turn)
 
     async def _acquire(
-        self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: Turn | None
+        self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: LocalWaiter | None
     ) -> Grant | Busy:
         keys, settings, scripts = self.keys, self.settings, self.scripts
         try:
-            asks = LockTurn(keys, token, ttl_ms, settings, self.sync, turn)
+            asks = LockAcquisition(keys, token, ttl_ms, settings, self.sync, turn)
             asks.renews, asks.unused = self.renews, True
             asks.check = self.witness if self.checks is None else self.checks()
             return await wait_for(asks, timeout_s, listening=listening)
@@ -130,7 +130,7 @@ class OneServer(Exclusive):
     def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
         if self.sync is not None or self.scripts.refused:
             return None
-        turn = LockTurn(self.keys, "", ttl_ms, self.settings)
+        turn = LockAcquisition(self.keys, "", ttl_ms, self.settings)
         request_timeout_s = request_timeout_for(ttl_ms, self.settings)
         return turn.ask(False, 0, request_timeout_s), turn.undo(0, request_timeout_s)
 
@@ -150,7 +150,7 @@ class OneServer(Exclusive):
                     kept = self._begin_to_keep(token, grant, ttl_ms)
                     return KeptLease(kept, None, grant.fence, ttl_ms, grant.sent_at, grant.until)
                 return _LockRecord(self, token, grant, ttl_ms)
-            turn = LockTurn(keys, token, ttl_ms, self.settings, self.sync)
+            turn = LockAcquisition(keys, token, ttl_ms, self.settings, self.sync)
             return turn.hold(keys.name, grant)
         settings, scripts = self.settings, self.scripts
         extend = partial(plain.renew, keys, token, scripts, settings)
@@ -164,13 +164,13 @@ class OneServer(Exclusive):
     def _begin_to_keep(self, token: str, grant: Grant, ttl_ms: int) -> Keeping:
         """Start the cache entry of a lease that the client may keep."""
         keeper, keep_s = grant.kept
-        asks = partial(LockTurn, self.keys, token, ttl_ms, self.settings, None, None)
+        asks = partial(LockAcquisition, self.keys, token, ttl_ms, self.settings, None, None)
         kept = Keeping(keeper, asks, token, grant.fence, grant.sent_at, keep_s)
         kept.wanted = grant.waited  # others may stand behind it
         keeper.begin(kept)
         return kept
 
-    def _hold_in_line(self, turn: Turn, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
+    def _hold_in_line(self, turn: LocalWaiter, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
         """Make the record of a lease that the client may hand on."""
         line = turn.line
         assert line is not None
@@ -196,7 +196,7 @@ class OneServer(Exclusive):
     def give_back(self, token: str, ttl_ms: int, tenure: Tenure | None = None) -> Protocol[None]:
         if self.scripts.refused:
             return plain.give_back(self.keys, token, ttl_ms, self.scripts, self.settings)
-        return LockTurn(self.keys, token, ttl_ms, self.settings, tenure=tenure).give_back()
+        return LockAcquisition(self.keys, token, ttl_ms, self.settings, tenure=tenure).give_back()
 
     def inspect(self) -> Protocol[LockSeen]:
         if self.scripts.refused:
@@ -232,7 +232,7 @@ class _LockRecord(LeaseRecord):
 
     def _ask_by(self) -> tuple[Callable[..., Protocol[int]], Callable[[], Protocol[bool]]]:
         exclusive = self._exclusive
-        turn = LockTurn(exclusive.keys, self.token, self.ttl_ms, exclusive.settings, exclusive.sync)
+        turn = LockAcquisition(exclusive.keys, self.token, self.ttl_ms, exclusive.settings, exclusive.sync)
         turn.ttl_ms = self.most_ms  # how long a give-back may have to be tried
         if self.short_s:
             turn.short_ms = int((self.deadline - self.held_since) * 1000)
@@ -250,7 +250,7 @@ class _LineRecord(TenureLease):
     def __init__(
         self,
         exclusive: OneServer,
-        turn: Turn,
+        turn: LocalWaiter,
         tenure: Tenure | None,
         token: str,
         grant: Grant,
@@ -262,7 +262,7 @@ class _LineRecord(TenureLease):
         name = exclusive.keys.name
         super().__init__(name, token, grant.fence, ttl_ms, grant.sent_at, None, None, grant.until)
 
-    def followed_by(self, turn: Turn, tenure: Tenure, fence: int, now: float) -> _LineRecord:
+    def followed_by(self, turn: LocalWaiter, tenure: Tenure, fence: int, now: float) -> _LineRecord:
         # Field by field: leases are handed on by the ten thousand a second, and `__init__` takes four times as long.
         made = _LineRecord.__new__(_LineRecord)
         made._exclusive = self._exclusive
@@ -293,7 +293,7 @@ class _LineRecord(TenureLease):
 
     def _ask_by(self) -> tuple[Callable[..., Protocol[int]], Callable[[], Protocol[bool]]]:
         exclusive = self._exclusive
-        turn = LockTurn(exclusive.keys, self.token, self.ttl_ms, exclusive.settings, tenure=self.tenure)
+        turn = LockAcquisition(exclusive.keys, self.token, self.ttl_ms, exclusive.settings, tenure=self.tenure)
         turn.ttl_ms = self.most_ms  # how long a give-back may have to be tried
         if self.short_s:
             turn.short_ms = int((self.deadline - self.held_since) * 1000)
@@ -322,7 +322,7 @@ class OverQuorum(Exclusive):
         self.quorum = quorum
 
     def acquire(
-        self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: Turn | None = None
+        self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: LocalWaiter | None = None
     ) -> Protocol[Grant | Busy]:
         return redlock.acquire(self.quorum, self.keys, token, ttl_ms, timeout_s)
 

@@ -19,7 +19,7 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition
 from holdfast.errors import DeclarationMismatch
 
-__all__ = ["GateTurn", "move"]
+__all__ = ["GateAcquisition", "move"]
 
 #: A gate grants nothing that could end; the time limit of an answer's worth.
 _FOR_EVER_MS = 86_400_000
@@ -27,7 +27,7 @@ _FOR_EVER_MS = 86_400_000
 _DECLARED_OTHERWISE = -2
 
 
-class GateTurn(Acquisition):
+class GateAcquisition(Acquisition):
     """The turn to go through. `retain_ms`: how long its state is kept after the last use."""
 
     __slots__ = ("declared", "kind", "retain_ms")

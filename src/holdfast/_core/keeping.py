@@ -23,7 +23,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.record import RENEWAL, LeaseRecord, Order
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
-from holdfast._core.tenure import Tenure, TenureLease, Turn, release_in_line
+from holdfast._core.tenure import LocalWaiter, Tenure, TenureLease, release_in_line
 from holdfast._core.validity import deadline as deadline_of
 from holdfast._core.waiting import Acquisition, request_timeout_for
 
@@ -272,7 +272,7 @@ class KeptLease(TenureLease):
     __slots__ = ("is_chosen", "is_cut", "kept")
 
     def __init__(
-        self, kept: Keeping, turn: Turn | None, fence: int, ttl_ms: int, since: float, until: float | None
+        self, kept: Keeping, turn: LocalWaiter | None, fence: int, ttl_ms: int, since: float, until: float | None
     ) -> None:
         super().__init__(kept.name, kept.token, fence, ttl_ms, since, None, None, until)
         self.kept = kept

@@ -26,7 +26,18 @@ from holdfast._core.validity import deadline
 from holdfast._core.waiting import Acquisition, Args, Busy, Grant, request_timeout_for, wait_for
 from holdfast.errors import LeaseLost
 
-__all__ = ["MULTI", "MultiTurn", "acquire", "give_back", "group", "hold", "release", "renew", "slot_of", "turns_for"]
+__all__ = [
+    "MULTI",
+    "MultiAcquisition",
+    "acquire",
+    "give_back",
+    "group",
+    "hold",
+    "release",
+    "renew",
+    "slot_of",
+    "turns_for",
+]
 
 #: What the owner in the token of a multilock begins with, for those who look.
 MULTI = "m."
@@ -42,7 +53,7 @@ def group(all_keys: Sequence[LockKeys], together: bool) -> list[list[LockKeys]]:
     return list(groups.values())
 
 
-class MultiTurn(Acquisition):
+class MultiAcquisition(Acquisition):
     """The turn to hold all locks of one slot."""
 
     __slots__ = ("fence", "locks")
@@ -78,12 +89,12 @@ class MultiTurn(Acquisition):
         return self.fence, self.settings.fence_ms
 
 
-class _LaterTurn(MultiTurn):
+class _LaterAcquisition(MultiAcquisition):
     """The turn of a later slot: what is held of the earlier ones is extended while it is waited for."""
 
     __slots__ = ("earlier",)
 
-    earlier: list[MultiTurn]
+    earlier: list[MultiAcquisition]
 
     @property
     def look_every_s(self) -> float | None:  # type: ignore[override]
@@ -101,20 +112,22 @@ def turns_for(
     ttl_ms: int,
     settings: Settings = DEFAULT,
     sync: Sync = None,
-) -> list[MultiTurn]:
+) -> list[MultiAcquisition]:
     """The turns to take, in their order."""
-    turns: list[MultiTurn] = []
+    turns: list[MultiAcquisition] = []
     for keys in group(all_keys, together):
         if turns:
-            later = _LaterTurn(keys, token, ttl_ms, settings, sync)
+            later = _LaterAcquisition(keys, token, ttl_ms, settings, sync)
             later.earlier = turns[:]
             turns.append(later)
         else:
-            turns.append(MultiTurn(keys, token, ttl_ms, settings, sync))
+            turns.append(MultiAcquisition(keys, token, ttl_ms, settings, sync))
     return turns
 
 
-async def acquire(turns: Sequence[MultiTurn], timeout_s: float | None, *, listening: bool = False) -> Grant | Busy:
+async def acquire(
+    turns: Sequence[MultiAcquisition], timeout_s: float | None, *, listening: bool = False
+) -> Grant | Busy:
     """Take all turns in their order, waiting `timeout_s` in all.
 
     Raises `LeaseLost` when one was lost while waiting for another.
@@ -122,7 +135,7 @@ async def acquire(turns: Sequence[MultiTurn], timeout_s: float | None, *, listen
     if len(turns) == 1:
         return await wait_for(turns[0], timeout_s, listening=listening)
     began_at = await Now()
-    held: list[MultiTurn] = []
+    held: list[MultiAcquisition] = []
     complete = False
     try:
         fence = 0
@@ -149,7 +162,7 @@ async def acquire(turns: Sequence[MultiTurn], timeout_s: float | None, *, listen
                 await Spawn(acquisition.give_back())
 
 
-async def _all_extended(turns: Sequence[MultiTurn], ttl_ms: int, fence: int, order: Order = RENEWAL) -> int:
+async def _all_extended(turns: Sequence[MultiAcquisition], ttl_ms: int, fence: int, order: Order = RENEWAL) -> int:
     """Extend all at once; 0 when one is not held any more, as `Acquisition.renew`. Raises the first `RequestFailed`."""
     if not turns:
         return 1
@@ -182,7 +195,7 @@ async def _all_extended(turns: Sequence[MultiTurn], ttl_ms: int, fence: int, ord
     raise AssertionError
 
 
-async def renew(turns: Sequence[MultiTurn], ttl_ms: int, order: Order = RENEWAL) -> int:
+async def renew(turns: Sequence[MultiAcquisition], ttl_ms: int, order: Order = RENEWAL) -> int:
     """Extend all: 0 when one is not held any more, as `Acquisition.renew`."""
     if len(turns) == 1:
         return await turns[0].renew(ttl_ms, order)
@@ -191,7 +204,7 @@ async def renew(turns: Sequence[MultiTurn], ttl_ms: int, order: Order = RENEWAL)
     return await _all_extended(turns, ttl_ms, 0, order)
 
 
-def hold(turns: Sequence[MultiTurn], name: str, grant: Grant) -> LeaseRecord:
+def hold(turns: Sequence[MultiAcquisition], name: str, grant: Grant) -> LeaseRecord:
     """Make the record of the one lease of all turns."""
     first = turns[0]
     if len(turns) == 1:
@@ -205,7 +218,7 @@ def hold(turns: Sequence[MultiTurn], name: str, grant: Grant) -> LeaseRecord:
     return held
 
 
-async def release(turns: Sequence[MultiTurn]) -> bool:
+async def release(turns: Sequence[MultiAcquisition]) -> bool:
     """Release all: False when one was not held any more. Raises the last `RequestFailed`, after having tried all."""
     held = True
     failure: RequestFailed | None = None
@@ -225,7 +238,7 @@ async def release(turns: Sequence[MultiTurn]) -> bool:
     return held
 
 
-async def give_back(turns: Sequence[MultiTurn]) -> None:
+async def give_back(turns: Sequence[MultiAcquisition]) -> None:
     """Undo whatever an acquire has done or may still do."""
     for acquisition in turns:
         await Spawn(acquisition.give_back())

@@ -20,10 +20,10 @@ from holdfast._core.record import Order
 from holdfast._core.replicas import Sync, SyncTail
 from holdfast._core.replies import LockSeen, seen_of
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.tenure import MARK, Tenure, Turn
+from holdfast._core.tenure import MARK, LocalWaiter, Tenure
 from holdfast._core.waiting import Acquisition, Args, once_more
 
-__all__ = ["EACH_MAX", "Each", "LockTurn", "acquire_each", "inspect", "release_each", "renewal"]
+__all__ = ["EACH_MAX", "Each", "LockAcquisition", "acquire_each", "inspect", "release_each", "renewal"]
 
 
 def renewal(
@@ -65,7 +65,7 @@ def release_each(keys: LockKeys) -> Each:
     return Each("release_each", (keys.lock, keys.queue), ())
 
 
-class LockTurn(Acquisition):
+class LockAcquisition(Acquisition):
     """The turn to hold the lock."""
 
     __slots__ = ("tenure", "turn", "unused")
@@ -79,7 +79,7 @@ class LockTurn(Acquisition):
         ttl_ms: int,
         settings: Settings = DEFAULT,
         sync: Sync = None,
-        turn: Turn | None = None,
+        turn: LocalWaiter | None = None,
         tenure: Tenure | None = None,
     ) -> None:
         super().__init__(keys, token, ttl_ms, settings, sync)

@@ -28,8 +28,8 @@ from holdfast.errors import LeaseLost, UpgradeRefused
 __all__ = [
     "READER",
     "WRITER",
+    "RWAcquisition",
     "RWHold",
-    "RWTurn",
     "become_reader",
     "downgrade",
     "inspect",
@@ -70,7 +70,7 @@ class RWHold(LeaseRecord):
     sync: Sync
 
 
-class RWTurn(Acquisition):
+class RWAcquisition(Acquisition):
     """The turn to read, to write or to upgrade: the token says which."""
 
     __slots__ = ()
@@ -101,7 +101,7 @@ class RWTurn(Acquisition):
         return hold
 
 
-async def downgrade(writer: RWTurn, reader: RWTurn) -> Grant | None:
+async def downgrade(writer: RWAcquisition, reader: RWAcquisition) -> Grant | None:
     """Turn the writer into the reader in one step: None when it was not the writer any more.
 
     When it cannot be learned what came of it, both are given back and `RequestFailed` is raised.
@@ -152,7 +152,7 @@ async def inspect(keys: LockKeys, request_timeout_s: float) -> RWSeen:
     return rw_seen_of(reply)
 
 
-async def become_reader(writer: RWTurn, reader: RWTurn) -> Grant:
+async def become_reader(writer: RWAcquisition, reader: RWAcquisition) -> Grant:
     """The same for who acquires it: LeaseLost when it was not the writer any more."""
     grant = await downgrade(writer, reader)
     if grant is None:

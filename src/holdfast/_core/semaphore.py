@@ -19,13 +19,13 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, Args, once_more
 from holdfast.errors import DeclarationMismatch, TooManyPermits
 
-__all__ = ["SemaphoreTurn", "inspect", "resize"]
+__all__ = ["SemaphoreAcquisition", "inspect", "resize"]
 
 #: Refusals of sem_acquire.
 _DECLARED_OTHERWISE, _TOO_MANY = -2, -3
 
 
-class SemaphoreTurn(Acquisition):
+class SemaphoreAcquisition(Acquisition):
     """The turn to hold the permits that the token says. `declared`: the limit, or 0 for whatever is stored."""
 
     __slots__ = ("declared",)

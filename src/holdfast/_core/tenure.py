@@ -51,10 +51,10 @@ __all__ = [
     "SOON_MS",
     "Line",
     "Lines",
+    "LocalWaiter",
     "Note",
     "Tenure",
     "TenureLease",
-    "Turn",
     "as_owner",
     "is_alone",
     "left",
@@ -183,7 +183,7 @@ class Line:
     """The acquires of one lock in one client."""
 
     #: Turns that wait for the right, in order, and some that have left. Only the owner takes any out.
-    waiters: deque[Turn] | tuple[()] = ()
+    waiters: deque[LocalWaiter] | tuple[()] = ()
     #: The owner's lease, or the one before it; and what the owner may take, or has to pass on.
     hold: TenureLease | None = None
     tenure: Tenure | None = None
@@ -191,13 +191,13 @@ class Line:
     dead = failed = False
 
     # Without slots: most lines never get more than this.
-    def __init__(self, lines: Lines, key: object, owner: Turn) -> None:
+    def __init__(self, lines: Lines, key: object, owner: LocalWaiter) -> None:
         self.lines = lines
         self.key = key
         #: The turn that has the right.
         self.owner = owner
 
-    def append(self, turn: Turn) -> None:
+    def append(self, turn: LocalWaiter) -> None:
         """Let it wait here."""
         waiters = self.waiters
         if type(waiters) is not deque:
@@ -207,12 +207,12 @@ class Line:
                     waiters = self.waiters = deque()
         waiters.append(turn)
 
-    def successor(self) -> Turn | None:
+    def successor(self) -> LocalWaiter | None:
         """The first that waits."""
         waiters = self.waiters
         if type(waiters) is deque:
             while waiters:
-                first: Turn = waiters[0]
+                first: LocalWaiter = waiters[0]
                 if first is not self.owner and not first.over:
                     return first
                 waiters.popleft()
@@ -266,7 +266,7 @@ class Line:
         return tenure.is_time(now, hold) and not hold.extensions and not hold.overlong
 
 
-class Turn:
+class LocalWaiter:
     """One local acquire. `token`: its own, for when it asks the server."""
 
     line: Line | None = None
@@ -434,11 +434,11 @@ class TenureLease(LeaseRecord):
 
     __slots__ = ("turn",)
 
-    turn: Turn
+    turn: LocalWaiter
     #: Whether a lease that goes on from it can be made of it alone.
     is_followed = False
 
-    def followed_by(self, turn: Turn, tenure: Tenure, fence: int, now: float) -> TenureLease:
+    def followed_by(self, turn: LocalWaiter, tenure: Tenure, fence: int, now: float) -> TenureLease:
         """The lease of the next turn, by that tenure; it lasts as long as this one would have."""
         raise NotImplementedError
 
@@ -455,7 +455,7 @@ class TenureLease(LeaseRecord):
 
 
 async def wait_in_line(
-    turn: Turn, ask: Ask, give_back: GiveBack, timeout_s: float | None, ttl_ms: int
+    turn: LocalWaiter, ask: Ask, give_back: GiveBack, timeout_s: float | None, ttl_ms: int
 ) -> TenureLease | Grant | Busy:
     """Wait for the turn, `timeout_s` at most; then take what was handed on, or ask the server."""
     give_up_at = None if timeout_s is None else turn.arrived_at + timeout_s
@@ -497,7 +497,7 @@ async def wait_in_line(
     return await as_owner(turn, ask, give_back, None if give_up_at is None else max(0.001, give_up_at - now))
 
 
-async def as_owner(turn: Turn, ask: Ask, give_back: GiveBack, left_s: float | None) -> Grant | Busy:
+async def as_owner(turn: LocalWaiter, ask: Ask, give_back: GiveBack, left_s: float | None) -> Grant | Busy:
     """Ask the server."""
     got: Grant | Busy | None = None
     holds = False
@@ -518,14 +518,14 @@ async def as_owner(turn: Turn, ask: Ask, give_back: GiveBack, left_s: float | No
                 await Spawn(give_back(turn.token))  # interrupted behind the grant
 
 
-async def left(turn: Turn, give_back: GiveBack) -> None:
+async def left(turn: LocalWaiter, give_back: GiveBack) -> None:
     """See to it that a turn leaves nothing behind."""
     tenure = turn.leave()
     if tenure is not None:
         await Spawn(give_back(tenure.token, tenure))
 
 
-async def release_in_line(turn: Turn, holder: Acquisition) -> bool:
+async def release_in_line(turn: LocalWaiter, holder: Acquisition) -> bool:
     """Release the lease of that turn: to the next one in its line, or at the server."""
     try:
         now = await Now()

@@ -46,7 +46,7 @@ from holdfast._core.record import LeaseRecord, Order
 from holdfast._core.report import Report
 from holdfast._core.schedule import Schedule
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.tenure import SOON_MS, Lines, TenureLease, Turn
+from holdfast._core.tenure import SOON_MS, Lines, LocalWaiter, TenureLease
 from holdfast._core.waiting import Acquisition, Busy, Grant, granted, released, within
 from holdfast._drivers.background_aio import Background
 from holdfast._drivers.ending_aio import Ending, close_with_the_loop, throw_away
@@ -240,8 +240,8 @@ class AioDriver:
 
     async def wait_in_line(
         self,
-        turn: Turn,
-        start: Callable[[Turn, float | None], Protocol[TenureLease | Grant | Busy]],
+        turn: LocalWaiter,
+        start: Callable[[LocalWaiter, float | None], Protocol[TenureLease | Grant | Busy]],
         timeout_s: float | None,
         ttl_ms: int,
     ) -> TenureLease | Grant | Busy:

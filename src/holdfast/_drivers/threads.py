@@ -45,7 +45,7 @@ from holdfast._core.record import LeaseRecord, LeaseState, Order
 from holdfast._core.report import Report
 from holdfast._core.schedule import Schedule
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.tenure import SOON_MS, Lines, TenureLease, Turn
+from holdfast._core.tenure import SOON_MS, Lines, LocalWaiter, TenureLease
 from holdfast._core.waiting import Busy, Grant, granted, released, within
 from holdfast._drivers import closing
 from holdfast._drivers.background import Background
@@ -306,8 +306,8 @@ class ThreadDriver:
 
     def wait_in_line(
         self,
-        turn: Turn,
-        start: Callable[[Turn, float | None], Protocol[TenureLease | Grant | Busy]],
+        turn: LocalWaiter,
+        start: Callable[[LocalWaiter, float | None], Protocol[TenureLease | Grant | Busy]],
         timeout_s: float | None,
         ttl_ms: int,
         cancel: Cancel | None = None,

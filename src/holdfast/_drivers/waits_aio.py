@@ -18,7 +18,7 @@ from holdfast._core.hearing import Ears
 from holdfast._core.replies import wake_of
 from holdfast._core.report import Report
 from holdfast._core.settings import Settings
-from holdfast._core.tenure import SOON_MS, Turn
+from holdfast._core.tenure import SOON_MS, LocalWaiter
 from holdfast._drivers.background_aio import Background, retrieve
 from holdfast._transport.aio import Hearing, Node
 from holdfast._transport.clock import clock
@@ -200,7 +200,7 @@ class Waits:
         self._raise_if_closed()
         return wake
 
-    async def rest(self, turn: Turn) -> None:
+    async def rest(self, turn: LocalWaiter) -> None:
         """Wait for a turn that is likely to come soon; without a timer of its own."""
         if turn.is_called() or self._driver.closed:
             return

@@ -82,7 +82,7 @@ class Condition(Enterable[Lease]):
         session = self._session
         settings = session.settings
         token = session.new_token()
-        acquisition = condition.ConditionTurn(
+        acquisition = condition.ConditionAcquisition(
             lock._keys, self._key, record.token, token, record.ttl_ms, settings, lock._exclusive.sync, record.stray
         )
         if record.tenure is not None:

@@ -42,7 +42,9 @@ class _Gate(_Named):
         timeout_s = timeout_of(timeout)
         session = self._session
         token = session.new_token()
-        acquisition = gate.GateTurn(self._kind, self._keys, token, self._declared, self._retain_ms, session.settings)
+        acquisition = gate.GateAcquisition(
+            self._kind, self._keys, token, self._declared, self._retain_ms, session.settings
+        )
         protocol = wait_for(acquisition, timeout_s, listening=session.driver.listening(acquisition.key))
         got = wait_turn(session, self._name, self._kind.name, acquisition, protocol, cancel)
         return isinstance(got, Grant)
@@ -122,7 +124,7 @@ class Barrier(_Named):
         """
         timeout_s = timeout_of(timeout)
         session = self._session
-        acquisition = barrier.BarrierTurn(
+        acquisition = barrier.BarrierAcquisition(
             self._keys, session.new_token(), self._declared, self._retain_ms, session.settings
         )
         protocol = wait_for(acquisition, timeout_s, listening=True)

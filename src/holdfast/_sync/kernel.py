@@ -23,7 +23,7 @@ from holdfast._core.keeping import Keeping
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
-from holdfast._core.tenure import MARK, TenureLease, Turn, is_alone, left
+from holdfast._core.tenure import MARK, LocalWaiter, TenureLease, is_alone, left
 from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._drivers.cancel import Cancel, Cancelled
@@ -96,7 +96,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         token = f"{driver.client_id}:{self._mark if mark is None else mark}{thread}:{next(session.sequence)}"
         if kept_as is not None and driver.keeper.hears(kept_as, driver.listening(kept_as)):
             token += KEPT
-        turn: Turn | None = None
+        turn: LocalWaiter | None = None
         got: TenureLease | Grant | Busy
         hold: LeaseRecord | None = None
         report = session.reports.begin(self._label, self._name, self._report_level)
@@ -107,7 +107,7 @@ class Acquirable(AcquirableBase, Generic[L]):
             # Not in a signal handler of a thread that has a turn: it would wait for what it has interrupted.
             found = note is not None and not is_alone(note, driver.lines)
             if found and timeout_s != 0 and thread not in driver.turning:
-                turn = Turn(token, clock())
+                turn = LocalWaiter(token, clock())
                 driver.turning.add(thread)
                 turn.join(driver.lines, note)
                 token = turn.token

@@ -23,7 +23,7 @@ from holdfast._core.replicas import Sync
 from holdfast._core.replies import LockSeen
 from holdfast._core.snapshot import snapshot
 from holdfast._core.telling import telling
-from holdfast._core.tenure import Tenure, Turn
+from holdfast._core.tenure import LocalWaiter, Tenure
 from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for, wait_for
 from holdfast._drivers.cancel import Cancel
 from holdfast._sync.entering import Enterable
@@ -219,7 +219,7 @@ class Lock(Leasable[Lease]):
     def _ask(self, token: str, timeout_s: float | None, sent: bool | None = False) -> Protocol[Grant | Busy]:
         return self._exclusive.acquire(token, self._ttl_ms, timeout_s, self._listening(sent))
 
-    def _ask_for(self, turn: Turn, timeout_s: float | None, sent: bool | None = False) -> Protocol[Grant | Busy]:
+    def _ask_for(self, turn: LocalWaiter, timeout_s: float | None, sent: bool | None = False) -> Protocol[Grant | Busy]:
         return self._exclusive.acquire(turn.token, self._ttl_ms, timeout_s, self._listening(sent), turn)
 
     def _listening(self, sent: bool | None) -> bool:
