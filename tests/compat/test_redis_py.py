@@ -309,6 +309,24 @@ def test_no_server(api: Api, locks_on: Callable[[Any], Callable[..., Any]], uniq
         lock.acquire(blocking=False)
 
 
+@pytest.mark.parametrize("reason", ["expired", "taken"])
+def test_why_it_is_lost(lock_of: Callable[..., Any], raw: Any, unique_name: str, reason: str) -> None:
+    operations: tuple[tuple[str, tuple[Any, ...]], ...] = (
+        *(("release", ()), ("reacquire", ()), ("extend", (5,))),
+        ("extend", (5, True)),
+    )
+    for operation, args in operations:
+        lock = lock_of(unique_name, timeout=0.1 if reason == "expired" else 30)
+        assert lock.acquire()
+        if reason == "taken":
+            lock.extend(5, True)
+            raw.delete(unique_name)
+        eventually(lambda: not raw.exists(unique_name))
+        with pytest.raises(holdfast.LeaseLost) as lost:
+            getattr(lock, operation)(*args)
+        assert (lost.value.reason, f"({reason})" in str(lost.value)) == (reason, True)
+
+
 def test_what_the_block_raises_is_not_replaced(lock_of: Callable[..., Any], raw: Any, unique_name: str) -> None:
     with pytest.raises(KeyError):
         with lock_of(unique_name):

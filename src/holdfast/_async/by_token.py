@@ -39,12 +39,14 @@ def client_behind(redis: Any) -> Client:
 class Held:
     """What a token holds: `lease` where this process renews it, else None."""
 
-    __slots__ = ("_lock", "_record", "lease")
+    __slots__ = ("_lock", "_record", "_until", "lease")
 
     def __init__(self, lock: Lock, record: LeaseRecord, lease: Lease | None = None) -> None:
         self._lock = lock
         self._record = record
         self.lease = lease
+        #: Where no one renews it, its end as far as is known here.
+        self._until = record.deadline
 
     @property
     def token(self) -> str:
@@ -55,6 +57,13 @@ class Held:
     def fencing_token(self) -> int | None:
         """The fencing token, like that of a lease; None where it was acquired elsewhere."""
         return self._record.fence or None
+
+    @property
+    def loss(self) -> str:
+        """Why it is not held any more, which the server has said."""
+        if self.lease is not None:
+            return self._record.reason or "taken"
+        return "expired" if clock() >= self._until else "taken"
 
     async def release(self) -> bool:
         """Release the lock; True if it was still held."""
@@ -77,8 +86,11 @@ class Held:
             except (LeaseLost, LeaseReleased):
                 return False
             return True
-        order = self._record.extending(ttl_ms, clock())
-        return bool(await self._lock._session.run(self._record.extension(order.asks_ms, order)))
+        asked_at = clock()
+        order = self._record.extending(ttl_ms, asked_at)
+        held = bool(await self._lock._session.run(self._record.extension(order.asks_ms, order)))
+        self._until = asked_at + ttl_ms / 1000 if held else self._until
+        return held
 
 
 class TokenLock:

@@ -213,8 +213,7 @@ class Lock(Theirs):
             else:
                 released = self.lua_release(keys=[self.name], args=[expected_token], client=self.redis)
                 held.release()
-            if not released:
-                raise LeaseLost(self._key, "taken")
+            self._found(released, held)
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
         """Add seconds to its time, or set it to that many. Raises `LockError`, `LockNotOwnedError` when it was lost."""
@@ -228,13 +227,13 @@ class Lock(Theirs):
         with translated(self._key):
             if self.lua_extend is not None:
                 replaces = "1" if replace_ttl else "0"
-                return self._found(self._call(self.lua_extend, int(additional_time * 1000), replaces))
+                return self._found(self._call(self.lua_extend, int(additional_time * 1000), replaces), held)
             if not replace_ttl:
                 holder = self._lock.holder()
                 if holder is None or holder[0] != held.token:
-                    raise LeaseLost(self._key, "taken")
+                    raise LeaseLost(self._key, held.loss)
                 additional_time += holder[1] or 0
-            return self._found(held.extend(additional_time, "additional_time"))
+            return self._found(held.extend(additional_time, "additional_time"), held)
 
     def reacquire(self) -> Literal[True]:
         """Set its time to `timeout` again. Raises `LockError`, `LockNotOwnedError` when it was lost."""
@@ -247,15 +246,15 @@ class Lock(Theirs):
         held = self._held("reacquire()")
         with translated(self._key):
             if self.lua_reacquire is not None:
-                return self._found(self._call(self.lua_reacquire, int((self.timeout or 0) * 1000)))
-            return self._found(held.extend(self.timeout or 0))
+                return self._found(self._call(self.lua_reacquire, int((self.timeout or 0) * 1000)), held)
+            return self._found(held.extend(self.timeout or 0), held)
 
     def _call(self, script: Any, *args: int | str) -> object:
         return script(keys=[self.name], args=[self.local.token, *args], client=self.redis)
 
-    def _found(self, done: object) -> Literal[True]:
+    def _found(self, done: object, held: Held) -> Literal[True]:
         if not done:
-            raise LeaseLost(self._key, "taken")
+            raise LeaseLost(self._key, held.loss)
         return True
 
     def _held(self, operation: str) -> Held:
