@@ -43,10 +43,22 @@ def shown(text: object, most: int = 200) -> str:
     return cut if cut.isprintable() else "".join(char if char.isprintable() else repr(char)[1:-1] for char in cut)
 
 
+#: So much of a name is said, characters; a field of the error has all of it.
+_NAME_MOST = 100
+
+
+def quoted(name: str) -> str:
+    """A name for a message: a long one is shortened."""
+    return repr(name if len(name) <= _NAME_MOST else name[:_NAME_MOST] + "…")
+
+
 class HoldfastError(Exception):
-    """Base class of every error that this library raises. `message` is the whole text."""
+    """Base class of every error that this library raises. `message` is the whole text, a long name cut."""
 
     def __init__(self, message: str, **fields: Any) -> None:
+        name = fields.get("name")
+        if isinstance(name, str) and len(name) > _NAME_MOST:
+            message = message.replace(repr(name), quoted(name))
         super().__init__(message)
         self.message = message
         self._fields = fields
@@ -312,7 +324,8 @@ class LeaseLost(HoldfastError):
 
 #: What to do where the error itself says nothing better.
 _LOOK = "`holdfast doctor` checks what locks need of a server"
-_REACH = "check the address and that the server is running (`holdfast doctor` tries it)"
+_DOCTOR_TRIES = " (`holdfast doctor` tries it)"
+_REACH = f"check the address and that the server is running{_DOCTOR_TRIES}"
 
 
 def _of(about: str | None) -> str:

@@ -11,7 +11,7 @@ from holdfast._core.breaking import Held, held_by
 from holdfast._core.kinds import ALONE, LEASED, LISTED
 from holdfast._core.overview import Entry
 from holdfast._core.tenure import BLOCK, MARK
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, quoted
 
 __all__ = ["Asked", "Broken", "chosen", "holders_of", "kinds_of", "said"]
 
@@ -80,7 +80,9 @@ def chosen(found: Sequence[Entry], holder: object, namespace: str | None, name: 
     held = [(seen, each) for seen in found for each in held_by(seen, namespace) if _is_meant(seen, each.token, holder)]
     kinds = {seen.kind for seen, _ in held}
     if len(kinds) > 1:
-        raise ConfigurationError("kind", None, f"one of {', '.join(sorted(kinds))}: {name!r} is held as each of these")
+        raise ConfigurationError(
+            "kind", None, f"one of {', '.join(sorted(kinds))}: {quoted(name)} is held as each of these"
+        )
     if held:
         return held[0][0], [each for _, each in held]
     return (found[0] if found else None), []

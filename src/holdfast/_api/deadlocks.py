@@ -11,7 +11,7 @@ from holdfast._api.holder import holder_of
 from holdfast._core.deadlocks import Step, party_of
 from holdfast._core.detecting import Found
 from holdfast._core.noting import note_parts
-from holdfast.errors import DeadlockDetected, shown
+from holdfast.errors import DeadlockDetected, quoted, shown
 
 __all__ = ["Deadlock", "DeadlockParty", "deadlock_of", "detected", "where_it_waits"]
 
@@ -55,7 +55,7 @@ class DeadlockParty:
         left = "" if self.timeout_left_s is None else f", for another {self.timeout_left_s:.1f} s at most"
         where = f", at {shown(self.where)}" if self.where else ""
         return (
-            f"{self.who} {has} {self.held_kind} {self.held_name!r} and waits for {self.kind} {self.name!r} "
+            f"{self.who} {has} {self.held_kind} {quoted(self.held_name)} and waits for {self.kind} {quoted(self.name)} "
             f"for {self.waited_s:.1f} s{left}{where}"
         )
 

@@ -160,6 +160,7 @@ class _Unreadable(ValueError):
     """What is wrong with a URL, in words that repeat nothing of it that may be secret."""
 
 
+_PORT_MAX = 65_535
 _UNREADABLE = (
     "it cannot be read; / ? # @ : and % within a user name or password have to be written %2F %3F %23 %40 %3A %25, "
     "ports and numbers of databases are digits, and options are those of redis-py"
@@ -181,9 +182,17 @@ def _made(url: str, api: Api) -> Any:
         raise _Unreadable(_UNREADABLE)
     if make is not None:
         return make(url, api)
+    _check_port(parts.netloc.rpartition("@")[2].rpartition("]")[2])
     _ = parts.port  # raises for what is none
     _check_database(url, parts.scheme)
     return _library(api).Redis.from_url(url)
+
+
+def _check_port(host_port: str) -> None:
+    """Refuse a number that is too great for a port; what is no number may be a piece of a password."""
+    _, apart, port = host_port.rpartition(":")
+    if apart and port.isascii() and port.isdigit() and int(port[:9]) > _PORT_MAX:
+        raise _Unreadable(f"a port is at most {_PORT_MAX}")
 
 
 def _check_database(url: str, scheme: str) -> None:
@@ -207,8 +216,8 @@ def _split(url: str, default_port: int) -> tuple[str, list[tuple[str, int]], lis
         if not colon:
             name, port = host, str(default_port)
         name = name.strip("[]")
-        if not name or not port.isdigit() or not 0 < int(port) < 65536:
-            raise _Unreadable("each host has to be HOST or HOST:PORT")
+        if not name or not port.isdigit() or not 0 < int(port[:9]) <= _PORT_MAX:
+            raise _Unreadable(f"each host has to be HOST or HOST:PORT, with a port from 1 to {_PORT_MAX}")
         addresses.append((name, int(port)))
     path = [unquote(part) for part in parts.path.split("/") if part]
     return credentials + at, addresses, path, dict(parse_qsl(parts.query))

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from holdfast._core.tokens import is_kept, is_ours
-from holdfast.errors import shown
+from holdfast.errors import quoted, shown
 
 __all__ = ["Holder", "LockStatus", "RWLockStatus", "SemaphoreStatus", "Waiting", "holder_of"]
 
@@ -69,7 +69,7 @@ class Waiting:
     def __str__(self) -> str:
         place = "" if self.place is None else f", at place {self.place} of its queue"
         holder = "" if self.holder is None else f", held by {self.holder}"
-        return f"waiting for {self.kind} {self.name!r} for {self.waited_s:.1f} s{place}{holder}"
+        return f"waiting for {self.kind} {quoted(self.name)} for {self.waited_s:.1f} s{place}{holder}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def _refuse_part(client: Any, wanted: str) -> None:
         if kind.__module__.partition(".")[0] in ("redis", "valkey") and kind.__name__ in _PARTS:
             raise ConfigurationError("redis_client", client, f"{wanted}; {_PARTS[kind.__name__]}")
     if isinstance(client, str):
-        raise ConfigurationError("redis_client", type(client), f"{wanted}, which takes what is a str")
+        raise ConfigurationError("redis_client", client, f"{wanted}, which takes a URL")
 
 
 def _check_kind(client: Any, wanted: str) -> None:

@@ -18,6 +18,7 @@ from holdfast.errors import (
     ScriptRefused,
     ServerError,
     ServerUnreachable,
+    quoted,
 )
 
 __all__ = ["RequestFailed", "refusal", "what_is_at"]
@@ -87,7 +88,7 @@ def what_is_at(key: str, script: str | None = None) -> str:
     else:
         kind = _KIND_OF_PART.get(part or "", part or KIND_OF_SCRIPT.get(script or "", "lock"))
         kind = "condition of lock" if kind == "condition" else kind
-    return f"{kind} {name if len(name) <= _NAME_SHOWN_MAX else name[:_NAME_SHOWN_MAX] + '…'!r}"
+    return f"{kind} {quoted(name)}"
 
 
 def _way_out(kind: str, request: Any) -> str | None:

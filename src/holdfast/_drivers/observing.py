@@ -20,7 +20,7 @@ from holdfast._core.report import Report
 from holdfast._drivers.log import DEBUG, LOG, enabled
 from holdfast._drivers.reporter import Reporter
 from holdfast._transport.clock import clock
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, quoted
 
 __all__ = ["LeaseInfo", "Observer", "Reports", "Troubles"]
 
@@ -170,7 +170,7 @@ class Reports:
     def raised(self, record: LeaseRecord, error: BaseException) -> None:
         """A block has raised that, and its lease is lost."""
         LOG.send("raised", LeaseInfo(record.label, record.name, record.fence), record.reason, type(error).__name__)
-        note = f"holdfast: meanwhile the lease of {record.label} {record.name!r} was lost ({record.reason})"
+        note = f"holdfast: meanwhile the lease of {record.label} {quoted(record.name)} was lost ({record.reason})"
         try:
             error.add_note(f"{note}; another client may hold it now")
         except Exception:

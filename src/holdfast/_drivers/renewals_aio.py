@@ -21,6 +21,7 @@ from holdfast._core.schedule import Schedule
 from holdfast._drivers.background_aio import Background
 from holdfast._drivers.observing import Troubles
 from holdfast._transport.clock import clock
+from holdfast.errors import quoted
 
 __all__ = ["Renewals"]
 
@@ -90,7 +91,7 @@ class _Renewal:
         driver = self.driver
         driver.schedule.failed(self.hold, clock(), driver.random(), self.sent_at)
         if not isinstance(error, RequestFailed):  # a bug: shown by the event loop, and no reason to renew no more
-            context = {"message": f"the renewal of {self.hold.name!r} has failed", "exception": error}
+            context = {"message": f"the renewal of {quoted(self.hold.name)} has failed", "exception": error}
             driver.loop.call_exception_handler(context)
 
 

@@ -24,7 +24,7 @@ from holdfast._sync.lifecycle import Session
 from holdfast._sync.loss import Loss, Wanted, tell
 from holdfast._transport.clock import clock
 from holdfast._transport.pack import PreparedRequest
-from holdfast.errors import ConfigurationError, LeaseLost, LeaseReleased
+from holdfast.errors import ConfigurationError, LeaseLost, LeaseReleased, quoted
 
 __all__ = ["Lease", "LeaseState"]
 
@@ -418,7 +418,7 @@ class Lease:
             self._driver.drop(hold)
             if not sys.is_finalizing():
                 _warn(
-                    f"the lease of {hold.label} {hold.name!r} was dropped without release(); "
+                    f"the lease of {hold.label} {quoted(hold.name)} was dropped without release(); "
                     f"acquired at {self._acquired_at()}; it is not renewed any more",
                     ResourceWarning,
                     source=self,

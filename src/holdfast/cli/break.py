@@ -11,6 +11,7 @@ from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_server_options, client_options, duration
 from holdfast.cli.report import clean, emit_json, json_error, say
 from holdfast.cli.table import person
+from holdfast.errors import quoted
 from holdfast.web.view import KINDS
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _break(client: Client, options: argparse.Namespace) -> tuple[int, dict[str, 
             return _none(options, shown)
         options.kind = shown.kind
         if not _confirmed(options, shown):
-            say(f"nothing was done to {options.name!r}")
+            say(f"nothing was done to {quoted(options.name)}")
             return exits.NOT_ACQUIRED, _facts(options, shown.kind, [], shown.found)
         if options.holder is None:
             holders = [*shown.found]  # those that were shown, and no other one
@@ -137,7 +138,7 @@ def _shown(client: Client, options: argparse.Namespace) -> Broken:
     held = [each for each in seen if each.found]
     if len(held) > 1:
         raise exits.UsageError(
-            f"{options.name!r} is held as {', '.join(str(each.kind) for each in held)}: say --kind", "break"
+            f"{quoted(options.name)} is held as {', '.join(str(each.kind) for each in held)}: say --kind", "break"
         )
     return held[0] if held else seen[0]
 
@@ -145,7 +146,7 @@ def _shown(client: Client, options: argparse.Namespace) -> Broken:
 def _confirmed(options: argparse.Namespace, shown: Broken) -> bool:
     for holder in shown.found:
         fence = f"fencing token {holder.fencing_token}, " if holder.fencing_token else ""
-        say(f"{shown.kind} {options.name!r} is held by {holder} ({fence}token {holder.token})")
+        say(f"{shown.kind} {quoted(options.name)} is held by {holder} ({fence}token {holder.token})")
     os.write(2, b"holdfast: take it away? [y/N] ")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -49,6 +50,10 @@ exit status: 0 usable (but read the warnings)  78 do not keep locks on it
 _MARKS = {"fatal": "NO", "danger": "!!", "warning": "! ", "note": "- ", "ok": "ok"}
 
 
+#: What errors advise, and this command is.
+_ADVICE = re.compile(r" \(`holdfast doctor` tries it\)|; `holdfast doctor` checks what locks need of a server")
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing to know. `weight`: fatal (do not use it), danger (two holders are possible while no machine has
@@ -76,6 +81,7 @@ def main(words: list[str]) -> int:
     try:
         found = _survey(options)
     except Exception as error:
+        error.args = tuple(_ADVICE.sub("", each) if isinstance(each, str) else each for each in error.args)
         if not options.json:
             raise
         return json_error("doctor", error)

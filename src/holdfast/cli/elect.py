@@ -17,6 +17,7 @@ from holdfast.cli.options import Parser, add_server_options, client_options, dur
 from holdfast.cli.report import say
 from holdfast.cli.signals import ENDING, Signals
 from holdfast.cli.supervise import TTL_MIN_S, Supervisor
+from holdfast.errors import quoted
 
 if TYPE_CHECKING:
     from holdfast import Election
@@ -108,13 +109,13 @@ def _round(
         election = client.election(options.name)
         supervisor = Supervisor(argv, signals)
         asked = Asked(lambda cancel: election.campaign(cancel=cancel), signals)
-        asked.tell_meanwhile(lambda: _what_of(election), f"waiting to lead {options.name!r}")
+        asked.tell_meanwhile(lambda: _what_of(election), f"waiting to lead {quoted(options.name)}")
         interrupted = asked.wait()
         lease = asked.lease
         if lease is None or interrupted is not None:
             supervisor.dismiss()
             if interrupted is not None:
-                say(f"interrupted while waiting to lead {options.name!r}")
+                say(f"interrupted while waiting to lead {quoted(options.name)}")
                 return exits.SIGNALLED + interrupted, False
             assert asked.error is not None
             raise asked.error
@@ -130,5 +131,5 @@ def _round(
             say(f"could not resign; the lead expires within {options.ttl:g} s: {error}")
         if supervisor.ended_for is None or supervisor.asked_to_end:
             return status, True
-    say(f"no longer the leader of {options.name!r}; waiting to be elected again")
+    say(f"no longer the leader of {quoted(options.name)}; waiting to be elected again")
     return None, True

@@ -55,6 +55,9 @@ SIGNALLED = 128
 _NO_ENTRY = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
 
 
+_ADDRESS = "check the address"
+
+
 class UsageError(Exception):
     """The arguments of `command` are wrong."""
 
@@ -85,7 +88,7 @@ def sentence(error: BaseException) -> str:
     from holdfast import errors
 
     if isinstance(error, errors.ServerUnreachable):
-        return f"{error} (the server is named with --url or HOLDFAST_URL)"
+        return str(error).replace(_ADDRESS, f"{_ADDRESS} (--url or HOLDFAST_URL)", 1)
     if isinstance(error, (errors.HoldfastError, UsageError)):
         return str(error)
     return f"internal error: {type(error).__name__}: {error} (HOLDFAST_TRACEBACK=1 shows where)"

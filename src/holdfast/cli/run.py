@@ -25,6 +25,7 @@ from holdfast.cli.options import (
 from holdfast.cli.report import say
 from holdfast.cli.signals import Signals
 from holdfast.cli.supervise import TTL_MIN_S, Supervisor
+from holdfast.errors import quoted
 
 if TYPE_CHECKING:
     from holdfast import Client, Lease, Lock, ReadLock, Semaphore
@@ -179,16 +180,16 @@ def _not_run(error: BaseException | None, interrupted: int | None, client: Clien
     import holdfast
 
     if interrupted is not None:
-        say(f"interrupted while waiting for lock {options.name!r}")
+        say(f"interrupted while waiting for lock {quoted(options.name)}")
         return exits.SIGNALLED + interrupted
     assert error is not None
     if not isinstance(error, holdfast.AcquireTimeout):
         raise error
     waited = f"; waited {error.waited_s:.1f} s" if options.wait else ""
     if options.slots is None:
-        say(f"lock {options.name!r} is {_last_held_by(client, options.name)}{waited}")
+        say(f"lock {quoted(options.name)} is {_last_held_by(client, options.name)}{waited}")
     else:
-        say(f"all {options.slots} slots of {options.name!r} are taken{waited}")
+        say(f"all {options.slots} slots of {quoted(options.name)} are taken{waited}")
     return exits.NOT_ACQUIRED
 
 
@@ -203,8 +204,8 @@ def _last_held_by(client: Client, name: str) -> str:
 
 def _label(options: argparse.Namespace) -> str:
     if options.slots is not None:
-        return f"one of {options.slots} slots of {options.name!r}"
-    return f"lock {options.name!r}"
+        return f"one of {options.slots} slots of {quoted(options.name)}"
+    return f"lock {quoted(options.name)}"
 
 
 def _what_of(client: Client, options: argparse.Namespace) -> str:
@@ -248,7 +249,7 @@ def _release(lease: Lease, *, quiet: bool = False) -> bool:
     except (holdfast.LeaseLost, holdfast.LeaseReleased) as error:
         return False if quiet else _lost(error)
     except holdfast.HoldfastError as error:
-        say(f"lock {lease.name!r} could not be released, and expires within its ttl: {error}")
+        say(f"lock {quoted(lease.name)} could not be released, and expires within its ttl: {error}")
     return True
 
 
@@ -261,7 +262,7 @@ def _keep(lease: Lease, seconds: float) -> bool:
     except (holdfast.LeaseLost, holdfast.LeaseReleased) as error:
         return _lost(error)
     except holdfast.HoldfastError as error:
-        say(f"lock {lease.name!r} may end up to {seconds:.1f} s before --at-least has passed: {error}")
+        say(f"lock {quoted(lease.name)} may end up to {seconds:.1f} s before --at-least has passed: {error}")
     return True
 
 

@@ -27,6 +27,7 @@ from holdfast.cli.guard import Guard, clock
 from holdfast.cli.report import say
 from holdfast.cli.signals import ENDING, JOBS, PASSED_ON, Signals, change
 from holdfast.cli.terminal import JOB_CONTROL, Terminal
+from holdfast.errors import quoted
 
 if TYPE_CHECKING:
     from holdfast import Lease
@@ -108,7 +109,8 @@ class Supervisor:
                 self._stop_with_it()
                 wait_s = self._look_after_lease()
                 if on_wanted is not None and lease.wanted.is_set():
-                    say(f"lock {lease.name!r} is wanted by {lease.wanted.reason}; the command gets signal {on_wanted}")
+                    by = lease.wanted.reason
+                    say(f"lock {quoted(lease.name)} is wanted by {by}; the command gets signal {on_wanted}")
                     command.signal(on_wanted)
                     on_wanted = None
                 for number in self.signals.wait(wait_s):
@@ -123,7 +125,7 @@ class Supervisor:
         if self.ended_for is None and command.status == exits.SIGNALLED + signal.SIGKILL and lease.remaining() <= 0.0:
             # We were stopped ourselves, and the guard did it.
             self.ended_for = f"the lease is lost ({lease.lost.reason or 'expired'}); the command was killed"
-            say(f"lock {lease.name!r}: {self.ended_for}")
+            say(f"lock {quoted(lease.name)}: {self.ended_for}")
         return command.status
 
     def prepare(self, lease: Lease, span_s: float, max_hold_s: float | None) -> None:
@@ -182,7 +184,7 @@ class Supervisor:
             self._command.signal(signal.SIGTERM)
             self._command.signal(signal.SIGCONT)  # one that is stopped would not see it
         self.ended_for = why
-        say(f"lock {self._lease.name!r}: {why}")
+        say(f"lock {quoted(self._lease.name)}: {why}")
 
     def _tell_guard(self, now: float, left_s: float) -> None:
         kill_at = now + left_s - self._kill_lead_s
@@ -191,7 +193,7 @@ class Supervisor:
         self._told_guard = kill_at
         if not self._guard.protect(self._command.group, kill_at) and not self._unguarded:
             self._unguarded = True
-            say(f"lock {self._lease.name!r}: the guard process was killed; the command continues without it")
+            say(f"lock {quoted(self._lease.name)}: the guard process was killed; the command continues without it")
 
     def _stop_with_it(self) -> None:
         """The command was stopped by the terminal: so that the shell sees it, we stop too, and go on together."""
