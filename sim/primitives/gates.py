@@ -1,4 +1,4 @@
-"""Events and latches: who waits goes through once it is open, and not before; an action counts once."""
+"""Events and latches: who waits goes through once it is or was open, and not before; an action counts once."""
 
 from __future__ import annotations
 
@@ -41,6 +41,11 @@ class _Gate(Thing):
         #: Since when it is open; until when it was, or is.
         self.opened_at: float | None = None
         self.open_until = -1.0
+        #: How often it has opened; and, of those in its queue, how often it had when they came.
+        self.openings = 0
+        self.came: dict[bytes, int] = {}
+        #: When it opened for those that had come.
+        self.opened_for: dict[bytes, float] = {}
 
     def held(self) -> list[bytes]:
         return []
@@ -128,7 +133,7 @@ class Gates(Sessions[_Gate]):
         if timeout_s is None:
             self.inside[mark] = process
         try:
-            got = await self.ask(process, [thing], token, self.looked(thing, began, asking))
+            got = await self.ask(process, [thing], token, self.looked(thing, token, began, asking))
         finally:
             self.inside.pop(mark, None)
         if got is not None:
@@ -136,7 +141,7 @@ class Gates(Sessions[_Gate]):
             world.grants += 1
             self.let_through(thing, token, began)
 
-    async def looked(self, thing: _Gate, began: float, asking: Protocol[Grant | Busy]) -> Grant | Busy:
+    async def looked(self, thing: _Gate, token: str, began: float, asking: Protocol[Grant | Busy]) -> Grant | Busy:
         got = await asking
         world, options = self.world, self.world.options
         if isinstance(got, Busy) and thing.opened_at is not None and not options.replicas:
@@ -144,6 +149,9 @@ class Gates(Sessions[_Gate]):
             calm = options.mode == "calm" and open_s > options.short_retry_s()
             if thing.opened_at < began or calm:
                 world.fail("kept out", f"{thing.keys.lock} was open for {open_s:.3f} s, and time was up for a waiter")
+        opened_at = thing.opened_for.pop(token.encode(), world.now)
+        if isinstance(got, Busy) and options.mode == "calm" and world.now - opened_at > options.short_retry_s():
+            world.fail("kept out", f"{thing.keys.lock} opened for {token} at {opened_at:.3f} s, and time was up for it")
         return got
 
     def let_through(self, thing: _Gate, token: str, began: float) -> None:
@@ -192,19 +200,40 @@ class Gates(Sessions[_Gate]):
                 expected = max(before - int(what), 0)
             if expected != before:
                 thing.done.add(token)
+            if before and not expected:
+                thing.openings += 1
+                thing.opened_for |= dict.fromkeys(thing.came, self.world.now)
             if value != [1, expected]:
                 self.world.fail("miscounted", f"{what!r} at {thing.keys.lock}: told {value}, {expected} are missing")
-        elif call.script == "gate_wait" and error is None and what != "leave" and (value[0] == 1) != (after == 0):
-            self.world.fail("let through", f"{token.decode()} was told {value} at {thing.keys.lock}: {after} missing")
+        elif call.script == "gate_wait" and error is None:
+            self.waited(thing, token, call, value, after == 0)
         if after != expected:
             self.world.fail("miscounted", f"{call.script} {what!r} at {thing.keys.lock}: {before} missing, now {after}")
         thing.done_until_ms = server.expires.get(thing.gone_key, 0)
         thing.stands(after)
 
+    def waited(self, thing: _Gate, token: bytes, call: Call, value: Any, is_open: bool) -> None:
+        """A waiter has looked: it goes through where it is open, or has opened since it came."""
+        if call.args[1] == "leave":
+            thing.came.pop(token, None)
+            return
+        came = thing.came.get(token, thing.openings)
+        through = is_open or came < thing.openings
+        if (value[0] == 1 and not through) or (value[0] == 0 and is_open):
+            self.world.fail("let through", f"{token.decode()} was told {value} at {thing.keys.lock}, open: {is_open}")
+        elif value[0] == 0 and through and int(call.args[7]):
+            self.world.fail("kept out", f"{token.decode()} was told {value}, and {thing.keys.lock} had opened for it")
+        elif value[0] == 0 and value[3] >= 0:
+            thing.came[token] = thing.openings
+        elif value[0] == 1:
+            thing.opened_for.pop(token, None)
+
     def lost_data(self, node: Node) -> None:
         now_ms = node.wall_ms()
         for thing in self.things:
             if node is thing.node:
+                thing.came.clear()
+                thing.opened_for.clear()
                 thing.stands(thing.state(node, now_ms))
                 gone = node.server.peek(thing.gone_key, now_ms)
                 thing.done = set(gone.scores) if gone else set()

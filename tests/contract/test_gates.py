@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast._core.settings import Settings
-from testbed.waiting import eventually
+from testbed.waiting import PATIENCE_S, eventually
 from tests.support.apis import Api, function_for
 
 # ---------------------------------------------------------------- latch
@@ -57,6 +57,48 @@ def test_an_event(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     mine.clear()
     assert not theirs.is_set()
     assert theirs.wait(timeout=0) is False
+
+
+def test_all_who_wait_go_on_though_it_is_cleared_at_once(
+    locks: Any, others: Any, api: Api, raw: Any, unique_name: str
+) -> None:
+    events, theirs = [locks.event(unique_name), others.event(unique_name)], others.event(unique_name)
+    queue = f"holdfast:{{{unique_name}}}:event:queue"
+    for _ in range(20):
+        waiting = [api.start(events[number % 2].wait, PATIENCE_S) for number in range(5)]
+        eventually(lambda: raw.zcard(queue) == 5)
+        theirs.set()
+        theirs.clear()
+        assert [each.result() for each in waiting] == [True] * 5
+        assert theirs.wait(timeout=0) is False, "who comes later waits"
+
+
+def test_who_waits_goes_on_by_the_count_though_its_place_is_gone(
+    locks: Any, others: Any, api: Api, url: str, raw: Any, unique_name: str
+) -> None:
+    impatient = api.client(api.redis().Redis.from_url(url), _settings=Settings(signal_recheck_ms=300))
+    waiting = api.start(impatient.event(unique_name).wait, PATIENCE_S)
+    queue = f"holdfast:{{{unique_name}}}:event:queue"
+    eventually(lambda: raw.zcard(queue) == 1)
+    raw.delete(queue)  # now no one tells it
+    event = others.event(unique_name)
+    event.set()
+    event.clear()
+    assert waiting.result() is True
+
+
+def test_what_was_set_before_the_data_were_lost_counts_no_more(
+    others: Any, api: Api, url: str, raw: Any, unique_name: str
+) -> None:
+    impatient = api.client(api.redis().Redis.from_url(url), _settings=Settings(signal_recheck_ms=100))
+    state, queue = f"holdfast:{{{unique_name}}}:event", f"holdfast:{{{unique_name}}}:event:queue"
+    waiting = api.start(impatient.event(unique_name).wait, PATIENCE_S)
+    eventually(lambda: raw.zcard(queue) == 1)
+    raw.delete(state, queue)
+    eventually(lambda: raw.zcard(queue) == 1)  # it has looked
+    assert not waiting.done()
+    others.event(unique_name).set()
+    assert waiting.result() is True
 
 
 def test_waiting_for_an_event_survives_the_loss_of_the_message(

@@ -247,6 +247,7 @@ def _gate_wait(world: World) -> Drawn:
         5_000,
         90_000,
         world.inboxes,
+        world.one_of(0, 0, 1, 10**15, 10**17),
     )
 
 

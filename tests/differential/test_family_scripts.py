@@ -490,15 +490,20 @@ class Gate(Machine):
         super().__init__()
         self.keys = lock_keys("holdfast", unique("gate")).part("gate")
         self.gate_keys = (self.keys.lock, self.keys.queue, self.keys.gone)
+        self.openings = 0
+        #: How often it had opened when they came, and by which number the server knows that.
+        self.came: dict[str, tuple[int, int]] = {}
+        #: Who is to be told; and who was told by the last opening and has not asked since. In the order of the server.
         self.waiting: list[str] = []
+        self.told: list[str] = []
         self.done: dict[str, str] = {}
 
     @initialize(declared=st.sampled_from([1, 3]))
     def declare(self, declared: int) -> None:
         self.declared = self.missing = declared
 
-    def ask(self, token: str, what: str) -> Any:
-        args = (token, what, TTL_MS, self.declared, RECHECK_MS, TOMBSTONE_MS, INBOXES)
+    def ask(self, token: str, what: str, came: int = 0) -> Any:
+        args = (token, what, TTL_MS, self.declared, RECHECK_MS, TOMBSTONE_MS, INBOXES, came)
         return self.scripts.call("gate_wait", self.gate_keys, *args)
 
     def move(self, token: str, what: str) -> None:
@@ -511,20 +516,37 @@ class Gate(Machine):
         reply = self.ask(token, what)
         assert reply[0] == int(self.missing == 0)
         if what == "wait" and self.missing:
-            self.waiting.append(token)
-            trim(self.waiting, token, new=True)
+            self.came[token] = self.openings, reply[4]
+            self.waiting = sorted([*self.waiting, token])
+            queue = self.told + self.waiting
+            trim(queue, token, new=True)
+            self.told, self.waiting = ([each for each in part if each in queue] for part in (self.told, self.waiting))
 
-    @precondition(lambda self: self.waiting)
-    @rule(data=st.data())
-    def ask_again(self, data: st.DataObject) -> None:
-        assert self.ask(data.draw(st.sampled_from(self.waiting)), "wait")[0] == 0, "it would have been told"
+    @precondition(lambda self: self.came)
+    @rule(data=st.data(), knows=st.booleans())
+    def ask_again(self, data: st.DataObject, knows: bool) -> None:
+        """It goes on if it has opened since it came, by its own word or by the server's."""
+        token = data.draw(st.sampled_from(sorted(self.came)))
+        came, number = self.came[token]
+        if token not in self.told + self.waiting and (not knows or came == self.openings):
+            return  # it would come anew
+        through = self.missing == 0 or came < self.openings
+        assert self.ask(token, "wait", number if knows else 0)[0] == int(through)
+        if through:
+            self.forget(token)
 
-    @precondition(lambda self: self.waiting)
+    def forget(self, token: str) -> None:
+        del self.came[token]
+        self.told, self.waiting = ([each for each in part if each != token] for part in (self.told, self.waiting))
+
+    @precondition(lambda self: self.came)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        token = data.draw(st.sampled_from(self.waiting))
+        token = data.draw(st.sampled_from(sorted(self.came)))
         self.ask(token, "leave")
-        self.waiting.remove(token)
+        self.forget(token)
+        if self.missing == 0:
+            return  # it is open for all
         assert self.ask(token, "wait") == [-1], "a request that is late does not queue it again"
 
     @rule(client=clients, what=st.sampled_from(["1", "2", "1", "1", "open", "shut"]))
@@ -532,10 +554,11 @@ class Gate(Machine):
         token = self.token(client)
         before = self.missing
         self.missing = {"open": 0, "shut": self.declared}.get(what, max(before - int(what), 0) if what.isdigit() else 0)
-        if not self.missing:
+        if before and not self.missing:
+            self.openings += 1
             for each in self.waiting:
                 self.tell("ask", each)
-            self.waiting.clear()
+            self.told, self.waiting = self.waiting, []
         self.move(token, what)
         if self.missing != before:
             self.done[token] = what
@@ -555,9 +578,11 @@ class Gate(Machine):
     @invariant()
     def server_and_model_agree(self) -> None:
         stored = self.scripts.server.get(self.keys.lock)
-        assert stored in (None, f"{self.missing} {self.declared}")
+        missing, declared, openings, first = (stored or f"{self.missing} {self.declared} 0 0").split()
+        assert (missing, declared) == (str(self.missing), str(self.declared))
+        assert int(openings) - int(first) == self.openings
         assert stored or self.missing == self.declared
-        self.check(self.gate_keys, ("ZRANGE", self.keys.queue, self.waiting))
+        self.check(self.gate_keys, ("ZRANGE", self.keys.queue, self.told + self.waiting))
 
 
 PARTIES = 3

@@ -80,6 +80,8 @@ def same_word(real: bytes, model: bytes) -> bool:
 
 def close(real: float, model: float) -> bool:
     """Two numbers that are times, and about the same one."""
+    if real < -1e15 and model < -1e15:
+        real, model = -real, -model  # a waiter that was told
     if real > 4e15 or model > 4e15:
         return False  # a fencing token above all times
     if real > 1e15 and model > 1e15:

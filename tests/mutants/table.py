@@ -849,14 +849,14 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "an opening gate wakes no waiter",
                 GATE_MOVE,
-                "redis.call('PUBLISH', ARGV[5] .. string.match(token, '^[^:]*'), 'ask ' .. token)",
+                "redis.call('PUBLISH', ARGV[5] .. string.match(some[at], '^[^:]*'), 'ask ' .. some[at])",
                 "local _ = 0",
             ),
             (
                 "a waiter passes a closed gate",
                 GATE_WAIT,
-                "if missing == '0' then",
-                "if missing == '0' or missing == '1' then",
+                "if missing == '0' or has_opened then",
+                "if missing == '0' or missing == '1' or has_opened then",
             ),
             ("a repeated request counts twice", GATE_MOVE, "redis.call('ZRANK', gone, ARGV[1])", "false"),
             (
@@ -866,7 +866,17 @@ FAMILY: tuple[Mutant, ...] = (
                 "  tombstone(gone",
             ),
             ("a late request re-registers a waiter that left", GATE_WAIT, "redis.call('ZRANK', gone, token)", "false"),
-            ("a gate has no ttl", GATE_MOVE, "ARGV[4]), 'PX', ARGV[3])", "ARGV[4]))"),
+            ("a gate has no ttl", GATE_MOVE, "openings, first), 'PX', ARGV[3])", "openings, first))"),
+            ("an event that is cleared forgets who waited", GATE_WAIT, "or has_opened then", "then"),
+            ("an opening is not counted", GATE_MOVE, "(opens and 1 or 0)", "0"),
+            ("a waiter passes by an opening before it came", GATE_WAIT, "came < tonumber", "came <= tonumber"),
+            ("a waiter passes by an opening of lost data", GATE_WAIT, "tonumber(first) <= came and", "came > 0 and"),
+            (
+                "a waiter that was told, and does not know since when it waits, is forgotten",
+                GATE_MOVE,
+                "redis.call('ZADD', waiters, unpack(marks))",
+                "for at = 2, #marks, 2 do redis.call('ZREM', waiters, marks[at]) end",
+            ),
         )
     ),
     *(

@@ -87,7 +87,7 @@ class Event(_Gate):
         super().__init__(session, name, 1, retain_ms)
 
     async def set(self) -> None:
-        """Set it: all who wait go on."""
+        """Set it: all who wait go on, also if it is cleared before they notice."""
         await self._move("open")
 
     async def clear(self) -> None:

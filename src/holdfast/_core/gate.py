@@ -1,10 +1,12 @@
 """Gates: what stays shut until something has happened, for all who wait. Events and latches.
 
-Laws: a waiter goes on once it is open, even if every message is lost; a request counts once, however often it
-is sent; all clients declare a latch with the same count.
+Laws: a waiter goes on once it is open, or has been since it came, even if every message is lost; a request counts
+once, however often it is sent; all clients declare a latch with the same count.
 
 Theory: a gate is a number of things still missing; open means none. An event is missing one thing until it is set.
-Waiters are told when it opens, and look for themselves now and then.
+Waiters are told when it opens, and look for themselves now and then. The server counts how often it has opened, and a
+waiter says with each look how often it had when it came: so an event that is set and cleared at once lets all go on
+that waited.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class GateAcquisition(Acquisition):
         self.declared = declared
         self.retain_ms = retain_ms
 
-    def _call(self, what: str, request_timeout_s: float) -> Call:
+    def _call(self, what: str, request_timeout_s: float, came: int = 0) -> Call:
         keys, settings = self.keys, self.settings
         return Call(
             "gate_wait",
@@ -53,12 +55,13 @@ class GateAcquisition(Acquisition):
                 settings.signal_recheck_ms,
                 settings.tombstone_ms,
                 keys.inboxes,
+                came,
             ),
             request_timeout_s,
         )
 
     def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
-        return self._call("wait" if queueing else "try", request_timeout_s)
+        return self._call("wait" if queueing else "try", request_timeout_s, arrival)
 
     def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL) -> Call:
         return self._call("try", request_timeout_s)

@@ -1,13 +1,13 @@
 -- Change what a gate is waiting for, and tell its waiters when it opens.
--- KEYS    1 state: "<still missing> <declared>"  2 waiters  3 gone, which also remembers what was done
+-- KEYS    1 state  2 waiters (both as in gate_wait)  3 gone, which also remembers what was done
 -- ARGV    1 token of this change  2 how many fewer are missing, or "open", "shut", "look"  3 retain_ms
 --         4 declared count (an event's is 1)  5 prefix of inboxes  6 how long to remember the change, ms
 -- Returns {1, still missing}, with a 1 behind it when more are to be told: ask again; or {-2, declared count stored}
 -- #include tombstone
--- How many waiters one call tells.
+-- How many waiters one call tells, and how many it forgets.
 local TOLD_MAX = 250
 local state, waiters, gone = KEYS[1], KEYS[2], KEYS[3]
-local missing, declared = string.match(redis.call('GET', state) or '', '^(%d+) (%d+)$')
+local missing, declared, openings, first = string.match(redis.call('GET', state) or '', '^(%d+) (%d+) (%d+) (%d+)$')
 if declared and declared ~= ARGV[4] then
   return {-2, tonumber(declared)}
 end
@@ -24,18 +24,35 @@ elseif ARGV[2] == 'shut' then
 else
   after = math.max(before - tonumber(ARGV[2]), 0)
 end
-redis.call('SET', state, string.format('%.0f %s', after, ARGV[4]), 'PX', ARGV[3])
+if not first then
+  local time = redis.call('TIME')
+  first = time[1] * 1000000 + time[2]
+  openings = first
+end
+local opens = after == 0 and before > 0
+openings = openings + (opens and 1 or 0)
+redis.call('SET', state, string.format('%.0f %s %.0f %.0f', after, ARGV[4], openings, first), 'PX', ARGV[3])
 if after ~= before then
   tombstone(gone, ARGV[1], ARGV[6])
 end
-if after == 0 then
-  local first = redis.call('ZRANGE', waiters, 0, TOLD_MAX - 1)
-  for _, token in ipairs(first) do
-    redis.call('PUBLISH', ARGV[5] .. string.match(token, '^[^:]*'), 'ask ' .. token)
+if opens then
+  -- Those that an earlier opening has told have asked since, or never will.
+  local told = redis.call('ZRANGEBYSCORE', waiters, '-inf', '(0', 'LIMIT', 0, TOLD_MAX)
+  if told[1] then
+    redis.call('ZREM', waiters, unpack(told))
   end
-  if first[1] then
-    redis.call('ZREM', waiters, unpack(first))
-    if redis.call('EXISTS', waiters) == 1 then
+end
+if openings > tonumber(first) then
+  -- Also behind a "shut": an opening is for all that came before it, however many calls it takes to tell them.
+  local some = redis.call('ZRANGEBYSCORE', waiters, 0, string.format('(%.0f', openings), 'WITHSCORES', 'LIMIT', 0, TOLD_MAX)
+  local marks = {}
+  for at = 1, #some, 2 do
+    redis.call('PUBLISH', ARGV[5] .. string.match(some[at], '^[^:]*'), 'ask ' .. some[at])
+    marks[at], marks[at + 1] = '-' .. some[at + 1], some[at]
+  end
+  if marks[1] then
+    redis.call('ZADD', waiters, unpack(marks))
+    if #some == 2 * TOLD_MAX then
       return {1, after, 1}
     end
   end

@@ -1,9 +1,12 @@
 -- Wait for a gate to open: an event to be set, a latch to come to 0.
--- KEYS    1 state: "<still missing> <declared>"  2 waiters  3 gone
+-- KEYS    1 state: "<still missing> <declared> <openings> <first>"  2 waiters  3 gone
+--         openings: a number that grows with each; first: what it was when the state was made, the time in µs
+--         a waiter's score: the openings when it came, negative once it was told
 -- ARGV    1 token  2 "try", "wait" or "leave"  3 retain_ms  4 declared count (an event's is 1)
 --         5 ms after which a waiter looks for itself  6 tombstone_ms of "leave"  7 prefix of inboxes
--- Returns {1, 0}                                open
---         {0, ms, "", place (-1: not queued), arrival_us}   not yet
+--         8 the openings when it came, as an earlier reply gave them; 0: not known
+-- Returns {1, 0}                                open, or it has opened since this waiter came
+--         {0, ms, "", place (-1: not queued), openings}   not yet
 --         {-1}                                  this token left before
 --         {-2, declared count stored}           declared otherwise
 local state, waiters, gone = KEYS[1], KEYS[2], KEYS[3]
@@ -16,11 +19,17 @@ if ARGV[2] == 'leave' then
   tombstone(gone, token, ARGV[6])
   return {0, 0, '', -1, 0}
 end
-local missing, declared = string.match(redis.call('GET', state) or '', '^(%d+) (%d+)$')
+local missing, declared, openings, first = string.match(redis.call('GET', state) or '', '^(%d+) (%d+) (%d+) (%d+)$')
 if declared and declared ~= ARGV[4] then
   return {-2, tonumber(declared)}
 end
-if missing == '0' then
+local came = tonumber(ARGV[8])
+if came == 0 then
+  came = math.abs(tonumber(redis.call('ZSCORE', waiters, token) or 0))
+end
+-- What is less than `first` was counted before the data were lost.
+local has_opened = missing and tonumber(first) <= came and came < tonumber(openings)
+if missing == '0' or has_opened then
   redis.call('ZREM', waiters, token)
   return {1, 0}
 end
@@ -30,14 +39,17 @@ end
 if ARGV[2] == 'try' then
   return {0, tonumber(ARGV[5]), '', -1, 0}
 end
-local time = redis.call('TIME')
-if redis.call('ZADD', waiters, 'NX', string.format('%.0f', time[1] * 1000000 + time[2]), token) == 1 then
+if not missing then
+  local time = redis.call('TIME')
+  openings = string.format('%.0f', time[1] * 1000000 + time[2])
+end
+if redis.call('ZADD', waiters, openings, token) == 1 then
   trim(waiters, ARGV[7], redis.call('ZRANK', waiters, token), TRIM_FIRST)
 end
 redis.call('PEXPIRE', waiters, tonumber(ARGV[5]) + SLACK_MS)
 if missing then
   redis.call('PEXPIRE', state, ARGV[3])
 else
-  redis.call('SET', state, ARGV[4] .. ' ' .. ARGV[4], 'PX', ARGV[3])
+  redis.call('SET', state, table.concat({ARGV[4], ARGV[4], openings, openings}, ' '), 'PX', ARGV[3])
 end
-return {0, tonumber(ARGV[5]), '', 0, 1}
+return {0, tonumber(ARGV[5]), '', 0, tonumber(openings)}

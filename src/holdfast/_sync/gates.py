@@ -87,7 +87,7 @@ class Event(_Gate):
         super().__init__(session, name, 1, retain_ms)
 
     def set(self) -> None:
-        """Set it: all who wait go on."""
+        """Set it: all who wait go on, also if it is cleared before they notice."""
         self._move("open")
 
     def clear(self) -> None:

@@ -142,9 +142,7 @@ class Agent(Runner):
 
     def _command(self, task: Task, effect: Command) -> Any:
         ticket = task.ticket
-        self.request(
-            effect, effect.request_timeout_s, lambda reply, failure: self.resume(task, ticket, reply, failure)
-        )
+        self.request(effect, effect.request_timeout_s, lambda reply, failure: self.resume(task, ticket, reply, failure))
         return SUSPENDED
 
     def _call_many(self, task: Task, effect: CallMany) -> Any:
