@@ -529,7 +529,7 @@ class Gate(Machine):
         token = data.draw(st.sampled_from(sorted(self.came)))
         came, number = self.came[token]
         if token not in self.told + self.waiting and (not knows or came == self.openings):
-            return  # it would come anew
+            return  # it would be as one that comes now
         through = self.missing == 0 or came < self.openings
         assert self.ask(token, "wait", number if knows else 0)[0] == int(through)
         if through:
