@@ -92,6 +92,41 @@ def test_what_has_ended_cannot_be_adopted(locks: Any, others: Any, unique_name: 
     later.release()
 
 
+@pytest.mark.parametrize("keep", [None, 5.0])
+@pytest.mark.parametrize("by", [1, -1, 5_000_000, -5_000_000, 2**52])
+def test_an_altered_fencing_token_is_refused(
+    locks: Any, others: Any, unique_name: str, by: int, keep: float | None
+) -> None:
+    if keep:  # a block of tokens, of which no one else knows which one is in use
+        with locks.lock(unique_name, keep=keep):
+            pass
+    lease = locks.lock(unique_name, keep=keep).acquire()
+    by = by * 2_000 if keep and abs(by) == 1 else by
+    handle = lease.handle()
+    altered = json.loads(handle)
+    altered[4] += by
+    with pytest.raises(ConfigurationError, match="handle"):
+        others.adopt(json.dumps(altered))
+    adopted = others.adopt(handle)
+    assert adopted.fencing_token == json.loads(handle)[4]
+    adopted.release()
+
+
+@pytest.mark.parametrize("ahead_s", [0, 3600])
+def test_one_that_is_forgotten_is_not_ahead_of_time(
+    locks: Any, others: Any, raw: Any, unique_name: str, ahead_s: int
+) -> None:
+    """After a day the server remembers none."""
+    handle = locks.lock(unique_name).acquire().handle()
+    raw.delete(f"holdfast:{{{unique_name}}}:fence")
+    altered = json.loads(handle)
+    altered[4] += ahead_s * 1_000_000
+    if ahead_s:
+        with pytest.raises(ConfigurationError, match="altered"):
+            others.adopt(json.dumps(altered))
+    others.adopt(handle).release()
+
+
 def test_a_late_extension_of_the_first_takes_nothing_back(
     locks: Any, others: Any, raw: Any, api: Api, unique_name: str
 ) -> None:

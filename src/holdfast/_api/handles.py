@@ -62,6 +62,7 @@ def _fits(namespace: Any, name: Any, token: Any, fence: Any, extensions: Any) ->
         and isinstance(token, str)
         and 0 < len(token) <= TOKEN_MAX
         and type(fence) is int
+        and 0 < fence < 2**53
         and type(extensions) is int
         and extensions >= 0
     )

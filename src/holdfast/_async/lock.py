@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 # sync-drop
 from asyncio import current_task
@@ -28,6 +29,7 @@ from holdfast._core.replies import LockSeen
 from holdfast._core.snapshot import snapshot
 from holdfast._core.telling import telling
 from holdfast._core.tenure import LocalWaiter, Tenure
+from holdfast._core.tokens import BLOCK, MARK
 from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for, wait_for
 
 # sync-add: from holdfast._drivers.cancel import Cancel
@@ -37,12 +39,16 @@ from holdfast._transport.pack import PreparedRequest
 from holdfast.errors import AcquireTimeout, AlreadyHeld, ConfigurationError, LeaseLost
 
 if TYPE_CHECKING:
+    from holdfast._api.handles import Handle
     from holdfast._api.holder import Holder, LockStatus, Waiting
 
 __all__ = ["Leasable", "Lock", "TurnLeasable"]
 
 
 L = TypeVar("L", bound=Lease)
+
+#: By how much the clocks of server and client may differ, µs.
+_CLOCKS_APART_US = 60_000_000
 
 _LEASE = "; a lock is not held itself: acquire() returns the lease, which has {} (or use `with`, which releases)"
 #: What other libraries' locks have, and here the lease.
@@ -311,6 +317,19 @@ class Lock(Leasable[Lease]):
             # Its next extension outdates all of them.
             record.extensions, record.least_ms = extensions, 0
         return record
+
+    async def _verify(self, given: Handle, text: str) -> None:
+        """Refuse a handle whose fencing token is not that of the lease: the resource would go by it."""
+        seen = await self._inspect()
+        fence = given.fencing_token
+        block = BLOCK if given.token.endswith(MARK) else 1
+        known = seen.fence <= fence < seen.fence + block
+        if not seen.fence:  # held for more than a day, it is forgotten
+            known = fence <= time.time_ns() // 1000 + _CLOCKS_APART_US
+        if seen.holder == given.token and not known:
+            raise ConfigurationError(
+                "handle", text, "one that was not altered: its fencing token is not that of the lease"
+            )
 
     async def _resume(self, token: str, fence: int, extensions: int, frame: FrameType) -> Lease:
         """The lease of what that token holds, if it does."""

@@ -178,8 +178,8 @@ class Client:
 
             lease = locks.adopt(job["lease"])
 
-        It is renewed by this client from now on, with these options; `max_hold` starts over. The fencing token is the
-        one it had. The name and the namespace are the same on both sides.
+        It is renewed by this client from now on, with these options; `max_hold` starts over. The fencing token, the
+        one it had, is compared with the server's. The name and the namespace are the same on both sides.
 
         Raises `LeaseLost` when it has ended meanwhile (it has expired, or it was adopted and released elsewhere), and
         the server's errors, after which it may be tried again. A handle that is adopted twice gives two objects for one
@@ -188,6 +188,7 @@ class Client:
         self._not_over_quorum("a lease that is handed over")
         given = read_handle(handle, self.namespace)
         lock = self.lock(given.name, reentrant=reentrant, **options)
+        lock._verify(given, handle)
         return lock._resume(*given[2:], sys._getframe(1))
 
     @explains_options
