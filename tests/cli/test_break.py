@@ -87,7 +87,7 @@ def test_who_comes_after_the_holder_that_was_shown_keeps_it(url: str, unique_nam
 
 
 def answered(url: str, name: str, answer: bytes, shown: str, meanwhile: Callable[[], None] = lambda: None) -> int:
-    """Its exit status on a terminal where that is typed when the holder was shown, and `meanwhile` was done."""
+    """Return the exit status on a terminal where that is typed when the holder was shown, and `meanwhile` was done."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "holdfast", "break", name, "--url", url]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
@@ -132,7 +132,7 @@ def test_on_a_terminal_it_says_what_it_waits_for(url: str, unique_name: str) -> 
 
 
 def test_a_holder_that_is_stopped(url: str, unique_name: str, tmp_path: Path) -> None:
-    """It cannot let go: it is released on its behalf, and knows when it goes on."""
+    """Break a holder that cannot let go: it is released on its behalf, and knows when it goes on."""
     program = (
         "import holdfast, sys, time\n"
         f"client = holdfast.connect({url!r}, ttl=600)\n"

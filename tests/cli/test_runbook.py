@@ -93,7 +93,7 @@ def said(*words: str, url: str) -> str:
 
 
 def test_it_names_these_commands() -> None:
-    """Those that are tried below, and the page, which `tests/web` tries."""
+    """Return the commands that are tried below, and the page, which `tests/web` tries."""
     section = PAGE.read_text(encoding="utf-8").partition("\n## Runbook")[2]
     assert set(re.findall(r"`(holdfast [^`]+)`", section)) == {
         *("holdfast status NAME", "holdfast watch NAME", "holdfast top --sort waiters", "holdfast doctor"),

@@ -239,7 +239,7 @@ def test_errors_keep_the_envelope() -> None:
 
 
 def test_a_user_who_may_not_run_scripts(private_server: Callable[..., embedded.Server], unique_name: str) -> None:
-    """What can be seen is told; and the warning is a sentence, not a line of our source."""
+    """Show what can be seen; the warning is a sentence, not a line of our source."""
     server = private_server()
     with redis.Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~*", "&*", "+@all", "-@scripting")

@@ -46,7 +46,7 @@ def later(request: pytest.FixtureRequest, api: Api, url: str, unique_name: str) 
 
 
 def _taken_again(lock: Any) -> Any:
-    """Return the lease of a lock that was taken a second time without the server."""
+    """Return the lease, when that was taken a second time without the server."""
     with lock as before:
         pass
     lease = lock.acquire()

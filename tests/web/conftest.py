@@ -30,6 +30,6 @@ def serve(valkey_server: embedded.Server) -> Iterator[Callable[..., str]]:
 
 
 def get(address: str, path: str) -> Any:
-    """What is answered, as JSON."""
+    """Return the answer, as JSON."""
     with urllib.request.urlopen(address + path, timeout=PATIENCE_S) as answer:
         return json.load(answer)

@@ -47,7 +47,7 @@ def ask(address: str, path: str = "/", method: str = "GET", **headers: str) -> A
 
 
 def messages(stream: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
-    """What a browser is told."""
+    """Return what a browser is told."""
     while line := stream.readline():
         if line.startswith(b"data: "):
             yield json.loads(line[6:])

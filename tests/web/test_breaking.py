@@ -43,7 +43,7 @@ def post(address: str, body: Any, **headers: str | None) -> tuple[int, str]:
 
 
 def held(page: str, name: str) -> dict[str, str]:
-    """What breaks the lease, once it is shown with the name of its holder."""
+    """Make the request that breaks the lease, once it is shown with the name of its holder."""
 
     def shown() -> Any:
         found = get(page, f"api/locks?name={name}")["locks"]
@@ -71,7 +71,7 @@ def test_a_lease_is_broken(page: str, valkey_server: embedded.Server, unique_nam
 
 
 def ends_of(page: str, name: str, token: str) -> list[dict[str, Any]]:
-    """What the history says of the end of that lease, once it does."""
+    """Return what the history says of the end of that lease, once it does."""
 
     def told() -> list[dict[str, Any]]:
         (found,) = get(page, f"api/locks?name={name}")["locks"]

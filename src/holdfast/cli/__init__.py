@@ -85,7 +85,7 @@ def _main(argv: Sequence[str] | None) -> int:
         file: object = None,
         line: str | None = None,
     ) -> None:
-        """What the client warns of, as one sentence and not as a line of our source."""
+        """Show what the client warns of as one sentence, and not as a line of our source."""
         if category is RuntimeWarning:
             report.say(str(message))
         else:

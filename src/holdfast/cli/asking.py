@@ -114,7 +114,7 @@ class _Look:
             self._found = f": {error}"
 
     def within(self, wait_s: float) -> tuple[str | None, bool]:
-        """What was found (None: no answer yet), and whether the server is in trouble."""
+        """Return what was found (None: no answer yet), and whether the server is in trouble."""
         self._thread.join(wait_s)
         return self._found, self._in_trouble
 

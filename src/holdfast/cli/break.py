@@ -132,7 +132,7 @@ def _break(client: Client, options: argparse.Namespace) -> tuple[int, dict[str, 
 
 
 def _shown(client: Client, options: argparse.Namespace) -> Broken:
-    """What is held: by breaking what no one has."""
+    """Find what is held, by breaking what no one has."""
     kinds: tuple[Any, ...] = ("lock", "semaphore", "election") if options.kind is None else (options.kind,)
     seen = [client.break_(options.name, kind=kind, holder=_NO_ONE) for kind in kinds]  # which breaks nothing
     held = [each for each in seen if each.found]

@@ -360,7 +360,7 @@ def _check_trial(found: Survey) -> Iterator[Finding]:
 
 
 def _without_scripts(warning: str) -> tuple[str, str]:
-    """What it means that locks use plain commands, and the way out."""
+    """Explain what it means that locks use plain commands, and the way out."""
     what = "locks use plain commands: waiters poll, in no order; no semaphores, rwlocks and so on"
     if "NOPERM" in warning:
         return f"this user may not run scripts; {what}", "give the user +evalsha +eval +script|load"

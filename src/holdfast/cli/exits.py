@@ -84,7 +84,7 @@ def status_of(error: BaseException) -> int:
 
 
 def sentence(error: BaseException) -> str:
-    """What to tell people about an error. Never shows what a URL says about users and passwords."""
+    """Tell people about an error. Never shows what a URL says about users and passwords."""
     from holdfast import errors
 
     if isinstance(error, errors.ServerUnreachable):

@@ -83,7 +83,7 @@ def client_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def split_command(words: list[str], command: str) -> tuple[list[str], list[str]]:
-    """What stands before and after the first `--`."""
+    """Split the words at the first `--`."""
     if "--" not in words:
         if any(word in ("-h", "--help") for word in words):
             return words, []

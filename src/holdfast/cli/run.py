@@ -170,7 +170,7 @@ def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, st
 
 
 def _wanted(client: Client, options: argparse.Namespace) -> Lock | ReadLock | Semaphore:
-    """What is asked for. Sends nothing."""
+    """Make what is asked for. Sends nothing."""
     if options.slots is not None:
         return client.semaphore(options.name, options.slots)
     return client.rwlock(options.name).read() if options.shared else client.lock(options.name)

@@ -129,7 +129,7 @@ def _person(holder: Holder | None) -> dict[str, Any] | None:
 
 
 def _slots(semaphore: Semaphore) -> dict[str, int] | None:
-    """What `holdfast run --slots` of the same name uses; None when there was none for long."""
+    """Return the slots that `holdfast run --slots` of this name uses; None when there were none for long."""
     status = semaphore.status()
     if not status.permits:
         return None
@@ -178,7 +178,7 @@ def _print(found: dict[str, Any]) -> None:
 
 
 def _also(kind: str, facts: dict[str, Any]) -> str:
-    """What is said of what is no lock."""
+    """Describe a latch, an event, a barrier, a condition or a call of `once`."""
     if kind == "once":
         return "done"
     if kind == "barrier":

@@ -129,7 +129,7 @@ class Supervisor:
         return command.status
 
     def prepare(self, lease: Lease, span_s: float, max_hold_s: float | None) -> None:
-        """What follows from the lease that the command will run under."""
+        """Set what follows from the lease that the command will run under."""
         self._lease = lease
         self._max_hold_s = max_hold_s
         self._started_at = clock()

@@ -79,7 +79,7 @@ def _width(text: str) -> int:
 
 
 def held_by(found: Listed) -> str:
-    """Who holds it, in one cell."""
+    """Name the holders, in one cell."""
     who = "-" if found.holder is None else named(found.holder)
     if found.held > 1:
         who += f" and {found.held - 1} more"
@@ -88,7 +88,7 @@ def held_by(found: Listed) -> str:
 
 
 def named(one: Holder | Waiter) -> str:
-    """Who that is."""
+    """Name a holder or waiter."""
     if one.host is None:
         return f"token {clean(one.token)}"
     return f"{clean(one.program)} ({clean(one.host)}, pid {one.pid})"

@@ -90,7 +90,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _token(options: argparse.Namespace) -> str | None:
-    """Who has it may break leases; None: it is read-only."""
+    """Return the token that allows its owner to break leases; None: the page is read-only."""
     if not options.allow_break:
         if options.token is not None:
             raise UsageError("--token is for --allow-break", "web")

@@ -127,7 +127,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _asked(body: bytes) -> dict[str, str] | None:
-    """What is to be broken; None where that is not said in full."""
+    """Read what is to be broken; None where that is not said in full."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):

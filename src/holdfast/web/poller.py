@@ -87,7 +87,7 @@ class Poller:
                     await self._wanted.wait()
 
     async def stream(self, stopping: asyncio.Event) -> AsyncGenerator[bytes, None]:
-        """What a browser is told until then: everything, then what changes; JSON."""
+        """Yield what a browser is told until then: everything, then what changes; JSON."""
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(BACKLOG_MAX)
         if not self._streams:
             self._wanted.set()
@@ -187,7 +187,7 @@ class Poller:
         self._tell({which: view.row_of(each, self._rate(which)) for which, each in found.items()})
 
     def _remember(self, which: str, before: Listed | None, after: Listed, quiet: bool = False) -> None:
-        """What has happened; `quiet`: before we looked for the first time, so that it counts for no rate."""
+        """Note what has happened; `quiet`: before the first look, so that it counts for no rate."""
         told = list(changes(before, after))
         if not told:
             return
@@ -202,7 +202,7 @@ class Poller:
             self._granted.setdefault(which, deque()).extend([time.monotonic()] * granted)
 
     async def _explain(self) -> None:
-        """What has ended may have been broken."""
+        """Find out which leases that ended were broken."""
         ended, self._ended = self._ended[-EXPLAINED_MAX:], []
         for (fact, _), change in zip(
             ended, await asyncio.gather(*(self._client.explain(change) for _, change in ended)), strict=True

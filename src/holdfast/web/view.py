@@ -26,12 +26,12 @@ def id_by(kind: str, name: str) -> str:
 
 
 def ms(at: datetime) -> int:
-    """That moment."""
+    """Return a moment in ms since 1970."""
     return round(at.timestamp() * 1000)
 
 
 def label(one: Holder | Waiter) -> str:
-    """Who that is, in a few words: what a person has to type to break its lease."""
+    """Name a holder or waiter, in the words that a person has to type to break its lease."""
     return f"{one.program} ({one.host}, pid {one.pid})" if one.host is not None else f"token {one.token}"
 
 
@@ -59,7 +59,7 @@ def row_of(seen: Listed, rate: float) -> dict[str, Any]:
 
 
 def deadlock_of(deadlock: Deadlock) -> list[dict[str, Any]]:
-    """Its parties, and in words what each of them holds and waits for."""
+    """Describe the parties, and what each of them holds and waits for."""
     return [{**asdict(party), "text": str(party)} for party in deadlock.parties]
 
 
@@ -108,7 +108,7 @@ def _since(who: Holder | Waiter | None, at: datetime) -> int | None:
 
 
 def metrics(seen: Iterable[Listed], up: bool, took_s: float, looks: int, grants: int) -> str:
-    """What a Prometheus server reads: sums by kind, never a name, of which there may be too many."""
+    """Write what a Prometheus server reads: sums by kind, never a name, of which there may be too many."""
     locks: Counter[str] = Counter()
     held: Counter[str] = Counter()
     waiters: Counter[str] = Counter()
