@@ -7,13 +7,14 @@ as well is for the most part in the thorough tier.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
 from holdfast.lab import runs
-from holdfast.lab.bodies import LockFailed
-from holdfast.lab.faults import AFTER_EXEC, FAULTS
+from holdfast.lab.bodies import LockFailed, ProcessBody
+from holdfast.lab.faults import AFTER_EXEC, EARLY, FAULTS
 from holdfast.lab.handles import ENTRIES
 from holdfast.lab.runs import Cell
 from holdfast.lab.servers import no_compiler
@@ -188,3 +189,47 @@ def test_a_lock_of_the_lab_that_could_not_be_acquired_is_played_again_with_more_
 
     cell = runs.play(ENTRIES["set-nx-token"], replace(FAULTS["none"], play=play))
     assert stretches[:3] == [1, 2, 4] and cell.is_safe, said(cell)
+
+
+def test_what_a_stalled_machine_shows_counts_only_if_it_shows_it_twice() -> None:
+    async def play(stage: Stage, variant: str) -> bool:
+        stage.stalled = True
+        if not varies or stage.stretch == 8:
+            return await FAULTS["none"].play(stage, variant)
+        return await FAULTS["long-section"].play(stage, EARLY)
+
+    stalled = replace(FAULTS["none"], play=play)
+    varies = True
+    assert runs.play(ENTRIES["set-nx-token"], stalled).not_run == "this machine is too slow for the choreography"
+    varies = False
+    assert runs.play(ENTRIES["set-nx-token"], stalled).is_safe
+
+
+def test_a_client_tells_when_its_process_could_not_run_and_a_stop_of_the_play_is_none() -> None:
+    """The lab sees neither what an answer nor what a renewal has waited for in a client: its process says so."""
+    found: list[str] = []
+
+    async def play(stage: Stage, variant: str) -> bool:
+        a, b = await stage.client("A"), await stage.client("B")
+        for _ in range(10):  # the machine may stall by itself
+            stage.stalled = False
+            await b.stop()
+            await asyncio.sleep(0.7)
+            b.resume()
+            await b.do("look")
+            await asyncio.sleep(0.1)
+            if not stage.stalled:
+                found.append("a stop is none")
+                break
+        stage.stalled = False
+        assert isinstance(a._body, ProcessBody)
+        await a._body.stop()  # as the machine would: without a word
+        await asyncio.sleep(0.7)
+        a._body.resume()
+        await stage.until(lambda: stage.stalled, "A to tell of it", timeout_s=20)
+        stage.stalled = False
+        found.append("told")
+        return await FAULTS["none"].play(stage, variant)
+
+    runs.play(ENTRIES["set-nx-token"], replace(FAULTS["none"], play=play))
+    assert found[:2] == ["a stop is none", "told"]

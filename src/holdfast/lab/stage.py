@@ -306,6 +306,10 @@ class Actor:
                     self._done.add(message["done"])
                 elif "broken" in message:
                     self.broken = message["broken"]
+                elif "stalled" in message:
+                    since_ns, until_ns = message["stalled"]
+                    stops = self.events("stopped", "continued")
+                    self.stage.stalled |= not any(since_ns < event.at_ns < until_ns for event in stops)
                 else:
                     kind, at_ns = message.pop("kind"), message.pop("at_ns")
                     if kind == "acquired":
@@ -359,14 +363,8 @@ class Stage:
         #: Whether any client has been told to acquire; what changes before that belongs to the warming up.
         self.playing = False
         self.highest_fence = 0
-        self.history = History(
-            entry.name,
-            fault,
-            variant,
-            exclusive=entry.exclusive,
-            lock_keys=entry.lock_keys(LOCK_NAME),
-            threads=entry.clients == THREADS,
-        )
+        keys, threads = entry.lock_keys(LOCK_NAME), entry.clients == THREADS
+        self.history = History(entry.name, fault, variant, exclusive=entry.exclusive, lock_keys=keys, threads=threads)
         #: Set by a hook on a wire that found the play impossible.
         self.failure: Exception | None = None
         #: This machine stood still, or kept an answer from a client for longer than that waits.

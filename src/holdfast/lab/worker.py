@@ -31,6 +31,8 @@ __all__ = ["Client", "main", "serve_forks"]
 
 _PAUSE_S = 0.05
 _TICK_S = 0.02
+#: A process that could not run for so long loses a renewal, or takes an answer for late, s.
+_BEAT_S, _STALL_S = 0.05, 0.4
 #: How long a lock may take to be acquired for the first time, with no contention: one of the lab, which is known to
 #: work, on a busy machine; and a user's, after that many attempts.
 _WARM_UP_S = 20.0
@@ -78,6 +80,27 @@ class _Gate:
             raise _End
 
 
+class _Heart:
+    """Beats in a thread of its own, and notes when the machine, or a stop, kept this process from running."""
+
+    def __init__(self) -> None:
+        #: From when to when, ns.
+        self.stalls: list[tuple[int, int]] = []
+
+    def start(self) -> None:
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        while True:
+            before_ns = time.monotonic_ns()
+            time.sleep(_BEAT_S)
+            if time.monotonic_ns() - before_ns > (_BEAT_S + _STALL_S) * 1e9:
+                self.stalls.append((before_ns, time.monotonic_ns()))
+
+
+_HEART = _Heart()
+
+
 class Client:
     """One client: its lock, its commands, its reports.
 
@@ -103,11 +126,15 @@ class Client:
         self._looked = False
         #: What its check failed with, as far as it has been reported.
         self._check_failed = ""
+        self._stalls_told = 0
 
     def run(self) -> None:
         """Obey until the other side closes."""
         while True:
             order = self._next(_TICK_S)
+            if self._stalls_told < len(_HEART.stalls):
+                self._send({"stalled": _HEART.stalls[self._stalls_told]})
+                self._stalls_told += 1
             if not self._looked:
                 self._notice_loss()
             if order is not None:
@@ -440,6 +467,7 @@ _QUIET = (_Gone, _End, BrokenPipeError, ConnectionResetError, KeyboardInterrupt)
 
 
 def _become_client(fd: int) -> NoReturn:
+    _HEART.start()
     try:
         Client(socket.socket(fileno=fd), []).run()
     except _QUIET:
@@ -451,6 +479,7 @@ def _become_client(fd: int) -> NoReturn:
 
 def _become_host(fd: int) -> NoReturn:
     """Run clients as threads, and obey what the director says of each."""
+    _HEART.start()
     control = socket.socket(fileno=fd)
     gates: dict[str, _Gate] = {}
     kept: list[object] = []
