@@ -20,6 +20,10 @@ CHINESE = {
     "Production": "生产环境",
     "Why locks break": "锁为什么会失效",
     "API reference": "API 参考（英文）",
+    "holdfast (threads)": "holdfast（线程）",
+    "Modules": "模块",
+    "Changelog": "更新日志",
+    "Security": "安全",
 }
 #: Of the switch between light and dark.
 SCHEMES = {"Light": "浅色", "Dark": "深色", "Like the system": "跟随系统"}
@@ -31,6 +35,7 @@ def on_config(config: Any) -> Any:
         config.nav = [
             {CHINESE[title]: [_entry(each) for each in pages]} for each in config.nav for title, pages in each.items()
         ]
+        config.site_description = "基于 Redis 和 Valkey 的 Python 分布式锁"
         for each in config.theme["palette"]:
             each["toggle"]["name"] = SCHEMES[each["toggle"]["name"]]
     return config
@@ -40,7 +45,7 @@ def _entry(given: Any) -> Any:
     title, page = next(iter(given.items())) if isinstance(given, dict) else ("", given)
     if (STAGED / LANGUAGE / page).exists():
         return page
-    return {title: f"../{page.removesuffix('.md')}.html"}
+    return {CHINESE.get(title, title): f"../{page.removesuffix('.md')}.html"}
 
 
 def on_page_context(context: Any, page: Any, config: Any, nav: Any) -> Any:
