@@ -3,6 +3,7 @@
 # ruff: noqa: E501  (texts as they stand)
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,11 @@ class Mutant:
     primitive: str = "mutex"
 
     def fits(self) -> bool:
-        return (PACKAGE / self.file).read_text(encoding="utf-8").count(self.old) == 1
+        """Return True if the text is there once and what takes its place leaves a program: else any test finds it."""
+        text = (PACKAGE / self.file).read_text(encoding="utf-8")
+        if text.count(self.old) == 1 and self.file.endswith(".py"):
+            ast.parse(text.replace(self.old, self.new))
+        return text.count(self.old) == 1
 
 
 ACQUIRE, RELEASE, RENEW = "_lua/acquire.lua", "_lua/release.lua", "_lua/renew.lua"
@@ -1132,7 +1137,7 @@ KEEPS: tuple[Mutant, ...] = tuple(
         ("a repeat of what cut a lease cuts the next one", KEEPING, "        if self.is_cut:\n", "        if False:\n"),
         ("a lease that others wait behind is kept", "_core/exclusive.py", "kept.wanted = grant.waited", "pass"),
         ("keepers are not told", WANTED, "if not count or count > 0", "if count and count > 0"),
-        ("an early word is forgotten", KEEPING, "            kept.wanted = True\n", ""),
+        ("an early word is forgotten", KEEPING, "            kept.wanted = True\n", "            pass\n"),
     )
 )
 
