@@ -157,8 +157,7 @@ def register(events: list[Any], known: dict[Any, Lease], verdict: Verdict) -> No
         if event["e"] == "write" and event["ok"]:
             newest[lock], value[lock] = max(newest[lock], (mark, at)), event["value"]
         elif event["ok"]:
-            last = value.get(lock)
-            verdict.judge("register", event["value"] == last, f"{lock}: {event}, and {last!r} was written last")
+            verdict.judge("register", event["value"] == value.get(lock), f"{lock}: {event}, not {value.get(lock)!r}")
 
 
 def order(granted: list[Lease], most: int, verdict: Verdict) -> None:
@@ -180,14 +179,16 @@ def order(granted: list[Lease], most: int, verdict: Verdict) -> None:
 
 
 def progress(granted: list[Lease], asked: list[Lease], faults: list[Any], bound_s: float, verdict: Verdict) -> None:
-    """Judge that a free lock is granted in time to a waiter, counted from the end of the last fault."""
+    """Judge that a free lock is granted in time to a waiter, or until the last gives up; faults have to be over."""
     free_at, first = 0.0, 0
-    for lease in granted:
+    gave_up = sorted((each for each in asked if each.got == NEVER > each.ended), key=lambda each: each.ended)[-1:]
+    for lease in (*granted, *gave_up):
+        at = min(lease.got, lease.ended)
         while first < len(asked) and min(asked[first].got, asked[first].ended) <= free_at:
             first += 1
-        healed = [fault["to"] for fault in faults if fault["t"] <= lease.got]
-        waited_s = (lease.got - max(free_at, *healed, asked[first].asked if first < len(asked) else NEVER)) / 1e9
-        verdict.judge("progress", waited_s <= bound_s, f"{lease.lock}: free for {waited_s:.1f} s until {lease}")
+        healed = [fault["to"] for fault in faults if fault["t"] <= at]
+        waited_s = (at - max(free_at, *healed, asked[first].asked if first < len(asked) else NEVER)) / 1e9
+        verdict.judge("progress", waited_s <= bound_s, f"{lease.lock}: free for {waited_s:.1f} s until {at}: {lease}")
         free_at = max(free_at, next(at for at in (lease.released, lease.until, lease.ended, free_at) if at < NEVER))
 
 

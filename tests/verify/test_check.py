@@ -90,6 +90,8 @@ def judged(path: Path, events: list[Event], **header: Any) -> Verdict:
 EXPIRED = changed([TURNS[0], {**TURNS[1], "until": 3}, *TURNS[4:]], 3, t=3.5, until=13.5)
 #: The second one comes late, and stays long.
 WAITED = [*lease("w1.1", 1, 1, 2, 4, 10), *lease("w2.1", 1, 3, 5, 22, 11)]
+#: The second one gives up.
+GIVEN_UP = [*TURNS[:5], {"t": 8, "p": "w2.1", "op": 1, "lock": "a", "e": "not", "why": "timeout"}]
 UNFENCED = [{**event, "token": None} if "token" in event else event for event in TURNS]
 #: By rule: what is right, and the same with one event that is wrong.
 PAIRS: dict[str, tuple[list[Event], list[Event]]] = {
@@ -130,6 +132,7 @@ PAIRS: dict[str, tuple[list[Event], list[Event]]] = {
     ),
     "order": (QUEUE, changed(QUEUE, 13, t=21, until=21.1)),
     "clean": (TURNS, changed(TURNS, len(TURNS) - 1, keys=["holdfast:{a}"])),
+    "progress to the end": (GIVEN_UP, changed(GIVEN_UP, 5, t=10)),
     "progress": (WAITED, changed(WAITED, 5, t=11, until=21)),
 }
 
@@ -282,11 +285,12 @@ WEAKENED = [
     ("other is None or other.token < lease.token", "True"),
     ("twin is lease", "True"),
     ('event["ok"] == (mark >= newest[lock][0])', "True"),
-    ('event["value"] == last', "True"),
+    ('event["value"] == value.get(lock)', "True"),
     ("lease.lost > at", "True"),
     ("len(over) <= most", "len(over) <= most + 1"),
     ('not left["keys"]', "True"),
     ("waited_s <= bound_s", "waited_s <= 2 * bound_s"),
+    ("(*granted, *gave_up)", "granted"),
     ("return min(self.until, self.leaves, self.lost, self.ended)", "return min(self.leaves, self.lost, self.ended)"),
 ]
 
