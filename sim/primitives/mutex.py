@@ -11,8 +11,8 @@ from holdfast._core.breaking import FORCED, GONE, held_by, holders, take_away
 from holdfast._core.effects import Call, Protocol
 from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
-from holdfast._core.keeping import Keeping
 from holdfast._core.keys import LockKeys, lock_keys
+from holdfast._core.lease_cache import CachedLease
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.record import LeaseRecord
 from holdfast._core.tenure import (
@@ -127,10 +127,10 @@ class Locks(Sessions[Lock]):
         exclusive = OneServer(keys, settings, options.sync)
         exclusive.renews = self.world.rng.random() < 0.8 or options.others_think > 1  # then there is one line
         if self.in_lines and options.keep_s:
-            kept = process.keeper.get(keys.lock)
+            kept = process.lease_cache.get(keys.lock)
             if kept is not None and kept.take(token, process.now()):
                 return self.take_kept(process, lock, kept, ttl_ms)
-            if process.keeper.hears(keys.lock, process.listening(keys.lock)):
+            if process.lease_cache.hears(keys.lock, process.listening(keys.lock)):
                 token += KEPT
         note: Note | None = None
         if self.in_lines and settings.tenure_ms:
@@ -154,7 +154,7 @@ class Locks(Sessions[Lock]):
         return hold, self.believe(process, [lock], hold)
 
     def take_kept(
-        self, process: Process, lock: Lock, kept: Keeping, ttl_ms: int
+        self, process: Process, lock: Lock, kept: CachedLease, ttl_ms: int
     ) -> tuple[LeaseRecord, list[tuple[Lock, Belief]]]:
         """The same of what the process has kept."""
         self.world.counted["taken again"] += 1
@@ -226,7 +226,7 @@ class Locks(Sessions[Lock]):
         """Make the record of a lease on one lock."""
         keep_s = min(self.world.options.keep_s, ttl_ms / 2000)
         if keep_s and got.kept is None and token.endswith(KEPT):
-            got.kept = process.keeper, keep_s
+            got.kept = process.lease_cache, keep_s
             self.releases.pop(token, None)  # it is not the usual one
         exclusive = OneServer(lock.keys, process.settings, self.world.options.sync)
         return self.under_options(exclusive.hold(token, got, ttl_ms), ttl_ms, renew)
@@ -380,7 +380,7 @@ class Locks(Sessions[Lock]):
                 ended = lock.ledger.ended.get(token)
                 # (A renewal whose connection broke is repeated once, perhaps when the release has begun.)
                 repeated_s = request_timeout_for(int(call.args[1]), world.settings) if script in _RENEWING else 0.0
-                kept = any(process.keeper.has_idle(token.decode()) for process in world.processes)
+                kept = any(process.lease_cache.has_idle(token.decode()) for process in world.processes)
                 if script in _RENEWING and ended is not None and request.sent_at > ended + repeated_s and not kept:
                     world.fail("orphan", f"{token.decode()} was renewed after its end")
             lock.holders[node.number] = token, until

@@ -71,9 +71,9 @@ class Front:
         self.client = client = Client(self.engine, topology, client_id, inboxes, settings, self.troubles, told)
         self.engine.enter(client)
         self.can_ask = client.can_ask
-        self.schedule, self.lines, self.keeper = client.schedule, client.lines, client.keeper
+        self.schedule, self.lines, self.lease_cache = client.schedule, client.lines, client.lease_cache
         self.ears, self.queueing, self.listening = client.ears, client.queueing, client.listening
-        self.keeper.spawn = self.spawn
+        self.lease_cache.spawn = self.spawn
         self.random = random.Random().random
         self.introduce_at = float("-inf")  # when the client says again who it is
         self.closed = False

@@ -120,7 +120,7 @@ def _keep(on: Stage) -> Any:
     def is_kept() -> bool:
         on.begins(lock.acquire()).release()
         driver = session.drivers[0] if hasattr(session, "drivers") else session.driver
-        return any(type(kept.holder) is list for kept in driver.keeper.values())
+        return any(type(kept.holder) is list for kept in driver.lease_cache.values())
 
     eventually(is_kept)
     return lock

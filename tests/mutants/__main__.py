@@ -33,7 +33,7 @@ UNIT_TESTS = (
     "tests/unit/test_first_wait.py",
     "tests/unit/test_family_calls.py",
     "tests/unit/test_hold.py",
-    "tests/unit/test_keeping.py",
+    "tests/unit/test_lease_cache.py",
     "tests/unit/test_schedule.py",
     "tests/unit/test_tenure.py",
     "tests/unit/test_together.py",

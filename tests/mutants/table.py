@@ -38,7 +38,7 @@ TENURE = "_core/tenure.py"
 #: The lock, where workers of a process hand it on.
 IN_LINES = "mutex in lines"
 #: The lock, where processes keep it after its release.
-KEPT, KEEPING = "mutex kept", "_core/keeping.py"
+KEPT, KEEPING = "mutex kept", "_core/lease_cache.py"
 #: The lock, where leases are taken away.
 BROKEN, HEARING, BREAKING, TELLS = "mutex broken", "_core/hearing.py", "_core/breaking.py", "_lua/tell.lua"
 FAST_PATH, RETRY, EXCLUSIVE = "_core/fast_path.py", "_core/retry.py", "_core/exclusive.py"

@@ -27,13 +27,13 @@ import holdfast
 url, name, then = sys.argv[1:]
 locks = holdfast.connect(url)
 lock = locks.lock(name, cache_for=10.0)
-while not any(type(kept.holder) is list for kept in locks._session.driver.keeper.values()):
+while not any(type(kept.holder) is list for kept in locks._session.driver.lease_cache.values()):
     with lock:
         pass
 print("kept", flush=True)
 if then == "fork":
     if not os.fork():
-        assert not locks._session.driver.keeper
+        assert not locks._session.driver.lease_cache
         with lock as lease:
             print("child", lease.fencing_token, flush=True)
         locks.close()
@@ -43,7 +43,7 @@ if then == "fork":
         print("parent", lease.fencing_token, flush=True)
 elif then == "work":
     while True:
-        if lock._session.driver.keeper.has_idle(next(iter(lock._session.driver.keeper.values())).token):
+        if lock._session.driver.lease_cache.has_idle(next(iter(lock._session.driver.lease_cache.values())).token):
             print("idle", flush=True)
         time.sleep(60)
 """
@@ -98,7 +98,7 @@ def test_who_was_stopped_does_not_take_what_is_another_ones(valkey_server: embed
     def is_kept() -> bool:
         with lock:
             pass
-        return any(type(kept.holder) is list for kept in driver.keeper.values())
+        return any(type(kept.holder) is list for kept in driver.lease_cache.values())
 
     eventually(is_kept)
     child = subprocess.Popen(
@@ -128,21 +128,21 @@ def test_the_thread_that_hears_of_others_sends_the_release(valkey_server: embedd
         name = unique("kept")
         lock = locks.lock(name, cache_for=10.0)
         driver = locks._session.driver
-        keeper, by_background = driver.keeper, list[Any]()
+        lease_cache, by_background = driver.lease_cache, list[Any]()
 
         def is_kept() -> bool:
             with lock:
                 pass
-            return any(type(kept.holder) is list for kept in keeper.values())
+            return any(type(kept.holder) is list for kept in lease_cache.values())
 
         eventually(is_kept)
-        spawn = keeper.spawn
+        spawn = lease_cache.spawn
 
         def spawned(protocol: Any) -> None:
             by_background.append(protocol)
             spawn(protocol)
 
-        keeper.spawn = spawned
+        lease_cache.spawn = spawned
         if not is_connected:
             for node in driver.topology.nodes():
                 node.drop_idle()

@@ -28,7 +28,7 @@ class Holder:
         self.schedule = Schedule()
         self.spawned: list[Protocol[None]] = []
         self.lines: Any = self
-        self.keeper: Any = self
+        self.lease_cache: Any = self
         self.ears = Ears(self, True)
 
     def told(self, token: str) -> None:

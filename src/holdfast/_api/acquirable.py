@@ -87,7 +87,7 @@ class AcquirableBase:
         """The same, under the options that it is acquired with: all that act on the record do so here."""
         options = self._options
         if options.kept_ms and grant.kept is None and is_kept(token):
-            grant.kept = self._session.driver.keeper, options.kept_ms / 1000
+            grant.kept = self._session.driver.lease_cache, options.kept_ms / 1000
         return self._under_options(self._make_record(token, grant))
 
     def _under_options(self, record: R) -> R:

@@ -20,7 +20,7 @@ from holdfast._api.acquirable import AcquirableBase
 from holdfast._async.lifecycle import Session
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
-from holdfast._core.keeping import Keeping
+from holdfast._core.lease_cache import CachedLease
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
@@ -69,7 +69,7 @@ class Acquirable(AcquirableBase, Generic[L]):
                 lease._entries += (None,)  # not a call, after which a signal handler could raise
                 return lease  # type: ignore[no-any-return]
         kept_as = self._kept_as
-        kept = None if kept_as is None else driver.keeper.get(kept_as)
+        kept = None if kept_as is None else driver.lease_cache.get(kept_as)
         if kept is not None:
             token = f"{driver.client_id}:{me}:{next(session.sequence)}"
             try:
@@ -86,7 +86,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         if asks is None:
             asks = self._prepare()
         token = f"{driver.client_id}:{self._mark if mark is None else mark}{me}:{next(session.sequence)}"
-        if kept_as is not None and driver.keeper.hears(kept_as, driver.listening(kept_as)):
+        if kept_as is not None and driver.lease_cache.hears(kept_as, driver.listening(kept_as)):
             token += KEPT
         turn: LocalWaiter | None = None
         first, release_ask = asks or (None, None)
@@ -170,7 +170,7 @@ class Acquirable(AcquirableBase, Generic[L]):
     def _begin_again(
         self,
         driver: AioDriver,
-        kept: Keeping,
+        kept: CachedLease,
         owners: tuple[tuple[str, int], ...],
         code: CodeType,
         offset: int,

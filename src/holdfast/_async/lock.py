@@ -361,7 +361,7 @@ class Lock(Leasable[Lease]):
         Not while it is idle in this client (`cache_for`).
         """
         token = (await self._inspect()).holder
-        return token != "" and not self._session.driver.keeper.has_idle(token)
+        return token != "" and not self._session.driver.lease_cache.has_idle(token)
 
     async def holder(self) -> Holder | None:
         """Return the holder, since when, where, and for how much longer; None when the lock is free."""

@@ -13,8 +13,8 @@ from holdfast._core import mutex, plain, redlock
 from holdfast._core.effects import Call, Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import FirstRenewal
-from holdfast._core.keeping import Keeping, KeptLease
 from holdfast._core.keys import LockKeys
+from holdfast._core.lease_cache import CachedLease, KeptLease
 from holdfast._core.mutex import Each, LockAcquisition
 from holdfast._core.plain import Scripts
 from holdfast._core.record import RENEWAL, LeaseRecord, LeaseState
@@ -141,7 +141,7 @@ class OneServer(Exclusive):
         keys = self.keys
         if grant.more is not plain.PLAIN:
             kept = grant.kept
-            if kept is not None and type(kept) is Keeping:
+            if kept is not None and type(kept) is CachedLease:
                 return KeptLease.again(kept, ttl_ms, grant.sent_at)
             if not grant.stray:
                 if grant.turn is not None:
@@ -161,13 +161,13 @@ class OneServer(Exclusive):
         hold = LeaseRecord(keys.name, token, grant.fence, ttl_ms, grant.sent_at, extend, release)
         return hold
 
-    def _begin_to_keep(self, token: str, grant: Grant, ttl_ms: int) -> Keeping:
+    def _begin_to_keep(self, token: str, grant: Grant, ttl_ms: int) -> CachedLease:
         """Start the cache entry of a lease that the client may keep."""
-        keeper, keep_s = grant.kept
+        lease_cache, cache_for_s = grant.kept
         asks = partial(LockAcquisition, self.keys, token, ttl_ms, self.settings, None, None)
-        kept = Keeping(keeper, asks, token, grant.fence, grant.sent_at, keep_s)
+        kept = CachedLease(lease_cache, asks, token, grant.fence, grant.sent_at, cache_for_s)
         kept.wanted = grant.waited  # others may stand behind it
-        keeper.begin(kept)
+        lease_cache.begin(kept)
         return kept
 
     def _hold_in_line(self, turn: LocalWaiter, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
@@ -181,7 +181,7 @@ class OneServer(Exclusive):
         if token[-1] == MARK:
             tenure = turn.begin(token, grant.fence, ttl_ms, self.keys.lock if grant.more else None)
         hold: TenureLease
-        if type(tenure) is Keeping:
+        if type(tenure) is CachedLease:
             # Where it was handed on, the lease before it has the deadline.
             before = line.hold if tenure.token != token else None
             until = grant.until if before is None else before.deadline

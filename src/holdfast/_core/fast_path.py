@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 from holdfast._core.effects import Call, Effect, Listen, Now, Protocol, Random, Reply, Wake
 from holdfast._core.failure import RequestFailed
-from holdfast._core.keeping import Keeping
+from holdfast._core.lease_cache import CachedLease
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import taken_of
 from holdfast._core.settings import DEFAULT, Settings
@@ -118,7 +118,7 @@ def pushed(wake: Wake | None, asked_at: float, took_s: float, now: float, ttl_ms
     return None if is_late(until - now, claim_ms, took_s) else Grant(wake.fence, now, until=until)
 
 
-async def confirm(hold: LeaseRecord | Keeping, reply: Reply, error: RequestFailed | None) -> None:
+async def confirm(hold: LeaseRecord | CachedLease, reply: Reply, error: RequestFailed | None) -> None:
     """Go on with a release that is not waited for, after the end of its request; None for both: begin it again.
 
     That the lease was not held any more is told like any other loss.

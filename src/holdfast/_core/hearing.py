@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterable
 
 from holdfast._core.effects import Command, Listen, Now, Protocol, Sleep, Unlisten, Wake
 from holdfast._core.failure import RequestFailed
-from holdfast._core.keeping import Keeper
+from holdfast._core.lease_cache import LeaseCache
 from holdfast._core.record import LeaseRecord, broken_by, note_for
 from holdfast._core.replies import DONE
 from holdfast._core.schedule import Schedule
@@ -47,7 +47,7 @@ class Driver(typing.Protocol):
 
     schedule: Schedule
     settings: Settings
-    keeper: Keeper
+    lease_cache: LeaseCache
     lines: Lines
 
     @property
@@ -150,7 +150,7 @@ class Ears:
         """Have another inbox opened for leases that were held for a while, after one has ended."""
         driver = self._driver
         driver.schedule.look_s = LOOK_S
-        driver.keeper.deaf()
+        driver.lease_cache.deaf()
         driver.lines.deaf()
         self._listen_for_old(now)
 
@@ -163,7 +163,7 @@ class Ears:
             self._driver.spawn(self._answer(token, wake.text))
             return
         driver = self._driver
-        (driver.keeper if token.endswith(KEPT) else driver.lines).told(token)
+        (driver.lease_cache if token.endswith(KEPT) else driver.lines).told(token)
         if wake.kind == Wake.YIELD:
             return
         early = driver.schedule.early.note(token, wake.kind, wake.text)

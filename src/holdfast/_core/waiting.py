@@ -102,7 +102,7 @@ class Grant:
         self.until = until
         #: By which it was waited for inside of the client: see `tenure.py`.
         self.turn: Any = None
-        #: Where the client may keep it: see `keeping.py`.
+        #: Where the client may keep it: see `lease_cache.py`.
         self.kept: Any = None
         #: Others may have come to wait behind it meanwhile.
         self.waited = until is not None

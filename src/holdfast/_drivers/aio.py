@@ -41,7 +41,7 @@ from holdfast._core.effects import (
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, begin, replay
 from holdfast._core.hearing import Ears
-from holdfast._core.keeping import Keeper
+from holdfast._core.lease_cache import LeaseCache
 from holdfast._core.record import LeaseRecord, Order
 from holdfast._core.report import Report
 from holdfast._core.schedule import Schedule
@@ -127,11 +127,11 @@ class AioDriver:
         #: Run it in the background, up to its first wait at once.
         self.spawn = self.background.spawn
         self.settle = self.background.settle
-        self.keeper = Keeper(settings, self.watch, self.background.spawn, self.schedule.early, self._is_here)
+        self.lease_cache = LeaseCache(settings, self.watch, self.background.spawn, self.schedule.early, self._is_here)
         self.ending = Ending(self)
         self.waits = waits = Waits(self, topology, inboxes + client_id, settings)
         self.listening, self.hears_at = waits.listening, waits.hears_at
-        self.lines.hears = lambda key: self.keeper.hears(key, waits.listening(key))
+        self.lines.hears = lambda key: self.lease_cache.hears(key, waits.listening(key))
         self.requests = requests = Requests(self, topology)
         self.call = requests.call  # send it; the awaitable has the reply
         self.at_once: dict[type[Effect[Any]], Callable[[Any], Any]] = {

@@ -40,7 +40,7 @@ from holdfast._core.effects import (
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, replay
 from holdfast._core.hearing import Ears
-from holdfast._core.keeping import Keeper
+from holdfast._core.lease_cache import LeaseCache
 from holdfast._core.record import LeaseRecord, LeaseState, Order
 from holdfast._core.report import Report
 from holdfast._core.schedule import Schedule
@@ -148,7 +148,9 @@ class ThreadDriver:
         self.lines = Lines(self.settings, threading.RLock(), self.schedule.early)
         self.turning: set[int] = set()
         #: Leases that stay here after their release.
-        self.keeper = Keeper(self.settings, self.watch, self.spawn, self.schedule.early, lambda: not self.closed)
+        self.lease_cache = LeaseCache(
+            self.settings, self.watch, self.spawn, self.schedule.early, lambda: not self.closed
+        )
         self.lines.hears = self._hears_at_once
         self.teller = Teller()
         #: What the calling thread has of its own.
@@ -167,7 +169,7 @@ class ThreadDriver:
         self._renewals = Renewals(self)
         #: Releases that were sent and not waited for.
         self.releasing = Unconfirmed(self)
-        self.keeper.send = self.releasing.let_go
+        self.lease_cache.send = self.releasing.let_go
 
     # ------------------------------------------------------------------ monkey patching
 
@@ -440,7 +442,7 @@ class ThreadDriver:
     def _hears_at_once(self, key: str) -> bool:
         """True if messages about the key come without delay; if there is no inbox, one is opened."""
         node = self.hears_at(key)
-        return self.keeper.hears(key, node is None) and self.inboxes.hears_at_once(self.owner_of(key, None))
+        return self.lease_cache.hears(key, node is None) and self.inboxes.hears_at_once(self.owner_of(key, None))
 
     def hears_at(self, key: str) -> Node | None:
         """The node at which an inbox is missing to hear of that key."""

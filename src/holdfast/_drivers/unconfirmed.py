@@ -20,7 +20,7 @@ from typing import Any
 from holdfast._core.effects import Protocol, Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import confirm
-from holdfast._core.keeping import Keeping
+from holdfast._core.lease_cache import CachedLease
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import FITS
 from holdfast._core.snapshot import snapshot
@@ -61,7 +61,7 @@ class _Sent:
 
     __slots__ = ("claimer", "done", "first", "hold", "node", "right", "sent_at", "until", "wire")
 
-    def __init__(self, hold: LeaseRecord | Keeping, first: PreparedRequest, node: Node, wire: Wire) -> None:
+    def __init__(self, hold: LeaseRecord | CachedLease, first: PreparedRequest, node: Node, wire: Wire) -> None:
         self.hold = hold
         self.first = first
         self.node = node
@@ -93,7 +93,7 @@ class Unconfirmed:
     def __len__(self) -> int:
         return len(self.sent)
 
-    def let_go(self, kept: Keeping) -> bool:
+    def let_go(self, kept: CachedLease) -> bool:
         """Send the release of what is kept and idle, in the thread that has heard that others want it.
 
         False when it was not sent: there was no connection at hand.
@@ -116,7 +116,7 @@ class Unconfirmed:
             return False
         return self._send(hold, first, node, wire)
 
-    def _send(self, hold: LeaseRecord | Keeping, first: PreparedRequest, node: Node, wire: Wire) -> bool:
+    def _send(self, hold: LeaseRecord | CachedLease, first: PreparedRequest, node: Node, wire: Wire) -> bool:
         driver = self._driver
         sent = _Sent(hold, first, node, wire)
         try:

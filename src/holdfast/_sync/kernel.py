@@ -19,7 +19,7 @@ from holdfast._api import hook
 from holdfast._api.acquirable import AcquirableBase
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
-from holdfast._core.keeping import Keeping
+from holdfast._core.lease_cache import CachedLease
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
@@ -80,7 +80,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         if driver.closed:
             raise driver.closed_error()
         kept_as = self._kept_as
-        kept = None if kept_as is None else driver.keeper.get(kept_as)
+        kept = None if kept_as is None else driver.lease_cache.get(kept_as)
         if kept is not None:
             token = f"{driver.client_id}:{thread}:{next(session.sequence)}"
             try:
@@ -94,7 +94,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         if asks is None:
             asks = self._prepare()
         token = f"{driver.client_id}:{self._mark if mark is None else mark}{thread}:{next(session.sequence)}"
-        if kept_as is not None and driver.keeper.hears(kept_as, driver.listening(kept_as)):
+        if kept_as is not None and driver.lease_cache.hears(kept_as, driver.listening(kept_as)):
             token += KEPT
         turn: LocalWaiter | None = None
         got: TenureLease | Grant | Busy
@@ -186,7 +186,7 @@ class Acquirable(AcquirableBase, Generic[L]):
     def _begin_again(
         self,
         driver: ThreadDriver,
-        kept: Keeping,
+        kept: CachedLease,
         owners: tuple[tuple[str, int], ...],
         code: CodeType,
         offset: int,

@@ -303,7 +303,7 @@ class Lock(Leasable[Lease]):
         Not while it is idle in this client (`cache_for`).
         """
         token = self._inspect().holder
-        return token != "" and not self._session.driver.keeper.has_idle(token)
+        return token != "" and not self._session.driver.lease_cache.has_idle(token)
 
     def holder(self) -> Holder | None:
         """Return the holder, since when, where, and for how much longer; None when the lock is free."""

@@ -40,7 +40,7 @@ from holdfast._core.effects import (
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, replay
 from holdfast._core.hearing import Ears
-from holdfast._core.keeping import Keeper
+from holdfast._core.lease_cache import LeaseCache
 from holdfast._core.record import LeaseRecord, Order
 from holdfast._core.replies import wake_of
 from holdfast._core.schedule import Schedule
@@ -81,13 +81,13 @@ class Agent(Runner):
         self.contention = Contention(settings)
         #: Acquires that wait for each other here; leases that stay here after their release.
         self.lines = Lines(settings, guard, self.schedule.early)
-        self.keeper = Keeper(settings, self.watch, self.spawn, self.schedule.early, lambda: not self.closing)
+        self.lease_cache = LeaseCache(settings, self.watch, self.spawn, self.schedule.early, lambda: not self.closing)
         self.releasing = Unconfirmed(self.spawn, settings.request_timeout_s)
         self.inboxes = Inboxes(
             settings, self.now, self.later, self.resume, self.place_of, self.subscribe, self._inbox_opened
         )
         self.listening, self.hears_at = self.inboxes.listening, self.inboxes.missing
-        self.lines.hears = lambda key: self.keeper.hears(key, self.listening(key))
+        self.lines.hears = lambda key: self.lease_cache.hears(key, self.listening(key))
         self.ears = Ears(self, one_place)
         self.renewals = Renewals(self.schedule, self.now, self.random, self.spawn, self.rearm, moves=moves)
         self._closing = Closing(self)

@@ -5,10 +5,10 @@ one store. After a release was sent, nothing is handed on. What was told that ot
 until half of its ttl after its grant at most, whatever else happens: with every message lost, others wait no longer.
 
 Theory: a token that ends with `KEPT` says that its client keeps its lease, and listens; scripts tell it that another
-one asks. Its grant begins a `Keeping`, a tenure with a block of fencing tokens. Its `holder` is the record of a lease,
-or, while it is idle, a list for those that want to have it: the first to append itself has it. When it was idle for a
-part of its time, its ttl on the server is cut to the rest of that, so that others wait no longer than this should the
-client die. A lease that begins with so little is stretched by its first renewal, like one that was pushed.
+one asks. Its grant begins a `CachedLease`, a tenure with a block of fencing tokens. Its `holder` is the record of a
+lease, or, while it is idle, a list for those that want to have it: the first to append itself has it. When it was idle
+for a part of its time, its ttl on the server is cut to the rest of that, so that others wait no longer than this should
+the client die. A lease that begins with so little is stretched by its first renewal, like one that was pushed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast._core.tenure import LocalWaiter, Tenure, TenureLease, release_in_l
 from holdfast._core.validity import deadline as deadline_of
 from holdfast._core.waiting import Acquisition, request_timeout_for
 
-__all__ = ["Keeper", "Keeping", "KeptLease"]
+__all__ = ["CachedLease", "KeptLease", "LeaseCache"]
 
 #: A lease that is idle for this part of its time gets a shorter ttl,
 _CUT_AT = 1 / 3
@@ -44,8 +44,8 @@ def _is_first(idle: Idle) -> bool:
     return idle[0] is mine
 
 
-class Keeping(Tenure):
-    """What the server has granted to a client that keeps it.
+class CachedLease(Tenure):
+    """A lease that the server has granted to a client that keeps it.
 
     `asks` makes what it is asked for as. `idle_until`: after that, it is not taken any more.
     """
@@ -59,8 +59,8 @@ class Keeping(Tenure):
         "idle",
         "idle_since",
         "idle_until",
-        "keep_s",
-        "keeper",
+        "cache_for_s",
+        "lease_cache",
         "key",
         "kept_at_most_until",
         "is_cut",
@@ -76,15 +76,15 @@ class Keeping(Tenure):
 
     def __init__(
         self,
-        keeper: Keeper,
+        lease_cache: LeaseCache,
         asks: Callable[[Tenure], Acquisition],
         token: str,
         fence: int,
         granted_at: float,
-        keep_s: float,
+        cache_for_s: float,
     ) -> None:
         super().__init__(token, fence, granted_at)
-        self.keeper = keeper
+        self.lease_cache = lease_cache
         self._asks = asks
         acquisition = asks(self)
         self.key = acquisition.key
@@ -93,7 +93,7 @@ class Keeping(Tenure):
         self.claim_ms = acquisition.claim_ms
         self.least_s = self.claim_ms / 2000
         self.places = acquisition.places()
-        self.keep_s = keep_s
+        self.cache_for_s = cache_for_s
         self.kept_at_most_until = granted_at + self.ttl_ms / 2000
         self.deadline = self.renew_from = self.idle_since = self.idle_until = granted_at
         #: How many requests have set its end; and the last was one that cut it, of which a repeat may still come.
@@ -120,7 +120,7 @@ class Keeping(Tenure):
             return True
         self.deadline = hold.deadline
         self.renew_from = hold.renew_from
-        until = min(now + self.keep_s, self.kept_at_most_until, self.deadline - self._least_s())
+        until = min(now + self.cache_for_s, self.kept_at_most_until, self.deadline - self._least_s())
         if (
             self.ended
             or self.wanted
@@ -130,7 +130,7 @@ class Keeping(Tenure):
             or type(hold) is not KeptLease
             or hold.is_chosen  # a late extension may shorten
             or hold.overlong
-            or not self.keeper.is_here()
+            or not self.lease_cache.is_here()
         ):
             self.end()
             return False
@@ -139,7 +139,7 @@ class Keeping(Tenure):
         if self.watch is None:
             self.watch = _Watch(self, now)
             try:
-                self.keeper.watch(self.watch)
+                self.lease_cache.watch(self.watch)
             except Exception:  # nothing can look after it
                 self.end()
                 return False
@@ -165,10 +165,10 @@ class Keeping(Tenure):
         idle = self.holder
         if type(idle) is list and _is_first(idle):
             # Ended behind that: until then `look` sees to what an exception has left here.
-            if self.keeper.send is not None and self.keeper.send(self):
+            if self.lease_cache.send is not None and self.lease_cache.send(self):
                 self.end()
             else:
-                self.keeper.spawn(self.give_up())
+                self.lease_cache.spawn(self.give_up())
 
     def told(self) -> None:
         """Note that others want the lease."""
@@ -178,15 +178,15 @@ class Keeping(Tenure):
     def end(self) -> None:
         """Keep the lease no longer. Idempotent."""
         self.ended = True
-        if self.keeper.get(self.key) is self:
-            self.keeper.pop(self.key, None)
+        if self.lease_cache.get(self.key) is self:
+            self.lease_cache.pop(self.key, None)
 
     #: For its holder, as of a turn: its lease has ended without a release.
     lost = end
 
     def first_release(self) -> Call:
         """Return the first call of `release`."""
-        return self.asks().undo(0, request_timeout_for(self.ttl_ms, self.keeper.settings))
+        return self.asks().undo(0, request_timeout_for(self.ttl_ms, self.lease_cache.settings))
 
     def release(self) -> Protocol[bool]:
         """Release it at the server."""
@@ -209,14 +209,14 @@ class Keeping(Tenure):
         if self.ended:
             self.let_go()
             return None
-        cut_at = self.idle_since + self.keep_s * _CUT_AT
+        cut_at = self.idle_since + self.cache_for_s * _CUT_AT
         if type(idle) is not list or idle:
             # In use, or about to be; or an exception came between taking it for the client and what follows.
             if type(idle) is list and type(idle[0]) is not str and now >= self.idle_until + self._least_s():
-                self.keeper.spawn(self.give_up())
+                self.lease_cache.spawn(self.give_up())
                 return None
             if now < self.kept_at_most_until:
-                return max(cut_at, now + self.keep_s * _CUT_AT)
+                return max(cut_at, now + self.cache_for_s * _CUT_AT)
             return None if type(idle) is not list else now + self._least_s()
         if now >= self.idle_until:
             self.let_go()
@@ -224,7 +224,7 @@ class Keeping(Tenure):
         if now < cut_at:
             return min(cut_at, self.idle_until)
         if (self.idle_until - now + self._least_s()) < _CUT_BELOW * (self.deadline - now) and _is_first(idle):
-            self.keeper.spawn(self._cut())
+            self.lease_cache.spawn(self._cut())
         return self.idle_until
 
     async def _cut(self) -> None:
@@ -272,7 +272,7 @@ class KeptLease(TenureLease):
     __slots__ = ("is_chosen", "is_cut", "kept")
 
     def __init__(
-        self, kept: Keeping, turn: LocalWaiter | None, fence: int, ttl_ms: int, since: float, until: float | None
+        self, kept: CachedLease, turn: LocalWaiter | None, fence: int, ttl_ms: int, since: float, until: float | None
     ) -> None:
         super().__init__(kept.name, kept.token, fence, ttl_ms, since, None, None, until)
         self.kept = kept
@@ -283,7 +283,7 @@ class KeptLease(TenureLease):
         kept.holder = self
 
     @classmethod
-    def again(cls, kept: Keeping, ttl_ms: int, now: float) -> KeptLease:
+    def again(cls, kept: CachedLease, ttl_ms: int, now: float) -> KeptLease:
         """Make the lease of the acquire that has taken what was kept."""
         kept.fence += 1
         # What its renewals set is no less than it trusts, though it was granted for a longer ttl.
@@ -340,8 +340,8 @@ class KeptLease(TenureLease):
         super().lose_again(reason)
 
 
-class Keeper(dict[str, Keeping]):
-    """What a client keeps, by the lock's key. `here`: whether this may be used where it is called."""
+class LeaseCache(dict[str, CachedLease]):
+    """The leases that a client keeps, by the lock's key. `is_here`: whether this may be used where it is called."""
 
     def __init__(
         self,
@@ -356,13 +356,13 @@ class Keeper(dict[str, Keeping]):
         self.watch = watch
         self.spawn = spawn
         self.is_here = is_here
-        self._tokens: WeakValueDictionary[str, Keeping] = WeakValueDictionary()
+        self._tokens: WeakValueDictionary[str, CachedLease] = WeakValueDictionary()
         self._early = early
         self._opening = False
         #: Sends the release of what was idle, without waiting for the answer; False: it has sent nothing.
-        self.send: Callable[[Keeping], bool] | None = None
+        self.send: Callable[[CachedLease], bool] | None = None
 
-    def begin(self, kept: Keeping) -> None:
+    def begin(self, kept: CachedLease) -> None:
         """Add a lease that was granted."""
         self[kept.key] = self._tokens[kept.token] = kept
         if self._early.take(kept.token, Wake.YIELD):
@@ -395,7 +395,7 @@ class Keeper(dict[str, Keeping]):
         return listening
 
     async def _listen(self, key: str) -> None:
-        token = "keeper"
+        token = "lease cache"
         try:
             await Listen(token, key, self.settings.request_timeout_s)
         except RequestFailed:
@@ -410,9 +410,9 @@ class _Watch(LeaseRecord):
 
     __slots__ = ("_kept",)
 
-    def __init__(self, kept: Keeping, now: float) -> None:
+    def __init__(self, kept: CachedLease, now: float) -> None:
         self._kept = kept
-        at = now + kept.keep_s * _CUT_AT
+        at = now + kept.cache_for_s * _CUT_AT
         super().__init__(kept.name, f"{kept.token} kept", kept.fence, kept.ttl_ms, now, None, None, at)
         self.renews = False
         self.short_s = 0.0

@@ -13,8 +13,8 @@ from holdfast._core.early import Early
 from holdfast._core.effects import Call, Now, Protocol
 from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
-from holdfast._core.keeping import Keeper, Keeping, KeptLease
 from holdfast._core.keys import lock_keys
+from holdfast._core.lease_cache import CachedLease, KeptLease, LeaseCache
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT
@@ -27,23 +27,23 @@ TOKEN = f"{'0' * 24}:1:1*+"
 
 
 class Client:
-    """A keeper, and what it asks of its driver."""
+    """A lease cache, and what it asks of its driver."""
 
-    def __init__(self, keep_s: float = 2.0) -> None:
+    def __init__(self, cache_for_s: float = 2.0) -> None:
         self.watched: list[LeaseRecord] = []
         self.spawned: list[Protocol[None]] = []
         self.here = True
-        self.keeper = Keeper(DEFAULT, self.watched.append, self.spawned.append, Early(), lambda: self.here)
-        self.keep_s = keep_s
+        self.lease_cache = LeaseCache(DEFAULT, self.watched.append, self.spawned.append, Early(), lambda: self.here)
+        self.cache_for_s = cache_for_s
 
     def grant(self, now: float = 0.0) -> KeptLease:
         grant = Grant(1_000, now)
-        grant.kept = self.keeper, self.keep_s
+        grant.kept = self.lease_cache, self.cache_for_s
         hold = OneServer(KEYS, DEFAULT).hold(TOKEN, grant, TTL_MS)
         assert type(hold) is KeptLease
         return hold
 
-    def again(self, kept: Keeping, now: float) -> KeptLease:
+    def again(self, kept: CachedLease, now: float) -> KeptLease:
         grant = Grant(0, now)
         grant.kept = kept
         hold = OneServer(KEYS, DEFAULT).hold("", grant, TTL_MS)
@@ -115,11 +115,11 @@ def test_it_is_not_taken_after_its_time(client: Client, late: float) -> None:
 
 def test_what_is_idle_is_sent_by_who_was_told(client: Client) -> None:
     sent: list[Call] = []
-    client.keeper.send = lambda kept: not sent.append(kept.first_release())  # type: ignore[func-returns-value]
+    client.lease_cache.send = lambda kept: not sent.append(kept.first_release())  # type: ignore[func-returns-value]
     hold = client.grant()
     assert hold.hand_on(1.0)
-    client.keeper.told(TOKEN)
-    client.keeper.told(TOKEN)
+    client.lease_cache.told(TOKEN)
+    client.lease_cache.told(TOKEN)
     assert [(call.script, call.args[0], call.args[-2:]) for call in sent] == [
         ("release", TOKEN, (hold.kept.last_fence, hold.fence))
     ]
@@ -128,57 +128,57 @@ def test_what_is_idle_is_sent_by_who_was_told(client: Client) -> None:
 
 
 def test_what_could_not_be_sent_is_released_in_the_background(client: Client) -> None:
-    client.keeper.send = lambda _: False
+    client.lease_cache.send = lambda _: False
     assert client.grant().hand_on(1.0)
-    client.keeper.told(TOKEN)
+    client.lease_cache.told(TOKEN)
     assert client.requests() == ["release"]
 
 
 def test_what_an_exception_has_left_unsent_is_released_at_its_end(client: Client) -> None:
-    def interrupted(_: Keeping) -> bool:
+    def interrupted(_: CachedLease) -> bool:
         raise KeyboardInterrupt
 
-    client.keeper.send = interrupted
+    client.lease_cache.send = interrupted
     hold = client.grant()
     assert hold.hand_on(1.0)
     with pytest.raises(KeyboardInterrupt):
-        client.keeper.told(TOKEN)
+        client.lease_cache.told(TOKEN)
     assert not hold.kept.take("a", 1.1)
-    hold.kept.look(1.0 + client.keep_s + 1.5)
+    hold.kept.look(1.0 + client.cache_for_s + 1.5)
     assert client.requests() == ["release"]
 
 
 def test_who_has_it_lets_go_when_told(client: Client) -> None:
     hold = client.grant()
-    client.keeper.told(TOKEN)
+    client.lease_cache.told(TOKEN)
     assert not client.spawned and not hold.hand_on(1.0)
-    assert TOKEN not in [kept.token for kept in client.keeper.values()]
+    assert TOKEN not in [kept.token for kept in client.lease_cache.values()]
 
 
 def test_what_is_idle_is_released_when_told(client: Client) -> None:
     hold = client.grant()
     assert hold.hand_on(1.0)
-    client.keeper.told(TOKEN)
-    client.keeper.told(TOKEN)
+    client.lease_cache.told(TOKEN)
+    client.lease_cache.told(TOKEN)
     assert not hold.kept.take("a", 1.0)
     assert client.requests() == ["release"]
 
 
 def test_what_is_told_before_the_grant_is_known_counts(client: Client) -> None:
-    client.keeper.told(TOKEN)
+    client.lease_cache.told(TOKEN)
     assert not client.grant().hand_on(1.0)
 
 
 def test_a_broken_inbox_ends_it(client: Client) -> None:
     hold = client.grant()
     assert hold.hand_on(1.0)
-    client.keeper.deaf()
-    assert client.requests() == ["release"] and not client.keeper
+    client.lease_cache.deaf()
+    assert client.requests() == ["release"] and not client.lease_cache
 
 
 def test_a_grant_that_was_waited_for_is_not_kept(client: Client) -> None:
     grant = Grant(1_000, 0.0)
-    grant.kept, grant.waited = (client.keeper, 2.0), True
+    grant.kept, grant.waited = (client.lease_cache, 2.0), True
     assert not OneServer(KEYS, DEFAULT).hold(TOKEN, grant, TTL_MS).hand_on(0.1)
 
 
@@ -189,7 +189,7 @@ def test_what_is_handed_on_lasts_as_long_as_the_lease_before_it(client: Client) 
     for turn in turns:
         turn.join(of, "x")
     grant = Grant(1_000, 0.0)
-    grant.kept, grant.turn = (client.keeper, 2.0), turns[0]
+    grant.kept, grant.turn = (client.lease_cache, 2.0), turns[0]
     first = exclusive.hold(turns[0].token, grant, TTL_MS)
     first.renew_from = 0.0005  # it was renewed meanwhile
     assert first.mark_released() and first.hand_on(0.001)
@@ -217,7 +217,7 @@ def test_what_is_not_kept(client: Client, what: str) -> None:
         now = TTL_MS / 2000
     else:
         hold.lose("taken")
-    assert not hold.hand_on(now) and not client.keeper
+    assert not hold.hand_on(now) and not client.lease_cache
 
 
 def test_it_is_released_when_its_time_is_over(client: Client) -> None:
@@ -267,7 +267,7 @@ def test_a_cut_without_an_answer_gives_it_back(client: Client) -> None:
         return 1
 
     assert client.requests(0.7, answer) == ["renew", "release"]
-    assert not hold.kept.take("a", 0.8) and not client.keeper
+    assert not hold.kept.take("a", 0.8) and not client.lease_cache
 
 
 def test_told_while_it_is_cut(client: Client) -> None:
@@ -276,7 +276,7 @@ def test_told_while_it_is_cut(client: Client) -> None:
     client.watched[0].check_expired(0.7)
 
     def answer(call: Call) -> int:
-        client.keeper.told(TOKEN)
+        client.lease_cache.told(TOKEN)
         return 1
 
     assert client.requests(0.7, answer) == ["renew", "release"]
