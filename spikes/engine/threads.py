@@ -72,7 +72,7 @@ class Front:
         self.engine.enter(client)
         self.can_ask = client.can_ask
         self.schedule, self.lines, self.lease_cache = client.schedule, client.lines, client.lease_cache
-        self.ears, self.queueing, self.listening = client.ears, client.queueing, client.listening
+        self.notices, self.queueing, self.listening = client.notices, client.queueing, client.listening
         self.lease_cache.spawn = self.spawn
         self.random = random.Random().random
         self.introduce_at = float("-inf")  # when the client says again who it is

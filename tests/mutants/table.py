@@ -40,7 +40,7 @@ IN_LINES = "mutex in lines"
 #: The lock, where processes keep it after its release.
 KEPT, KEEPING = "mutex kept", "_core/lease_cache.py"
 #: The lock, where leases are taken away.
-BROKEN, HEARING, BREAKING, TELLS = "mutex broken", "_core/hearing.py", "_core/breaking.py", "_lua/tell.lua"
+BROKEN, NOTICES, BREAKING, TELLS = "mutex broken", "_core/holder_notices.py", "_core/breaking.py", "_lua/tell.lua"
 FAST_PATH, RETRY, EXCLUSIVE = "_core/fast_path.py", "_core/retry.py", "_core/exclusive.py"
 #: What a driver does by hand is not seen by the simulation, which has a driver of its own.
 FIRST_WAIT = "_drivers/first_wait.py"
@@ -1145,24 +1145,24 @@ KEEPS: tuple[Mutant, ...] = tuple(
 BREAKS: tuple[Mutant, ...] = tuple(
     Mutant(what, file, old, new, BROKEN)
     for what, file, old, new in (
-        ("a break ends whatever the client holds", HEARING, "if hold.token == token and hold.alive", "if hold.alive"),
+        ("a break ends whatever the client holds", NOTICES, "if hold.token == token and hold.alive", "if hold.alive"),
         ("who holds nothing is told that it is broken", TELLS, "if not holds then", "if false then"),
         ("a holder is not told of its break", TELLS, "redis.call('PUBLISH', inbox, told)", "local _ = told"),
-        ("a holder lets go before it knows", HEARING, "        hold.lose(broken_by(by))\n", ""),
+        ("a holder lets go before it knows", NOTICES, "        hold.lose(broken_by(by))\n", ""),
         ("a break does not wait for the holder", BREAKING, "elif await Now() >= until:", "elif True:"),
         ("a break of a holder that does not answer leaves no tombstone", BREAKING, "turn.stray = True", "pass"),
         ("a break ends nothing that does not answer", BREAKING, "if not await release(turn):", "if True:"),
-        ("a holder does not listen", HEARING, "elif outlived:", "elif False:"),
+        ("a holder does not listen", NOTICES, "elif outlived:", "elif False:"),
         (
             "a break that comes before its lease is dropped",
             SCHEDULE,
             "if hold.token in self.early or hold.held_since < self.hears_since:",
             "if False:",
         ),
-        ("an early break is not cleared", HEARING, "text = early.pop(kind, None)", "text = early.get(kind)"),
+        ("an early break is not cleared", NOTICES, "text = early.pop(kind, None)", "text = early.get(kind)"),
         (
             "an early message of another token is taken",
-            HEARING,
+            NOTICES,
             "self._driver.schedule.early.pop(hold.token, {})",
             "next(iter(self._driver.schedule.early.values()), {})",
         ),

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast._core.early import EARLY_MAX, Early
 from holdfast._core.effects import Command, Protocol, Wake
-from holdfast._core.hearing import Ears
+from holdfast._core.holder_notices import HolderNotices
 from holdfast._core.keys import lock_keys
 from holdfast._core.record import LeaseRecord
 from holdfast._core.schedule import Schedule
@@ -19,7 +19,7 @@ TOKEN = "a:1:1"
 
 
 class Holder:
-    """What ears ask of a driver."""
+    """A driver, as `HolderNotices` asks of it."""
 
     settings = DEFAULT
     closed = False
@@ -29,12 +29,12 @@ class Holder:
         self.spawned: list[Protocol[None]] = []
         self.lines: Any = self
         self.lease_cache: Any = self
-        self.ears = Ears(self, True)
+        self.notices = HolderNotices(self, True)
 
     def told(self, token: str) -> None:
         """Stand in for lines that know no such token."""
 
-    def hears_at(self, key: str) -> None:
+    def missing_inbox(self, key: str) -> None:
         return None
 
     def spawn(self, protocol: Protocol[None]) -> None:
@@ -66,7 +66,7 @@ def holder() -> Any:
 
 
 def test_a_break_that_comes_first_ends_the_lease_as_soon_as_it_is_known(holder: Holder) -> None:
-    holder.ears.told(TOKEN, Wake(Wake.BREAK, text="me: stuck"))
+    holder.notices.told(TOKEN, Wake(Wake.BREAK, text="me: stuck"))
     hold = holder.begin()
     assert hold.reason == "broken by me: stuck"
     assert len(holder.spawned) == 1, "it is released"
@@ -74,15 +74,15 @@ def test_a_break_that_comes_first_ends_the_lease_as_soon_as_it_is_known(holder: 
 
 
 def test_an_ask_that_comes_first_is_known_to_the_lease(holder: Holder) -> None:
-    holder.ears.told(TOKEN, Wake(Wake.WANT, text="me: please"))
+    holder.notices.told(TOKEN, Wake(Wake.WANT, text="me: please"))
     hold = holder.begin()
     assert hold.alive
     assert hold.wanted_by == "me: please"
 
 
 def test_both_come_first(holder: Holder) -> None:
-    holder.ears.told(TOKEN, Wake(Wake.WANT, text="me: please"))
-    holder.ears.told(TOKEN, Wake(Wake.BREAK, text="me: now"))
+    holder.notices.told(TOKEN, Wake(Wake.WANT, text="me: please"))
+    holder.notices.told(TOKEN, Wake(Wake.BREAK, text="me: now"))
     hold = holder.begin()
     assert hold.reason == "broken by me: now"
     assert hold.wanted_by == "me: please"
@@ -92,27 +92,27 @@ def test_both_come_first(holder: Holder) -> None:
 def test_each_message_is_for_one_lease(holder: Holder, kind: str) -> None:
     """A tenure has several leases of one token, one after the other."""
     first = holder.begin()
-    holder.ears.told(TOKEN, Wake(kind, text="me"))
+    holder.notices.told(TOKEN, Wake(kind, text="me"))
     assert first.wanted_by == "me" or first.reason == "broken by me"
     second = holder.begin()
     assert second.alive and second.wanted_by is None
     holder.schedule.remove(first)
     holder.schedule.remove(second)
-    holder.ears.told(TOKEN, Wake(kind, text="me"))
+    holder.notices.told(TOKEN, Wake(kind, text="me"))
     third, fourth = holder.begin(), holder.begin()
     assert third.wanted_by == "me" or third.reason == "broken by me"
     assert fourth.alive and fourth.wanted_by is None
 
 
 def test_messages_of_other_tokens_are_not_for_it(holder: Holder) -> None:
-    holder.ears.told(f"{TOKEN}2", Wake(Wake.BREAK, text="me"))
-    holder.ears.told(TOKEN, Wake(Wake.WANT, text="you"))
+    holder.notices.told(f"{TOKEN}2", Wake(Wake.BREAK, text="me"))
+    holder.notices.told(TOKEN, Wake(Wake.WANT, text="you"))
     hold = holder.begin()
     assert hold.alive and hold.wanted_by == "you"
 
 
 def test_a_lease_that_was_asked_for_before_the_inbox_was_open_looks_for_a_note(holder: Holder) -> None:
-    holder.ears.opened(11.0)
+    holder.notices.opened(11.0)
     hold = holder.begin(held_since=10.5)
     (looks,) = holder.spawned
     holder.spawned = []

@@ -172,7 +172,7 @@ def test_what_is_told_before_the_grant_is_known_counts(client: Client) -> None:
 def test_a_broken_inbox_ends_it(client: Client) -> None:
     hold = client.grant()
     assert hold.hand_on(1.0)
-    client.lease_cache.deaf()
+    client.lease_cache.inbox_lost()
     assert client.requests() == ["release"] and not client.lease_cache
 
 

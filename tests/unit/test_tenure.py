@@ -366,7 +366,7 @@ def test_what_was_told_of_tokens_that_never_begin_is_forgotten(hearing: Lines) -
 
 def test_a_tenure_ends_soon_where_messages_may_have_been_lost(hearing: Lines) -> None:
     tenure = undisturbed(hearing)
-    hearing.deaf()
+    hearing.inbox_lost()
     assert tenure.ends_at == 10.002
 
 

@@ -117,7 +117,7 @@ class Session(SessionBase):
                 break
         else:
             driver = self._left.new_driver()
-            driver.ears.whereabouts = weakref.WeakMethod(self.whereabouts)
+            driver.notices.whereabouts = weakref.WeakMethod(self.whereabouts)
             self.drivers.append(driver)
         self._left.start(driver)
         self.here = driver

@@ -29,7 +29,7 @@ __all__ = ["FORCED", "GONE", "HOLDERS_MAX", "LET_GO", "Held", "held_by", "holder
 LET_GO, FORCED, GONE = "let go", "forced", "gone"
 #: How many holders of one name are seen, and broken, by one call.
 HOLDERS_MAX = 100
-#: A holder without an inbox may be about to open one, and then looks for notes (see `hearing.py`): it has this time, s.
+#: How long a holder without an inbox has, s: it may be about to open one, and then looks for notes.
 _UNHEARD_S = 0.25
 #: Pauses between looks whether it has let go, from the first to the second, s.
 _PAUSE_S, _PAUSE_MAX_S = 0.004, 0.05

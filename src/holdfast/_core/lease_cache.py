@@ -382,7 +382,7 @@ class LeaseCache(dict[str, CachedLease]):
         if kept is not None:
             kept.told()
 
-    def deaf(self) -> None:
+    def inbox_lost(self) -> None:
         """Keep nothing on, since messages may have been lost."""
         for kept in snapshot(self.values()):
             kept.told()

@@ -168,7 +168,7 @@ class Lines(dict[Any, "Line"]):
         if tenure is not None:
             tenure.told()
 
-    def deaf(self) -> None:
+    def inbox_lost(self) -> None:
         """End undisturbed tenures as soon as is fair, since messages may have been lost."""
         for tenure in snapshot(self._alone.values()):
             tenure.told()

@@ -40,7 +40,7 @@ from holdfast._core.effects import (
 )
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, begin, replay
-from holdfast._core.hearing import Ears
+from holdfast._core.holder_notices import HolderNotices
 from holdfast._core.lease_cache import LeaseCache
 from holdfast._core.record import LeaseRecord, Order
 from holdfast._core.report import Report
@@ -111,7 +111,7 @@ class AioDriver:
         self._only = topology.nodes()[0] if not moves and len(topology.nodes()) == 1 else None
         #: Whether the fast path can be used: where keys move from node to node, the protocol has to follow them.
         self.can_ask = not moves
-        self.ears = Ears(self, self._only is not None)
+        self.notices = HolderNotices(self, self._only is not None)
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = float("inf")
         self.contention = Contention(settings)
@@ -130,7 +130,7 @@ class AioDriver:
         self.lease_cache = LeaseCache(settings, self.watch, self.background.spawn, self.schedule.early, self._is_here)
         self.ending = Ending(self)
         self.waits = waits = Waits(self, topology, inboxes + client_id, settings)
-        self.listening, self.hears_at = waits.listening, waits.hears_at
+        self.listening, self.missing_inbox = waits.listening, waits.missing_inbox
         self.lines.hears = lambda key: self.lease_cache.hears(key, waits.listening(key))
         self.requests = requests = Requests(self, topology)
         self.call = requests.call  # send it; the awaitable has the reply
@@ -385,7 +385,7 @@ class AioDriver:
         now = clock()
         try:
             self._renewals.start(self.schedule.due(now), now)
-            self.ears.look(now)
+            self.notices.look(now)
         finally:
             self._rearm()
 

@@ -27,7 +27,7 @@ from typing import NamedTuple, TypeAlias
 from holdfast._core.agent.reopening import Reopening
 from holdfast._core.effects import Reply, Wake
 from holdfast._core.failure import RequestFailed
-from holdfast._core.hearing import Ears
+from holdfast._core.holder_notices import HolderNotices
 from holdfast._core.replies import wake_of
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
@@ -131,7 +131,7 @@ class Driver(typing.Protocol):
     channel: str
     settings: Settings
     closed: bool
-    ears: Ears
+    notices: HolderNotices
 
     def poke(self) -> None: ...
 
@@ -373,7 +373,7 @@ class Inboxes:
             return
         token, wake = found
         if wake.kind != Wake.GRANT and wake.is_for_holder:
-            self._driver.ears.told(token, wake)
+            self._driver.notices.told(token, wake)
         elif (waiter := self._waiters.get(token)) is not None:
             waiter.wakes.append(wake)
             if waiter is not reader:
@@ -416,7 +416,7 @@ class Inboxes:
                 wire.close()  # a signal handler has subscribed meanwhile
             else:
                 self._open[node] = _Inbox(node, wire, clock())
-                self._driver.ears.opened(clock())
+                self._driver.notices.opened(clock())
         finally:
             if self._opening.get(node) is mine:
                 self._opening.pop(node, None)
@@ -442,7 +442,7 @@ class Inboxes:
         inbox.end()
         self.ask_all()
         if not self._driver.closed:
-            self._driver.ears.deaf(clock())
+            self._driver.notices.inbox_lost(clock())
 
     def drop(self, node: Node) -> None:
         """End the inbox of that node: it may lead to the wrong server."""

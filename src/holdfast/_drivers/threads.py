@@ -39,7 +39,7 @@ from holdfast._core.effects import (
 )
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, replay
-from holdfast._core.hearing import Ears
+from holdfast._core.holder_notices import HolderNotices
 from holdfast._core.lease_cache import LeaseCache
 from holdfast._core.record import LeaseRecord, LeaseState, Order
 from holdfast._core.report import Report
@@ -160,7 +160,7 @@ class ThreadDriver:
         self.patchable_socket: object = socket.socket
         #: For what reads and changes times. Reentrant: a signal handler may extend what its thread is extending.
         self.lock = threading.RLock()
-        self.ears = Ears(self, self._only is not None)
+        self.notices = HolderNotices(self, self._only is not None)
         self.inboxes = Inboxes(self, self._over)
         self.requests.forget()
         self._to_give_back: collections.deque[LeaseRecord] = collections.deque()
@@ -437,14 +437,14 @@ class ThreadDriver:
 
     def listening(self, key: str) -> bool:
         """True if the inbox at the key's node is open, so that a first request may queue."""
-        return self.hears_at(key) is None  # which does not wait for the table of a Cluster
+        return self.missing_inbox(key) is None  # which does not wait for the table of a Cluster
 
     def _hears_at_once(self, key: str) -> bool:
         """True if messages about the key come without delay; if there is no inbox, one is opened."""
-        node = self.hears_at(key)
+        node = self.missing_inbox(key)
         return self.lease_cache.hears(key, node is None) and self.inboxes.hears_at_once(self.owner_of(key, None))
 
-    def hears_at(self, key: str) -> Node | None:
+    def missing_inbox(self, key: str) -> Node | None:
         """The node at which an inbox is missing to hear of that key."""
         node = self.owner_of(key, None)
         return None if self.inboxes.is_open(node) else node

@@ -14,7 +14,7 @@ from functools import partial
 from holdfast._core.agent.reopening import Reopening
 from holdfast._core.effects import AwaitTurn, AwaitWake, Listen, Reply, Sleep, Unlisten, Wake
 from holdfast._core.failure import RequestFailed
-from holdfast._core.hearing import Ears
+from holdfast._core.holder_notices import HolderNotices
 from holdfast._core.replies import wake_of
 from holdfast._core.report import Report
 from holdfast._core.settings import Settings
@@ -52,7 +52,7 @@ class Driver(typing.Protocol):
     closed: bool
     background: Background
     queueing: dict[str, Report]
-    ears: Ears
+    notices: HolderNotices
 
 
 class Waits:
@@ -143,7 +143,7 @@ class Waits:
             inbox = await open_inbox(server, self._channel, self._deliver, self._inbox_broken, self._driver.loop)
             reopening.opened(clock())
             server.inbox = inbox
-            self._driver.ears.opened(clock())
+            self._driver.notices.opened(clock())
             return inbox
         finally:
             server.opening = None
@@ -153,7 +153,7 @@ class Waits:
         self._reopening[inbox.node].broke(clock())
         self.ask_all()
         if not self._driver.closed:
-            self._driver.ears.deaf(clock())
+            self._driver.notices.inbox_lost(clock())
 
     def ask_all(self) -> None:
         for waiter in tuple(self._waiters.values()):
@@ -163,7 +163,7 @@ class Waits:
         """Deliver a message of the inbox. Without a waiter: the one that left has sent the give-back."""
         wake = wake_of(reply, self._channel)
         if wake is not None and wake[1].is_for_holder:
-            self._driver.ears.told(*wake)
+            self._driver.notices.told(*wake)
             return
         waiter = self._waiters.get(wake[0]) if wake is not None else None
         if wake is not None and waiter is not None:
@@ -171,9 +171,9 @@ class Waits:
 
     def listening(self, key: str) -> bool:
         """True if the inbox at the key's server is open, so that a first request may queue."""
-        return self.hears_at(key) is None
+        return self.missing_inbox(key) is None
 
-    def hears_at(self, key: str) -> Node | None:
+    def missing_inbox(self, key: str) -> Node | None:
         """The node at which an inbox is missing to hear of that key."""
         node = self._node_for(key, None)
         return None if node.inbox is not None and node.inbox.open else node

@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
-from holdfast._core.hearing import Ears
+from holdfast._core.holder_notices import HolderNotices
 from holdfast._core.record import LeaseRecord
 from holdfast._core.schedule import Schedule
 from holdfast._drivers.inboxes import Inboxes, Unattended
@@ -49,7 +49,7 @@ class Watched(typing.Protocol):
     lock: Any
     schedule: Schedule
     releasing: Unconfirmed
-    ears: Ears
+    notices: HolderNotices
     inboxes: Inboxes
 
     def sweep(self) -> None: ...
@@ -217,7 +217,7 @@ class Watchdog(Worker):
                 due = driver.schedule.due(clock())
             if due:
                 driver.renew(due)
-            driver.ears.look(clock())
+            driver.notices.look(clock())
 
     def _adopt_new(self, selector: selectors.BaseSelector) -> None:
         while self._new_owed:

@@ -52,7 +52,7 @@ class Session(SessionBase):
         self.moves: bool = getattr(topology, "moves", True)
         super().__init__(redis_client, topology.nodes(), namespace, settings, Reports(observer))
         self.driver = ThreadDriver(topology, os.urandom(12).hex(), inbox_prefix(namespace), settings, self.reports)
-        self.driver.ears.whereabouts = weakref.WeakMethod(self.whereabouts)
+        self.driver.notices.whereabouts = weakref.WeakMethod(self.whereabouts)
         self.finalizer = weakref.finalize(self, close_later, self.driver)
         self.finalizer.atexit = False  # ours runs earlier, for all clients
         _sessions.add(self)

@@ -39,7 +39,7 @@ from holdfast._core.effects import (
 )
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, replay
-from holdfast._core.hearing import Ears
+from holdfast._core.holder_notices import HolderNotices
 from holdfast._core.lease_cache import LeaseCache
 from holdfast._core.record import LeaseRecord, Order
 from holdfast._core.replies import wake_of
@@ -86,9 +86,9 @@ class Agent(Runner):
         self.inboxes = Inboxes(
             settings, self.now, self.later, self.resume, self.place_of, self.subscribe, self._inbox_opened
         )
-        self.listening, self.hears_at = self.inboxes.listening, self.inboxes.missing
+        self.listening, self.missing_inbox = self.inboxes.listening, self.inboxes.missing
         self.lines.hears = lambda key: self.lease_cache.hears(key, self.listening(key))
-        self.ears = Ears(self, one_place)
+        self.notices = HolderNotices(self, one_place)
         self.renewals = Renewals(self.schedule, self.now, self.random, self.spawn, self.rearm, moves=moves)
         self._closing = Closing(self)
         #: When `_attend` is called next, and by which timer.
@@ -340,7 +340,7 @@ class Agent(Runner):
         now = self.now()
         try:
             self.renewals.start(self.schedule.due(now), now)
-            self.ears.look(now)
+            self.notices.look(now)
         finally:
             self.rearm()
 
@@ -353,17 +353,17 @@ class Agent(Runner):
             return
         token, wake = found
         if wake.kind != Wake.GRANT and wake.is_for_holder:
-            self.ears.told(token, wake)
+            self.notices.told(token, wake)
         else:
             self.inboxes.wake(token, wake)
 
     def _inbox_opened(self) -> None:
-        self.ears.opened(self.now())
+        self.notices.opened(self.now())
 
     def inbox_broke(self, place: Hashable) -> None:
         """Note an inbox that has ended by itself."""
         if self.inboxes.broke(place) and not self.closing:
-            self.ears.deaf(self.now())
+            self.notices.inbox_lost(self.now())
             self.rearm()
 
     # -- the end ----------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from holdfast._core.tenure import Lines
 from holdfast._core.tokens import KEPT
 from holdfast._core.whereabouts import ANSWERS_MAX, asked_in
 
-__all__ = ["Ears"]
+__all__ = ["HolderNotices"]
 
 #: After this time held, s, a lease has its client listen. What is over by then costs nothing.
 LOOK_S = 0.1
@@ -43,7 +43,7 @@ Whereabouts: typing.TypeAlias = Callable[[str, list[LeaseRecord | None]], tuple[
 
 
 class Driver(typing.Protocol):
-    """Whose ears they are."""
+    """The driver that they are for."""
 
     schedule: Schedule
     settings: Settings
@@ -53,13 +53,13 @@ class Driver(typing.Protocol):
     @property
     def closed(self) -> bool: ...
 
-    def hears_at(self, key: str) -> Hashable | None: ...
+    def missing_inbox(self, key: str) -> Hashable | None: ...
     def spawn(self, protocol: Protocol[None]) -> object: ...
     def has_told(self, hold: LeaseRecord) -> bool: ...
 
 
-class Ears:
-    """Those of one client. `one_place`: all its keys are on one server."""
+class HolderNotices:
+    """What one client's holders are told. `one_place`: all its keys are on one server."""
 
     def __init__(self, driver: Driver, one_place: bool) -> None:
         self._driver = driver
@@ -90,7 +90,7 @@ class Ears:
         driver = self._driver
         for hold in holds:
             for keys in hold.places:
-                place = driver.hears_at(keys.lock)
+                place = driver.missing_inbox(keys.lock)
                 if place is None:
                     if hold.alive and hold.held_since < driver.schedule.hears_since:
                         driver.spawn(self._look_up(hold))  # the inbox was opened since
@@ -146,12 +146,12 @@ class Ears:
         else:
             self._broken(hold, text)
 
-    def deaf(self, now: float) -> None:
+    def inbox_lost(self, now: float) -> None:
         """Have another inbox opened for leases that were held for a while, after one has ended."""
         driver = self._driver
         driver.schedule.look_s = LOOK_S
-        driver.lease_cache.deaf()
-        driver.lines.deaf()
+        driver.lease_cache.inbox_lost()
+        driver.lines.inbox_lost()
         self._listen_for_old(now)
 
     def _listen_for_old(self, now: float) -> None:
