@@ -411,7 +411,7 @@ class SmallWorld(World):
         message.act(*message.args)
 
     def _look_for_deaf(self) -> None:
-        """What was heard is known to the lease that it is about, whether that came before or comes later."""
+        """Check that the lease it is about knows what was heard, whether that came before or comes later."""
         for kind, token in self.heard:
             for thing in self.use.things:
                 belief = thing.ledger.beliefs.get(token.encode())

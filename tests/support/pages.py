@@ -38,7 +38,7 @@ def files(page: str) -> dict[str, str]:
 
 
 def mistakes(code: str) -> str:
-    """What ruff says of undefined names and imports that are missing, unused or repeated; "" for nothing."""
+    """Return what ruff says of undefined names and imports that are missing, unused or repeated; "" for nothing."""
     command = [
         sys.executable,
         "-m",

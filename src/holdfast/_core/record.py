@@ -386,7 +386,7 @@ class LeaseRecord:
 
 
 async def note_for(places: Sequence[LockKeys], token: str, *, or_raise: bool = False) -> str | None:
-    """Who has broken what that token held there, and why; None where that is not known.
+    """Return who has broken what that token held there, and why; None where that is not known.
 
     `or_raise`: where it cannot be asked, `RequestFailed` is raised.
     """

@@ -21,7 +21,7 @@ _NUMBER = re.compile(rb"\d{1,15}")
 
 
 async def look_at_signals(namespace: str | None, name: str, request_timeout_s: float) -> dict[str, dict[str, Any]]:
-    """What there is, by its kind. Raises `RequestFailed`."""
+    """Return what there is, by its kind. Raises `RequestFailed`."""
 
     async def ask(*args: str | int) -> Reply:
         try:

@@ -12,7 +12,7 @@ import sys
 
 
 def _is_the_program() -> bool:
-    """Whether this is our script, or `python -m holdfast`, and not a program that imports us."""
+    """True if this is our script, or `python -m holdfast`, and not a program that imports us."""
     called = sys.argv[0] if sys.argv else ""
     ours = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__main__.py")
     return called == ours or os.path.basename(called) in ("holdfast", "holdfast.exe")

@@ -39,14 +39,14 @@ class Terminal:
         return self._fd >= 0
 
     def ours(self) -> bool:
-        """Whether our group is in the foreground."""
+        """True if our group is in the foreground."""
         try:
             return self._fd >= 0 and os.tcgetpgrp(self._fd) == self._own
         except OSError:
             return False  # hung up
 
     def interactive(self) -> bool:
-        """Whether the command reads from and writes to a terminal."""
+        """True if the command reads from and writes to a terminal."""
         return self._fd >= 0 and _isatty(0) and _isatty(1)
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ LOSSES = (
 
 
 def says_lost(error: BaseException) -> bool:
-    """Whether the name of the exception's class, or of a class that it derives from, ends in one of `LOSSES`."""
+    """True if the name of the exception's class, or of a class that it derives from, ends in one of `LOSSES`."""
     names = [kind.__name__ for kind in type(error).__mro__]
     return any(name.removesuffix("Error").removesuffix("Exception").endswith(LOSSES) for name in names) or any(
         name.endswith(LOSSES) for name in names

@@ -121,7 +121,7 @@ class ProcessBody:
         self._forks.reap(self._pid)
 
     def _stands_still(self) -> bool:
-        """Whether all its threads do; where there is no /proc, the signal has to do."""
+        """True if all its threads do; where there is no /proc, the signal has to do."""
         for stat in Path(f"/proc/{self._pid}/task").glob("*/stat"):
             with contextlib.suppress(OSError):
                 if stat.read_text(errors="replace").rpartition(")")[2].split()[0] not in "Tt":

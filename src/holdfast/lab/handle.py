@@ -71,11 +71,11 @@ class Handle:
         return None
 
     def is_lost(self) -> bool:
-        """Whether it knows by itself that it does not hold any more. Raises what its check raises instead."""
+        """True if it knows by itself that it does not hold any more. Raises what its check raises instead."""
         return False
 
     def wait_readable(self, channel: socket.socket, timeout_s: float | None) -> bool:
-        """Whether the channel can be read within that time; what the lock does by itself goes on meanwhile."""
+        """True if the channel can be read within that time; what the lock does by itself goes on meanwhile."""
         return bool(select.select([channel], [], [], timeout_s)[0])
 
     def sleep(self, seconds: float) -> None:

@@ -101,7 +101,7 @@ class History:
         self._signals = made["releases"] - made["asks"]
 
     def is_lock_key(self, key: str) -> bool:
-        """Whether that key is the lock; where that is not known, any may be, except those that only releases make."""
+        """True if that key is the lock; where that is not known, any may be, except those that only releases make."""
         return key in self.lock_keys if self.lock_keys else key not in self._signals
 
     def of(self, *kinds: str, lane: str | None = None) -> Iterator[Event]:

@@ -161,7 +161,7 @@ async def past_ttl(stage: Stage, a: Actor) -> None:
 
 
 async def left_by_the_dead(stage: Stage) -> bool:
-    """Whether something is still there when the time of a client that was killed is over."""
+    """True if something is still there when the time of a client that was killed is over."""
     d = await stage.client("D", stage.short_ms)
     await enter(d)
     if -1 not in await stage.look():

@@ -247,7 +247,7 @@ class Actor:
     # ---- what is known of it ----
 
     def is_unhindered(self, server: str) -> bool:
-        """Whether nothing that the play does keeps an answer of that server from it."""
+        """True if nothing that the play does keeps an answer of that server from it."""
         link = next((link for link in self.links if link.server.name == server), None)
         if link is None or self._ends or self.stopped:
             return False
@@ -552,7 +552,7 @@ class Stage:
                     await self._changed.wait()
 
     async def settled(self, actor: Actor) -> bool:
-        """Whether the asking actor is inside, once that can be told: it entered, or two more attempts came to nothing.
+        """True if the asking actor is inside, once that can be told: it entered, or two more attempts came to nothing.
 
         A lock that only blocks does not say "no": it is given 0.7 s after the last of its commands was answered, or,
         if it polls, after it has been answered many times.
@@ -572,7 +572,7 @@ class Stage:
         return actor.entered
 
     async def through_expiry(self, actor: Actor, ttl_ms: int) -> bool:
-        """Whether the asking actor gets in by itself, given twice the ttl of the holder before, and two tries more."""
+        """True if the asking actor gets in by itself, given twice the ttl of the holder before, and two tries more."""
         return await self.any_through_expiry([actor], ttl_ms)
 
     async def any_through_expiry(self, actors: Sequence[Actor], ttl_ms: int) -> bool:
@@ -601,7 +601,7 @@ class Stage:
         return left
 
     async def enters(self, actor: Actor) -> bool:
-        """Whether the asking actor gets in within about 7 s, or half a dozen attempts."""
+        """True if the asking actor gets in within about 7 s, or half a dozen attempts."""
         began = time.monotonic()
 
         def decided() -> bool:

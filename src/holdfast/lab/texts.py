@@ -43,7 +43,7 @@ class Listing:
 
     @property
     def text(self) -> Text:
-        """Its source and the changes as a sentence, in both languages."""
+        """Return its source and the changes as a sentence, in both languages."""
         of, en, zh = self.article, f"; changed: {self.changed}", f"；改动：{self.changed_zh}"
         return {
             "en": f'As printed in "{of["en"]}" ({of["zh"]}), "{self.heading}"{en if self.changed else ""}.',

@@ -517,7 +517,7 @@ def _idle(history: History) -> list[Verdict]:
 
 
 def _ran_out(history: History, wait: _Wait) -> bool:
-    """Whether it got in because a ttl was over: a key expired, or the time that another had asked for was over."""
+    """True if it got in because a ttl was over: a key expired, or the time that another had asked for was over."""
     for event in history.of("key"):
         over_ns = event.get("over_ns", event.at_ns)
         expired = event.get("by") == "expiry" and wait.free_ns + _SEEN_NS < over_ns <= wait.ended_ns
@@ -532,7 +532,7 @@ def _ran_out(history: History, wait: _Wait) -> bool:
 
 
 def _lay_there(history: History, free_ns: int, ended_ns: int) -> bool:
-    """Whether something that may be the lock lay on a server from the one moment to the other, as far as was seen."""
+    """True if something that may be the lock lay on a server from the one moment to the other, as far as was seen."""
     there: dict[tuple[str, str], int] = {}
     seen = False
     for event in history.events:

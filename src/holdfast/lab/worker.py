@@ -31,7 +31,7 @@ __all__ = ["Client", "main", "serve_forks"]
 
 _PAUSE_S = 0.05
 _TICK_S = 0.02
-#: A process that could not run for so long loses a renewal, or takes an answer for late, s.
+#: A process that could not run for this long loses a renewal, or takes an answer for late, s.
 _BEAT_S, _STALL_S = 0.05, 0.4
 #: How long a lock may take to be acquired for the first time, with no contention: one of the lab, which is known to
 #: work, on a busy machine; and a user's, after that many attempts.
@@ -287,7 +287,7 @@ class Client:
             raise _Stop
 
     def _wants_stop(self) -> bool:
-        """Whether "stop" has come; other orders stay in their place."""
+        """True if "stop" has come; other orders stay in their place."""
         order = self._next(0)
         if order is None:
             return False

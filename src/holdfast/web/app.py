@@ -184,7 +184,7 @@ class _Guard:
 
 
 def _is_ours(host: str, hosts: frozenset[str]) -> bool:
-    """Whether a Host header names us: by one of these names or, where "*ip" is one of them, by any address."""
+    """True if a Host header names us: by one of these names or, where "*ip" is one of them, by any address."""
     name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
     name = name.strip("[]").lower()
     if name in hosts:
