@@ -22,6 +22,7 @@ from holdfast.lab.adapter import load_factory
 from holdfast.lab.faults import FAULTS
 from holdfast.lab.handles import ENTRIES, entry_for_factory
 from holdfast.lab.runs import UnknownName
+from holdfast.lab.texts import listings
 
 pytestmark = pytest.mark.timeout(300)  # many processes on a machine that may be busy
 
@@ -36,11 +37,19 @@ def test_list_names_everything() -> None:
     assert "5 servers" in out.getvalue()
 
 
+def test_list_names_the_source_of_each_listing() -> None:
+    out = io.StringIO()
+    commands.list_all(out=out)
+    assert [listing.text["en"] for listing in listings() if f"from: {listing.text['en']}\n" not in out.getvalue()] == []
+    assert out.getvalue().count("from: As printed in ") == len(listings())
+
+
 def test_list_for_programs() -> None:
     out = io.StringIO()
     commands.list_all(True, out)
     found = json.loads(out.getvalue())
     assert [scheme["name"] for scheme in found["schemes"]] == list(ENTRIES)
+    assert sum(len(scheme["sources"]) for scheme in found["schemes"]) == len(listings())
     assert [fault["name"] for fault in found["faults"]] == list(FAULTS)
 
 

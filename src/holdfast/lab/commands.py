@@ -57,7 +57,9 @@ def list_all(as_json: bool = False, out: TextIO | None = None) -> int:
         faults = [{"name": fault.name, "on": fault.on, **fault.text} for fault in FAULTS.values()]
         out.write(json.dumps({"schemes": schemes, "faults": faults}, ensure_ascii=False, indent=2) + "\n")
         return SAFE
-    out.write("schemes\n")
+    out.write(
+        'schemes ("from": of each listing names, values and the ttl are the play\'s, and a refused client asks again)\n'
+    )
     for entry in ENTRIES.values():
         extra = f" [{entry.servers} servers, started for it]" if entry.servers > 1 else ""
         extra += f" [{entry.missing}]" if entry.missing else ""
