@@ -276,6 +276,16 @@ def test_a_handed_over_lock_is_somebody_s_once_he_knows() -> None:
     assert kinds(bad) == ["foreign release"]
 
 
+def test_a_client_may_know_that_it_was_handed_the_lock_before_the_lab_sees_the_key() -> None:
+    """A message is on its way while the lab looks; two in a row once looked as if the second release were foreign."""
+    asked: list[Line] = [(2, "B", "asks", {"ttl_ms": 1000}), (3, "C", "asks", {"ttl_ms": 1000})]
+    first = [key(5, "A", None, "a"), *turn("A", 10, 20), (21, "B", "acquired"), key(22, "A", "a", "b")]
+    good = [*first, (30, "B", "releases"), (31, "C", "acquired"), key(32, "B", "b", "c"), (33, "B", "released")]
+    assert kinds(history(*asked, *good, (40, "C", "releases"), key(41, "C", "c", None))) == ["safe"]
+    assert kinds(history(*asked, *good, key(35, "A", "c", None))) == ["foreign release"]
+    assert kinds(history(*asked, *first, key(25, "C", "b", None))) == ["foreign release"]
+
+
 def test_a_minority_s_keys_are_not_the_winner_s() -> None:
     good = history(
         (1, "A", "asks"),

@@ -222,27 +222,31 @@ def _foreign_releases(history: History) -> list[Verdict]:
     """A command of one client removed the lock's key, or wrote over it without asking for it, while it was another's.
 
     A key becomes the lock of the client that wrote it when that client is told "acquired". One that another client
-    wrote meanwhile with its release, handing the lock on, becomes the lock of the client told next. Keys that
-    were there before one asked are not one's own.
+    wrote meanwhile with its release, handing the lock on, becomes the lock of the client told next, or told already: a
+    message may reach it before the change is seen. Keys that were there before one asked are not one's own.
     """
     found = []
     keys: dict[tuple[str, str], _Tenancy] = {}
     asked_ns: dict[str, int] = {}
-    releasing: set[str] = set()
+    releasing: dict[str, int] = {}  # since when, ns
+    holding: dict[str, int] = {}
     asking: set[str] = set()
     for event in history.events:
         client = event.lane
         if event.kind == "asks":
             asked_ns[client] = event.at_ns
-            releasing.discard(client)
+            releasing.pop(client, None)
             asking.add(client)
         elif event.kind == "releases":
-            releasing.add(client)
+            releasing[client] = event.at_ns
+            holding.pop(client, None)
         elif event.kind == "killed":
+            holding.pop(client, None)
             for key in keys.values():
                 key.tenant = None if key.tenant == client else key.tenant
         elif event.kind == "acquired":
             asking.discard(client)
+            holding[client] = event.at_ns
             for key in keys.values():
                 meanwhile = key.tenant is None and key.written_ns >= asked_ns.get(client, 0)
                 if key.writer == client or (meanwhile and key.writer in releasing):
@@ -266,8 +270,9 @@ def _foreign_releases(history: History) -> list[Verdict]:
                 found.append(_foreign_release(history, event, tenant, "wrote over {} on", "改写了"))
             key_now.common = key_now.common or by != key_now.writer
             key_now.writer, key_now.written_ns = by, event.at_ns
-            if by == key_now.tenant and by in releasing:
-                key_now.tenant = None  # handed on
+            if by == key_now.tenant and by in releasing:  # handed on
+                told = [other for other, since_ns in holding.items() if since_ns > releasing[by]]
+                key_now.tenant = told[-1] if told else None
     return found
 
 
