@@ -301,7 +301,7 @@ def _options_table(kind: type) -> Iterator[str]:
     yield first.strip()
     rows = []
     for name, meaning in entries.items():
-        shown = _annotation(types[name], "Lease").replace("|", "\\|").removesuffix(" \\| None")
+        shown = _annotation(types[name], "Lease").removesuffix(" | None")
         rows.append(f"| `{name}` | `{shown}` | {' '.join(meaning.split())} |")
     yield "\n".join(["| option | type | meaning |", "|---|---|---|", *rows])
 

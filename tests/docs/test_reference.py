@@ -84,6 +84,7 @@ def test_signatures_are_whole(module: str, name: str) -> None:
 def test_the_options_of_a_lease_are_a_table() -> None:
     table = entry("holdfast.LeaseOptions")
     rows = {name: cells for name, *cells in re.findall(r"^\| `(\w+)` \| `(.+)` \| (.{20,}) \|$", table, re.MULTILINE)}
+    assert rows["sync_replicas"][0] == "int | Literal['all']"
     assert set(rows) == {*holdfast.LeaseOptions.__annotations__, "cache_for"}
     assert ALL.count("seconds after which it is no longer renewed") == 1, "the options are explained once"
 
