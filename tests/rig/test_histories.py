@@ -17,6 +17,7 @@ from rig.nemesis import Nemesis
 from rig.resource import Resource, Writer
 from rig.run import Run
 from rig.stages import STAGES
+from rig.torture import _locks_of
 from testbed.waiting import eventually
 
 
@@ -189,6 +190,17 @@ def test_a_command_is_hit_and_its_worker_goes_on(
     run.end()
     assert run.failures == []
     assert run.history().crashes == []
+
+
+def test_a_lock_that_a_waiting_multilock_may_hold_has_a_bound() -> None:
+    names = ["torture-0", "torture-sem", "torture-several-0", "torture-several-1"]
+    locks = _locks_of(History([{"lock": name} for name in names]), 22.0, 5.0)
+    assert locks["torture-0"] == {"kind": "lock"}
+    assert {name: locks[name].get("progress_s") for name in names[1:]} == {
+        "torture-sem": None,
+        "torture-several-0": 27.0,
+        "torture-several-1": 27.0,
+    }
 
 
 def test_a_process_of_the_resource_ends_with_its_block(tmp_path: Path) -> None:
