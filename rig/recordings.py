@@ -95,7 +95,7 @@ RECORDINGS = (
     Recording(
         "python-redis-lock",
         f"--library python-redis-lock {_RENEWED}",
-        "a holder whose renewal got its answer late is not told of the loss",
+        "acquire() returns True when its answer comes after the end of the lease",
         ("exclusion",),
     ),
     Recording("pottery", f"--library pottery {_EMPTIED}", _VOTES, ("exclusion",)),
@@ -106,7 +106,7 @@ RECORDINGS = (
     Recording("large-single", f"--faults none {_FAST} --locks 8 --seconds 60 --seed 31", "all kinds", (), True),
     Recording(
         "large-lock",
-        "--faults none --fast --kinds lock --locks 2 --loops 16 --processes 2 --seconds 80 --seed 35",
+        "--faults none --fast --kinds lock --locks 2 --loops 16 --processes 2 --seconds 120 --seed 35",
         "tenures, which a client hands on inside",
         (),
         True,

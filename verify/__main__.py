@@ -19,14 +19,14 @@ def main() -> int:
     if unlisted := sorted(path.name for path in FOLDER.glob("*.jsonl*") if path.name not in names):
         print(f"not in MANIFEST.json: {', '.join(unlisted)}")
         wrong += 1
-    print(f"{'history':<32}{'operations':>12}  {'expected':<10} found")
+    print(f"{'history':<38}{'operations':>12}  {'expected':<10} found")
     for each in listed:
         found = Counter(rule for rule, _ in check(str(FOLDER / each["file"])).violations)
         convicted = each["expect"] == "convicted"
         right = bool(found) == convicted and set(each["rules"]) <= set(found)
         wrong += not right
         said = ", ".join(f"{rule} {count}" for rule, count in sorted(found.items())) or "holds"
-        print(f"{each['file']:<32}{each['operations']:>12,}  {each['expect']:<10} {said}{'' if right else '  WRONG'}")
+        print(f"{each['file']:<38}{each['operations']:>12,}  {each['expect']:<10} {said}{'' if right else '  WRONG'}")
     print(f"{len(listed)} histories in {time.monotonic() - began:.0f} s, {wrong} not as expected")
     return 1 if wrong else 0
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mutants.real import CHOSEN, SCENARIOS, convict
+from tests.mutants.real import CHOSEN, SCENARIOS, UNSEEN, convict
 from tests.mutants.table import MUTANTS, Mutant
 
 SAMPLE = [
     pytest.param("calm", "a handoff leaves the old fencing token", "fencing"),
     pytest.param("semaphore", "one permit too many for the queue", "exclusion", marks=pytest.mark.thorough),
     pytest.param("sparse", "a release frees nothing", "progress", marks=pytest.mark.thorough),
+    pytest.param("kept", "an idle lease is not let go", "progress", marks=pytest.mark.thorough),
 ]
 
 
@@ -28,4 +29,6 @@ def test_all_chosen_mutants_fit() -> None:
     assert set(CHOSEN) <= set(SCENARIOS)
     assert [each for each in chosen if isinstance(each, str) and each not in known] == []
     assert [each.what for each in chosen if isinstance(each, Mutant) and not each.fits()] == []
-    assert len(chosen) >= 40
+    assert len(chosen) >= 50
+    assert set(UNSEEN) <= known
+    assert not set(UNSEEN) & {each for each in chosen if isinstance(each, str)}
