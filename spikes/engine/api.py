@@ -9,6 +9,8 @@ from typing import Any
 from holdfast._api import deadlocks, topologies
 from holdfast._api.endpoints import Members, Seeds, seeds_of
 from holdfast._api.whereabouts import line_of
+from holdfast._drivers import closing
+from holdfast._drivers.threads import ThreadDriver
 from holdfast._sync import lifecycle
 from holdfast._transport.plain import Address
 from holdfast._transport.quorum import QuorumTopology
@@ -22,17 +24,29 @@ __all__ = ["install"]
 
 _HERE = os.path.dirname(__file__) + os.sep
 _of_drivers = topologies.threads_topology
+_of_drivers_later = closing.close_later
 
 
 def install() -> None:
     """Clients for threads that are made from now on run on the engine. One server, or a quorum; no Cluster."""
     changed: Any = lifecycle
-    changed.ThreadDriver = Front
+    changed.ThreadDriver = _driver
     changed.threads_topology = _topology
     patched: Any = deadlocks
     patched.where_it_waits = _where_it_waits
     changed.end = lambda drivers, exiting=False: [driver.close() for driver in drivers]
-    changed.close_later = lambda driver: driver.engine.call(driver.client.close, lambda _: driver.client.end())
+    changed.close_later = _close_later
+
+
+def _driver(topology: Any, *rest: Any) -> Any:
+    return (Front if isinstance(topology.nodes()[0], Server) else ThreadDriver)(topology, *rest)
+
+
+def _close_later(driver: Any) -> None:
+    if isinstance(driver, Front):
+        driver.engine.call(driver.client.close, lambda _: driver.client.end())
+    else:
+        _of_drivers_later(driver)
 
 
 def _where_it_waits() -> str:
@@ -53,7 +67,7 @@ def _topology(place: Any) -> Any:
         return QuorumTopology([_server(client) for client in place.clients])
     topologies._refuse_part(place, topologies._THREADS)
     if isinstance(place, Seeds) or seeds_of(place) is not None:
-        return _of_drivers(place)  # a Cluster is refused, or fails
+        return _of_drivers(place)  # a Cluster has the drivers still
     topologies._check_threads(place)
     return SingleTopology(_server(place), topologies._through_sentinel(place))
 

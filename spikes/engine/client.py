@@ -8,11 +8,13 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from holdfast._core.agent.agent import Agent
-from holdfast._core.agent.runner import Task
-from holdfast._core.effects import AwaitWake, Call, Command
+from holdfast._core.agent.closing import LEAVE_S
+from holdfast._core.agent.runner import SUSPENDED, Task
+from holdfast._core.effects import AwaitWake, Call, Command, Tell
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import COUNT, FITS, MAYBE
@@ -25,6 +27,7 @@ from holdfast._transport.pack import PreparedRequest, pack_command, pack_script,
 from holdfast._transport.port import Topology
 from spikes.engine.link import Server
 from spikes.engine.loop import Engine, Timer
+from spikes.engine.operation import Operation
 
 __all__ = ["Client", "Prepared"]
 
@@ -66,6 +69,7 @@ class Client(Agent):
         one_place = not moves and len(topology.nodes()) == 1
         super().__init__(client_id, inboxes, settings, threading.RLock(), one_place=one_place, moves=moves)
         self._perform[Prepared] = self._call
+        self._perform[Tell] = self._tell
         for server in topology.nodes():
             server.on_message = self.heard
 
@@ -150,6 +154,25 @@ class Client(Agent):
         if self.queueing and (queued := self.queueing.pop(effect.token, None)) is not None:
             queued.queued()
         return super()._await_wake(task, effect)
+
+    def _tell(self, task: Task, effect: Tell) -> Any:
+        """By its caller, whose function it is: what it calls may wait, for the engine, too."""
+        operation = getattr(task.on_end, "__self__", None)
+        if not isinstance(operation, Operation):
+            return effect.function(effect.argument)
+        operation.tell(effect.function, effect.argument, partial(self.resume, task, task.ticket))
+        return SUSPENDED
+
+    def close(self, on_end: Callable[[bool], None]) -> None:
+        """As an agent; releases that were not answered yet are repeated."""
+        for server in self.topology.nodes():
+            server.rescue()
+        self.spawn(self.releasing.hurry(LEAVE_S, self._reconnect), "unconfirmed")
+        super().close(on_end)
+
+    def _reconnect(self) -> None:
+        for server in self.topology.nodes():
+            server.reconnect()
 
     def arm(self, at: float) -> None:
         """Something is due then."""

@@ -277,6 +277,8 @@ class Wire:
                 server.tls = is_tls(connection)
                 _prepare(connection)
                 connection.connect()
+                if getattr(connection, "_sock", None) is not None:
+                    server.only_resp2 = not _speaks_resp3(connection._sock)
             except BaseException as error:
                 engine.call(self._not_connected, _failed(error, server))
                 return
@@ -314,17 +316,11 @@ class Wire:
         # Those whose asker has gone meanwhile need not be sent at all.
         waiting = [request for request in self._queue if request.wanted]
         self._queue.clear()
-        if not self.server.only_resp2:
-            self._queue.append(Request(_HELLO, float("inf"), None, None, self._greeted, self._engine))
         self._queue.extend(waiting)
         self._engine.register(self._fd, self)
         self._arm()
         self.is_open = not self._retired
         self.flush()
-
-    def _greeted(self, reply: Reply, failure: RequestFailed | None) -> None:
-        if failure is not None and failure.kind not in ("broken", "closed"):
-            self.server.only_resp2 = True
 
     # -- requests ---------------------------------------------------------------------------------
 
@@ -994,6 +990,11 @@ class Server:
         if wire.ended:
             self._all.discard(wire)
 
+    def rescue(self) -> None:
+        """Read what its connections have to say, whoever waits for it."""
+        for wire in tuple(self._all):
+            wire.rescue()
+
     def reconnect(self) -> None:
         """Let the next request go on a new connection."""
         if self._wire is not None:
@@ -1035,6 +1036,18 @@ def _failed(error: BaseException, server: Server) -> RequestFailed:
     except (OSError, ImportError):  # no descriptor is left to import it with
         return RequestFailed("refused", str(error), server.name, maybe_executed=False, transient=True)
     return connection_failed(error, server.name, tls=server.tls)
+
+
+def _speaks_resp3(sock: socket.socket) -> bool:
+    """In the helper thread: whether the server does, from now on."""
+    sock.sendall(_HELLO)
+    reader = hiredis.Reader(notEnoughData=_MORE)
+    while (reply := reader.gets()) is _MORE:
+        data = sock.recv(65536)
+        if not data:
+            raise ConnectionResetError("the server closed the connection")
+        reader.feed(data)
+    return not isinstance(reply, hiredis.ReplyError)
 
 
 def _prepare(connection: Any) -> None:

@@ -9,6 +9,7 @@ Theory: the claim is one `pop` of a list with one element, which is atomic. Who 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -25,10 +26,15 @@ class Abandoned(BaseException):
 class Operation:
     """One protocol that a caller waits for. `wake` is called by the engine when it has ended.
 
+    What the protocol tells a function of the caller's (`chores`) is told by the caller, between its waits.
+
     `give_back(result)` makes the protocol that undoes a result which reached no caller.
     """
 
-    __slots__ = ("_claims", "_give_back", "_protocol", "_runner", "_task", "_wake", "error", "over", "result", "thread")
+    __slots__ = (
+        *("_claims", "_give_back", "_protocol", "_runner", "_task", "_wake", "chores", "error"),
+        *("over", "result", "thread"),
+    )
 
     def __init__(
         self,
@@ -42,6 +48,8 @@ class Operation:
         self._wake = wake
         self._give_back = give_back
         self._claims = [None]
+        #: (function, its argument, and who is told what came of it)
+        self.chores: deque[tuple[Callable[[Any], Any], Any, Callable[[Any, BaseException | None], None]]] = deque()
         self.thread = threading.get_ident()
         self._task: Task | None = None
         self.over = False
@@ -54,6 +62,24 @@ class Operation:
             self._protocol.close()  # abandoned before it had begun
             return
         self._task = self._runner.begin(self._protocol, "operation", self._ended)
+
+    def tell(
+        self, function: Callable[[Any], Any], argument: Any, told: Callable[[Any, BaseException | None], None]
+    ) -> None:
+        """By the engine: have the caller call it."""
+        self.chores.append((function, argument, told))
+        self._wake()
+
+    def do_chores(self, call: Callable[..., None]) -> None:
+        """By the caller: do what it was asked to do."""
+        while self.chores:
+            function, argument, told = self.chores.popleft()
+            value, failed = None, None
+            try:
+                value = function(argument)
+            except BaseException as error:  # it is the protocol's to clean up after
+                failed = error
+            call(told, value, failed)
 
     def _ended(self, result: Any, error: BaseException | None) -> None:
         self.result, self.error = result, error

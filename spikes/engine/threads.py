@@ -111,6 +111,8 @@ class Front:
                 if cancel is not None and cancel.is_set():
                     raise Cancelled
                 bell.acquire(True, SLICE_S)
+                if operation.chores:
+                    operation.do_chores(self.engine.call)
         except BaseException:
             operation.abandon(self.engine.call)
             raise

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast._core.agent.runner import Task
-from holdfast._core.effects import AwaitTurn, Call, Protocol
+from holdfast._core.effects import AwaitTurn, Call, Now, Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import confirm
 from holdfast._core.record import LeaseRecord
+from holdfast._core.snapshot import snapshot
 from holdfast._core.waiting import released
 
 __all__ = ["Unconfirmed"]
@@ -26,9 +27,10 @@ __all__ = ["Unconfirmed"]
 class _Release:
     """One that is under way. Those that wait for its end do so as for a turn."""
 
-    __slots__ = ("bells", "over")
+    __slots__ = ("bells", "hold", "over")
 
-    def __init__(self) -> None:
+    def __init__(self, hold: LeaseRecord) -> None:
+        self.hold = hold
         self.over = False
         self.bells: list[Callable[[], None]] = []
 
@@ -71,7 +73,7 @@ class Unconfirmed:
 
     def send(self, hold: LeaseRecord, first: Call) -> None:
         """Release it by that request, which is its usual one."""
-        release = _Release()
+        release = _Release(hold)
         key = first.keys[0]
         before, self._sent[key] = self._sent.get(key), release
         self._spawn(self._release(hold, first, release, before), f"release {hold.name}")
@@ -80,7 +82,7 @@ class Unconfirmed:
         """Note that a release is sent now, by any thread. Returns what to call with the answer: that returns what is
         left to do, or None where the lease was released.
         """
-        release = _Release()
+        release = _Release(hold)
         before, self._sent[key] = self._sent.get(key), release
 
         def answered(reply: Any, failure: RequestFailed | None) -> Protocol[None] | None:
@@ -125,6 +127,18 @@ class Unconfirmed:
     def before(self, key: str) -> _Release | None:
         """The release of that lock that was not answered yet."""
         return self._sent.get(key)
+
+    async def hurry(self, patience_s: float, reconnect: Callable[[], None]) -> None:
+        """The client is about to end: repeat, on another connection, what is not answered in that time."""
+        until = await Now() + patience_s
+        for release in snapshot(self._sent.values()):
+            await self.settled(release, max(0.0, until - await Now()))
+        left = snapshot(self._sent.values())
+        if left:
+            reconnect()
+        for release in left:
+            unknown = RequestFailed("silent", "no answer yet", "", maybe_executed=True, transient=True)
+            self._spawn(confirm(release.hold, None, unknown), f"release {release.hold.name}")
 
     async def settled(self, release: _Release, patience_s: float) -> None:
         """Wait for its answer."""
