@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import os
 import sys
+from asyncio import _get_running_loop
+from collections.abc import Callable
 from typing import Any
+
+import redis.connection
 
 from holdfast._api import deadlocks, topologies
 from holdfast._api.endpoints import Members, Seeds, seeds_of
 from holdfast._api.whereabouts import line_of
+from holdfast._async import lifecycle as aio_lifecycle
+from holdfast._async import loss
 from holdfast._drivers import closing
+from holdfast._drivers.aio import AioDriver
 from holdfast._drivers.threads import ThreadDriver
 from holdfast._sync import lifecycle
 from holdfast._transport.plain import Address
 from holdfast._transport.quorum import QuorumTopology
 from holdfast._transport.single import SingleTopology, describe
+from spikes.engine.aio import AioFront
 from spikes.engine.link import Server
 from spikes.engine.loop import engine
 from spikes.engine.operation import Operation
@@ -24,11 +34,12 @@ __all__ = ["install"]
 
 _HERE = os.path.dirname(__file__) + os.sep
 _of_drivers = topologies.threads_topology
+_of_aio_drivers = topologies.asyncio_topology
 _of_drivers_later = closing.close_later
 
 
 def install() -> None:
-    """Clients for threads that are made from now on run on the engine. One server, or a quorum; no Cluster."""
+    """Clients that are made from now on run on the engine: of one server, for threads also of a quorum; no Cluster."""
     changed: Any = lifecycle
     changed.ThreadDriver = _driver
     changed.threads_topology = _topology
@@ -36,10 +47,50 @@ def install() -> None:
     patched.where_it_waits = _where_it_waits
     changed.end = lambda drivers, exiting=False: [driver.close() for driver in drivers]
     changed.close_later = _close_later
+    for_loops: Any = aio_lifecycle
+    for_loops.AioDriver = _aio_driver
+    for_loops.asyncio_topology = _asyncio_topology
+    told: Any = loss
+    told.Loss._fire, told.Body.cancel = _in_loop(loss.Loss._fire), _in_loop(loss.Body.cancel)
 
 
 def _driver(topology: Any, *rest: Any) -> Any:
     return (Front if isinstance(topology.nodes()[0], Server) else ThreadDriver)(topology, *rest)
+
+
+def _aio_driver(topology: Any, *rest: Any) -> Any:
+    return (AioFront if isinstance(topology.nodes()[0], Server) else AioDriver)(topology, *rest)
+
+
+def _in_loop(method: Callable[[Any, str], None]) -> Callable[[Any, str], None]:
+    """In the loop of its driver, whoever tells it."""
+
+    def tell(self: Any, reason: str) -> None:
+        loop = self._driver.loop
+        if _get_running_loop() is loop:
+            method(self, reason)
+        else:
+            with contextlib.suppress(RuntimeError):  # it is closed
+                loop.call_soon_threadsafe(method, self, reason)
+
+    return tell
+
+
+def _asyncio_topology(place: Any) -> Callable[[], Any]:
+    made = _of_aio_drivers(place)  # which checks it
+    if isinstance(place, (Members, Seeds)) or seeds_of(place) is not None:
+        return made
+    pool = place.connection_pool
+    through = topologies._through_sentinel(place)
+    if through:
+        return made
+    kind = getattr(redis.connection, pool.connection_class.__name__, None)
+    if kind is None:
+        return made  # a class of the user's, for asyncio
+    known = {**inspect.signature(redis.connection.AbstractConnection.__init__).parameters}
+    known = {**known, **inspect.signature(kind.__init__).parameters}
+    kwargs = {key: value for key, value in pool.connection_kwargs.items() if key in known and key != "retry"}
+    return lambda: SingleTopology(Server(engine(), describe(pool), lambda: kind(**kwargs)))
 
 
 def _close_later(driver: Any) -> None:

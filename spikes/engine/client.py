@@ -54,7 +54,7 @@ class Client(Agent):
         inboxes: str,
         settings: Settings,
         troubles: Troubles,
-        told: Callable[[], bool],
+        told: Callable[[LeaseRecord], bool],
     ) -> None:
         self.engine = engine
         self.topology = topology
@@ -146,7 +146,7 @@ class Client(Agent):
         server.subscribe(self.channel, patience_s, lambda _, failure: answer(failure), lambda: self.inbox_broke(server))
 
     def has_told(self, hold: LeaseRecord) -> bool:
-        return self._told()
+        return self._told(hold)
 
     # -- what callers ask for ---------------------------------------------------------------------
 

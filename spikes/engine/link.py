@@ -70,9 +70,11 @@ class Request:
 
     __slots__ = ("_answer", "_engine", "deadline", "fits", "packed", "script", "wanted")
 
-    #: What it may be sent together with others by; and whether its reply may lie unread for a while.
+    #: What it may be sent together with others by; whether its reply may lie unread for a while; whether the engine
+    #: is to read it.
     group: Group | None = None
     may_lie = False
+    engine_reads = True
 
     def __init__(
         self, packed: bytes, deadline: float, fits: Fits | None, script: Script | None, answer: Answer, engine: Engine
@@ -107,7 +109,7 @@ class Ask:
         "token",
     )
 
-    may_lie = False
+    may_lie = engine_reads = False
     places: list[None]
 
     def __init__(self, prepared: PreparedRequest, token: str, deadline: float) -> None:
@@ -158,6 +160,7 @@ class _Again:
     __slots__ = ("_request", "deadline", "fits", "may_lie", "packed", "script")
 
     group = None
+    engine_reads = True
 
     def __init__(self, request: Any) -> None:
         self._request = request
@@ -176,7 +179,7 @@ class _Again:
 class _Bundle:
     """Several of one kind, as one call of a script. What that has left undone is asked alone."""
 
-    __slots__ = ("_members", "_wire", "deadline", "may_lie", "packed", "script", "wanted")
+    __slots__ = ("_members", "_wire", "deadline", "engine_reads", "may_lie", "packed", "script", "wanted")
 
     group = None
 
@@ -186,6 +189,7 @@ class _Bundle:
         self._wire = wire
         self.deadline = max(member.deadline for member in members)
         self.may_lie = all(member.may_lie for member in members)
+        self.engine_reads = any(member.engine_reads for member in members)
         self.script = group.script
         self.packed = group.packed([(member.prepared, member.token) for member in members])
         self.wanted = True
@@ -423,6 +427,20 @@ class Wire:
         if not self._ticks and not self._held:
             self._engine.call(self.tick)
 
+    def put_all(self, asks: list[Any]) -> None:
+        """By an event loop, whose tasks wait for what the engine reads."""
+        self._queue.extend(asks)
+        self.write()
+        if asks[0].deadline < self._alarm_at:
+            self._engine.call(self.alarm, asks[0].deadline)
+        if not self._armed or self.ended:
+            self._engine.call(self.rescue)
+
+    def alarm(self, at: float) -> None:
+        """By the engine: look then whether something is late."""
+        if at < self._alarm_at:
+            self._alarm_for(at)
+
     # -- who waits for replies --------------------------------------------------------------------
 
     def ask(self, ask: Ask) -> None:
@@ -585,7 +603,7 @@ class Wire:
             self._read()
             if self._queue and not self._is_flushed_later:
                 self.write()
-            if self._held and not any(type(request) is Request for request in self._pending):
+            if self._held and not any(request.engine_reads for request in snapshot(self._pending)):
                 self._held = False
                 self._pass_on(self._duty)
 
@@ -871,6 +889,19 @@ class Server:
                 return
             wire = self._connect()
         wire.send(request)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether callers may send by themselves."""
+        return self._wire is not None and self._wire.is_open
+
+    def put_all(self, asks: list[Any]) -> None:
+        """By an event loop: send those."""
+        wire = self._wire
+        if wire is not None and wire.is_open:
+            wire.put_all(asks)
+        else:
+            self.engine.call(self.take_over, asks)
 
     def send_in(
         self, session: str, ends: bool, packed: bytes, patience_s: float, fits: Fits | None, answer: Answer

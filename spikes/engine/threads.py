@@ -67,8 +67,7 @@ class Front:
         self.engine = engine()
         self.teller = Teller()
         self.troubles = Troubles(reports or Reports())
-        told: Callable[[], bool] = lambda: not self.teller.busy  # noqa: E731
-        self.client = client = Client(self.engine, topology, client_id, inboxes, settings, self.troubles, told)
+        self.client = client = Client(self.engine, topology, client_id, inboxes, settings, self.troubles, self.has_told)
         self.engine.enter(client)
         self.can_ask = client.can_ask
         self.schedule, self.lines, self.lease_cache = client.schedule, client.lines, client.lease_cache
@@ -301,6 +300,10 @@ class Front:
     def replan(self, hold: LeaseRecord) -> None:
         """Its deadline changed."""
         self.engine.call(lambda: self.client.arm(self.schedule.replan(hold, self.random())))
+
+    def has_told(self, hold: LeaseRecord) -> bool:
+        """Whether callbacks have returned."""
+        return not self.teller.busy
 
     def drop(self, hold: LeaseRecord) -> None:
         """Its lease was garbage-collected, in whatever thread: it is not renewed any more."""
