@@ -68,19 +68,25 @@ class _Bell:
 class _TaskAsk(Ask):
     """One that a task waits for."""
 
-    __slots__ = ("_task_bell",)
+    __slots__ = ("_front", "future")
 
     engine_reads = True
 
-    def __init__(self, prepared: PreparedRequest, token: str, deadline: float, bell: _Bell) -> None:
+    def __init__(self, prepared: PreparedRequest, token: str, deadline: float, front: AioFront) -> None:
         super().__init__(prepared, token, deadline)
-        self._task_bell = bell
+        self._front = front
+        self.future: asyncio.Future[None] = front.loop.create_future()
 
     def end(self, reply: Any, failure: RequestFailed | None) -> None:
         """In whatever thread has read it."""
         if self.outcome is None:
             self.outcome = reply, failure
-            self._task_bell.ring()
+            self._front.wake_soon(self)
+
+    def wake(self) -> None:
+        """In its loop."""
+        if not self.future.done():
+            self.future.set_result(None)
 
 
 class AioFront:
@@ -116,12 +122,12 @@ class AioFront:
         #: As parts of the driver are called.
         self.releasing = self.ending = self
         self._out: list[Any] = []
-        self._woken: deque[_Bell] = deque()
+        self._woken: deque[_Bell | _TaskAsk] = deque()
         self._waking = False
 
     # -- waking tasks -----------------------------------------------------------------------------
 
-    def wake_soon(self, bell: _Bell) -> None:
+    def wake_soon(self, bell: _Bell | _TaskAsk) -> None:
         """By another thread."""
         self._woken.append(bell)
         if not self._waking:
@@ -181,10 +187,9 @@ class AioFront:
         """The reply and the failure; None where there is no connection."""
         if not server.is_open:
             return None
-        bell = _Bell(self)
-        ask = _TaskAsk(first, token, clock() + patience_s, bell)
+        ask = _TaskAsk(first, token, clock() + patience_s, self)
         self._put(server, ask)
-        await bell.future
+        await ask.future
         return ask.outcome
 
     def _put(self, server: Server, ask: Ask) -> None:
