@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import re
 from itertools import takewhile
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from holdfast._api.overview import Kind as Listed
+from holdfast._core.barrier import BarrierAcquisition
 from holdfast._core.condition import ConditionAcquisition
+from holdfast._core.effects import Call, Effect, Now, Spawn
+from holdfast._core.failure import RequestFailed
+from holdfast._core.gate import GateAcquisition
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import (
+    BARRIER,
     KIND_OF_SCRIPT,
     KINDS,
+    LATCH,
     LEASED,
     LISTED,
     SEMAPHORE,
@@ -26,9 +32,9 @@ from holdfast._core.replies import FITS
 from holdfast._core.rwlock import RWAcquisition
 from holdfast._core.semaphore import SemaphoreAcquisition
 from holdfast._core.settings import DEFAULT
-from holdfast._core.waiting import Acquisition
+from holdfast._core.waiting import Acquisition, wait_for
 from holdfast._lua import SCRIPTS
-from holdfast.errors import ConfigurationError
+from holdfast.errors import BrokenBarrierError, ConfigurationError
 from holdfast.web import view
 
 #: Scripts that are no kind's: of a quorum, of fencing, of what looks and tells.
@@ -62,6 +68,27 @@ def test_a_name_without_a_namespace_is_no_key_of_a_kind(kind: Kind) -> None:
     for part in own:
         with pytest.raises(ConfigurationError):
             lock_keys(None, f"{{a}}:{part}")
+
+
+@pytest.mark.parametrize(
+    "turn, error",
+    [
+        (BarrierAcquisition(KEYS.of(BARRIER), TOKEN, 3, 1000), BrokenBarrierError),
+        (GateAcquisition(LATCH, KEYS.of(LATCH), TOKEN, 3, 1000), RequestFailed),
+    ],
+    ids=["barrier", "latch"],
+)
+def test_what_grants_no_lease_has_none_that_was_broken(turn: Acquisition, error: type[Exception]) -> None:
+    """A refused token is looked up among broken leases, where there can be one."""
+    waiting = wait_for(turn, 0.0)
+    answers: dict[type[Effect[Any]], Any] = {Now: 1.0, Call: [-1]}
+    effect = waiting.send(None)
+    with pytest.raises(error):
+        while True:
+            effect = waiting.send(answers.get(type(effect)))
+            assert type(effect) in (Now, Call, Spawn), "no note is looked for"
+            if type(effect) is Spawn:
+                effect.protocol.close()
 
 
 def head_of(script: str, section: str) -> list[str]:

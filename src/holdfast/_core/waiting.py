@@ -189,8 +189,8 @@ class Acquisition:
         return self.keys.name
 
     def places(self) -> tuple[LockKeys, ...]:
-        """The keys by whose servers a holder hears what concerns its lease."""
-        return (self.keys,)
+        """The keys by whose servers a holder hears what concerns its lease; none where nothing is held."""
+        return (self.keys,) if self.kind.extend else ()
 
     def tail(self) -> SyncTail | None:
         """Return what to send behind a request that grants or extends. May raise `RequestFailed`."""
