@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "holdfast"
 #: The latch, its scripts and its protocol, as names or as strings of their own.
-NAME = re.compile(r"_*(latch(es)?|count_?down_?latch|gates?|gate_?turn)", re.IGNORECASE)
+NAME = re.compile(r"_*(latch(es)?|count_?down_?latch|gates?|gate_?acquisition)", re.IGNORECASE)
 STRING = re.compile(r"""["'](latch|CountDownLatch|gate_\w+)["']""")
 #: Written by `make generate`, or about other things.
 OTHERS = {"_sync", "lab"}

@@ -10,11 +10,13 @@ once more, unless its generation is over.
 
 from __future__ import annotations
 
-from holdfast._core.effects import Call
+from typing import NamedTuple
+
+from holdfast._core.effects import Call, Reply
 from holdfast._core.keys import LockKeys
 from holdfast._core.kinds import BARRIER
 from holdfast._core.record import RENEWAL, Order
-from holdfast._core.replies import BarrierMoved, Refusal, barrier_moved_of
+from holdfast._core.replies import Refusal, refusal_of
 from holdfast._core.retry import outlast
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition
@@ -25,6 +27,21 @@ __all__ = ["BarrierAcquisition", "move"]
 _FOR_EVER_MS = 86_400_000
 #: Refusals of barrier_wait.
 _TOMBSTONE, _BROKEN, _DECLARED_OTHERWISE = -1, -2, -3
+
+
+class BarrierMoved(NamedTuple):
+    """What a barrier has come to."""
+
+    generation: int
+    waiting: int
+    broken: bool
+
+
+def barrier_moved_of(reply: Reply) -> BarrierMoved | Refusal:
+    """Parse `[1, generation, waiting, broken]` or `[-3, parties]`."""
+    if reply[0] != 1:
+        return refusal_of(reply)
+    return BarrierMoved(reply[1], reply[2], reply[3] == 1)
 
 
 class BarrierAcquisition(Acquisition):

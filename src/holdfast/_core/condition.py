@@ -11,11 +11,13 @@ one script looks where it is and does what is next, so that asking again is alwa
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from holdfast._core.effects import Call, Reply
 from holdfast._core.keys import LockKeys, part_of_key
 from holdfast._core.kinds import CONDITION
 from holdfast._core.replicas import Sync
-from holdfast._core.replies import Refusal, notified_by, notified_of
+from holdfast._core.replies import Refusal
 from holdfast._core.retry import outlast
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, Args, request_timeout_for
@@ -30,6 +32,25 @@ _NOT_HELD = -2
 def condition_key(keys: LockKeys, name: str) -> str:
     """Return the key that the condition's waiters stand in."""
     return f"{keys.base}:cond:{part_of_key(name)}"
+
+
+def notified_of(reply: Reply) -> bool | None:
+    """Return whether a notification has let a condition's waiter on; None: the answer does not say."""
+    if reply[0] == 1:
+        return bool(reply[2])
+    return bool(reply[5]) if len(reply) > 5 else None
+
+
+class Notified(NamedTuple):
+    """How many waiters a notification let on; -1: the lock is not held. `more`: one call has not looked at all."""
+
+    waiters: int
+    more: bool
+
+
+def notified_by(reply: Reply) -> Notified:
+    """Parse a number, or a list of one."""
+    return Notified(reply[0], True) if type(reply) is list else Notified(reply, False)
 
 
 class ConditionAcquisition(Acquisition):

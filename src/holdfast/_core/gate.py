@@ -11,11 +11,13 @@ that waited.
 
 from __future__ import annotations
 
-from holdfast._core.effects import Call
+from typing import NamedTuple
+
+from holdfast._core.effects import Call, Reply
 from holdfast._core.keys import LockKeys
 from holdfast._core.kinds import Kind
 from holdfast._core.record import RENEWAL, Order
-from holdfast._core.replies import Refusal, gate_moved_of
+from holdfast._core.replies import Refusal, refusal_of
 from holdfast._core.retry import outlast
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition
@@ -27,6 +29,20 @@ __all__ = ["GateAcquisition", "move"]
 _FOR_EVER_MS = 86_400_000
 #: A refusal of gate_wait.
 _DECLARED_OTHERWISE = -2
+
+
+class GateMoved(NamedTuple):
+    """What a gate is missing; `more`: there are more to be told that it is open than one call tells."""
+
+    missing: int
+    more: bool
+
+
+def gate_moved_of(reply: Reply) -> GateMoved | Refusal:
+    """Parse `[1, missing]`, `[1, missing, …]` or `[-2, declared]`."""
+    if reply[0] != 1:
+        return refusal_of(reply)
+    return GateMoved(reply[1], len(reply) > 2)
 
 
 class GateAcquisition(Acquisition):

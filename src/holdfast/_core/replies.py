@@ -3,7 +3,8 @@
 Law: nothing but a reply that fits reaches a protocol. A connection with another one is out of step, or leads to
 something that is no server of ours: its reader closes it, and the command may have been executed.
 
-The forms of the kinds' scripts stand in their table; what is in a reply is named here alone.
+The forms of the kinds' scripts stand in their table. What is in a reply is named here, or beside the one protocol that
+asks for it.
 """
 
 from __future__ import annotations
@@ -25,25 +26,18 @@ __all__ = [
     "MOMENT",
     "QUEUED",
     "SCANNED",
-    "BarrierMoved",
     "Fits",
-    "GateMoved",
     "LockSeen",
-    "Notified",
     "RWSeen",
     "Refusal",
     "SemaphoreSeen",
     "Taken",
     "Vote",
-    "barrier_moved_of",
     "executed",
     "expected_of",
-    "gate_moved_of",
     "is_confirmation",
     "is_granted",
     "nonsense",
-    "notified_by",
-    "notified_of",
     "promises_too_much",
     "refusal_of",
     "rw_seen_of",
@@ -140,18 +134,11 @@ def executed(count: int) -> Fits:
 
 
 _GRANTING = "[1, token, …], [0, ms, holder, place, arrival] or [-1]"
-_EXPECTED: dict[object, str] = {
+_EXPECTED: dict[Fits, str] = {FITS[script]: text for kind in KINDS for script, text in kind.expected.items()} | {
     RELEASED: "-1 to 3",
     _TO_1: "0 or 1",
     _TOLD: "0 to 2",
-    FITS["inspect"]: "[holder, ms, token, waiters, …]",
-    FITS["gate_move"]: "[1, missing, …] or [-2, declared]",
-    FITS["barrier_move"]: "[1, generation, waiting, broken] or [-3, parties]",
-    FITS["rw_downgrade"]: "[1, token] or [0]",
     FITS["quorum_acquire"]: "[1, token, time, run id], [0, ms, holder] or [-1 …]",
-    FITS["cond_notify"]: "an integer, or a list of one",
-    FITS["sem_resize"]: "an integer",
-    FITS["renew_many"]: "an integer for each lease",
     FITS["fenced_set"]: "0 or a fencing token",
     DONE: "OK",
     MAYBE_DONE: "OK or nil",
@@ -296,54 +283,6 @@ def semaphore_seen_of(reply: Reply) -> SemaphoreSeen:
 
 def _text(value: bytes | str) -> str:
     return value.decode("utf-8", "replace") if type(value) is bytes else str(value)
-
-
-def notified_of(reply: Reply) -> bool | None:
-    """Return whether a notification has let a condition's waiter on; None: the answer does not say."""
-    if reply[0] == 1:
-        return bool(reply[2])
-    return bool(reply[5]) if len(reply) > 5 else None
-
-
-class GateMoved(NamedTuple):
-    """What a gate is missing; `more`: there are more to be told that it is open than one call tells."""
-
-    missing: int
-    more: bool
-
-
-def gate_moved_of(reply: Reply) -> GateMoved | Refusal:
-    """Parse `[1, missing]`, `[1, missing, …]` or `[-2, declared]`."""
-    if reply[0] != 1:
-        return refusal_of(reply)
-    return GateMoved(reply[1], len(reply) > 2)
-
-
-class BarrierMoved(NamedTuple):
-    """What a barrier has come to."""
-
-    generation: int
-    waiting: int
-    broken: bool
-
-
-def barrier_moved_of(reply: Reply) -> BarrierMoved | Refusal:
-    """Parse `[1, generation, waiting, broken]` or `[-3, parties]`."""
-    if reply[0] != 1:
-        return refusal_of(reply)
-    return BarrierMoved(reply[1], reply[2], reply[3] == 1)
-
-
-class Notified(NamedTuple):
-    """How many waiters a notification let on; -1: the lock is not held. `more`: one call has not looked at all."""
-
-    waiters: int
-    more: bool
-
-
-def notified_by(reply: Reply) -> Notified:
-    """Parse a number, or a list of one."""
-    return Notified(reply[0], True) if type(reply) is list else Notified(reply, False)
 
 
 def is_confirmation(reply: Reply, channel: str) -> bool:

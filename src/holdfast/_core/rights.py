@@ -24,12 +24,12 @@ _SUBCOMMANDS = frozenset({"pubsub|numsub"})
 _SCRIPTS = ("evalsha", "eval", "script|load")
 _INBOX = ("subscribe",)
 _DESCRIPTION = ("set", "getrange")
-#: Rows of the page that are for two kinds with the same scripts.
-_ROWS = dict.fromkeys(("latch", "event"), "latch, event")
+#: Gates have the same scripts.
+_SIGNALS = ", ".join(kind.name for kind in KINDS if kind.says)
 
 #: The scripts of each primitive, and what it sends beside them: who holds something says who it is.
 PRIMITIVES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    _ROWS.get(kind.name, kind.name): (tuple(kind.scripts), _DESCRIPTION + _INBOX if kind.extend else _INBOX)
+    _SIGNALS if kind.says else kind.name: (tuple(kind.scripts), _DESCRIPTION + _INBOX if kind.extend else _INBOX)
     for kind in KINDS
 } | {
     "optimistic": ((), ("watch", "unwatch", "multi", "exec", "discard", "get", "set", "del")),

@@ -12,6 +12,7 @@ from holdfast._core.condition import condition_key
 from holdfast._core.effects import Command, Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
+from holdfast._core.kinds import BARRIER, CONDITION, KINDS
 from holdfast._core.waiting import once_more
 
 __all__ = ["look_at_signals"]
@@ -33,24 +34,24 @@ async def look_at_signals(namespace: str | None, name: str, request_timeout_s: f
 
     keys = lock_keys(namespace, name)
     found: dict[str, dict[str, Any]] = {}
-    for kind in ("latch", "event"):
-        its = keys.part(kind)
+    for kind in (each for each in KINDS if each.says):
+        its = keys.of(kind)
         state = _STATE.fullmatch(await ask("GETRANGE", its.lock, 0, 63) or b"")
         waiters = await ask("ZCARD", its.queue) or 0
         if state is not None or waiters:
             missing, declared = (int(state[1]), int(state[2])) if state is not None else (None, None)
-            facts = {"count": declared, "missing": missing} if kind == "latch" else {"set": missing == 0}
-            found[kind] = {**facts, "waiters": waiters}
-    barrier = keys.part("barrier")
+            facts = {"count": declared, "missing": missing, "set": missing == 0}
+            found[kind.name] = {**{fact: facts[fact] for fact in kind.says}, "waiters": waiters}
+    barrier = keys.of(BARRIER)
     state = await ask("HMGET", barrier.lock, "generation", "parties", "broken")
     numbers = [int(each) if each is not None and _NUMBER.fullmatch(each) else 0 for each in state or (None,) * 3]
     if numbers[1]:
         waiting = await ask("ZCARD", f"{barrier.base}:arrived") or 0
         facts = {"parties": numbers[1], "waiting": waiting, "generation": numbers[0], "broken": bool(numbers[2])}
-        found["barrier"] = facts
+        found[BARRIER.name] = facts
     waiters = await ask("ZCARD", condition_key(keys, "default")) or 0
     if waiters:
-        found["condition"] = {"waiters": waiters}
+        found[CONDITION.name] = {"waiters": waiters}
     own = name if name.startswith("once:") else f"once:{name}"
     if await ask("EXISTS", f"{lock_keys(namespace, own).base}:done"):
         found["once"] = {"done": True}

@@ -185,9 +185,9 @@ def _also(kind: str, facts: dict[str, Any]) -> str:
         broken = ", broken" if facts["broken"] else ""
         return f"{facts['waiting']} of {facts['parties']} parties wait, generation {facts['generation']}{broken}"
     said = _waiters(facts["waiters"])
-    if kind == "event":
+    if "set" in facts:
         return f"{'set' if facts['set'] else 'not set'}, {said}"
-    if kind == "latch" and facts["count"] is not None:
+    if facts.get("count") is not None:
         return f"{facts['missing']} of {facts['count']} missing, {said}" if facts["missing"] else "open"
     return said
 
