@@ -411,7 +411,7 @@ class SmallWorld(World):
         message.act(*message.args)
 
     def _look_for_deaf(self) -> None:
-        """Check that the lease it is about knows what was heard, whether that came before or comes later."""
+        """Check that each lease knows what was heard of it, before or after it was granted."""
         for kind, token in self.heard:
             for thing in self.use.things:
                 belief = thing.ledger.beliefs.get(token.encode())

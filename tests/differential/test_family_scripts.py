@@ -525,7 +525,7 @@ class Gate(Machine):
     @precondition(lambda self: self.came)
     @rule(data=st.data(), knows=st.booleans())
     def ask_again(self, data: st.DataObject, knows: bool) -> None:
-        """Let a waiter go on if the gate has opened since it came, by its own word or by the server's."""
+        """Ask again: a waiter goes on if the gate has opened since it came, by its own word or by the server's."""
         token = data.draw(st.sampled_from(sorted(self.came)))
         came, number = self.came[token]
         if token not in self.told + self.waiting and (not knows or came == self.openings):

@@ -393,7 +393,7 @@ class Lock(Leasable[Lease]):
         return (await self._inspect()).waiters
 
     async def _everything(self) -> Any:
-        """Look up what lies under the lock's name, of every kind, for `holdfast status`."""
+        """Look at all that is stored under the name, of whatever kind, for `holdfast status`."""
         # sync: overview = lazily("holdfast._sync.overview")
         overview = lazily("holdfast._async.overview")
         return await overview.everything(self._session, self._name)

@@ -333,7 +333,7 @@ class Lock(Leasable[Lease]):
         return self._inspect().waiters
 
     def _everything(self) -> Any:
-        """Look up what lies under the lock's name, of every kind, for `holdfast status`."""
+        """Look at all that is stored under the name, of whatever kind, for `holdfast status`."""
         overview = lazily("holdfast._sync.overview")
         return overview.everything(self._session, self._name)
 

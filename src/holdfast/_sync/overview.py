@@ -95,7 +95,7 @@ def watch_lock(session: Session, name: str, every_s: float) -> Iterator[Change]:
 
 
 def everything(session: Session, name: str) -> tuple[list[Listed], dict[str, dict[str, Any]]]:
-    """Return what is held or waited for under that name, one of each of `LISTED`, and the rest by kind."""
+    """Return what is held or waited for under that name, one of each of `LISTED`; and all else, by its kind."""
     seen = session.run(look_at(session.namespace, [(kind, name) for kind in LISTED], _NAMED_MAX, session.settings))
     found = [listed(each, described(session, each)) for each in seen]
     timeout_s = session.settings.request_timeout_s
