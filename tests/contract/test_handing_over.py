@@ -92,16 +92,16 @@ def test_what_has_ended_cannot_be_adopted(locks: Any, others: Any, unique_name: 
     later.release()
 
 
-@pytest.mark.parametrize("keep", [None, 5.0])
+@pytest.mark.parametrize("cache_for", [None, 5.0])
 @pytest.mark.parametrize("by", [1, -1, 5_000_000, -5_000_000, 2**52])
 def test_an_altered_fencing_token_is_refused(
-    locks: Any, others: Any, unique_name: str, by: int, keep: float | None
+    locks: Any, others: Any, unique_name: str, by: int, cache_for: float | None
 ) -> None:
-    if keep:  # a block of tokens, of which no one else knows which one is in use
-        with locks.lock(unique_name, keep=keep):
+    if cache_for:  # a block of tokens, of which no one else knows which one is in use
+        with locks.lock(unique_name, cache_for=cache_for):
             pass
-    lease = locks.lock(unique_name, keep=keep).acquire()
-    by = by * 2_000 if keep and abs(by) == 1 else by
+    lease = locks.lock(unique_name, cache_for=cache_for).acquire()
+    by = by * 2_000 if cache_for and abs(by) == 1 else by
     handle = lease.handle()
     altered = json.loads(handle)
     altered[4] += by
