@@ -24,7 +24,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import replay
 from holdfast._core.record import LeaseRecord, Order
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.tenure import SOON_MS, TenureLease, Turn
+from holdfast._core.tenure import SOON_MS, TenureLease, LocalWaiter
 from holdfast._core.waiting import Busy, Grant, granted, released, within
 from holdfast._drivers.observing import Reports, Troubles
 from holdfast._transport.clock import clock
@@ -111,9 +111,9 @@ class AioFront:
         self.client = client = Client(self.engine, topology, client_id, inboxes, settings, self.troubles, self.has_told)
         self.engine.enter(client)
         self.can_ask = client.can_ask
-        self.schedule, self.lines, self.keeper = client.schedule, client.lines, client.keeper
-        self.ears, self.queueing, self.listening = client.ears, client.queueing, client.listening
-        self.keeper.spawn = self.spawn
+        self.schedule, self.lines, self.lease_cache = client.schedule, client.lines, client.lease_cache
+        self.notices, self.queueing, self.listening = client.notices, client.queueing, client.listening
+        self.lease_cache.spawn = self.spawn
         self.random = random.Random().random
         self.introduce_at = float("-inf")
         self.closed = self.ended = self.exiting = False
@@ -250,8 +250,8 @@ class AioFront:
 
     async def wait_in_line(
         self,
-        turn: Turn,
-        start: Callable[[Turn, float | None], Protocol[TenureLease | Grant | Busy]],
+        turn: LocalWaiter,
+        start: Callable[[LocalWaiter, float | None], Protocol[TenureLease | Grant | Busy]],
         timeout_s: float | None,
         ttl_ms: int,
     ) -> TenureLease | Grant | Busy:
