@@ -24,7 +24,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import replay
 from holdfast._core.record import LeaseRecord, Order
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.tenure import SOON_MS, TenureLease, LocalWaiter
+from holdfast._core.tenure import SOON_MS, LocalWaiter, TenureLease
 from holdfast._core.waiting import Busy, Grant, granted, released, within
 from holdfast._drivers.observing import Reports, Troubles
 from holdfast._transport.clock import clock

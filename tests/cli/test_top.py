@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -144,6 +145,44 @@ def test_takeovers_are_counted(valkey_server: embedded.Server, unique_name: str)
         assert rate > 0
 
 
+#: Grants of one lock a second, as regular as the machine allows; it prints when each came.
+WORKER = """
+import sys, time, holdfast
+with holdfast.connect(sys.argv[1]) as locks:
+    lock, at = locks.lock(sys.argv[2]), time.monotonic()
+    while True:
+        at += 1 / 130
+        time.sleep(max(0.0, at - time.monotonic()))
+        with lock as lease:
+            sys.stdout.write(f"{lease.fencing_token}\\n")
+            sys.stdout.flush()
+            time.sleep(0.005)
+"""
+
+
+def test_130_grants_a_second_are_shown_within_a_tenth(valkey_server: embedded.Server, unique_name: str) -> None:
+    url = valkey_server.url
+    words = ("top", unique_name, "--json", "--interval", "300ms")
+    command = [sys.executable, "-c", WORKER, url, unique_name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker, started(*words, url=url) as process:
+        assert process.stdout is not None and worker.stdout is not None
+        granted: list[int] = []
+        lines = worker.stdout
+        threading.Thread(target=lambda: granted.extend(map(int, lines)), daemon=True).start()
+        shown: list[tuple[int, float]] = []  # (fencing token at the look, which is a time; rate)
+        began = time.monotonic()
+        while len(shown) < 16 and time.monotonic() < began + 60:
+            for row in json.loads(process.stdout.readline())["locks"]:
+                if not row["at_least"] and row["takeovers_per_s"] and row["holder"]:
+                    shown.append((granted[-1], row["takeovers_per_s"]))
+        worker.kill()
+    assert len(shown) == 16
+    for at, rate in shown[5:]:
+        begun = max(at - 10_000_000, shown[0][0] - 300_000)
+        true = sum(begun < each <= at for each in granted) / ((at - begun) / 1e6)
+        assert rate == pytest.approx(true, rel=0.1)
+
+
 def test_a_renewal_in_a_long_list_is_no_takeover() -> None:
     """Holders stand in the order in which their leases end: a renewal brings one that was behind the cut into view."""
     permits = [library.Holder(f"{number:02}", True, 30.0, None, None) for number in range(20)]
@@ -151,7 +190,7 @@ def test_a_renewal_in_a_long_list_is_no_takeover() -> None:
     at = datetime.now(UTC)
 
     class Client:
-        def list(self, pattern: str) -> list[library.Listed]:
+        def list(self, pattern: str, *, grants: bool) -> list[library.Listed]:
             named = tuple(next(looks)[:16])
             return [library.Listed("semaphore", pattern, named, 20, (), 0, 7, 20, at)]
 

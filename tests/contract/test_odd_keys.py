@@ -13,6 +13,7 @@ import pytest
 from holdfast import cli
 from holdfast._core.noting import note_parts
 from holdfast.web import view
+from holdfast.web.rates import Rate
 from tests.contract.test_list import all_of
 from tests.support.apis import Api
 
@@ -70,7 +71,7 @@ def test_one_odd_key_hides_no_other_lock(api: Api, locks: Any, raw: Any, url: st
     assert found[f"{unique_name}-sound"].odd is None
     odd = found[f"{unique_name}-odd"]
     assert odd.odd == (None if part is None else base + part)
-    json.dumps(view.detail_of(odd, 0.0, []), allow_nan=False)
+    json.dumps(view.detail_of(odd, Rate(0.0, False), []), allow_nan=False)
     for command in ("list", "top"):
         told = {each["name"]: each for each in looked(url, command, f"{unique_name}-*", *_once(command))["locks"]}
         assert told[odd.name]["odd"] == odd.odd and told[lease.name]["odd"] is None

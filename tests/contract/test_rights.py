@@ -409,6 +409,14 @@ def _list(place: Place, name: str) -> None:
             assert {found.name for found in one.list(f"{name}*")} == {name, f"{name}-s", f"{name}-r"}
 
 
+def _grants(place: Place, name: str) -> None:
+    with holdfast.connect(place.free_url) as owner, holdfast.connect(place.url) as one:
+        for counts in (None, 0, 1):
+            with owner.lock(name):
+                (found,) = one.list(name, grants=True)
+            assert place.denied() or found.grants == counts
+
+
 def _whereabouts(place: Place, name: str) -> None:
     with holdfast.connect(place.free_url) as owner, owner.lock(name), owner.semaphore(f"{name}-s", 2):
         with owner.rwlock(f"{name}-r").read(), holdfast.connect(place.url) as one:
@@ -439,6 +447,7 @@ def _break(place: Place, name: str) -> None:
 BESIDE: dict[str, Callable[[Place, str], None]] = {
     "lock/asyncio": _asyncio,
     "list, top": _list,
+    "grants a second (top, web)": _grants,
     "list --where, whereabouts": _whereabouts,
     "watch": _watch,
     "deadlocks, web": _deadlocks,

@@ -13,6 +13,7 @@ import holdfast
 from holdfast import cli
 from holdfast._core.settings import DEFAULT
 from holdfast.web import view
+from holdfast.web.rates import Rate
 from testbed.waiting import eventually
 from tests.contract.test_list import all_of
 from tests.support.apis import Api, close_brought
@@ -85,7 +86,7 @@ def test_no_look_tells_more_than_the_holder_has(api: Api, others: Any, url: str,
         "holdfast status": of_status["last_fencing_token"],
         "holdfast status, holder": of_status["holder"]["fencing_token"],
         "holdfast list": of_list["fencing_token"],
-        "page": view.row_of(listed, 0.0)["fencing_token"],
+        "page": view.row_of(listed, Rate(0.0, False))["fencing_token"],
     }
     fence = later.fencing_token
     assert {what: fence - token for what, token in told.items() if not fence - BLOCK < token <= fence} == {}

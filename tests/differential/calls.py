@@ -193,6 +193,11 @@ def _overview(world: World) -> Drawn:
     return keys, (16, *kinds)
 
 
+def _counts(world: World) -> Drawn:
+    """Of two names; what is granted behind it is counted."""
+    return [f"{world.base()}:fence:count" for _ in range(2)], (60_000,)
+
+
 def _tell(world: World) -> Drawn:
     """To any holder of any kind; some of the notes stay."""
     base, many = world.base(), world.rng.choice(("holders", "readers"))
@@ -364,6 +369,7 @@ GENERATORS: dict[str, Callable[[World], Drawn]] = {
     "gate_move": _gate_move,
     "gate_wait": _gate_wait,
     "inspect": _inspect,
+    "counts": _counts,
     "overview": _overview,
     "multi_acquire": _multi_acquire,
     "multi_release": _multi_release,

@@ -32,7 +32,7 @@ CLOSE_MS = 15_000
 PRIMITIVES = {
     "lock": (
         *("acquire", "release", "acquire_each", "release_each", "renew"),
-        *("inspect", "overview", "quorum_acquire", "raise_fence", "tell"),
+        *("counts", "inspect", "overview", "quorum_acquire", "raise_fence", "tell"),
     ),
     "several": ("acquire", "release", "multi_acquire", "multi_release", "multi_renew"),
     "shared": (
@@ -41,12 +41,13 @@ PRIMITIVES = {
         "rw_renew",
         "rw_downgrade",
         "inspect",
+        "counts",
         "overview",
         "tell",
         "acquire",
         "release",
     ),
-    "permits": ("sem_acquire", "sem_release", "sem_renew", "sem_resize", "inspect", "overview", "tell"),
+    "permits": ("sem_acquire", "sem_release", "sem_renew", "sem_resize", "inspect", "counts", "overview", "tell"),
     "condition": ("cond_wait", "cond_notify", "cond_leave", "acquire", "release", "renew"),
     "gate": ("gate_wait", "gate_move"),
     "barrier": ("barrier_wait", "barrier_move"),

@@ -65,7 +65,12 @@ CHOSEN: dict[str, tuple[str | Mutant, ...]] = {
         "the queue is last in, first out",
         "a handoff wakes no waiter",
         "a handoff leaves the old fencing token",
-        Mutant("a lock that is held is free", ACQUIRE, "redis.call('EXISTS', lock, queue, gone) == 0", "true"),
+        Mutant(
+            "a lock that is held is free",
+            ACQUIRE,
+            "if some == 0 or some == 1 and redis.call('EXISTS', count) == 1 then",
+            "if true then",
+        ),
         Mutant("who asks again gets what another one holds", ACQUIRE, "if holder == token then", "if holder then"),
         Mutant(
             "a release hands over and frees as well",

@@ -155,8 +155,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a newcomer takes a free lock ahead of the queue",
         ACQUIRE,
-        "redis.call('EXISTS', lock, queue, gone) == 0",
-        "redis.call('EXISTS', lock) == 0",
+        "redis.call('EXISTS', lock, queue, gone, count)",
+        "redis.call('EXISTS', lock, count)",
     ),
     Mutant("a waiter gets a new arrival time with each request", ACQUIRE, "if arrival <= 0 then", "if true then"),
     Mutant("a late repeat costs a waiter its place", ENQUEUE, "queue, 'LT',", "queue, 'NX',"),
@@ -218,7 +218,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "then\n  return 0",
         "then\n  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])\n  return 1",
     ),
-    Mutant("fencing tokens count from one", FENCE, "fence = now[1] * 1000000 + now[2]", "fence = 1"),
+    Mutant("fencing tokens count from one", FENCE, "asked_us = now[1] * 1000000 + now[2]", "asked_us = 1"),
     Mutant(
         "fencing tokens are not stored", FENCE, "redis.call('SET', key, fence + more, 'PX', fence_ms, 'GET')", "nil"
     ),

@@ -562,6 +562,7 @@ def test_every_request_that_a_lease_can_make_is_in_a_story() -> None:
         "set_if": "changes a value, holds nothing",
         "inspect": "looks only",
         "overview": "looks only",
+        "counts": "counts grants, changes no lease",
         "sem_resize": "changes a limit, no lease",
         "tell": "tells a holder, and writes a note that it finds; the lease stays as it is",
     }

@@ -40,7 +40,9 @@ class Listed:
     since when they are. `permits`: of a semaphore, else 0. `fencing_token`: as `Lock.last_fencing_token` tells it; 0
     when there was none for a day. `seen_at`: when it was looked at, by the server's clock. `where`: where in its
     program each of `holders` is, in their order; nothing unless `list` was asked for it. `odd`: a key of the lock that
-    holds something that holdfast does not write, so that no more can be said about it; else None.
+    holds something that holdfast does not write, so that no more can be said about it; else None. `grants`: how
+    often it was granted since `list` began to count that, if it was asked to; what a client hands on among its own
+    counts when that is over.
     """
 
     kind: Kind
@@ -54,6 +56,7 @@ class Listed:
     seen_at: datetime
     where: tuple[Whereabouts, ...] = ()
     odd: str | None = None
+    grants: int | None = None
 
     @property
     def holder(self) -> Holder | None:
@@ -61,7 +64,7 @@ class Listed:
         return self.holders[0] if self.holders else None
 
 
-def listed(seen: Entry, described: dict[str, bytes | None]) -> Listed:
+def listed(seen: Entry, described: dict[str, bytes | None], grants: int | None = None) -> Listed:
     """Put together what was seen, and what clients say of themselves, by token."""
     alone = seen.kind in ALONE
     holders = tuple(
@@ -84,6 +87,7 @@ def listed(seen: Entry, described: dict[str, bytes | None]) -> Listed:
         seen.permits,
         at,
         odd=seen.odd or None,
+        grants=grants,
     )
 
 

@@ -94,6 +94,8 @@ class SessionBase:
             self.witness = Witness(namespace, settings, partial(_held_by, self.owners), _where_it_waits)
         #: What other clients say of themselves, by their ids, as far as it was asked for.
         self.told_by: dict[str, bytes] = {}
+        #: By (kind, name): the fencing token of the last look, and for how many more looks grants are counted.
+        self.looks: dict[tuple[str, str], tuple[int, int]] = {}
 
     def shared(self, what: str, options: Options) -> Shared | None:
         """Return what `share` made for `what` with these options, or None."""

@@ -17,12 +17,12 @@ from holdfast._async.lifecycle import Session
 from holdfast._core.describe import PATIENCE_S, look_up
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import ALONE, LEASED, LISTED
-from holdfast._core.overview import Entry, Walk, look_at
+from holdfast._core.overview import NAMES_MAX, Entry, Walk, counts_of, look_at
 from holdfast._core.signals import look_at_signals
 from holdfast._core.whereabouts import Questions
 
 # sync-add: from holdfast._transport.waits import Flag
-from holdfast.errors import ConfigurationError, HoldfastError, shown
+from holdfast.errors import ConfigurationError, HoldfastError, ServerError, shown
 
 __all__ = [
     "described",
@@ -39,13 +39,18 @@ __all__ = [
 
 #: How many holders and waiters of a lock are named: in a list, and of one that is watched.
 _NAMED_MAX = 16
+#: For how many looks grants are counted after the last that was seen; and of how many locks that is remembered.
+_LOOKS_COUNTED, _LOOKED_MAX = 60, 100_000
 _WATCHED_MAX = 256
 #: A wait that was in vain takes no longer than this to say for whom, s each request.
 _LAST_PATIENCE_S = 0.25
 
 
-async def list_locks(session: Session, pattern: str, asks: bool) -> AsyncIterator[Listed]:
-    """Each lock, semaphore and election of the namespace whose name fits; `asks` the holders where they are."""
+async def list_locks(session: Session, pattern: str, asks: bool, counts: bool = False) -> AsyncIterator[Listed]:
+    """Each lock, semaphore and election of the namespace whose name fits; `asks` the holders where they are.
+
+    `counts`: see to it that grants are counted of those that change.
+    """
     namespace = _namespace(session)
     questions = Questions(namespace, session.new_token("where"), not session.moves, session.settings)
     node = 0
@@ -55,12 +60,40 @@ async def list_locks(session: Session, pattern: str, asks: bool) -> AsyncIterato
         while more:
             page, more = await session.run(walk.page(node))
             answers = await session.run(questions.ask(_held_on(page, namespace))) if asks else {}
+            grants = await _counts(session, namespace, page) if counts else {}
             for seen in page:
-                found = listed(seen, await described(session, seen))
+                found = listed(seen, await described(session, seen), grants.get(_listed_as(seen)))
                 yield replace(found, where=where(found.holders, answers)) if asks else found
         node += 1
         if node >= session.masters():
             return
+
+
+def _listed_as(seen: Entry) -> tuple[str, str]:
+    return LEASED[seen.kind].listed_as or seen.kind, seen.name
+
+
+async def _counts(session: Session, namespace: str, page: Iterable[Entry]) -> dict[tuple[str, str], int]:
+    """How often these were granted since that is counted: those that were seen to change. Nothing without the right."""
+    if len(session.looks) > _LOOKED_MAX:
+        session.looks.clear()
+    busy = []
+    for seen in page:
+        which = _listed_as(seen)
+        before, left = session.looks.get(which, (seen.fence, 0))
+        left = _LOOKS_COUNTED if before != seen.fence else left - 1
+        session.looks[which] = (seen.fence, left)
+        if left > 0:
+            busy.append(which)
+    counts: dict[tuple[str, str], int] = {}
+    most = 1 if session.moves else NAMES_MAX
+    try:
+        for at in range(0, len(busy), most):
+            some = busy[at : at + most]
+            counts.update(zip(some, await session.run(counts_of(namespace, some, session.settings)), strict=True))
+    except ServerError:
+        pass
+    return counts
 
 
 def _held_on(page: Iterable[Entry], namespace: str) -> list[tuple[str, str]]:

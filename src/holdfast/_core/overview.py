@@ -24,11 +24,13 @@ from holdfast._core.settings import Settings
 from holdfast._core.tokens import seen_fence
 from holdfast._core.waiting import once_more
 
-__all__ = ["Entry", "Walk", "keys_of", "look_at", "waited_s"]
+__all__ = ["NAMES_MAX", "Entry", "Walk", "counts_of", "keys_of", "look_at", "waited_s"]
 
 #: Keys that one SCAN goes over, at most; names that one call looks at, and holders that it names, and as many waiters:
 #: 0.1, 0.2 and 0.6 ms of the server's CPU.
 SCAN_COUNT, NAMES_MAX, NAMED_MAX = 100, 10, 512
+#: For how long grants are counted that no one asks for any more, ms.
+COUNTED_MS = 60_000
 
 #: By the part of its keys' names, what is listed.
 _KIND_OF = {kind.part: name for name, kind in LISTED.items()}
@@ -113,6 +115,13 @@ async def look_at(
     reply: Reply = await once_more(call)
     rows = zip(names, keys, reply[1:], strict=True)
     return [_seen(kind, its, name, row, reply[0]) for (kind, name), its, row in rows]
+
+
+async def counts_of(namespace: str, names: Sequence[tuple[str, str]], settings: Settings) -> list[int]:
+    """Return how often each was granted since that is counted, and have it counted on for a while; as `look_at`."""
+    keys = [f"{lock_keys(namespace, name).of(LEASED[kind]).fence}:count" for kind, name in names]
+    counts: list[int] = await once_more(Call("counts", keys, (COUNTED_MS,), settings.request_timeout_s))
+    return counts
 
 
 def keys_of(kind: str, keys: LockKeys) -> tuple[str, str, str, str, str]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from holdfast._core.effects import Reply, Wake
 from holdfast._core.failure import RequestFailed
-from holdfast._core.forms import RELEASED, B, Fits, I, forms, number
+from holdfast._core.forms import EACH, RELEASED, B, Fits, I, forms, number
 from holdfast._core.kinds import KINDS
 from holdfast._core.tokens import seen_fence
 
@@ -83,6 +83,7 @@ def _is_overview(reply: Reply) -> bool:
 
 
 FITS["overview"] = _is_overview
+FITS["counts"] = EACH
 
 # Of commands: what was done, or put off until EXEC; a value or none; a number.
 

@@ -44,6 +44,7 @@ PRIMITIVES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         _DESCRIPTION,
     ),
     "list, top": (("overview",), ("scan", "get", "getrange")),
+    "grants a second (top, web)": (("overview", "counts"), ("scan", "get", "getrange")),
     "list --where, whereabouts": (("overview",), ("scan", "get", "getrange", "publish")),
     "watch": (("overview",), ("get", "getrange")),
     "deadlocks, web": (("overview",), ("pubsub|numsub", "scan", "get", "getrange")),

@@ -23,7 +23,19 @@ __all__ = ["PARTS", "SCRIPTS", "Script", "load"]
 
 #: Files that are only ever included.
 PARTS = frozenset(
-    {"advance", "enqueue", "fence", "held_permits", "holder", "let_in", "limits", "not_yet", "order", "permits"}
+    {
+        "advance",
+        "count",
+        "enqueue",
+        "fence",
+        "held_permits",
+        "holder",
+        "let_in",
+        "limits",
+        "not_yet",
+        "order",
+        "permits",
+    }
     | {"queue", "readers", "server_time", "tombstone", "waiters", "wanted"}
 )
 

@@ -15,21 +15,27 @@ local function fences_of(token)
   return token and string.sub(token, -1) == '+' and FENCE_BLOCK or 1
 end
 
+-- #include count
 -- Give back what was not used of a block: only while no other one was reserved since.
 local function unblock(key, last, used, fence_ms)
   if redis.call('GET', key) == last then
     redis.pcall('SET', key, used, 'PX', fence_ms)
+    count_handed_on(key, last, used)
   end
 end
 
+-- The time in µs, once it was asked for: it stands still in a script.
+local asked_us
+
 -- The next one, or nil when what is stored cannot grow: then it stays as it is. `now_us`: the time, where the caller
--- has it. `token`: for whom; the first one of a block is returned, and the last one stored.
-local function next_fence(key, fence_ms, now_us, token)
+-- has it. `token`: for whom; the first one of a block is returned, and the last one stored. `uncounted`: no one looks.
+local function next_fence(key, fence_ms, now_us, token, uncounted)
   local fence, more = now_us, fences_of(token) - 1
-  if not fence then
+  if not fence and not asked_us then
     local now = redis.call('TIME')
-    fence = now[1] * 1000000 + now[2]
+    asked_us = now[1] * 1000000 + now[2]
   end
+  fence = fence or asked_us
   -- One call for the last one and the new one: the usual case is that the new one is the greater.
   local last = redis.call('SET', key, fence + more, 'PX', fence_ms, 'GET')
   if last and not ((tonumber(last) or fence) < fence) then
@@ -40,6 +46,9 @@ local function next_fence(key, fence_ms, now_us, token)
     end
     fence = seen + 1
     redis.call('SET', key, fence + more, 'PX', fence_ms)
+  end
+  if not uncounted then
+    count_grants(key, 1)
   end
   return fence
 end

@@ -30,6 +30,9 @@ local function fence_for_all()
       redis.call('SET', KEYS[at], fence, 'PX', ARGV[5])
     end
   end
+  for at = 2, #KEYS, 4 do
+    count_grants(KEYS[at], 1)
+  end
   return fence
 end
 

@@ -13,7 +13,9 @@ local holder = redis.call('GET', lock)
 local mine = holder == token
 
 if mine and ARGV[6] and redis.call('GET', KEYS[2]) == ARGV[6] then
+-- #include count
   redis.pcall('SET', KEYS[2], ARGV[7], 'PX', ARGV[2])
+  count_handed_on(KEYS[2], ARGV[6], ARGV[7])
 end
 
 -- No waiters: first, since it is the most frequent case and should cost least.

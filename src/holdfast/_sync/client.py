@@ -290,7 +290,7 @@ class Client:
             from holdfast._sync.election import Election
         return Election(self._session, check_name(name), options_of(options, self._options))
 
-    def list(self, pattern: str = "*", *, where: bool = False) -> Iterator[Listed]:
+    def list(self, pattern: str = "*", *, where: bool = False, grants: bool = False) -> Iterator[Listed]:
         """The locks, shared locks, semaphores and elections of the namespace whose names fit `pattern`.
 
             for found in locks.list("orders:*"):
@@ -303,12 +303,13 @@ class Client:
         `where`: also ask the holders where in their programs they are, as `whereabouts` does (`Listed.where`). All that
         were found by one look are asked at once; a client that does not answer within a second is not asked again, and
         after two seconds spent so, a quarter of a second is all that those of one look have. Of
-        one client, up to 500 leases a second.
+        one client, up to 500 leases a second. `grants`: have the server count, until a minute after the last such
+        call, how often those are granted that change from one call to the next (`Listed.grants`); that writes a key.
         """
         self._not_over_quorum("a list of locks")
         with importing:
             from holdfast._sync.overview import list_locks
-        return list_locks(self._session, check_name(pattern, "pattern"), where)
+        return list_locks(self._session, check_name(pattern, "pattern"), where, grants)
 
     def deadlocks(self) -> tuple[Deadlock, ...]:
         """The deadlocks there are: circles of threads and threads, each of which waits for what the next one holds.

@@ -18,7 +18,6 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter, deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,16 +38,14 @@ examples:
   holdfast top 'orders:*' --sort hold
   holdfast top --once --json
 
-Keys: w h r sort by waiters, hold time, rate; q ends. Without a terminal it prints one table. The rate is of the last
-ten seconds. Of several takeovers between two looks it sees the last, so that ">" means at least.
+Keys: w h r sort by waiters, hold time, rate; q ends. Without a terminal it prints one table. The rate is that of grants
+in the last ten seconds, which the server counts meanwhile. ">" means at least: it is not counted (yet).
 
 exit status: 0 when the server answered; 64 usage  69 server not available  77 access refused"""
 
 _HEADS = ("KIND", "NAME", "HELD BY", "FOR", "LEFT", "WAITERS", "OLDEST", "RATE")
 _KEYS = {"w": "waiters", "h": "hold", "r": "rate"}
 _SORTS = tuple(_KEYS.values())
-#: Over which a rate is taken, s.
-_RATE_S = 10.0
 #: Between two looks, at least, s.
 _INTERVAL_LEAST_S = 0.1
 
@@ -57,7 +54,7 @@ _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 
 
 class Top(NamedTuple):
-    """One line. `rate`: takeovers a second, `many`: at every look, so that there may have been more."""
+    """One line. `rate`: grants a second, `many`: at least."""
 
     found: Listed
     hold_s: float | None
@@ -92,39 +89,29 @@ def main(words: list[str]) -> int:
 
 
 class _Looks:
-    """Looks at all locks, and remembers from one to the next how often each was taken over."""
+    """Looks at all locks, and remembers from one to the next how often each was granted."""
 
     def __init__(self, client: Client, pattern: str) -> None:
+        from holdfast.web.rates import Rates
+
         self._client = client
         self._pattern = pattern
         self._before: dict[str, Listed] | None = None
-        self._taken: deque[tuple[float, Counter[str]]] = deque()
+        self._rates = Rates()
 
     def look(self) -> list[Top]:
         """How it is now."""
         from holdfast import Change
         from holdfast.web.view import id_of
 
-        found: dict[str, Listed] = {id_of(each): each for each in self._client.list(self._pattern)}
-        now = time.monotonic()
-        taken: Counter[str] = Counter()
-        if self._before is not None:
-            taken.update({which: Change.grants(self._before.get(which), each) for which, each in found.items()})
-        self._taken.append((now, taken))
-        while self._taken[0][0] < now - _RATE_S:
-            self._taken.popleft()
+        found: dict[str, Listed] = {id_of(each): each for each in self._client.list(self._pattern, grants=True)}
+        for which, each in found.items():
+            seen = 0 if self._before is None else Change.grants(self._before.get(which), each)
+            self._rates.saw(which, each, seen)
+            self._rates.forget(each.seen_at.timestamp())
         self._before = found
-        over_s = max(now - self._taken[0][0], 0.001)
-        looks = [each for _, each in list(self._taken)[1:]]
-        return [
-            Top(
-                each,
-                _hold_s(each),
-                sum(counts[which] for counts in looks) / over_s,
-                len(looks) > 1 and all(counts[which] for counts in looks),
-            )
-            for which, each in found.items()
-        ]
+        rates = {which: self._rates.of(which) for which in found}
+        return [Top(each, _hold_s(each), *rates[which]) for which, each in found.items()]
 
 
 def _hold_s(found: Listed) -> float | None:

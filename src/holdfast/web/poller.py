@@ -20,6 +20,7 @@ from holdfast import Change, Listed
 from holdfast._api.changes import changes, grants
 from holdfast.errors import HoldfastError
 from holdfast.web import view
+from holdfast.web.rates import Rate, Rates
 
 __all__ = ["Poller"]
 
@@ -27,8 +28,6 @@ __all__ = ["Poller"]
 ROWS_MAX = 20_000
 #: Locks whose changes are remembered, changes of each, and for how long, s.
 HISTORIES_MAX, HISTORY_MAX, HISTORY_S = 5_000, 200, 600.0
-#: Over which a rate is taken, s.
-RATE_S = 10.0
 #: The pause while no browser looks on, s: the history goes on.
 IDLE_S = 2.0
 #: How often it looks for deadlocks, s, while anything is waited for.
@@ -62,7 +61,7 @@ class Poller:
         self._histories: OrderedDict[str, deque[dict[str, Any]]] = OrderedDict()
         #: What has ended since the last look, and as what it was told.
         self._ended: list[tuple[dict[str, Any], Change]] = []
-        self._granted: dict[str, deque[float]] = {}
+        self._rates = Rates()
         self._streams: set[asyncio.Queue[bytes | None]] = set()
         self._wanted = asyncio.Event()
         self._whole: bytes | None = None
@@ -158,7 +157,7 @@ class Poller:
     async def _look(self) -> None:
         found: dict[str, Listed] = {}
         truncated = False
-        async with contextlib.aclosing(self._client.list(self._pattern)) as listing:
+        async with contextlib.aclosing(self._client.list(self._pattern, grants=True)) as listing:
             async for each in listing:
                 found[view.id_of(each)] = each
                 if len(found) >= ROWS_MAX:
@@ -172,7 +171,7 @@ class Poller:
                 gone = replace(before, holders=(), held=0, queue=(), waiters=0, seen_at=latest or before.seen_at)
                 self._remember(which, before, gone)
         for which, after in found.items():
-            self._remember(which, self.seen.get(which), after, quiet=first)
+            self._rates.saw(which, after, self._remember(which, self.seen.get(which), after, quiet=first))
         self.seen = found
         await self._explain()
         now = time.monotonic()
@@ -186,20 +185,22 @@ class Poller:
         self._forget()
         self._tell({which: view.row_of(each, self._rate(which)) for which, each in found.items()})
 
-    def _remember(self, which: str, before: Listed | None, after: Listed, quiet: bool = False) -> None:
-        """Note what has happened; `quiet`: before the first look, so that it counts for no rate."""
+    def _remember(self, which: str, before: Listed | None, after: Listed, quiet: bool = False) -> int:
+        """Note what has happened; `quiet`: before the first look, so that it counts for no rate.
+
+        Returns how many grants that shows.
+        """
         told = list(changes(before, after))
         if not told:
-            return
+            return 0
         history = self._histories.setdefault(which, deque(maxlen=HISTORY_MAX))
         self._histories.move_to_end(which)
         facts = list(map(view.change_of, told))
         history.extend(facts)
         self._ended += [(fact, each) for fact, each in zip(facts, told, strict=True) if each.what in ENDS]
         granted = 0 if quiet else grants(told)
-        if granted:
-            self.grants += granted
-            self._granted.setdefault(which, deque()).extend([time.monotonic()] * granted)
+        self.grants += granted
+        return granted
 
     async def _explain(self) -> None:
         """Find out which leases that ended were broken."""
@@ -217,15 +218,10 @@ class Poller:
             if which in self.seen or history[-1]["at"] > self._at_ms - HISTORY_S * 1000:
                 break
             del self._histories[which]
-        old = time.monotonic() - RATE_S
-        for which, granted in list(self._granted.items()):
-            while granted and granted[0] < old:
-                granted.popleft()
-            if not granted:
-                del self._granted[which]
+        self._rates.forget(self._at_ms / 1000)
 
-    def _rate(self, which: str) -> float:
-        return len(self._granted.get(which, ())) / RATE_S
+    def _rate(self, which: str) -> Rate:
+        return self._rates.of(which)
 
     def _tell(self, rows: dict[str, dict[str, Any]]) -> None:
         """Tell the browsers what has changed; without rows, only how it stands with the server."""

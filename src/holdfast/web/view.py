@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from holdfast import Change, Deadlock, Holder, Listed, Waiter
+from holdfast.web.rates import Rate
 
 __all__ = ["KINDS", "change_of", "deadlock_of", "detail_of", "id_by", "id_of", "label", "metrics", "ms", "row_of"]
 
@@ -35,7 +36,7 @@ def label(one: Holder | Waiter) -> str:
     return f"{one.program} ({one.host}, pid {one.pid})" if one.host is not None else f"token {one.token}"
 
 
-def row_of(seen: Listed, rate: float) -> dict[str, Any]:
+def row_of(seen: Listed, rate: Rate) -> dict[str, Any]:
     """A lock as it stands in the table."""
     holder, now = seen.holder, ms(seen.seen_at)
     left = None if holder is None else holder.remaining_s
@@ -52,7 +53,8 @@ def row_of(seen: Listed, rate: float) -> dict[str, Any]:
         "until": None if left is None else now + round(left * 1000),
         "waiters": seen.waiters,
         "oldest": now - round(seen.queue[0].age_s * 1000) if seen.queue else None,
-        "rate": round(rate, 1),
+        "rate": round(rate.per_s, 1),
+        "rate_at_least": rate.at_least,
         "fencing_token": seen.fencing_token or None,
         "odd": seen.odd,
     }
@@ -63,7 +65,7 @@ def deadlock_of(deadlock: Deadlock) -> list[dict[str, Any]]:
     return [{**asdict(party), "text": str(party)} for party in deadlock.parties]
 
 
-def detail_of(seen: Listed, rate: float, history: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def detail_of(seen: Listed, rate: Rate, history: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """All that is known of a lock."""
     now = ms(seen.seen_at)
     return {

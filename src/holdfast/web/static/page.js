@@ -110,7 +110,7 @@ const cells = {
   left: (row, at) => !row.held ? "–" : row.until === null ? T.noTtl : row.until <= at ? T.over : span(row.until - at),
   waiters: row => String(row.waiters),
   oldest: (row, at) => row.oldest ? span(at - row.oldest) : "–",
-  rate: row => row.rate ? row.rate.toFixed(1) : "–",
+  rate: row => row.rate ? (row.rate_at_least ? ">" : "") + row.rate.toFixed(1) : "–",
 };
 const keys = {  // by what is sorted: the greatest first, but for names
   kind: row => row.kind, name: row => row.name, who: row => row.who ?? "\uffff",
