@@ -41,9 +41,12 @@ class _Gate(Thing):
         #: Since when it is open; until when it was, or is.
         self.opened_at: float | None = None
         self.open_until = -1.0
-        #: How often it has opened; and, of those in its queue, how often it had when they came.
+        #: How often it has opened; and, of those that were queued, how often it had when they came, and as which number
+        #: the server has told them that.
         self.openings = 0
-        self.came: dict[bytes, int] = {}
+        self.came: dict[bytes, tuple[int, int]] = {}
+        #: Those of them that the server may have forgotten.
+        self.forgotten: set[bytes] = set()
         #: When it opened for those that had come.
         self.opened_for: dict[bytes, float] = {}
 
@@ -215,16 +218,16 @@ class Gates(Sessions[_Gate]):
     def waited(self, thing: _Gate, token: bytes, call: Call, value: Any, is_open: bool) -> None:
         """A waiter has looked: it goes through where it is open, or has opened since it came."""
         if call.args[1] == "leave":
-            thing.came.pop(token, None)
-            return
-        came = thing.came.get(token, thing.openings)
+            return  # a late request of it may still find that it has opened
+        came, number = thing.came.get(token, (thing.openings, 0))
         through = is_open or came < thing.openings
         if (value[0] == 1 and not through) or (value[0] == 0 and is_open):
             self.world.fail("let through", f"{token.decode()} was told {value} at {thing.keys.lock}, open: {is_open}")
-        elif value[0] == 0 and through and int(call.args[7]):
+        elif value[0] == 0 and through and int(call.args[7]) == number > 0 and token not in thing.forgotten:
             self.world.fail("kept out", f"{token.decode()} was told {value}, and {thing.keys.lock} had opened for it")
         elif value[0] == 0 and value[3] >= 0:
-            thing.came[token] = thing.openings
+            thing.came[token] = thing.openings, value[4]
+            thing.forgotten.discard(token)
         elif value[0] == 1:
             thing.opened_for.pop(token, None)
 
@@ -232,7 +235,7 @@ class Gates(Sessions[_Gate]):
         now_ms = node.wall_ms()
         for thing in self.things:
             if node is thing.node:
-                thing.came.clear()
+                thing.forgotten |= thing.came.keys()
                 thing.opened_for.clear()
                 thing.stands(thing.state(node, now_ms))
                 gone = node.server.peek(thing.gone_key, now_ms)

@@ -558,7 +558,7 @@ class Gate(Machine):
             self.openings += 1
             for each in self.waiting:
                 self.tell("ask", each)
-            self.told, self.waiting = self.waiting, []
+            self.told, self.waiting = [each for each in self.waiting if not is_dead(each)], []
         self.move(token, what)
         if self.missing != before:
             self.done[token] = what

@@ -854,8 +854,8 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "an opening gate wakes no waiter",
                 GATE_MOVE,
-                "redis.call('PUBLISH', ARGV[5] .. string.match(some[at], '^[^:]*'), 'ask ' .. some[at])",
-                "local _ = 0",
+                "redis.call('PUBLISH', ARGV[5] .. string.match(some[at], '^[^:]*'), 'ask ' .. some[at]) > 0",
+                "true",
             ),
             (
                 "a waiter passes a closed gate",

@@ -45,16 +45,23 @@ end
 if openings > tonumber(first) then
   -- Also behind a "shut": an opening is for all that came before it, however many calls it takes to tell them.
   local some = redis.call('ZRANGEBYSCORE', waiters, 0, string.format('(%.0f', openings), 'WITHSCORES', 'LIMIT', 0, TOLD_MAX)
-  local marks = {}
+  local marks, dead = {}, {}
   for at = 1, #some, 2 do
-    redis.call('PUBLISH', ARGV[5] .. string.match(some[at], '^[^:]*'), 'ask ' .. some[at])
-    marks[at], marks[at + 1] = '-' .. some[at + 1], some[at]
+    if redis.call('PUBLISH', ARGV[5] .. string.match(some[at], '^[^:]*'), 'ask ' .. some[at]) > 0 then
+      marks[#marks + 1] = '-' .. some[at + 1]
+      marks[#marks + 1] = some[at]
+    else
+      dead[#dead + 1] = some[at] -- or it listens elsewhere, and knows when it came
+    end
   end
   if marks[1] then
     redis.call('ZADD', waiters, unpack(marks))
-    if #some == 2 * TOLD_MAX then
-      return {1, after, 1}
-    end
+  end
+  if dead[1] then
+    redis.call('ZREM', waiters, unpack(dead))
+  end
+  if #some == 2 * TOLD_MAX then
+    return {1, after, 1}
   end
 end
 return {1, after}
