@@ -18,6 +18,7 @@ from holdfast.lab.history import History
 from holdfast.lab.report import cell_data, page, read_cells
 from holdfast.lab.runs import Cell, Run
 from holdfast.lab.story import tell
+from holdfast.lab.texts import sources
 from holdfast.lab.timeline import cell_text
 from holdfast.lab.verdicts import judge
 from tests.support.browser import Browser, Unusable, chromium
@@ -124,6 +125,8 @@ def test_in_a_browser(tmp_path: Path) -> None:
         assert browser.evaluate("document.querySelectorAll('td button').length") == len(cells)
         labels = browser.evaluate("[...document.querySelectorAll('td button')].map(b => b.ariaLabel)")
         assert "setnx under failover: exclusion violated" in labels
+        described = browser.evaluate("document.getElementById('schemes').textContent")
+        assert all(source["en"] in described for name in ENTRIES for source in sources(name)) and sources("setnx")
         # A sign and a word in every cell: nothing hangs on colour.
         assert browser.evaluate(
             "[...document.querySelectorAll('td button')].every(b => b.querySelector('.mark').textContent.trim()"
