@@ -40,17 +40,17 @@ class LockError(theirs.LockError, HoldfastError):  # type: ignore[misc] # `messa
 
 
 class LockTimeoutError(LockError, AcquireTimeout):  # type: ignore[misc]
-    """`with lock:` did not get it within `blocking_timeout`."""
+    """The lock was not acquired by `with lock:` within `blocking_timeout`."""
 
     __new__ = OSError.__new__  # type: ignore[assignment] # of its builtin bases the one with a layout of its own
 
 
 class LockNotHeldError(LockError, NotHeld):  # type: ignore[misc]
-    """It is not held by this object (in this thread)."""
+    """The lock is not held by this object (in this thread)."""
 
 
 class LockNotOwnedError(LockError, theirs.LockNotOwnedError, LeaseLost):  # type: ignore[misc]
-    """It was held, and is not any more."""
+    """The lock was held, but is no longer."""
 
 
 class ConnectionError(theirs.ConnectionError, ServerUnreachable):
@@ -58,7 +58,7 @@ class ConnectionError(theirs.ConnectionError, ServerUnreachable):
 
 
 class TimeoutError(theirs.TimeoutError, OutcomeUnknown):
-    """The command was sent, and no answer came."""
+    """The command was sent but not answered."""
 
 
 class ResponseError(theirs.ResponseError, ServerError):

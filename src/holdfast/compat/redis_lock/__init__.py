@@ -1,9 +1,9 @@
 """A drop-in for python-redis-lock: `from holdfast.compat.redis_lock import Lock`.
 
-Its arguments, methods, keys and ids are that library's, so that both exclude each other, hand over by id, and wake each
-other's waiters. What differs: waiters of ours are queued and woken by the release; without `expire` a lock is not held
-forever, but renewed while this process lives and has the `Lock` object; renewal needs no thread of its own; an id is
-compared before anything is deleted, by `reset` too.
+Arguments, methods, keys and ids are those of python-redis-lock, so both exclude each other, hand over by id, and wake
+each other's waiters. What differs: holdfast's waiters are queued and woken by the release; without `expire`, a lock is
+not held forever, but renewed while this process lives and has the `Lock` object; one thread renews all locks; an id is
+compared before anything is deleted, even by `reset`.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class NotAcquired(NotHeld, RuntimeError):
 
 
 class TimeoutNotUsable(HoldfastError, RuntimeError):
-    """`timeout` means nothing without `blocking`."""
+    """`timeout` has no meaning without `blocking`."""
 
 
 class InvalidTimeout(HoldfastError, RuntimeError):
-    """A `timeout` is 0 or more."""
+    """`timeout` must be 0 or more."""
 
 
 class TimeoutTooLarge(HoldfastError, RuntimeError):
@@ -76,7 +76,7 @@ class TimeoutTooLarge(HoldfastError, RuntimeError):
 
 
 class NotExpirable(HoldfastError, RuntimeError):
-    """The lock has no `expire`, and is renewed by itself."""
+    """The lock has no `expire`; it is renewed in the background."""
 
 
 def _seconds(expire: Any) -> int | None:
@@ -87,12 +87,12 @@ def _seconds(expire: Any) -> int | None:
 
 
 class Lock:
-    """A lock as python-redis-lock makes them.
+    """A lock like that of python-redis-lock.
 
-    `expire`: for how many seconds it is held, be the process alive or not; None: until it is released, renewed
-    meanwhile. `auto_renewal`: renewed, with `expire` as its ttl. `id`: under which it is held, to hand it to another
-    process, which makes a `Lock` with the same id. `signal_expire`: ms for which a signal to waiters of
-    python-redis-lock stays. `blocking`: whether `with` waits. `strict`: take only redis-py's clients.
+    `expire`: seconds for which it is held, whether the process lives or not; None: until it is released, with renewal.
+    `auto_renewal`: renew it, with `expire` as its ttl. `id`: the id of the holder, to hand the lock to a `Lock` with
+    the same id in another process. `signal_expire`: ms for which a signal to waiters of python-redis-lock is kept.
+    `blocking`: whether `with` waits. `strict`: accept only redis-py's clients.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Lock:
         return TokenLock(locks_of(self._client), self._name, self._expire, self._renew)
 
     def get_owner_id(self) -> str | None:
-        """The id of its holder; None when it is free."""
+        """The id of the holder, or None if the lock is free."""
         with translated(self._name):
             holder = self._lock.holder()
         return None if holder is None else holder[0]
@@ -198,7 +198,7 @@ class Lock:
             return None
 
     def extend(self, expire: Any = None) -> None:
-        """Let it be held for `expire` seconds from now (None: those that the lock was made with)."""
+        """Extend the lock to `expire` seconds from now (None: those of the lock)."""
         seconds = _seconds(expire) or self._expire
         if seconds is None:
             raise TypeError("give expire, to extend() or to the lock")
@@ -210,7 +210,7 @@ class Lock:
             raise NotAcquired(self._name, "extend()")
 
     def release(self) -> None:
-        """Release it, if it is held under this id, by whatever object. Raises `NotAcquired` otherwise."""
+        """Release the lock if it is held under this id, by any object. Raises `NotAcquired` otherwise."""
         logger_for_release.debug("Releasing Lock(%r).", self._name)
         with translated(self._name):
             released = (self._held or self._lock.of(self._id)).release()
@@ -220,7 +220,7 @@ class Lock:
         _wake(self._client, self._signal, self._signal_expire)
 
     def reset(self) -> None:
-        """Take it from its holder, under whatever id. The holder hears of that when it next asks the server."""
+        """Take the lock from its holder, whatever its id. The holder learns of it when it next asks the server."""
         owner = self.get_owner_id()
         with translated(self._name):
             if owner is not None:
@@ -243,7 +243,7 @@ class Lock:
 
 
 def reset_all(redis_client: Any) -> None:
-    """`reset` all locks whose key begins with "lock:". Looks at all keys of the database, some at a time."""
+    """Reset all locks whose key begins with "lock:". Reads all keys of the database, some at a time."""
     for key in redis_client.scan_iter(match="lock:*", count=_SCANNED, _type="string"):
         name = key if isinstance(key, str) else key.decode("utf-8", "replace")
         try:

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 def locks_of(redis: Any) -> Client:
-    """The holdfast client behind the locks of this redis client (of its connection pool), for all else it can do.
+    """Return the holdfast client behind the locks of this redis client (of its connection pool).
 
     One for each pool (of a Cluster: for each client), made at the first lock; its keys are the names of the locks,
     without a namespace. `close()` ends it: what its locks hold is released.
@@ -46,15 +46,13 @@ class Lock(Theirs):
 
         lock = redis.asyncio.Redis().lock("orders", lock_class=holdfast.compat.redis.asyncio.Lock)
 
-    Its arguments, methods and errors are redis-py's, and its key is the name, so that both exclude each other. What
-    differs: waiters are queued, first come first served, and are woken by the release; nothing is left behind by a
-    caller that is interrupted or cancelled; without `timeout` the lock is not held forever: it has a ttl (30 s), which
-    is renewed while this process lives and has the lock. With `timeout` it is held that long, be the process alive or
-    not, as with redis-py.
+    Arguments, methods and errors are those of redis-py, and the key is the name, so both exclude each other. What
+    differs: waiters queue in arrival order and are woken by the release; a caller that is interrupted or cancelled
+    leaves nothing behind; without `timeout`, the lock has a ttl (30 s), which is renewed while this process lives and
+    has the lock. With `timeout`, it is held for that long, whether the process lives or not, as with redis-py.
 
-    `sleep` is accepted, and does nothing: there is nothing to poll. Its methods can be overridden, and its scripts
-    (`lua_release`, `lua_extend`, `lua_reacquire`) set, as those of redis-py; a subclass with a `do_acquire` of its own
-    polls, since it wants to be called for each attempt.
+    `sleep` has no effect. Methods can be overridden, and scripts (`lua_release`, `lua_extend`, `lua_reacquire`) can be
+    set, as in redis-py; a subclass with its own `do_acquire` polls, since that is called for each attempt.
     """
 
     # Not those that redis-py registers for its own class.
@@ -65,7 +63,7 @@ class Lock(Theirs):
     # sync-say: redis.asyncio.lock.Lock => redis.lock.Lock
     # sync-say: redis.asyncio.Redis() => redis.Redis()
     # sync-say: holdfast.compat.redis.asyncio.Lock) => holdfast.compat.redis.Lock)
-    # sync-say: is interrupted or cancelled; => is interrupted;
+    # sync-say: that is interrupted or cancelled => that is interrupted
 
     def __init__(
         self,
@@ -102,13 +100,13 @@ class Lock(Theirs):
         super().__setattr__(attribute, value)
 
     def register_scripts(self) -> None:
-        """Register the scripts that a subclass has of its own (`LUA_EXTEND_SCRIPT`, …): there are no others."""
+        """Register the scripts of a subclass (`LUA_EXTEND_SCRIPT`, …); there are no others."""
         for attribute, text in script_texts(self).items():
             setattr(self, attribute, self.redis.register_script(text))
 
     @property
     def lease(self) -> Lease | None:
-        """The lease, to hear of its loss, where it is renewed: held here, and without `timeout`."""
+        """The lease of a held lock without `timeout`, to learn of its loss; else None."""
         held = self._known
         return held.lease if held is not None else None
 
@@ -164,7 +162,7 @@ class Lock(Theirs):
         return await self._try(blocking_timeout if blocking else 0, text)
 
     async def do_acquire(self, token: str | bytes) -> bool:
-        """Try once to hold it, under that token."""
+        """Try once to acquire the lock with that token."""
         return await self._try(0, text_of(token, "token"))
 
     async def _try(self, timeout: float | None, token: str | None) -> bool:
@@ -197,7 +195,7 @@ class Lock(Theirs):
         return holder is not None and holder[0] == token
 
     async def release(self) -> None:
-        """Release it, and hand it to the next waiter. Raises `LockError`, `LockNotOwnedError` when it was lost."""
+        """Release the lock to the next waiter. Raises `LockError`, or `LockNotOwnedError` if it was lost."""
         held = self._held("release()")
         try:
             await self.do_release(self.local.token)
@@ -210,7 +208,7 @@ class Lock(Theirs):
         self.local.held = self.local.token = None
 
     async def do_release(self, expected_token: Any) -> None:
-        """Release what that token holds, by whatever object it was acquired. Raises `LockNotOwnedError`."""
+        """Release the lock held under that token, by any object. Raises `LockNotOwnedError`."""
         held = self._as(expected_token)
         with translated(self._key):
             if self.lua_release is None:
@@ -221,13 +219,13 @@ class Lock(Theirs):
             self._found(released, held)
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
-        """Add seconds to its time, or set it to that many. Raises `LockError`, `LockNotOwnedError` when it was lost."""
+        """Add seconds to its ttl, or set it to that many. Raises `LockError`, or `LockNotOwnedError` if it was lost."""
         self._held("extend()")
         self._refuse_unlimited("extend")
         return await self.do_extend(additional_time, replace_ttl)
 
     async def do_extend(self, additional_time: float, replace_ttl: bool) -> Literal[True]:
-        """Extend what `local.token` holds, by `lua_extend` if that is set."""
+        """Extend the lock held under `local.token`, with `lua_extend` if that is set."""
         held = self._held("extend()")
         with translated(self._key):
             if self.lua_extend is not None:
@@ -241,13 +239,13 @@ class Lock(Theirs):
             return self._found(await held.extend(additional_time, "additional_time"), held)
 
     async def reacquire(self) -> Literal[True]:
-        """Set its time to `timeout` again. Raises `LockError`, `LockNotOwnedError` when it was lost."""
+        """Set its ttl to `timeout` again. Raises `LockError`, or `LockNotOwnedError` if it was lost."""
         self._held("reacquire()")
         self._refuse_unlimited("reacquire")
         return await self.do_reacquire()
 
     async def do_reacquire(self) -> Literal[True]:
-        """Reacquire what `local.token` holds, by `lua_reacquire` if that is set."""
+        """Reacquire the lock held under `local.token`, with `lua_reacquire` if that is set."""
         held = self._held("reacquire()")
         with translated(self._key):
             if self.lua_reacquire is not None:
