@@ -26,6 +26,8 @@ __all__ = ["Run"]
 
 #: How long workers may take to give back and end, s.
 _GOODBYE_S = 60.0
+#: And to begin.
+_BEGIN_S = 30.0
 
 
 class _Worker:
@@ -192,8 +194,14 @@ class Run:
         return str(self._folder / f"{name}.log")
 
     def start(self) -> None:
+        """Start the workers, and wait until all have begun: on a busy machine that takes longer than a short run."""
         for number in range(len(self._configs)):
             self.workers.append(self._begin(number))
+        until = time.monotonic() + _BEGIN_S
+        while not all(Path(self.log_of(worker.name)).exists() for worker in self.workers):
+            if time.monotonic() > until or not all(worker.running for worker in self.workers):
+                return  # that it ends by itself is found by who looks at the workers
+            time.sleep(0.02)
 
     def _begin(self, number: int) -> _Worker:
         self._count += 1
