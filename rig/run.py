@@ -194,14 +194,18 @@ class Run:
         return str(self._folder / f"{name}.log")
 
     def start(self) -> None:
-        """Start the workers, and wait until all have begun: on a busy machine that takes longer than a short run."""
+        """Start the workers, and wait until all have asked: on a busy machine that takes longer than a short run."""
         for number in range(len(self._configs)):
             self.workers.append(self._begin(number))
         until = time.monotonic() + _BEGIN_S
-        while not all(Path(self.log_of(worker.name)).exists() for worker in self.workers):
+        while not all(self._has_asked(worker) for worker in self.workers):
             if time.monotonic() > until or not all(worker.running for worker in self.workers):
                 return  # that it ends by itself is found by who looks at the workers
             time.sleep(0.02)
+
+    def _has_asked(self, worker: _Worker) -> bool:
+        log = Path(self.log_of(worker.name))
+        return log.exists() and log.stat().st_size > 0
 
     def _begin(self, number: int) -> _Worker:
         self._count += 1
