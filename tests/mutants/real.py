@@ -24,14 +24,22 @@ from typing import NamedTuple
 
 from tests.mutants.table import ACQUIRE, MUTANTS, ORDER, PACKAGE, QUEUE, RELEASE, RENEW, VALIDITY, Mutant
 
-__all__ = ["CHOSEN", "SCENARIOS", "Convicted", "convict"]
+__all__ = ["CHOSEN", "SCENARIOS", "UNSEEN", "Convicted", "convict"]
 
 ROOT = PACKAGE.parents[1]
 #: Others may have the processors for a while, s.
 PATIENCE_S = 240.0
+#: Faults come by chance: a mutant that holds is run again, so often in all.
+TRIES = 3
 _CALM = "--faults none --processes 3 --loops 3 --seconds 5 --timeout 6"
 _LOCK = f"{_CALM} --kinds lock --locks 1"
 _ENDING = """--settings|[{"renew": false}]|"""
+#: Many locks, so that many leases are tried in the time of a run; no mix of settings.
+_MANY = "--faults none --kinds lock --locks 5 --loops 5 --processes 3 --timeout 6 --settings|[{}]|"
+_KEPT = "--faults none --kinds lock --processes 2 --loops 3 --locks 40 --timeout 6"
+_KEPT_HALF = """--settings|[{"cache_for": 0.5, "renew": false}]|--ttl 1"""
+_KEPT_BRIEF = """--settings|[{"cache_for": 1, "renew": false}]|--ttl 6"""
+_KEPT_LONG = """--long 0 --processes 3 --loops 1 --locks 2 --settings|[{"cache_for": 10}]|--ttl 20"""
 #: What `python -m rig torture` is told; options of several words stand between bars. With long ttls, what is not freed
 #: shows; with short ones and long stays, what is renewed, or counted wrong.
 SCENARIOS: dict[str, str] = {
@@ -44,7 +52,7 @@ SCENARIOS: dict[str, str] = {
     "rwlock, renewing": f"{_CALM} --kinds rwlock --ttl 0.4 --long 0.7 --progress 4",
     "semaphore": f"{_CALM} --kinds semaphore --ttl 4 --long 0.01",
     "semaphore, renewing": f"{_CALM} --kinds semaphore --ttl 0.4 --long 0.7",
-    "multilock": f"{_CALM} --kinds multilock --ttl 4",
+    "multilock": f"{_CALM} --kinds multilock --ttl 8 --timeout 1.5 --seconds 12 --progress 3",
     "multilock, renewing": f"{_CALM} --kinds multilock --ttl 0.4 --long 0.7",
     "election": f"{_CALM} --kinds election --ttl 4 --progress 2",
     "killed": f"{_LOCK} --faults|kill a worker|--seconds 8 --pause 0.4 --ttl 1 --progress 5",
@@ -52,6 +60,17 @@ SCENARIOS: dict[str, str] = {
     "wires": f"{_LOCK} --faults|late requests,late replies,lost reply,reset after,delay|--seconds 12 --pause 0.3 "
     "--ttl 0.6 --long 0.2 --progress 8",
     "emptied": f"{_LOCK} --faults|flush all|--seconds 6 --pause 0.3 --ttl 2",
+    "pushed": f"{_MANY} --ttl 8 --long 0.08 --timeout 30 --seconds 40 --progress 6",
+    "slow": f"{_MANY} {_ENDING} --faults delay --pause 0.2 --ttl 1.5 --long 0.7 --seconds 22 --progress 8",
+    "fading": f"{_MANY} --faults|fading connections|--pause 0.2 --ttl 2 --long 0.7 --seconds 32 --progress 8",
+    "faster": f"{_MANY} {_ENDING} --faults|server clock faster|--pause 0.1 --ttl 6 --timeout 0.3 --long 0.9 "
+    "--seconds 30 --progress 8",
+    "parted": f"{_MANY} --faults partition --pause 0.2 --ttl 1.5 --long 0.4 --seconds 40 --progress 8",
+    "late requests": f"{_MANY} --faults|late requests|--pause 0.2 --processes 2 --ttl 3 --timeout 0.4 --seconds 40 "
+    "--progress 2.5",
+    "kept": f"{_KEPT} {_KEPT_LONG} --seconds 18 --progress 3",
+    "kept, ending": f"{_KEPT} {_KEPT_HALF} --long 0.1 --seconds 18 --progress 4",
+    "kept, cut": f"{_KEPT} {_KEPT_BRIEF} --long 0.05 --seconds 22 --progress 8",
     "quorum": f"{_LOCK} --topology quorum --ttl 4 --progress 6",
     "quorum, emptied": f"{_LOCK} --topology quorum --faults|restart a member empty|--seconds 15 --pause 0.2 --ttl 4 "
     "--long 0.5",
@@ -143,7 +162,7 @@ CHOSEN: dict[str, tuple[str | Mutant, ...]] = {
         ),
         Mutant(
             "the permits in use are not counted",
-            "_lua/permits.lua",
+            "_lua/held_permits.lua",
             "return redis.call('ZCOUNT', holders, '(' .. plain(now_ms), '+inf') + extra",
             "return 0",
         ),
@@ -181,6 +200,19 @@ CHOSEN: dict[str, tuple[str | Mutant, ...]] = {
         "a claim has no end",
     ),
     "wires": (),
+    "pushed": ("a pushed grant counts for the ttl",),
+    "slow": ("validity counts from the reply",),
+    "fading": ("a renewal counts from its reply",),
+    "faster": ("no allowance for drift",),
+    "parted": ("a pushed grant counts from the last request",),
+    "late requests": ("giving back leaves no tombstone",),
+    "kept": (
+        "a kept lease has the fencing token of before",
+        "an idle lease is not let go",
+        "keepers are not told",
+    ),
+    "kept, ending": ("a kept lease has a deadline of its own",),
+    "kept, cut": ("a lease that was cut is trusted as before",),
     "emptied": (
         "fencing tokens count from one",
         "a lease that was taken stays held",
@@ -193,6 +225,38 @@ CHOSEN: dict[str, tuple[str | Mutant, ...]] = {
         "a vote is given twice",
     ),
     "quorum, emptied": ("a member that was restarted votes at once",),
+}
+
+
+_RENEWED = "only while the renewal 20 ms after the grant is under way does the lease last for less than it says"
+_HONEST = "what its holder is told is true: "
+#: Bugs of the same kinds that histories of real servers do not show, or hardly, and why; each was tried. The simulator
+#: or a unit test finds them.
+UNSEEN: dict[str, str] = {
+    "a reply that comes after its validity is accepted": f"{_HONEST}the lease says at once that it is over",
+    "a lease that was pushed counts for the ttl": _RENEWED,
+    "a pushed grant counts from when it was heard": f"{_RENEWED}, if its message was late",
+    "a pushed grant counts for a window of our own": f"{_RENEWED}, if the holder before it had another ttl",
+    "a pushed grant is taken while a request is unanswered": "a late request has to arrive within the same lease: "
+    "in one run of six",
+    "a pushed grant lasts longer than was wanted": f"{_HONEST}the server holds it for as long",
+    "a pushed grant is taken where replicas have to acknowledge": "a failover has to fall into the moment between the "
+    "message and its replication, below 1 ms here",
+    "a pushed grant is taken where nothing renews it": f"{_HONEST}the lease is shorter than was asked for, and says so",
+    "a pushed grant is taken with little left of its window": f"{_HONEST}what is not renewed in time is lost",
+    "a pushed grant is taken where answers take long": f"{_HONEST}what is not renewed in time is lost",
+    "a late renewal revives a lease": f"{_HONEST}the server has held it all the time",
+    "the end of a lease is not reported": f"{_HONEST}remaining() is 0 then, and a history has no more to rely on",
+    "a lease that others wait behind is kept": "who waits looks for itself within its claim window, 2 s",
+    "a kept lease is taken by two": "two threads have to switch within a few bytecodes: not once in 199,642 operations",
+    "a kept lease is taken after its time": f"{_HONEST}its deadline goes with it",
+    "a kept lease trusts more than its ttl": f"{_HONEST}the server holds it for as long",
+    "an extended lease is kept": "a late extension has to arrive while the lease is held again",
+    "a repeat of what cut a lease cuts the next one": "a late repeat has to arrive while the lease is held again",
+    "an early word is forgotten": "it has to come before the answer that grants, and is said again at the next look",
+    "a handed-on lease has a deadline of its own": "a lease is handed on for 2 ms, or for 100 ms where no one waits, "
+    "and then renewed",
+    "a tenure does not end": "the rule of order counts the turns of others, not how long they take",
 }
 
 
@@ -256,7 +320,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         mutant, scenario = case
         what = mutant.what if mutant is not None else f"nothing is wrong ({scenario})"
         name = what.replace(" ", "-").replace(",", "").replace("'", "") + ".jsonl.xz"
-        found = convict(mutant, scenario, None if options.save is None else options.save / name)
+        save = None if options.save is None else options.save / name
+        found, tries = convict(mutant, scenario, save), 1
+        while mutant is not None and not found.rules and tries < TRIES:
+            found, tries = convict(mutant, scenario, save), tries + 1
         rules = ", ".join(f"{rule} {count}" for rule, count in sorted(found.rules.items()))
         print(f"{found.seconds:6.1f} s  {what}: {rules or 'HOLDS'} {found.said[:160]}", file=sys.stderr, flush=True)
         return found
