@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import os
 import sys
+import threading
 from asyncio import _get_running_loop
 from collections.abc import Callable
 from typing import Any
@@ -50,6 +51,7 @@ def install() -> None:
     for_loops: Any = aio_lifecycle
     for_loops.AioDriver = _aio_driver
     for_loops.asyncio_topology = _asyncio_topology
+    for_loops.Session.driver = property(_driver_of_loop)
     told: Any = loss
     told.Loss._fire, told.Body.cancel = _in_loop(loss.Loss._fire), _in_loop(loss.Body.cancel)
 
@@ -60,6 +62,14 @@ def _driver(topology: Any, *rest: Any) -> Any:
 
 def _aio_driver(topology: Any, *rest: Any) -> Any:
     return (AioFront if isinstance(topology.nodes()[0], Server) else AioDriver)(topology, *rest)
+
+
+def _driver_of_loop(session: Any) -> Any:
+    """As `Session.driver`; for what the engine runs, that of the loop in which it was used last."""
+    here = session.here
+    if here is not None and threading.get_ident() == engine().ident:
+        return here
+    return here if here is not None and not here.closed and here.loop is _get_running_loop() else session._begin()
 
 
 def _in_loop(method: Callable[[Any, str], None]) -> Callable[[Any, str], None]:

@@ -44,8 +44,8 @@ Answer = Callable[[Reply, RequestFailed | None], None]
 
 #: An attempt to connect is given up after this, s.
 CONNECT_TIMEOUT_S = 5.0
-#: A connection that owes replies and says nothing gets no new requests after this, s.
-SILENCE_S = 1.0
+#: A connection that owes replies and says nothing gets no new requests after this, s: less than requests wait for.
+SILENCE_S = 0.9
 #: And is closed after this much more, s: until then, late replies are still matched.
 LINGER_S = 10.0
 
@@ -284,6 +284,8 @@ class Wire:
                 if getattr(connection, "_sock", None) is not None:
                     server.only_resp2 = not _speaks_resp3(connection._sock)
             except BaseException as error:
+                if connection is not None:
+                    _disconnect(connection)
                 engine.call(self._not_connected, _failed(error, server))
                 return
             engine.call(self._connected, connection)
@@ -307,7 +309,7 @@ class Wire:
         self._engine.forget(self._dial_until)
         sock = getattr(connection, "_sock", None)
         if self.ended or sock is None:
-            connection.disconnect()
+            _disconnect(connection)
             if sock is None and not self.ended:
                 self._end(self.server.unfit(connection))
             return
@@ -825,10 +827,7 @@ class Wire:
         if sock is not None:
             self._engine.unregister(self._fd)
         if connection is not None:
-            try:
-                connection.disconnect()
-            except Exception:  # nothing can be done, and nothing depends on it
-                pass
+            _disconnect(connection)
 
     def _deaf(self) -> None:
         on_deaf, self.on_deaf = self.on_deaf, None
@@ -856,7 +855,7 @@ class Wire:
 
     def forget(self) -> None:
         """After fork, in the child: the socket is closed by `inherited.let_go`, without a word on it."""
-        self.ended = True
+        self.ended, self.is_open = True, False
         self._sock = self._connection = None
         self._pending.clear()
 
@@ -1048,12 +1047,15 @@ class Server:
         for wire in tuple(self._all):
             wire.close()
 
-    def forget(self) -> None:
-        """After fork, in the child."""
+    def forget(self, engine: Engine) -> None:
+        """After fork, in the child, which has an engine of its own."""
         for wire in self._all:
             wire.forget()
         self._all.clear()
+        self._sessions.clear()
+        self._spares.clear()
         self._wire = None
+        self.engine = engine
 
 
 def _failed(error: BaseException, server: Server) -> RequestFailed:
@@ -1067,6 +1069,13 @@ def _failed(error: BaseException, server: Server) -> RequestFailed:
     except (OSError, ImportError):  # no descriptor is left to import it with
         return RequestFailed("refused", str(error), server.name, maybe_executed=False, transient=True)
     return connection_failed(error, server.name, tls=server.tls)
+
+
+def _disconnect(connection: Any) -> None:
+    try:
+        connection.disconnect()
+    except Exception:  # nothing can be done, and nothing depends on it
+        pass
 
 
 def _speaks_resp3(sock: socket.socket) -> bool:

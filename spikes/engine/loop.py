@@ -26,7 +26,7 @@ from holdfast._drivers.teller import report
 from holdfast._transport.clock import clock
 from holdfast._transport.inherited import ours
 
-__all__ = ["READ", "WRITE", "Engine", "Link", "Timer", "engine"]
+__all__ = ["READ", "WRITE", "Engine", "Link", "Timer", "engine", "forget_engines"]
 
 #: What a socket is watched for; 0: for nothing but its end, which is told once.
 READ, WRITE = 1, 4
@@ -122,6 +122,9 @@ class _Poller:
         self.unregister(fd)
         self.register(fd, mask)
 
+    def close(self) -> None:
+        self._selector.close()
+
     def poll(self, timeout_s: float) -> list[tuple[int, int]]:
         found = self._selector.select(timeout_s)
         return [
@@ -184,6 +187,16 @@ class Engine:
     def leave(self, client: object) -> None:
         """It has ended."""
         self._clients.discard(client)
+
+    def forget_all(self) -> None:
+        """After fork, in the child."""
+        self._links.clear()
+        self._acts.clear()
+        if self._bell is not None:
+            self._bell.close()
+            self._bell = None
+        if self._poller is not None:
+            self._poller.close()
 
     # -- its own thread ---------------------------------------------------------------------------
 
@@ -303,6 +316,13 @@ class Engine:
 
 
 _engines: dict[int, Engine] = {}
+
+
+def forget_engines() -> None:
+    """After fork, in the child: the parent's is closed here, without a word to anybody."""
+    for inherited in _engines.values():
+        inherited.forget_all()
+    _engines.clear()
 
 
 def engine() -> Engine:

@@ -14,6 +14,7 @@ import os
 import random
 import socket
 import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -32,13 +33,14 @@ from holdfast._drivers.identity import here
 from holdfast._drivers.observing import Reports, Troubles
 from holdfast._drivers.teller import Teller
 from holdfast._transport.clock import clock
+from holdfast._transport.inherited import let_go
 from holdfast._transport.pack import PreparedRequest
 from holdfast._transport.port import Topology
 from holdfast._transport.waits import SLICE_S, ring, silent_bell
 from holdfast.errors import ClientClosed, HoldfastError
 from spikes.engine.client import Client, Prepared
 from spikes.engine.link import Ask, Later, Server
-from spikes.engine.loop import engine
+from spikes.engine.loop import engine, forget_engines
 from spikes.engine.operation import Operation
 
 __all__ = ["Front"]
@@ -63,10 +65,17 @@ class Front:
     ) -> None:
         self.topology = topology
         self.settings = settings
+        self._inboxes = inboxes
+        self._reports = reports or Reports()
+        self._begin(client_id)
+        _fronts.add(self)
+
+    def _begin(self, client_id: str) -> None:
+        topology, inboxes, settings = self.topology, self._inboxes, self.settings
         self.client_id = client_id
         self.engine = engine()
         self.teller = Teller()
-        self.troubles = Troubles(reports or Reports())
+        self.troubles = Troubles(self._reports)
         self.client = client = Client(self.engine, topology, client_id, inboxes, settings, self.troubles, self.has_told)
         self.engine.enter(client)
         self.can_ask = client.can_ask
@@ -335,10 +344,26 @@ class Front:
             bell.acquire(True, _CLOSE_MAX_S)
         self.teller.stop()
 
+    def after_fork(self, client_id: str) -> None:
+        """In the child: nothing is held, nothing runs."""
+        for hold in self.schedule:
+            hold.lose("forked")
+        for server in self.topology.nodes():
+            server.forget(engine())
+        self._begin(client_id)
+
     def poke(self) -> None:
         """For what would start a thread again that could not be started."""
 
 
-def new_client_id() -> str:
-    """96 random bits."""
-    return os.urandom(12).hex()
+_fronts: weakref.WeakSet[Front] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    forget_engines()
+    for front in tuple(_fronts):
+        front.after_fork(os.urandom(12).hex())
+    let_go()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -72,6 +72,82 @@ PROGRAMS = {
         assert mine == ["holdfast"], mine
     """,
 }
+LOOPS = {
+    "acquires, hands on, refuses": """
+        async with locks.lock(name, ttl=5) as lease:
+            assert lease.fencing_token > 0
+            assert others.lock(name).try_acquire() is None
+        others.lock(name).acquire(timeout=1).release()
+    """,
+    "keeps its leases while the loop is blocked": """
+        lease = await locks.lock(name, ttl=0.6).acquire()
+        time.sleep(3)
+        assert lease.held and others.lock(name).try_acquire() is None
+        await lease.release()
+    """,
+    "tells of a loss after the loop was blocked": """
+        async def body():
+            async with locks.lock(name, ttl=1):
+                others.break_(name, reason="a test")
+                time.sleep(2)
+                await asyncio.sleep(20)
+        try:
+            await asyncio.create_task(body())
+        except holdfast.LeaseLost as lost:
+            assert "a test" in str(lost)
+        else:
+            raise AssertionError("it was not told")
+    """,
+    "lets tasks take turns": """
+        counts = []
+        async def work():
+            for _ in range(10):
+                async with locks.lock(name, ttl=10):
+                    counts.append(len(counts))
+        await asyncio.gather(*[work() for _ in range(20)])
+        assert counts == list(range(200))
+    """,
+    "serves many tasks at once": """
+        async def work(number):
+            for _ in range(5):
+                async with locks.lock(f"{name} {number}", ttl=10) as lease:
+                    lease.ensure_held()
+        await asyncio.gather(*[work(number) for number in range(100)])
+    """,
+    "gives back what a task was waiting for": """
+        lease = others.lock(name, ttl=30).acquire()
+        waiting = asyncio.create_task(locks.lock(name, ttl=30).acquire())
+        while not others.lock(name).status().waiters:
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        while others.lock(name).status().waiters:
+            await asyncio.sleep(0.01)
+        lease.release()
+        assert others.lock(name).try_acquire() is not None
+    """,
+    "gives back what a cancelled task was granted": """
+        for number in range(50):
+            waiting = asyncio.create_task(locks.lock(name, ttl=60).acquire())
+            for _ in range(number % 5):
+                await asyncio.sleep(0)
+            waiting.cancel()
+            try:
+                await (await waiting).release()
+            except asyncio.CancelledError:
+                pass
+            others.lock(name, ttl=30).acquire(timeout=5).release()
+    """,
+}
+LOOP_HEAD = """
+import asyncio, sys, time
+from spikes.engine.api import install
+import holdfast, holdfast.asyncio
+install()
+url, name = sys.argv[1:]
+others = holdfast.connect(url)
+async def main():
+    locks = holdfast.asyncio.connect(url)
+"""
 HEAD = """
 import signal, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
@@ -86,7 +162,16 @@ locks, others, pool = holdfast.connect(url), holdfast.connect(url), ThreadPoolEx
 
 @pytest.mark.parametrize("what", PROGRAMS)
 def test_a_client_on_the_engine(what: str, valkey_server: embedded.Server, unique_name: str) -> None:
-    program = HEAD + textwrap.dedent(PROGRAMS[what])
+    run(HEAD + textwrap.dedent(PROGRAMS[what]), valkey_server, unique_name)
+
+
+@pytest.mark.parametrize("what", LOOPS)
+def test_an_event_loop_on_the_engine(what: str, valkey_server: embedded.Server, unique_name: str) -> None:
+    body = textwrap.indent(textwrap.dedent(LOOPS[what]), "    ")
+    run(f"{LOOP_HEAD}{body}\n    await locks.close()\nasyncio.run(main())", valkey_server, unique_name)
+
+
+def run(program: str, valkey_server: embedded.Server, unique_name: str) -> None:
     command = [sys.executable, "-W", "error", "-c", program, valkey_server.url, unique_name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
