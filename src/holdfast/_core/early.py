@@ -9,6 +9,11 @@ lease is made known before this is looked at. Of the two that may then see both,
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
+from typing import Any
+
+from holdfast._core.effects import Wake
+
 __all__ = ["EARLY_MAX", "Early"]
 
 #: Tokens that are remembered; beyond that the oldest go. Most are of leases that have ended.
@@ -35,3 +40,11 @@ class Early(dict[str, dict[str, str]]):
         """Remove a note of that message; True if there was one."""
         of_token = self.get(token)
         return of_token is not None and of_token.pop(kind, None) is not None
+
+    def told(self, token: str, known: MutableMapping[str, Any]) -> None:
+        """Tell what is known by that token that another client waits for it; note it where nothing is known yet."""
+        if token not in known:
+            self.note(token, Wake.YIELD)
+        one = known.get(token)
+        if one is not None:
+            one.told()

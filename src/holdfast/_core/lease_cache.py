@@ -375,12 +375,7 @@ class LeaseCache(dict[str, CachedLease]):
 
     def told(self, token: str) -> None:
         """Act on a message of the inbox: others want what that token holds."""
-        kept = self._tokens.get(token)
-        if kept is None:
-            self._early.note(token, Wake.YIELD)
-            kept = self._tokens.get(token)
-        if kept is not None:
-            kept.told()
+        self._early.told(token, self._tokens)
 
     def inbox_lost(self) -> None:
         """Keep nothing on, since messages may have been lost."""

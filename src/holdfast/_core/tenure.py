@@ -161,12 +161,8 @@ class Lines(dict[Any, "Line"]):
 
     def told(self, token: str) -> None:
         """Act on a message of the inbox: another client waits for what that token holds."""
-        tenure = self._alone.get(token)
-        if tenure is None and token.endswith(MARK):
-            self._early.note(token, Wake.YIELD)
-            tenure = self._alone.get(token)
-        if tenure is not None:
-            tenure.told()
+        if token.endswith(MARK):
+            self._early.told(token, self._alone)
 
     def inbox_lost(self) -> None:
         """End undisturbed tenures as soon as is fair, since messages may have been lost."""
