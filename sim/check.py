@@ -24,26 +24,26 @@ TELL_S = 0.001
 class Belief:
     """A client's belief to hold something: from the grant to its deadline, its loss or its release."""
 
-    __slots__ = ("hold", "kind", "process", "token")
+    __slots__ = ("record", "kind", "process", "token")
 
-    def __init__(self, process: Process, hold: LeaseRecord, kind: str) -> None:
+    def __init__(self, process: Process, record: LeaseRecord, kind: str) -> None:
         self.process = process
-        self.hold = hold
+        self.record = record
         self.kind = kind
-        self.token = hold.token.encode()
+        self.token = record.token.encode()
 
     def lives(self) -> bool:
         """True if that client would act on it now."""
-        hold = self.hold
-        return self.process.alive and hold.alive and self.process.now() < hold.deadline
+        record = self.record
+        return self.process.alive and record.alive and self.process.now() < record.deadline
 
     def is_relied_on(self) -> bool:
         """True if it is lost already, but its body may still work under it until it is told."""
-        hold = self.hold
-        return self.process.alive and hold.reason == "taken" and self.process.now() < hold.deadline
+        record = self.record
+        return self.process.alive and record.reason == "taken" and self.process.now() < record.deadline
 
     def __str__(self) -> str:
-        return f"{self.hold.token} ({self.process.name}, {self.kind}, fence {self.hold.fence})"
+        return f"{self.record.token} ({self.process.name}, {self.kind}, fence {self.record.fence})"
 
 
 class Ledger:
@@ -101,11 +101,13 @@ class Ledger:
             self.idle_since = self.world.now
         self.ended[key] = self.world.now
 
-    def granted(self, process: Process, hold: LeaseRecord, kind: str = "exclusive", *, ordered: bool = True) -> Belief:
+    def granted(
+        self, process: Process, record: LeaseRecord, kind: str = "exclusive", *, ordered: bool = True
+    ) -> Belief:
         """The caller has its lease. `ordered`: fencing tokens must rise from grant to grant."""
         world = self.world
         world.grants += 1
-        new = Belief(process, hold, kind)
+        new = Belief(process, record, kind)
         if new.token in self.forced:
             self.waiting.pop(new.token, None)
             return new  # it was broken before its holder heard of it
@@ -120,12 +122,12 @@ class Ledger:
             self.lost = [other for other in self.lost if other.is_relied_on()]
             for other in (*self.lost, *self.beliefs.values()):
                 if other.is_relied_on():
-                    left_s = other.hold.deadline - other.process.now()
+                    left_s = other.record.deadline - other.process.now()
                     world.fail("overlap", f"{self.name}: {other} was told that it lasts for {left_s:.6f} s more: {new}")
         if ordered:
-            if hold.fence <= self.last_fence:
+            if record.fence <= self.last_fence:
                 world.fail("fence", f"{self.name}: {new} comes after fence {self.last_fence}")
-            self.last_fence = max(self.last_fence, hold.fence)
+            self.last_fence = max(self.last_fence, record.fence)
         key = new.token
         since = self.waiting.pop(key, (world.now, process))[0]
         self._look_at_idleness(since, held_until, others)
@@ -142,8 +144,8 @@ class Ledger:
         for token, other in list(self.beliefs.items()):
             if not other.lives():
                 # Also of one that knows of its loss, and has not got round to saying so.
-                end = other.process.world_time(other.hold.deadline)
-                last = max(last, end if other.hold.alive else end + self._after_a_loss_s())
+                end = other.process.world_time(other.record.deadline)
+                last = max(last, end if other.record.alive else end + self._after_a_loss_s())
                 if not other.process.alive:
                     del self.beliefs[token]
         return max(self.idle_since, min(last, self.world.now))
@@ -152,7 +154,7 @@ class Ledger:
         """Note that a release begins; of a lost lease, that the server's time for it must run out first."""
         self.beliefs.pop(belief.token, None)
         now = self.world.now
-        if not belief.hold.alive:
+        if not belief.record.alive:
             if self.keeps_out:
                 self.lost.append(belief)
             self.lost_until = now + self._after_a_loss_s()
@@ -237,14 +239,14 @@ class Ledger:
     def replan(self, token: bytes) -> None:
         """Plan the next look for a deadline that has changed."""
         belief = self.beliefs.get(token)
-        if belief is not None and belief.hold.alive:
+        if belief is not None and belief.record.alive:
             self._plan(belief)
 
     def _look_at_server(self, belief: Belief) -> None:
         if self.until is None:
             return
         until = self.until(belief.token, belief.kind)
-        end = belief.process.world_time(belief.hold.deadline)
+        end = belief.process.world_time(belief.record.deadline)
         if until is None:
             self.world.fail("shorter on the server", f"{belief} is not what the server holds for {self.name}")
         elif until < end:
@@ -254,13 +256,13 @@ class Ledger:
 
     def _plan(self, belief: Belief) -> None:
         process = belief.process
-        at = process.world_time(belief.hold.deadline) + TELL_S
+        at = process.world_time(belief.record.deadline) + TELL_S
         self.world.after(max(at - self.world.now, 0.0), self._due, belief)
 
     def _due(self, belief: Belief) -> None:
         """Look at a deadline that has come, or that was the deadline when this was planned."""
-        process, hold = belief.process, belief.hold
-        if not hold.alive or not process.alive or self.beliefs.get(belief.token) is not belief:
+        process, record = belief.process, belief.record
+        if not record.alive or not process.alive or self.beliefs.get(belief.token) is not belief:
             return
         if belief.lives():
             self._look_at_server(belief)
@@ -268,5 +270,5 @@ class Ledger:
         elif process.paused or self.world.now - process.resumed_at < TELL_S:
             self.world.after(0.05, self._due, belief)
         else:
-            late = process.now() - hold.deadline
+            late = process.now() - record.deadline
             self.world.fail("late loss", f"{belief} was not told of its end, {late:.6f} s ago")

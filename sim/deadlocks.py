@@ -57,7 +57,7 @@ class _Place:
 
     def __init__(self, party: Party) -> None:
         self.party = party
-        self.hold: LeaseRecord | None = None
+        self.record: LeaseRecord | None = None
 
 
 class _Moment(NamedTuple):
@@ -191,24 +191,24 @@ class Deadlocks(Primitive):
         cancelled = False
         try:
             for thing in things:
-                hold = await self.take(process, number, thing)
-                if hold is None:
+                record = await self.take(process, number, thing)
+                if record is None:
                     break
-                held.append(hold)
-                if hold.token.endswith(MARK):
-                    marked.append(hold.token)
+                held.append(record)
+                if record.token.endswith(MARK):
+                    marked.append(record.token)
                 await Work(rng.expovariate(1 / options.work_s))
         except Cancelled:
             cancelled = True
-        for hold in reversed(held):
-            hold.check_expired(process.now())
-            if hold.token in marked:
-                marked.remove(hold.token)
-                if self.hands_on(process, hold):
+        for record in reversed(held):
+            record.check_expired(process.now())
+            if record.token in marked:
+                marked.remove(record.token)
+                if self.hands_on(process, record):
                     continue
-            process.unwatch(hold)
-            if hold.mark_released():
-                await Spawn(quietly(hold))
+            process.unwatch(record)
+            if record.mark_released():
+                await Spawn(quietly(record))
         if cancelled:
             raise Cancelled
 
@@ -247,9 +247,9 @@ class Deadlocks(Primitive):
             world.counted["timeout"] += 1
             return None
         world.grants += 1
-        hold = acquisition.hold(thing.name, got)
-        process.watch(hold)
-        return hold
+        record = acquisition.make_record(thing.name, got)
+        process.watch(record)
+        return record
 
     async def stand_in_line(self, process: Process, number: int, thing: _Thing) -> LeaseRecord | None:
         """Wait for a while for what another party of the client has, or waits for, by a token that it may hand on."""
@@ -263,27 +263,27 @@ class Deadlocks(Primitive):
         line.append(place)
         until = process.now() + rng.uniform(0.1, 1.0)
         try:
-            while place.hold is None and process.now() < until:
+            while place.record is None and process.now() < until:
                 await Work(0.02)
         except Cancelled:
-            if place.hold is not None:
-                process.unwatch(place.hold)
-                if place.hold.mark_released():
-                    await Spawn(quietly(place.hold))
+            if place.record is not None:
+                process.unwatch(place.record)
+                if place.record.mark_released():
+                    await Spawn(quietly(place.record))
             raise
         finally:
             if place in line:
                 line.remove(place)
-        return place.hold
+        return place.record
 
-    def hands_on(self, process: Process, hold: LeaseRecord) -> bool:
+    def hands_on(self, process: Process, record: LeaseRecord) -> bool:
         """True if another party of the client holds by that token from now on."""
-        line = self.lines.get((process.id, hold.name))
-        if not line or not hold.alive or process.closing:
+        line = self.lines.get((process.id, record.name))
+        if not line or not record.alive or process.closing:
             return False
         place = line.pop(0)
-        place.hold = hold
-        self.handed_to[hold.token] = place.party
+        place.record = record
+        self.handed_to[record.token] = place.party
         self.world.counted["handed on"] += 1
         self.note(self.waiting)
         return True

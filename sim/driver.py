@@ -371,24 +371,26 @@ class Process(Agent):
             if self.subscriptions.get(inbox.server) is inbox:
                 self.inbox_broke(inbox.server)
 
-    def has_told(self, hold: LeaseRecord) -> bool:
+    def has_told(self, record: LeaseRecord) -> bool:
         return True  # a worker works on no lease that is lost
 
     # -- acquiring and releasing ------------------------------------------------------------------
 
-    def release_later(self, hold: LeaseRecord, first: Call) -> None:
+    def release_later(self, record: LeaseRecord, first: Call) -> None:
         noted = _Noted(first)
         before = self.releasing.before(first.keys[0])
-        super().release_later(hold, noted)  # type: ignore[arg-type]
+        super().release_later(record, noted)  # type: ignore[arg-type]
         self.world.counted["released without waiting"] += 1
         under_way = self.releasing.before(first.keys[0])
         if under_way is not None and under_way is not before:
-            self.released_later[hold.token] = self.world.now
-            under_way.bells.append(lambda: self._look_at_release(hold, noted))
+            self.released_later[record.token] = self.world.now
+            under_way.bells.append(lambda: self._look_at_release(record, noted))
 
-    def _look_at_release(self, hold: LeaseRecord, noted: _Noted) -> None:
-        if noted.reply == 0 and hold.state is not LeaseState.LOST:
-            self.world.fail("untold loss", f"{hold.token} was not held any more at its release, and nothing told of it")
+    def _look_at_release(self, record: LeaseRecord, noted: _Noted) -> None:
+        if noted.reply == 0 and record.state is not LeaseState.LOST:
+            self.world.fail(
+                "untold loss", f"{record.token} was not held any more at its release, and nothing told of it"
+            )
 
     # -- what happens to it -----------------------------------------------------------------------
 

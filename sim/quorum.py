@@ -129,12 +129,12 @@ class QuorumLock(Sessions[_Lock]):
         got = await self.ask(process, [thing], token, asking if self._written_back else _without_write_back(asking))
         if got is None:
             return
-        hold = OverQuorum(keys, process.settings, quorum).hold(token, got, ttl_ms)
+        record = OverQuorum(keys, process.settings, quorum).make_record(token, got, ttl_ms)
         if rng.random() >= 0.8:
-            hold.stop_renewing()
+            record.stop_renewing()
         if rng.random() < 0.1:
-            hold.end_by(hold.held_since + ttl_ms * 1.5 / 1000)
-        ledger.waiting[hold.token.encode()] = ledger.waiting.pop(token.encode())
-        belief = ledger.granted(process, hold)
-        process.watch(hold)
-        await self.live(process, hold, [(thing, belief)])
+            record.end_by(record.held_since + ttl_ms * 1.5 / 1000)
+        ledger.waiting[record.token.encode()] = ledger.waiting.pop(token.encode())
+        belief = ledger.granted(process, record)
+        process.watch(record)
+        await self.live(process, record, [(thing, belief)])

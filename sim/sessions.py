@@ -237,64 +237,64 @@ class Sessions(Primitive, Generic[T]):
     def refused(self, token: str, error: Exception) -> None:
         """An acquisition ended with this error."""
 
-    def count(self, hold: LeaseRecord) -> None:
+    def count(self, record: LeaseRecord) -> None:
         """Count the ways in which leases came about."""
-        if hold.short_s:
+        if record.short_s:
             self.world.counted["taken as pushed"] += 1
 
-    async def live(self, process: Process, hold: LeaseRecord, parts: Sequence[tuple[T, Belief]]) -> None:
+    async def live(self, process: Process, record: LeaseRecord, parts: Sequence[tuple[T, Belief]]) -> None:
         """Work under a lease and release it, whatever happens."""
         cancelled = False
         try:
-            await self.hold_on(process, hold)
+            await self.hold_on(process, record)
         except Cancelled:
             cancelled = True
-        await self.end(process, hold, parts, cancelled)
+        await self.end(process, record, parts, cancelled)
         if cancelled:
             raise Cancelled
 
-    async def hold_on(self, process: Process, hold: LeaseRecord) -> None:
+    async def hold_on(self, process: Process, record: LeaseRecord) -> None:
         """Work while the lease lasts; some extend it now and then."""
         rng, options = self.world.rng, self.world.options
         now = await Now()
         until = now + rng.expovariate(1 / options.work_s)
-        self.plays(f"{self.lease_of(hold)}.ensure_held")
+        self.plays(f"{self.lease_of(record)}.ensure_held")
         extends = rng.random() < 0.4 and not options.careless
         while now < until:
             if options.careless:
-                hold.deadline = now + 1e6
-            if hold.check_expired(now):
+                record.deadline = now + 1e6
+            if record.check_expired(now):
                 return
-            pause_s = min(until - now, max(0.01, hold.deadline - now))
+            pause_s = min(until - now, max(0.01, record.deadline - now))
             if extends and rng.random() < 0.5:
                 await Work(pause_s * rng.random())
                 if rng.random() < 0.3:  # another one beside it
-                    process.spawn(self.extend(process, hold), "extender")
-                await self.extend(process, hold)
+                    process.spawn(self.extend(process, record), "extender")
+                await self.extend(process, record)
             else:
                 await Work(pause_s)
             now = await Now()
 
-    async def extend(self, process: Process, hold: LeaseRecord) -> None:
+    async def extend(self, process: Process, record: LeaseRecord) -> None:
         """Extend the lease to more or to less than it was."""
-        self.plays(f"{self.lease_of(hold)}.extend")
+        self.plays(f"{self.lease_of(record)}.extend")
         self.world.counted["extended"] += 1
         ttl_ms = self.ttl_ms()
-        self.world.after(0.001, self.replan, hold)
+        self.world.after(0.001, self.replan, record)
         try:
-            await process.extend(hold, ttl_ms)
+            await process.extend(record, ttl_ms)
         except RequestFailed:
             self.world.counted["extension without an answer"] += 1
-        self.replan(hold)
+        self.replan(record)
 
-    def lease_of(self, hold: LeaseRecord) -> str:
+    def lease_of(self, record: LeaseRecord) -> str:
         """Return the public name of its lease."""
         return self.public_lease
 
-    def replan(self, hold: LeaseRecord) -> None:
+    def replan(self, record: LeaseRecord) -> None:
         """Look at its new deadline, too."""
         for thing in self.things:
-            thing.ledger.replan(hold.token.encode())
+            thing.ledger.replan(record.token.encode())
 
     def lasts(self, node: Node, thing: T, call: Call, value: Any) -> None:
         """Check that a request leaves no less on the server than its client trusts, or its extension asked for."""
@@ -310,32 +310,32 @@ class Sessions(Primitive, Generic[T]):
                 self.world.fail("not as asked for", f"{belief} was extended to {ttl_ms} ms, and lasts until {until}")
 
     async def end(
-        self, process: Process, hold: LeaseRecord, parts: Sequence[tuple[T, Belief]], cancelled: bool
+        self, process: Process, record: LeaseRecord, parts: Sequence[tuple[T, Belief]], cancelled: bool
     ) -> None:
         """Release it, as the APIs do it."""
         world = self.world
-        hold.check_expired(process.now())
-        process.unwatch(hold)
+        record.check_expired(process.now())
+        process.unwatch(record)
         for thing, belief in parts:
             self.gone(thing, belief)
             thing.ledger.ended[belief.token] = world.now
-        if not hold.mark_released():
-            world.counted[f"lost: {hold.reason}"] += 1
+        if not record.mark_released():
+            world.counted[f"lost: {record.reason}"] += 1
         elif cancelled:
-            await Spawn(quietly(hold))
+            await Spawn(quietly(record))
         else:
-            self.plays(f"{self.lease_of(hold)}.release")
+            self.plays(f"{self.lease_of(record)}.release")
             try:
-                first = self.releases.pop(hold.token, None)
-                usual = first is not None and first.sync is None and not hold.stray and not world.options.cluster
+                first = self.releases.pop(record.token, None)
+                usual = first is not None and first.sync is None and not record.stray and not world.options.cluster
                 # Of its own, so that it moves no other draw of a seed.
-                if first is not None and usual and random.Random(hold.token).random() < 0.2:
-                    process.release_later(hold, first)
+                if first is not None and usual and random.Random(record.token).random() < 0.2:
+                    process.release_later(record, first)
                     for thing, belief in parts:
-                        self.left(process, [thing], belief.hold.token)
+                        self.left(process, [thing], belief.record.token)
                     return
-                if not await process.release(hold, None if hold.stray else first):
-                    hold.mark_taken()
+                if not await process.release(record, None if record.stray else first):
+                    record.mark_taken()
                     world.counted["lost: at release"] += 1
             except RequestFailed:
                 pass  # it is repeated in the background
@@ -383,9 +383,9 @@ class Sessions(Primitive, Generic[T]):
                     self.world.fail("orphan", f"{token.decode()} is queued for {thing.ledger.name} when all is over")
 
 
-async def quietly(hold: LeaseRecord) -> None:
+async def quietly(record: LeaseRecord) -> None:
     """Release it in the background."""
     try:
-        await hold.release()
+        await record.release()
     except RequestFailed:
         pass

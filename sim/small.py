@@ -417,7 +417,7 @@ class SmallWorld(World):
                 belief = thing.ledger.beliefs.get(token.encode())
                 if belief is None or belief.process.paused or not belief.lives():
                     continue
-                if kind == Wake.BREAK or belief.hold.wanted_by is None:
+                if kind == Wake.BREAK or belief.record.wanted_by is None:
                     self.fail("deaf", f"{belief} was told of its {kind}, and goes on as before")
 
     def _times(self) -> Iterator[Move]:

@@ -63,50 +63,50 @@ class Condition(Locks):
         taken = await self.take(process, thing)
         if taken is None:
             return
-        hold, parts = taken
+        record, parts = taken
         cancelled = False
         try:
             for _ in range(rng.choice((1, 1, 2, 3))):
-                await self.hold_on(process, hold)
-                if hold.check_expired(process.now()):
+                await self.hold_on(process, record)
+                if record.check_expired(process.now()):
                     break
                 r = rng.random()
                 if r < 0.5 and self.world.phase != "drain":
                     (_, belief), *_ = parts
                     parts = []
-                    again = await self.wait(process, thing, hold, belief)
+                    again = await self.wait(process, thing, record, belief)
                     if again is None:
                         return
-                    hold, parts = again
+                    record, parts = again
                 elif r < 0.85:
-                    await self.notify(process, thing, hold, rng.choice((1, 1, 2, _ALL)))
+                    await self.notify(process, thing, record, rng.choice((1, 1, 2, _ALL)))
         except Cancelled:
             cancelled = True
         if parts:
-            await self.end(process, hold, parts, cancelled)
+            await self.end(process, record, parts, cancelled)
         if cancelled:
             raise Cancelled
 
     async def wait(
-        self, process: Process, lock: Lock, hold: LeaseRecord, belief: Belief
+        self, process: Process, lock: Lock, record: LeaseRecord, belief: Belief
     ) -> tuple[LeaseRecord, list[tuple[Lock, Belief]]] | None:
         """Wait as the APIs do: the lease before, and the one after."""
         world, rng = self.world, self.world.rng
-        token, ttl_ms = process.token(), hold.ttl_ms
+        token, ttl_ms = process.token(), record.ttl_ms
         turn = ConditionAcquisition(
             lock.keys,
             self.waiters[lock].key_name,
-            hold.token,
+            record.token,
             token,
             ttl_ms,
             process.settings,
             world.options.sync,
-            hold.stray,
+            record.stray,
         )
         turn.renews = rng.random() < 0.8
         timeout_s = None if rng.random() < world.options.patient else 0.001 + rng.random() * 4 * world.options.work_s
-        hold.mark_released()
-        process.unwatch(hold)
+        record.mark_released()
+        process.unwatch(record)
         self.gone(lock, belief)
         lock.ledger.ended[belief.token] = world.now
         self.plays("Condition.wait")
@@ -118,7 +118,7 @@ class Condition(Locks):
         finally:
             self.inside.pop(token, None)
             if got is None and process.alive:
-                await Spawn(quietly(hold))
+                await Spawn(quietly(record))
                 await Spawn(turn.give_back())
         if got is None:
             return None
@@ -126,17 +126,17 @@ class Condition(Locks):
         again = self.hold_of(process, lock, token, ttl_ms, got, turn.renews)
         return again, self.believe(process, [lock], again)
 
-    async def notify(self, process: Process, lock: Lock, hold: LeaseRecord, count: int) -> None:
+    async def notify(self, process: Process, lock: Lock, record: LeaseRecord, count: int) -> None:
         """Move that many to the lock's queue."""
         self.plays("Condition.notify_all" if count == _ALL else "Condition.notify")
         number = int(process.token().rpartition(":")[2])
         key = self.waiters[lock].key_name
         try:
-            moved = await condition.notify(lock.keys, key, hold.token, number, count, hold.ttl_ms, process.settings)
+            moved = await condition.notify(lock.keys, key, record.token, number, count, record.ttl_ms, process.settings)
         except RequestFailed:
             return
         if moved < 0:
-            hold.lose("taken")
+            record.lose("taken")
 
     async def help(self, process: Process, thing: Lock) -> None:
         taken = await self.take(process, thing)

@@ -53,22 +53,22 @@ class Election(Locks):
             if taken[0].reason is None or self.world.phase == "drain":
                 return
 
-    async def lead(self, process: Process, thing: Lock, hold: LeaseRecord, parts: list[tuple[Lock, Belief]]) -> None:
+    async def lead(self, process: Process, thing: Lock, record: LeaseRecord, parts: list[tuple[Lock, Belief]]) -> None:
         """Lead by the one object that all candidates of this process share, and resign what it says is ours."""
         leads, me = self.leads_of(process, thing), process.running
         assert me is not None
-        leads.won(me, hold)
+        leads.won(me, record)
         cancelled = False
         try:
-            await self.hold_on(process, hold)
+            await self.hold_on(process, record)
         except Cancelled:
             cancelled = True
         self.plays("Election.lease", "Election.is_leader", "Election.resign")
         mine = leads.of(me)
-        if mine is not hold:
-            self.world.fail("another's lead", f"{hold.token} resigns {mine and mine.token} of the same object")
-        leads.forget(hold)
-        await self.end(process, hold, parts, cancelled)
+        if mine is not record:
+            self.world.fail("another's lead", f"{record.token} resigns {mine and mine.token} of the same object")
+        leads.forget(record)
+        await self.end(process, record, parts, cancelled)
         if cancelled:
             raise Cancelled
 
@@ -77,7 +77,7 @@ class Election(Locks):
         leads = self.shared.get((process, thing))
         if leads is None:
             leads = self.shared[process, thing] = Leads(
-                lambda task: task.done, lambda hold: hold.check_expired(process.now())
+                lambda task: task.done, lambda record: record.check_expired(process.now())
             )
         return leads
 

@@ -54,12 +54,12 @@ class MultiLock(Locks):
         if got is None:
             return
         name = " + ".join(keys.name for keys in all_keys)
-        hold = multilock.hold(turns, name, got)
+        record = multilock.make_record(turns, name, got)
         if rng.random() >= 0.8:
-            hold.stop_renewing()
+            record.stop_renewing()
         if rng.random() < 0.1:
-            hold.end_by(hold.held_since + ttl_ms * 1.5 / 1000)
-        await self.live(process, hold, self.believe(process, locks, hold))
+            record.end_by(record.held_since + ttl_ms * 1.5 / 1000)
+        await self.live(process, record, self.believe(process, locks, record))
 
     def left(self, process: Process, things: Sequence[Lock], token: str) -> None:
         super().left(process, things, token)

@@ -148,10 +148,10 @@ class Locks(Sessions[Lock]):
         got = await self.ask(process, [lock], token, self.first(process, turn, timeout_s, start))
         if got is None:
             return None
-        hold = self.hold_of(process, lock, token, ttl_ms, got, exclusive.renews)
+        record = self.hold_of(process, lock, token, ttl_ms, got, exclusive.renews)
         if note is not None:
-            note.last = hold
-        return hold, self.believe(process, [lock], hold)
+            note.last = record
+        return record, self.believe(process, [lock], record)
 
     def take_kept(
         self, process: Process, lock: Lock, kept: CachedLease, ttl_ms: int
@@ -160,9 +160,9 @@ class Locks(Sessions[Lock]):
         self.world.counted["taken again"] += 1
         got = Grant(0, process.now())
         got.kept = kept
-        hold = self.hold_of(process, lock, "", ttl_ms, got, True)
-        lock.ledger.ended.pop(hold.token.encode(), None)
-        return hold, self.believe(process, [lock], hold)
+        record = self.hold_of(process, lock, "", ttl_ms, got, True)
+        lock.ledger.ended.pop(record.token.encode(), None)
+        return record, self.believe(process, [lock], record)
 
     async def take_turn(
         self,
@@ -206,21 +206,21 @@ class Locks(Sessions[Lock]):
         if got is None:
             return None
         if isinstance(got, LeaseRecord):
-            hold = self.under_options(got, ttl_ms, exclusive.renews)
+            record = self.under_options(got, ttl_ms, exclusive.renews)
         else:
             if not turn.over:
                 got.turn = turn
-            hold = self.hold_of(process, lock, token, ttl_ms, got, exclusive.renews)
-        note.last = hold
-        if hold.turn is None:
+            record = self.hold_of(process, lock, token, ttl_ms, got, exclusive.renews)
+        note.last = record
+        if record.turn is None:
             process.spawn(left(turn, give_back), "left")
         since = ledger.waiting.pop(token.encode())
-        if hold.token != token:
+        if record.token != token:
             self.world.counted["handed on"] += 1
-            ledger.ended.pop(hold.token.encode(), None)
-        ledger.waiting[hold.token.encode()] = since
-        lock.overtakes(process, f"{process.id} {exclusive.renews}", hold.token, since[0])
-        return hold, self.believe(process, [lock], hold)
+            ledger.ended.pop(record.token.encode(), None)
+        ledger.waiting[record.token.encode()] = since
+        lock.overtakes(process, f"{process.id} {exclusive.renews}", record.token, since[0])
+        return record, self.believe(process, [lock], record)
 
     def hold_of(self, process: Process, lock: Lock, token: str, ttl_ms: int, got: Grant, renew: bool) -> LeaseRecord:
         """Make the record of a lease on one lock."""
@@ -229,30 +229,32 @@ class Locks(Sessions[Lock]):
             got.kept = process.lease_cache, keep_s
             self.releases.pop(token, None)  # it is not the usual one
         exclusive = OneServer(lock.keys, process.settings, self.world.options.sync)
-        return self.under_options(exclusive.hold(token, got, ttl_ms), ttl_ms, renew)
+        return self.under_options(exclusive.make_record(token, got, ttl_ms), ttl_ms, renew)
 
-    def under_options(self, hold: LeaseRecord, ttl_ms: int, renew: bool) -> LeaseRecord:
+    def under_options(self, record: LeaseRecord, ttl_ms: int, renew: bool) -> LeaseRecord:
         """The same, with what not every lease has."""
         if not renew:
-            hold.stop_renewing()
+            record.stop_renewing()
         if self.world.rng.random() < 0.1:
-            hold.end_by(hold.held_since + ttl_ms * 1.5 / 1000)
-        return hold
+            record.end_by(record.held_since + ttl_ms * 1.5 / 1000)
+        return record
 
-    def believe(self, process: Process, locks: list[Lock], hold: LeaseRecord) -> list[tuple[Lock, Belief]]:
+    def believe(self, process: Process, locks: list[Lock], record: LeaseRecord) -> list[tuple[Lock, Belief]]:
         """The caller has its lease on all of them."""
-        self.count(hold)
+        self.count(record)
         free_since = max(lock.ledger.held_until() for lock in locks)
         parts = []
         for lock in locks:
             # Who gets several at once has waited for the last of them.
             lock.ledger.idle_since = free_since
-            parts.append((lock, lock.ledger.granted(process, hold)))
+            parts.append((lock, lock.ledger.granted(process, record)))
             written = lock.fences.get(parts[-1][1].token, ())
-            width = BLOCK if hold.token.endswith(MARK) else 1
-            if not any(first <= hold.fence < first + width for first in written):
-                self.world.fail("told fence", f"{hold.token} was told fence {hold.fence}, the server wrote {written}")
-        process.watch(hold)
+            width = BLOCK if record.token.endswith(MARK) else 1
+            if not any(first <= record.fence < first + width for first in written):
+                self.world.fail(
+                    "told fence", f"{record.token} was told fence {record.fence}, the server wrote {written}"
+                )
+        process.watch(record)
         return parts
 
     # -- breaking ---------------------------------------------------------------------------------
@@ -295,7 +297,7 @@ class Locks(Sessions[Lock]):
     def listens(self, belief: Belief) -> bool:
         """True if its client has had the time to, and is not about to end."""
         process = belief.process
-        return belief.lives() and not process.closing and process.now() - belief.hold.held_since > _LISTENS_AFTER_S
+        return belief.lives() and not process.closing and process.now() - belief.record.held_since > _LISTENS_AFTER_S
 
     def broke(self, node: Node, lock: Lock, request: Request, call: Call, token: bytes, value: Any) -> None:
         """A script has been run that may tell or release what is broken."""
@@ -310,13 +312,13 @@ class Locks(Sessions[Lock]):
                 world.fail("broken", f"{token.decode()} was released by {request.process.name}, and was not shown")
 
     async def end(
-        self, process: Process, hold: LeaseRecord, parts: Sequence[tuple[Lock, Belief]], cancelled: bool
+        self, process: Process, record: LeaseRecord, parts: Sequence[tuple[Lock, Belief]], cancelled: bool
     ) -> None:
-        if (hold.reason or "").startswith("broken by ") and not any(
-            hold.token.encode() in lock.shown for lock in self.things
+        if (record.reason or "").startswith("broken by ") and not any(
+            record.token.encode() in lock.shown for lock in self.things
         ):
-            self.world.fail("broken", f"{hold.token} was lost as {hold.reason}, and was not shown to who breaks")
-        await super().end(process, hold, parts, cancelled)
+            self.world.fail("broken", f"{record.token} was lost as {record.reason}, and was not shown to who breaks")
+        await super().end(process, record, parts, cancelled)
 
     # -- invariants on the server -----------------------------------------------------------------
 

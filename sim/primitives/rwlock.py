@@ -110,20 +110,20 @@ class SharedLock(Sessions[_Shared]):
         self, process: Process, lock: _Shared, token: str, ttl_ms: int, got: Grant, kind: str, renew: bool
     ) -> Belief:
         turn = RWAcquisition(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
-        hold = turn.hold(lock.ledger.name, got)
+        record = turn.make_record(lock.ledger.name, got)
         if not renew:
-            hold.stop_renewing()
-        self.count(hold)
-        belief = lock.ledger.granted(process, hold, kind, ordered=False)
+            record.stop_renewing()
+        self.count(record)
+        belief = lock.ledger.granted(process, record, kind, ordered=False)
         self.fences(lock, belief)
         # A reader that waits to be the writer does not look after its own reading.
-        hold.on_loss = lambda _: self.gone(lock, belief)
-        process.watch(hold)
+        record.on_loss = lambda _: self.gone(lock, belief)
+        process.watch(record)
         return belief
 
     def fences(self, lock: _Shared, belief: Belief) -> None:
         """A writer's is greater than all before it, a reader's than that of each writer before it."""
-        fence = belief.hold.fence
+        fence = belief.record.fence
         least = lock.writer_fence if belief.kind.startswith("read") else lock.greatest_fence
         if fence <= least:
             self.world.fail("fence", f"{lock.ledger.name}: {belief} comes after fence {least}")
@@ -131,8 +131,8 @@ class SharedLock(Sessions[_Shared]):
         if not belief.kind.startswith("read"):
             lock.writer_fence = max(lock.writer_fence, fence)
 
-    def lease_of(self, hold: LeaseRecord) -> str:
-        return "ReadLease" if f":{READER}" in hold.token else "WriteLease"
+    def lease_of(self, record: LeaseRecord) -> str:
+        return "ReadLease" if f":{READER}" in record.token else "WriteLease"
 
     async def session(self, process: Process, thing: _Shared) -> None:
         await self.use(process, thing, self.world.rng.random() < 0.65)
@@ -153,15 +153,15 @@ class SharedLock(Sessions[_Shared]):
         belief, turn = taken
         cancelled = False
         try:
-            await self.hold_on(process, belief.hold)
+            await self.hold_on(process, belief.record)
             if belief.lives() and reads and rng.random() < 0.3:
                 await self.upgrade(process, thing, belief, ttl_ms)
             elif belief.lives() and not reads and rng.random() < 0.3:
                 belief = await self.downgrade(process, thing, belief, turn, ttl_ms)
-                await self.hold_on(process, belief.hold)
+                await self.hold_on(process, belief.record)
         except Cancelled:
             cancelled = True
-        await self.end(process, belief.hold, [(thing, belief)], cancelled)
+        await self.end(process, belief.record, [(thing, belief)], cancelled)
         if cancelled:
             raise Cancelled
 
@@ -170,11 +170,11 @@ class SharedLock(Sessions[_Shared]):
         rng, options = self.world.rng, self.world.options
         self.plays("ReadLease.upgrade")
         number = int(process.token().rpartition(":")[2])
-        token = upgrade_token(reader.hold.token, number)
+        token = upgrade_token(reader.record.token, number)
         timeout_s = None if rng.random() < 0.5 else rng.random() * options.work_s
-        taken = await self.take(process, lock, token, ttl_ms, timeout_s, f"upgrade:{reader.hold.token}")
+        taken = await self.take(process, lock, token, ttl_ms, timeout_s, f"upgrade:{reader.record.token}")
         if taken is not None:
-            await self.live(process, taken[0].hold, [(lock, taken[0])])
+            await self.live(process, taken[0].record, [(lock, taken[0])])
 
     async def downgrade(
         self, process: Process, lock: _Shared, writer: Belief, turn: RWAcquisition, ttl_ms: int
@@ -183,13 +183,13 @@ class SharedLock(Sessions[_Shared]):
         self.plays("WriteLease.downgrade")
         client, owner, number = process.token().split(":")
         token = f"{client}:{READER}{owner}:{number}"
-        hold = writer.hold
-        process.unwatch(hold)
-        if not hold.mark_released():
+        record = writer.record
+        process.unwatch(record)
+        if not record.mark_released():
             return writer
         lock.ledger.released(writer)
         lock.ledger.ended[writer.token] = self.world.now
-        turn.stray = hold.stray
+        turn.stray = record.stray
         reader = RWAcquisition(lock.keys, token, ttl_ms, process.settings, self.world.options.sync)
         got = await self.ask(process, [lock], token, _granted(rwlock.downgrade(turn, reader)))
         if got is None:

@@ -92,14 +92,14 @@ class Semaphore(Sessions[_Permits]):
         got = await self.ask(process, [thing], token, self.first(process, turn, timeout_s, start))
         if got is None:
             return
-        hold = turn.hold(thing.ledger.name, got)
+        record = turn.make_record(thing.ledger.name, got)
         if not renew:
-            hold.stop_renewing()
-        self.count(hold)
-        belief = thing.ledger.granted(process, hold, "permits", ordered=False)
+            record.stop_renewing()
+        self.count(record)
+        belief = thing.ledger.granted(process, record, "permits", ordered=False)
         self.look_at_beliefs(thing)
-        process.watch(hold)
-        await self.live(process, hold, [(thing, belief)])
+        process.watch(record)
+        await self.live(process, record, [(thing, belief)])
 
     def refused(self, token: str, error: Exception) -> None:
         if not self.resizes and not isinstance(error, RequestFailed):

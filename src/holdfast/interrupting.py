@@ -86,4 +86,4 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     for block, lease in tuple(_blocks.items()):
         if lease.state is LeaseState.LOST:
             del _blocks[block]
-            raise Interrupted(lease.name, lease.lost.reason or "expired", lease._hold.label)
+            raise Interrupted(lease.name, lease.lost.reason or "expired", lease._record.label)

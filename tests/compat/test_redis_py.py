@@ -111,7 +111,7 @@ def test_without_a_timeout_it_is_renewed(lock_of: Callable[..., Any], raw: Any, 
     raw.pexpire(unique_name, 60_000)
     lease = lock.lease
     lease = getattr(lease, "_target", lease)
-    assert lease._hold.renews and lease.held
+    assert lease._record.renews and lease.held
     lock.release()
     assert lock.lease is None and lock.fencing_token is None
 

@@ -96,7 +96,7 @@ def test_a_timeout_without_end_waits(api: Api, locks: Any, unique_name: str, val
     other = locks.lock(f"{unique_name}-lost", ttl=0.2, renew=False).acquire()
     assert other.lost.wait(value) is True
     assert not loss.done(), "a released lease is not lost"
-    hold = lease._hold
+    hold = lease._record
     api.call(hold.on_loss, "taken") if isinstance(api, AsyncioApi) else hold.on_loss("taken")
     assert loss.result(30) is True
 

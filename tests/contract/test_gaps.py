@@ -46,7 +46,7 @@ def test_it_is_free_when_the_time_is_over(locks: Any, others: Any, unique_name: 
     eventually(lambda: not others.lock(unique_name).locked())
     later = others.lock(unique_name, at_least=0.05).acquire()
     assert later.fencing_token > lease.fencing_token
-    record = bare(later)._hold
+    record = bare(later)._record
     record.kept_until = record.held_since  # as if that long had passed
     later.release()
     assert not others.lock(unique_name).locked()
@@ -58,7 +58,7 @@ def test_its_time_may_end_before_the_answer_comes(api: Api, wire: Proxy, unique_
     with locks.lock(unique_name, at_least=30) as lease:
         lease.on_lost(lost.append)
         wire.slow(0.05)
-        record = bare(lease)._hold
+        record = bare(lease)._record
         record.kept_until = clock() + 0.02  # as if nearly all of it had passed
     wire.slow(0.0)
     assert lease.state.name == "RELEASED" and lost == []

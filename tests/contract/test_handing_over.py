@@ -45,7 +45,7 @@ def test_it_is_renewed_by_who_has_adopted_it(locks: Any, others: Any, unique_nam
     handle = locks.lock(unique_name, ttl=0.6).acquire().handle()
     adopted = others.adopt(handle, ttl=0.6)
     fence = adopted.fencing_token
-    record = bare(adopted)._hold
+    record = bare(adopted)._record
     start = record.renew_from
     eventually(lambda: record.renew_from > start + 1.2)  # renewed, more than one ttl later
     assert adopted.held and others.lock(unique_name).last_fencing_token() == fence
@@ -133,7 +133,7 @@ def test_a_late_extension_of_the_first_takes_nothing_back(
     """An extension that was sent before the handing over may be carried out after it."""
     key = f"holdfast:{{{unique_name}}}"
     lease = locks.lock(unique_name, ttl=60).acquire()
-    record = bare(lease)._hold
+    record = bare(lease)._record
     lease.extend(20)
     late = record.extension(20_000, record._order(20_000, shortens=False)._replace(number=1))
     handle = lease.handle()

@@ -72,7 +72,7 @@ def test_a_loss(api: Api, locks: Any, unique_name: str, kind: str) -> None:
     lease = getattr(make(locks, unique_name), acquire)()
     told: list[holdfast.LeaseLost] = []
     lease.on_lost(told.append)
-    hold = lease._hold
+    hold = lease._record
     api.call(hold.lose, "taken") if isinstance(api, AsyncioApi) else hold.lose("taken")
     eventually(lambda: told)
     with pytest.raises(holdfast.LeaseLost, match=r"is lost \(taken\)") as error:

@@ -201,7 +201,7 @@ def test_a_lease_that_is_released_meanwhile_is_not_extended(
     locks = api.connect(url, tenure=0.002)
     lease = locks.lock(unique_name, ttl=30).acquire()
     bare = getattr(lease, "_target", lease)
-    driver, hold = bare._driver, bare._hold
+    driver, hold = bare._driver, bare._record
     extending = driver.extending
 
     def late(*args: Any) -> Any:

@@ -219,7 +219,7 @@ def test_one_lease_entered_by_two_tasks(valkey_server: embedded.Server, unique_n
                 async with lease:
                     other = asyncio.create_task(outlives())
                     await inside.wait()
-                    lease._hold.lose("taken")
+                    lease._record.lose("taken")
                     tasks.append(other)
                     current = asyncio.current_task()
                     assert current is not None

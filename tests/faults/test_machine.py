@@ -121,7 +121,7 @@ def test_16_a_renewal_that_fails_oddly_is_repeated_in_a_task(valkey_server: embe
         async with connect(valkey_server.url) as locks:
             lease = await locks.lock(unique_name, ttl=2).acquire()
             await lease.extend(2)  # what was extended is renewed by a protocol from the start
-            (renewal, release), calls = lease._hold._asks or lease._hold._ask_by(), []
+            (renewal, release), calls = lease._record._asks or lease._record._ask_by(), []
 
             def fails_once(ttl_ms: int, *order: Any) -> Any:
                 calls.append(ttl_ms)
@@ -131,7 +131,7 @@ def test_16_a_renewal_that_fails_oddly_is_repeated_in_a_task(valkey_server: embe
 
                 return fails() if len(calls) == 1 else renewal(ttl_ms, *order)
 
-            lease._hold._asks = fails_once, release
+            lease._record._asks = fails_once, release
             async with asyncio.timeout(30):
                 while len(calls) < 3:
                     await asyncio.sleep(0.01)

@@ -92,13 +92,13 @@ _AGENT: tuple[Mutant, ...] = (
     Mutant(
         "a renewal that failed is not repeated",
         RENEWALS,
-        "        self._schedule.failed(renewal.hold, self._now(), self._random(), renewal.sent_at)",
+        "        self._schedule.failed(renewal.record, self._now(), self._random(), renewal.sent_at)",
         "        pass",
     ),
     Mutant(
         "what an answer that came too late has extended is left",
         RENEWALS,
-        "if held and not good and hold.is_left_over:",
+        "if held and not good and record.is_left_over:",
         "if False:",
     ),
     Mutant(
@@ -120,7 +120,7 @@ _AGENT: tuple[Mutant, ...] = (
         "if False:",
     ),
     Mutant(
-        "an extension that came too late is left", AGENT, "if at is None and held and hold.is_left_over:", "if False:"
+        "an extension that came too late is left", AGENT, "if at is None and held and record.is_left_over:", "if False:"
     ),
     Mutant(
         "a reply that comes too late for its quorum is not looked at",
@@ -137,10 +137,10 @@ _AGENT: tuple[Mutant, ...] = (
     Mutant(
         "a client that is closed releases nothing",
         CLOSING,
-        '            for hold in holds:\n                client.spawn(quietly(hold), f"release {hold.name}")\n',
+        '            for record in records:\n                client.spawn(quietly(record), f"release {record.name}")\n',
         "",
     ),
-    Mutant("a client that is closed tells no holder", CLOSING, '                hold.lose("closed")\n', ""),
+    Mutant("a client that is closed tells no holder", CLOSING, '                record.lose("closed")\n', ""),
     Mutant(
         "a client says that it has settled while it gives back",
         CLOSING,
@@ -385,13 +385,13 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "what begins with less is not renewed sooner",
         SCHEDULE,
-        "        if hold.short_s:\n            wait_s",
+        "        if record.short_s:\n            wait_s",
         "        if False:\n            wait_s",
     ),
     Mutant(
         "what begins with less is not planned sooner",
         SCHEDULE,
-        "        if hold.short_s:\n            at =",
+        "        if record.short_s:\n            at =",
         "        if False:\n            at =",
     ),
     Mutant(
@@ -403,8 +403,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "what begins with less is not tried again in time",
         SCHEDULE,
-        "(hold.short_s or hold.ttl_ms / 1000) * self",
-        "hold.ttl_ms / 1000 * self",
+        "(record.short_s or record.ttl_ms / 1000) * self",
+        "record.ttl_ms / 1000 * self",
     ),
     Mutant(
         "what begins with less waits for an answer as long as others",
@@ -454,12 +454,14 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "deadline_of(now, min(ttl_ms, self.ttl_ms))",
     ),
     Mutant("the end of a lease is not reported", HOLD, 'self.lose("max_hold" if at_most else "expired")', "pass"),
-    Mutant("a deadline waits for the renewal", SCHEDULE, "hold.next_at = min(at, hold.deadline)", "hold.next_at = at"),
+    Mutant(
+        "a deadline waits for the renewal", SCHEDULE, "record.next_at = min(at, record.deadline)", "record.next_at = at"
+    ),
     Mutant(
         "a lease that was taken stays held",
         SCHEDULE,
-        '            hold.lose("taken")\n        self.remove(hold)\n        return False',
-        "            pass\n        self.remove(hold)\n        return False",
+        '            record.lose("taken")\n        self.remove(record)\n        return False',
+        "            pass\n        self.remove(record)\n        return False",
     ),
     Mutant("a late reply reverts an extension", HOLD, "if until > self.deadline:\n", "if True:\n"),
     Mutant(
@@ -474,8 +476,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a failed renewal is not repeated",
         SCHEDULE,
-        "self._asked.pop(id(hold), None)\n        if id(hold) not in self._live:\n            return\n",
-        "if id(hold) not in self._live:\n            return\n",
+        "self._asked.pop(id(record), None)\n        if id(record) not in self._live:\n            return\n",
+        "if id(record) not in self._live:\n            return\n",
     ),
     Mutant(
         "a renewal that is not answered never ends",
@@ -486,21 +488,21 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a late renewal counts from its last try",
         SCHEDULE,
-        "if hold.state is _HELD:\n                        hold.due_at",
-        "if True:\n                        hold.due_at",
+        "if record.state is _HELD:\n                        record.due_at",
+        "if True:\n                        record.due_at",
     ),
     Mutant("a renewal that has found nothing is taken from its answer", FAST_PATH, "is int and answer > 0:", "is int:"),
     Mutant(
         "the usual renewal is sent behind an extension",
         EXCLUSIVE,
-        "hold.overlong or hold.extensions or",
-        "hold.overlong or",
+        "record.overlong or record.extensions or",
+        "record.overlong or",
     ),
     Mutant(
         "the usual renewal is sent where the clock was set back",
         EXCLUSIVE,
-        "if hold.overlong or hold.ext",
-        "if hold.ext",
+        "if record.overlong or record.ext",
+        "if record.ext",
     ),
     Mutant("all leases of a request are looked for under the keys of the first", RENEW_MANY, "key = key + width", ""),
     Mutant("all leases of a request are renewed with the first token", RENEW_MANY, "    at = at + 1\n", ""),
@@ -528,10 +530,10 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a release that is not waited for is not repeated",
         FAST_PATH,
-        "held = await replay(hold.release(), 0.0, reply, error)",
+        "held = await replay(record.release(), 0.0, reply, error)",
         "held = error is not None or reply > 0",
     ),
-    Mutant("a loss that a late answer shows is not known", FAST_PATH, "hold.lose_late()", "pass"),
+    Mutant("a loss that a late answer shows is not known", FAST_PATH, "record.lose_late()", "pass"),
     Mutant(
         "a loss that a late answer shows is not told",
         HOLD,
@@ -1022,8 +1024,8 @@ LINES: tuple[Mutant, ...] = tuple(
         ("every tenure is undisturbed", EXCLUSIVE, "self.keys.lock if grant.more else None", "self.keys.lock"),
         ("the first waiter is not announced", WANTED, "count > 0 and count <= (came or 1)", "false"),
         ("a tenure is handed on beyond its block", TENURE, "tenure.fence >= tenure.last_fence", "False"),
-        ("a tenure is handed on without validity", TENURE, " and hold.deadline - now >= self.least_s", ""),
-        ("an extended lease is handed on", TENURE, "and not hold.extensions and", "and"),
+        ("a tenure is handed on without validity", TENURE, " and record.deadline - now >= self.least_s", ""),
+        ("an extended lease is handed on", TENURE, "and not record.extensions and", "and"),
         ("a handed-on lease has its predecessor's token", TENURE, "        tenure.fence += 1\n", ""),
         (
             "a handed-on lease has a deadline of its own",
@@ -1035,7 +1037,7 @@ LINES: tuple[Mutant, ...] = tuple(
         (
             "a turn that leaves takes its lease along",
             TENURE,
-            "hold is not None and hold.turn is self:\n            # It",
+            "record is not None and record.turn is self:\n            # It",
             "False:\n            # It",
         ),
         (
@@ -1048,8 +1050,8 @@ LINES: tuple[Mutant, ...] = tuple(
         (
             "a lease that was handed on is found behind it",
             TENURE,
-            "line.hold = hold = hold.followed",
-            "hold = hold.followed",
+            "line.record = record = record.followed",
+            "record = record.followed",
         ),
         (
             "a turn that leaves keeps the right",
@@ -1133,7 +1135,7 @@ KEEPS: tuple[Mutant, ...] = tuple(
             "kept.deadline",
         ),
         ("a lease that was cut is trusted as before", KEEPING, "self.deadline = deadline_of(sent_at, ttl_ms)", "pass"),
-        ("an extended lease is kept", KEEPING, "            or hold.is_chosen  # a late extension may shorten\n", ""),
+        ("an extended lease is kept", KEEPING, "            or record.is_chosen  # a late extension may shorten\n", ""),
         ("a repeat of what cut a lease cuts the next one", KEEPING, "        if self.is_cut:\n", "        if False:\n"),
         ("a lease that others wait behind is kept", "_core/exclusive.py", "kept.wanted = grant.waited", "pass"),
         ("keepers are not told", WANTED, "if not count or count > 0", "if count and count > 0"),
@@ -1145,10 +1147,15 @@ KEEPS: tuple[Mutant, ...] = tuple(
 BREAKS: tuple[Mutant, ...] = tuple(
     Mutant(what, file, old, new, BROKEN)
     for what, file, old, new in (
-        ("a break ends whatever the client holds", NOTICES, "if hold.token == token and hold.alive", "if hold.alive"),
+        (
+            "a break ends whatever the client holds",
+            NOTICES,
+            "if record.token == token and record.alive",
+            "if record.alive",
+        ),
         ("who holds nothing is told that it is broken", TELLS, "if not holds then", "if false then"),
         ("a holder is not told of its break", TELLS, "redis.call('PUBLISH', inbox, told)", "local _ = told"),
-        ("a holder lets go before it knows", NOTICES, "        hold.lose(broken_by(by))\n", ""),
+        ("a holder lets go before it knows", NOTICES, "        record.lose(broken_by(by))\n", ""),
         ("a break does not wait for the holder", BREAKING, "elif await Now() >= until:", "elif True:"),
         ("a break of a holder that does not answer leaves no tombstone", BREAKING, "turn.stray = True", "pass"),
         ("a break ends nothing that does not answer", BREAKING, "if not await release(turn):", "if True:"),
@@ -1156,14 +1163,14 @@ BREAKS: tuple[Mutant, ...] = tuple(
         (
             "a break that comes before its lease is dropped",
             SCHEDULE,
-            "if hold.token in self.early or hold.held_since < self.hears_since:",
+            "if record.token in self.early or record.held_since < self.hears_since:",
             "if False:",
         ),
         ("an early break is not cleared", NOTICES, "text = early.pop(kind, None)", "text = early.get(kind)"),
         (
             "an early message of another token is taken",
             NOTICES,
-            "self._driver.schedule.early.pop(hold.token, {})",
+            "self._driver.schedule.early.pop(record.token, {})",
             "next(iter(self._driver.schedule.early.values()), {})",
         ),
         (

@@ -333,8 +333,8 @@ def test_releases_that_are_cancelled_before_their_first_step(
         driver = locks._session.drivers[0]
         before = asyncio.all_tasks()
         for lease in leases:
-            driver.unwatch(lease._hold)
-            driver.spawn(lease._hold.release())
+            driver.unwatch(lease._record)
+            driver.spawn(lease._record.release())
         for server in driver.topology.nodes():
             server.abort()
         for task in asyncio.all_tasks() - before:

@@ -80,8 +80,8 @@ async def main():
     async with holdfast.asyncio.connect(url) as locks:
         lease = await locks.lock(name, ttl=60).acquire()
         loop.create_task = interrupted
-        locks._session.driver.schedule.remove(lease._hold)
-        locks._session.driver.spawn(lease._hold.release())
+        locks._session.driver.schedule.remove(lease._record)
+        locks._session.driver.spawn(lease._record.release())
 """
 #: No one awaits the task that connects.
 A_CONNECTION_IS_MADE = """

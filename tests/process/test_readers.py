@@ -393,7 +393,7 @@ def test_a_thread_that_waits_for_long_lets_the_watchdog_sleep(crowd: Crowd, monk
         waiting = crowd.wait(name)
         driver = crowd.locks._session.driver
         found = driver.inboxes
-        eventually(lambda: id(held._hold) in driver.schedule._live, "it was seen that the holder has to listen")
+        eventually(lambda: id(held._record) in driver.schedule._live, "it was seen that the holder has to listen")
         eventually(lambda: found.pokes, "the watchdog leaves it to that thread")
         rounds.clear()
         time.sleep(1.0)

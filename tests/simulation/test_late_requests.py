@@ -176,7 +176,7 @@ async def lock(story: Story, waits: bool = False, keep: bool = True) -> LeaseRec
     exclusive = OneServer(KEYS, story.world.settings)
     grant = await granted(exclusive.acquire(token, TTL_MS, None, waits))
     story.ended.append(token)
-    hold = exclusive.hold(token, grant, TTL_MS)
+    hold = exclusive.make_record(token, grant, TTL_MS)
     if keep:
         story.hold(hold, _mine(KEYS.lock, token), LOCK_RIVAL)
     return hold
@@ -224,7 +224,7 @@ async def a_lock_without_scripts(story: Story) -> None:
     scripts.deletes = ["WATCH"]
     exclusive = OneServer(KEYS, world.settings, scripts=scripts)
     grant = await granted(plain.acquire(KEYS, token, TTL_MS, None, scripts, world.settings))
-    hold = story.hold(exclusive.hold(token, grant, TTL_MS), _mine(KEYS.lock, token), LOCK_RIVAL)
+    hold = story.hold(exclusive.make_record(token, grant, TTL_MS), _mine(KEYS.lock, token), LOCK_RIVAL)
     await story.life(hold)
     await story.let_go(hold)
 
@@ -234,7 +234,7 @@ async def _acquisition(
 ) -> LeaseRecord:
     grant = await granted(wait_for(acquisition, None, listening=waits))
     story.ended.append(acquisition.token)
-    return story.hold(acquisition.hold(name, grant), until_ms, rival)
+    return story.hold(acquisition.make_record(name, grant), until_ms, rival)
 
 
 def _rw(story: Story, token: str) -> RWAcquisition:
@@ -307,7 +307,7 @@ async def a_downgrade(story: Story) -> None:
     writer = await _writer(story)
     await world.renew(writer)
     await world.extend(writer, LONGER_MS)
-    assert isinstance(writer, rwlock.RWHold)
+    assert isinstance(writer, rwlock.RWRecord)
     assert writer.mark_released()
     world.schedule.remove(writer)
     token = world.token(READER)
@@ -320,7 +320,7 @@ async def a_downgrade(story: Story) -> None:
     except RequestFailed:
         return  # not known in time: both are given back
     assert grant is not None
-    reader = story.hold(acquisition.hold("a", grant), score_until(READERS, token, KEYS.lock), WRITE_RIVAL)
+    reader = story.hold(acquisition.make_record("a", grant), score_until(READERS, token, KEYS.lock), WRITE_RIVAL)
     await story.life(reader)
     await story.let_go(reader)
 
@@ -360,7 +360,7 @@ async def several(story: Story, together: bool = True, waits: bool = False) -> N
         ends = [_mine(keys.lock, token)(server) for keys in SEVERAL]
         return [end for each in ends for end in each] if all(ends) else []
 
-    hold = multilock.hold(turns, "a + b", grant)
+    hold = multilock.make_record(turns, "a + b", grant)
     story.hold(hold, until_ms, rival("acquire", SEVERAL[1].all, f"{OTHER_ID}:1:99"))
     await story.life(hold)
     await story.let_go(hold)
@@ -408,7 +408,7 @@ async def a_condition(story: Story, notified: bool = False) -> None:
     except RequestFailed:
         world.background.append(before.release())
         return
-    again = OneServer(KEYS, world.settings).hold(token, grant, TTL_MS)
+    again = OneServer(KEYS, world.settings).make_record(token, grant, TTL_MS)
     hold = story.hold(again, _mine(KEYS.lock, token), LOCK_RIVAL)
     await story.life(hold)
     await story.let_go(hold)
@@ -447,7 +447,7 @@ async def a_quorum(story: Story) -> None:
     quorum = Quorum(["m0", "m1", "m2"], 0, None, world.settings)
     exclusive = OverQuorum(KEYS, world.settings, quorum)
     grant = await granted(redlock.acquire(quorum, KEYS, token, TTL_MS, None))
-    hold = exclusive.hold(token, grant, TTL_MS)
+    hold = exclusive.make_record(token, grant, TTL_MS)
     story.ended.append(hold.token)
     vote = ("quorum_acquire", (KEYS.lock, KEYS.fence, KEYS.gone), (f"{OTHER_ID}:1:99", 0, 1_000, 1_000_000, 0, ""))
     story.hold(hold, _mine(KEYS.lock, hold.token), vote, need=2)

@@ -98,7 +98,7 @@ class Watcher:
 
     def exclusive(self) -> None:
         """Of those who rely on a lease there is one, and the server knows that one for as long."""
-        relied = [lease for lease in self.leases if lease._hold.alive and lease._hold.deadline > self.world.now_s]
+        relied = [lease for lease in self.leases if lease._record.alive and lease._record.deadline > self.world.now_s]
         assert len(relied) <= 1, f"{len(relied)} leases are relied on at the same time"
 
     def final(self) -> None:
@@ -312,7 +312,7 @@ def forking(world: World) -> None:
     world.sleep(world.random.choice((0, 0.001, 0.1, 0.2, 0.3)))
     for _ in range(world.random.randrange(300)):
         world.switch()
-    held = [lease for lease in leases if lease._hold.alive]
+    held = [lease for lease in leases if lease._record.alive]
     pid = world.fork()
     if pid == 0:
         status = 1

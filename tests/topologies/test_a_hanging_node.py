@@ -108,9 +108,9 @@ def test_the_number_of_threads_is_bounded(cluster: Cluster, hang: Callable[[], N
         ]
         hang()
         for lease in leases:
-            locks._session.driver.spawn_release(lease._hold)
+            locks._session.driver.spawn_release(lease._record)
         assert threading.active_count() - before < 16
         cluster.servers[0].resume()
         assert locks._session.driver.settle(30)
         for lease in leases:
-            assert lease._hold.mark_released()
+            assert lease._record.mark_released()

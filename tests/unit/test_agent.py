@@ -188,7 +188,7 @@ def test_a_late_answer_of_many_is_looked_at(agent: Made) -> None:
 def lease(agent: Made, ttl_ms: int = 30_000, token: str = "token") -> LeaseRecord:
     turn = LockAcquisition(KEYS, token, ttl_ms)
     turn.renews = True
-    hold = turn.hold("made", Grant(1, agent.at))
+    hold = turn.make_record("made", Grant(1, agent.at))
     hold.places = ()
     agent.watch(hold)
     return hold

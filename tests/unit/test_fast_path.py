@@ -199,7 +199,7 @@ def test_the_memory_of_contention_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
 def held_lease() -> tuple[LeaseRecord, list[str]]:
     """A lease that was released without waiting, and what its holder is told."""
     told: list[str] = []
-    hold = TURN.hold("a", Grant(7, 100.0))
+    hold = TURN.make_record("a", Grant(7, 100.0))
     hold.on_loss = told.append
     assert hold.mark_released()
     return hold, told
@@ -243,7 +243,7 @@ def renewal_of(hold: LeaseRecord) -> Any:
 
 
 def plain_lease() -> LeaseRecord:
-    return OneServer(lock_keys("holdfast", "a"), DEFAULT).hold(TURN.token, Grant(7, 100.0), 10_000)
+    return OneServer(lock_keys("holdfast", "a"), DEFAULT).make_record(TURN.token, Grant(7, 100.0), 10_000)
 
 
 def test_the_usual_renewal_begins_no_protocol() -> None:

@@ -80,7 +80,7 @@ def test_a_shortened_hold_is_lost_at_its_new_deadline() -> None:
 def test_a_side_of_a_shared_lock_keeps_what_its_grant_and_its_other_side_say() -> None:
     keys = lock_keys("holdfast", "a")
     turn = RWAcquisition(keys, f"{'0' * 24}:r.1:1", 30_000)
-    hold = turn.hold("a", Grant(1, 100.0, stray=True))
+    hold = turn.make_record("a", Grant(1, 100.0, stray=True))
     hold.end_by(105.0)
     assert turn.stray, "its release buries the token"
     assert hold.deadline == 105.0 and hold.renewal_ttl_ms(101.0) is None

@@ -39,14 +39,14 @@ class Client:
     def grant(self, now: float = 0.0) -> KeptLease:
         grant = Grant(1_000, now)
         grant.kept = self.lease_cache, self.cache_for_s
-        hold = OneServer(KEYS, DEFAULT).hold(TOKEN, grant, TTL_MS)
+        hold = OneServer(KEYS, DEFAULT).make_record(TOKEN, grant, TTL_MS)
         assert type(hold) is KeptLease
         return hold
 
     def again(self, kept: CachedLease, now: float) -> KeptLease:
         grant = Grant(0, now)
         grant.kept = kept
-        hold = OneServer(KEYS, DEFAULT).hold("", grant, TTL_MS)
+        hold = OneServer(KEYS, DEFAULT).make_record("", grant, TTL_MS)
         assert type(hold) is KeptLease
         return hold
 
@@ -179,7 +179,7 @@ def test_a_broken_inbox_ends_it(client: Client) -> None:
 def test_a_grant_that_was_waited_for_is_not_kept(client: Client) -> None:
     grant = Grant(1_000, 0.0)
     grant.kept, grant.waited = (client.lease_cache, 2.0), True
-    assert not OneServer(KEYS, DEFAULT).hold(TOKEN, grant, TTL_MS).hand_on(0.1)
+    assert not OneServer(KEYS, DEFAULT).make_record(TOKEN, grant, TTL_MS).hand_on(0.1)
 
 
 def test_what_is_handed_on_lasts_as_long_as_the_lease_before_it(client: Client) -> None:
@@ -190,13 +190,13 @@ def test_what_is_handed_on_lasts_as_long_as_the_lease_before_it(client: Client) 
         turn.join(of, "x")
     grant = Grant(1_000, 0.0)
     grant.kept, grant.turn = (client.lease_cache, 2.0), turns[0]
-    first = exclusive.hold(turns[0].token, grant, TTL_MS)
+    first = exclusive.make_record(turns[0].token, grant, TTL_MS)
     first.renew_from = 0.0005  # it was renewed meanwhile
     assert first.mark_released() and first.hand_on(0.001)
     taken = turns[1].take(0.0015)
     assert type(taken) is Grant and taken.fence == first.fence + 1
     taken.turn = turns[1]
-    second = exclusive.hold(turns[1].token, taken, TTL_MS)
+    second = exclusive.make_record(turns[1].token, taken, TTL_MS)
     assert type(second) is KeptLease and second.token == first.token
     assert (second.deadline, second.renew_from, second.short_s) == (first.deadline, first.renew_from, first.short_s)
 
@@ -322,7 +322,7 @@ def test_it_trusts_no_more_than_its_own_ttl(client: Client) -> None:
     assert hold.hand_on(0.0) and hold.kept.take("a", 0.1)
     grant = Grant(0, 0.1)
     grant.kept = hold.kept
-    second = OneServer(KEYS, DEFAULT).hold("", grant, 5_000)
+    second = OneServer(KEYS, DEFAULT).make_record("", grant, 5_000)
     assert second.deadline <= 5.1
 
 

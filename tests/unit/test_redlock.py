@@ -453,7 +453,7 @@ def test_an_interruption_between_the_grant_and_its_caller_leaves_nothing() -> No
     driver, quorum = Driver(3, eager=True), knowing(3)
     got = in_the_second_round(driver, quorum)
     exclusive = OverQuorum(KEYS, DEFAULT, quorum)
-    exclusive.hold(FIRST, got, TTL_MS)
+    exclusive.make_record(FIRST, got, TTL_MS)
     driver.run(exclusive.give_back(FIRST, TTL_MS))
     driver.settle(give_backs_first=False)
     assert driver.holders() == [None] * 3
@@ -492,7 +492,7 @@ def test_last_rounds_are_forgotten() -> None:
     """By the release; where no one releases, when the ttl has ended what there is to give back."""
     driver, quorum = Driver(3, eager=True), knowing(3)
     got = in_the_second_round(driver, quorum)
-    hold = OverQuorum(KEYS, DEFAULT, quorum).hold(FIRST, got, TTL_MS)
+    hold = OverQuorum(KEYS, DEFAULT, quorum).make_record(FIRST, got, TTL_MS)
     assert driver.run(hold.release())
     assert not quorum._last_rounds
     for second in range(20_000):

@@ -61,7 +61,7 @@ def hold(turn: LocalWaiter, fence: int = 1, now: float = 0.0, ttl_ms: int = TTL_
     turn.got_at = now
     assert turn.line is not None
     turn.begin(turn.token, fence, ttl_ms)
-    turn.line.hold = held = TenureLease("lock", turn.token, fence, ttl_ms, now, _nothing, _nothing)
+    turn.line.record = held = TenureLease("lock", turn.token, fence, ttl_ms, now, _nothing, _nothing)
     held.turn = turn
     return held
 
@@ -132,7 +132,7 @@ def test_one_that_is_alone_releases_at_the_server() -> None:
     first = joined(of, "a:1:1")
     hold(first)
     assert not first.hand_on(0.0) and not of, "nothing is left"
-    assert first.line is not None and first.line.hold is None, "nor kept alive by a circle"
+    assert first.line is not None and first.line.record is None, "nor kept alive by a circle"
 
 
 def test_what_has_no_block_is_passed() -> None:
@@ -270,14 +270,14 @@ def test_a_lease_that_follows_is_as_one_that_is_made(pushed_until: float | None)
     assert tenure is not None
     granted = Grant(tenure.fence, 0.0, until=pushed_until)
     granted.turn = second
-    before = exclusive.hold(second.token, granted, TTL_MS)
-    assert line.hold is before
+    before = exclusive.make_record(second.token, granted, TTL_MS)
+    assert line.record is before
     before.renew_from = 0.0001  # it was renewed meanwhile
     before.report = Report()
     assert before.mark_released() and second.hand_on(0.001)
 
     follows = third.take(0.0015)
-    assert isinstance(follows, TenureLease) and line.hold is follows
+    assert isinstance(follows, TenureLease) and line.record is follows
     assert (follows.turn, follows.token, follows.fence) == (third, before.token, before.fence + 1)
     again = Grant(follows.fence, 0.0015, until=before.deadline)
     made: Any = type(before)

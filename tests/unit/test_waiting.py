@@ -227,7 +227,7 @@ def test_a_pushed_grant_is_confirmed(turn: Acquisition, answers: list[Any], wake
 def test_a_lease_that_was_pushed_is_renewed_with_little_patience() -> None:
     turn = lock_turn()
     grant = Script((0.01, busy()), wakes=(handed(),)).run(wait_for(turn, None, listening=True))
-    hold = turn.hold("a", grant)
+    hold = turn.make_record("a", grant)
     assert (hold.deadline, hold.held_since) == (grant.until, grant.sent_at)
     patience: list[float] = []
     for _ in range(2):
@@ -299,7 +299,7 @@ def test_what_may_still_be_under_way_is_buried_at_the_release(answers: list[tupl
     exclusive = OneServer(KEYS, DEFAULT)
     grant = asking.run(exclusive.acquire(TOKEN, 1000, 3.0, False))
     releasing = Script((0.01, 1))
-    assert releasing.run(exclusive.hold(TOKEN, grant, 1000).release())
+    assert releasing.run(exclusive.make_record(TOKEN, grant, 1000).release())
     [call] = [effect for effect in releasing.seen if isinstance(effect, Call)]
     assert call.args[-1] == (DEFAULT.tombstone_ms if stray else 0)
 

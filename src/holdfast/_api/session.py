@@ -148,9 +148,9 @@ class SessionBase:
             self._detector = Detector(self.namespace, not self.moves, self.settings, self.masters, key)
         return self._detector
 
-    def whereabouts(self, question: str, holds: list[LeaseRecord | None]) -> tuple[str, bytes]:
+    def whereabouts(self, question: str, records: list[LeaseRecord | None]) -> tuple[str, bytes]:
         """Describe where in this program these leases are held; returns the key for the answer, and the answer."""
-        said: bytes = lazily("holdfast._api.whereabouts").said(self, holds)
+        said: bytes = lazily("holdfast._api.whereabouts").said(self, records)
         return answer_key(self.namespace, question), said
 
     def replicas_for(self, sync_replicas: int | Literal["all"] | None) -> Replicas | None:

@@ -49,21 +49,23 @@ class Whereabouts:
         return "\n".join(lines)
 
 
-def said(session: Any, holds: Sequence[LeaseRecord | None]) -> bytes:
+def said(session: Any, records: Sequence[LeaseRecord | None]) -> bytes:
     """Describe each lease for an answer: its name, where it was acquired, and the stack; a line each."""
-    meant = {hold.token: (None, hold.lease and hold.lease()) for hold in holds if hold is not None}
+    meant = {record.token: (None, record.lease and record.lease()) for record in records if record is not None}
     held: dict[str, tuple[int | None, Any]] = {**meant}
     for (_, owner), known in snapshot(session.owners.items()):
         lease = known()
         if lease is not None and lease.token in meant:
             held[lease.token] = (owner, lease)
     running: dict[int, list[str]] = {}
-    return BETWEEN.join(b"\n" if hold is None else _said(session, *held[hold.token], hold, running) for hold in holds)
+    return BETWEEN.join(
+        b"\n" if record is None else _said(session, *held[record.token], record, running) for record in records
+    )
 
 
-def _said(session: Any, owner: int | None, lease: Any, hold: LeaseRecord, running: dict[int, list[str]]) -> bytes:
+def _said(session: Any, owner: int | None, lease: Any, record: LeaseRecord, running: dict[int, list[str]]) -> bytes:
     # A lease that its client hands on or keeps, and that no one has now, is no thread's or task's.
-    party = None if owner is not None else party_of(hold.token, {}, True)
+    party = None if owner is not None else party_of(record.token, {}, True)
     if party is not None and party[1].isdigit():
         owner = int(party[1])
     if owner is not None and owner not in running:

@@ -67,7 +67,7 @@ class Condition(Enterable[Lease]):
         lease: Lease | None = self._session.lease_of(lock._owned_as[0])
         if lease is None:
             raise NotHeld(lock.name, operation)
-        if lease._hold.check_expired(clock()):
+        if lease._record.check_expired(clock()):
             raise lease._ended(operation)
         return lease
 
@@ -82,7 +82,7 @@ class Condition(Enterable[Lease]):
         """
         timeout_s = timeout_of(timeout)
         lease = self._lease("wait()")
-        lock, record, driver = self._lock, lease._hold, lease._driver
+        lock, record, driver = self._lock, lease._record, lease._driver
         session = self._session
         settings = session.settings
         token = session.new_token()
@@ -111,7 +111,7 @@ class Condition(Enterable[Lease]):
             # sync-drop
             for body in lease._bodies or ():
                 driver.bodies[body] = again
-            lease._hold = again
+            lease._record = again
             if record.on_loss is not None:
                 again.on_loss = record.on_loss  # `lost` was asked for just now
             again.on_want = record.on_want
@@ -161,7 +161,7 @@ class Condition(Enterable[Lease]):
         """Let up to `n` waiters on to the lock's queue; returns how many. They hold the lock after the caller."""
         lease = self._lease("notify()")
         count = check_count("n", n, 1, _ALL)
-        session, keys, record = self._session, self._lock._keys, lease._hold
+        session, keys, record = self._session, self._lock._keys, lease._record
         number = next(session.sequence)
         moved = await session.run(
             condition.notify(keys, self._key, record.token, number, count, record.ttl_ms, session.settings)

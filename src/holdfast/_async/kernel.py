@@ -61,9 +61,9 @@ class Acquirable(AcquirableBase, Generic[L]):
         owners = ((owned_as[0], me),) if len(owned_as) == 1 else tuple([(kind, me) for kind in owned_as])
         for owner in owners:
             lease = session.lease_of(owner[0]) if owner in session.owners else None
-            if lease is not None and not lease._hold.check_expired(clock()):
-                if not self._reentrant or lease._hold.label == "read lock":  # others read, too
-                    raise AlreadyHeld(lease.name, lease._hold.label, self._label)
+            if lease is not None and not lease._record.check_expired(clock()):
+                if not self._reentrant or lease._record.label == "read lock":  # others read, too
+                    raise AlreadyHeld(lease.name, lease._record.label, self._label)
                 if lease._entries is None:
                     lease._entries = []  # it was acquired through an object that is not reentrant
                 lease._entries += (None,)  # not a call, after which a signal handler could raise
@@ -80,7 +80,7 @@ class Acquirable(AcquirableBase, Generic[L]):
                     driver.spawn(kept.give_up())
                 raise
         got: TenureLease | Grant | Busy | None = None
-        hold: LeaseRecord | None = None
+        record: LeaseRecord | None = None
         report = session.reports.begin(self._label, self._name, self._report_level)
         asks = self._asks
         if asks is None:
@@ -112,22 +112,22 @@ class Acquirable(AcquirableBase, Generic[L]):
             if type(got) is Grant:
                 if turn is not None and not turn.over:
                     got.turn = turn
-                hold = self._record(token, got)
-                if turn is not None and hold.turn is None and not turn.over:
+                record = self._record(token, got)
+                if turn is not None and record.turn is None and not turn.over:
                     driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
                 if got.stray or got.more is PLAIN or token[-1] == MARK:
                     release_ask = None  # it is not the usual one
             elif isinstance(got, LeaseRecord):
-                hold, release_ask = self._under_options(got), None
-            if hold is not None:
-                hold.report = report
+                record, release_ask = self._under_options(got), None
+            if record is not None:
+                record.report = report
                 if note is not None:
-                    note.last = hold
-                if hold.held_since >= driver.introduce_at:
-                    session.introduce(driver, hold.held_since)
+                    note.last = record
+                if record.held_since >= driver.introduce_at:
+                    session.introduce(driver, record.held_since)
                 asking.pop(token, None)  # not in a `finally`: after an exception there, it would not be given back
                 # No variable here has the lease, which a kept traceback would keep.
-                return self._granted(driver, hold, owners, code, offset, release_ask)
+                return self._granted(driver, record, owners, code, offset, release_ask)
         except RequestFailed as failure:
             asking.pop(token, None)
             if isinstance(failure, NotAcked):
@@ -138,15 +138,15 @@ class Acquirable(AcquirableBase, Generic[L]):
         except BaseException as error:
             # Somewhere before the caller got it: it is given back here or not at all. (Where it was cancelled while it
             # waited for an answer, the protocol has seen to that.)
-            if hold is not None and driver.finish(hold):
+            if record is not None and driver.finish(record):
                 for owner in owners:
                     session.owners.pop(owner, None)
-                driver.spawn_release(hold)
+                driver.spawn_release(record)
             if turn is not None:
-                if hold is None:
+                if record is None:
                     turn.disclaim()
                 driver.spawn(left(turn, self._give_back))
-            if (hold is None or hold.turn is None) and (got is not None or type(error) is not asyncio.CancelledError):
+            if not (record and record.turn) and (got is not None or type(error) is not asyncio.CancelledError):
                 driver.spawn(self._give_back(token))
             asking.pop(token, None)
             report.failed(error)
@@ -176,46 +176,46 @@ class Acquirable(AcquirableBase, Generic[L]):
         offset: int,
     ) -> L:
         """The lease, of what this client has kept."""
-        hold: LeaseRecord | None = None
+        record: LeaseRecord | None = None
         report = self._session.reports.begin(self._label, self._name, self._report_level)
         try:
             again = Grant(0, clock())
             again.kept = kept
-            hold = self._record("", again)
-            hold.report = report
-            return self._granted(driver, hold, owners, code, offset, None)
+            record = self._record("", again)
+            record.report = report
+            return self._granted(driver, record, owners, code, offset, None)
         except BaseException as error:
-            if hold is not None and driver.finish(hold):
+            if record is not None and driver.finish(record):
                 for owner in owners:
                     self._session.owners.pop(owner, None)
-                driver.spawn_release(hold)
+                driver.spawn_release(record)
             report.failed(error)
             raise
 
     def _granted(
         self,
         driver: AioDriver,
-        hold: LeaseRecord,
+        record: LeaseRecord,
         owners: tuple[tuple[str, int], ...],
         code: CodeType,
         offset: int,
         release_ask: PreparedRequest | None,
     ) -> L:
         session = self._session
-        lease: Any = self._lease_class(session, driver, hold, owners, code, offset, release_ask)
+        lease: Any = self._lease_class(session, driver, record, owners, code, offset, release_ask)
         known = weakref.ref(lease)
         for owner in owners:
             session.owners[owner] = known
         if not owners:
-            hold.lease = known
+            record.lease = known
         if self._options.on_wanted is not None:
             lease.on_wanted(self._options.on_wanted)
-        report = hold.report
+        report = record.report
         if report.detailed:
-            report.acquired(hold)  # before anything can tell of its end
-        driver.watch(hold)
+            report.acquired(record)  # before anything can tell of its end
+        driver.watch(record)
         if hook.observer is not None:
-            hook.observer.granted(hold)
+            hook.observer.granted(record)
         return lease  # type: ignore[no-any-return]
 
 
@@ -226,27 +226,27 @@ def _introduced(introduce: Callable[[], None], start: Callable[..., Protocol[R]]
 
 
 def release(
-    session: Session, driver: AioDriver, hold: LeaseRecord, ask: PreparedRequest | None
+    session: Session, driver: AioDriver, record: LeaseRecord, ask: PreparedRequest | None
 ) -> Coroutine[Any, Any, bool]:
     """Release it in the running event loop, which may be another one than that in which it was acquired."""
-    if hold.turn is not None and hold.hand_on(clock()):
+    if record.turn is not None and record.hand_on(clock()):
         return _handed_on()
     if ask is None or driver is not session.here or driver.closed or driver.loop is not _get_running_loop():
-        return session.driver.run(hold.release())
-    return driver.release(hold, ask)
+        return session.driver.run(record.release())
+    return driver.release(record, ask)
 
 
 async def _handed_on() -> bool:
     return True
 
 
-def release_later(session: Session, driver: AioDriver, hold: LeaseRecord, ask: PreparedRequest) -> bool:
+def release_later(session: Session, driver: AioDriver, record: LeaseRecord, ask: PreparedRequest) -> bool:
     """Release it without waiting for the answer; False when it has to be waited for."""
-    if hold.turn is not None and hold.hand_on(clock()):
+    if record.turn is not None and record.hand_on(clock()):
         return True
     if driver is not session.here or driver.closed or driver.loop is not _get_running_loop():
         return False
-    return driver.can_ask and driver.releasing.send(hold, ask)
+    return driver.can_ask and driver.releasing.send(record, ask)
 
 
 async def wait_turn(session: Session, name: str, kind: str, acquisition: Acquisition, protocol: Protocol[R]) -> R:

@@ -233,7 +233,7 @@ class TurnLeasable(Leasable[L]):
         return asks
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
-        record = self._acquisition(token).hold(self._name, grant)
+        record = self._acquisition(token).make_record(self._name, grant)
         record.label = self._label
         return record
 
@@ -305,7 +305,7 @@ class Lock(Leasable[Lease]):
         return asks
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
-        return self._exclusive.hold(token, grant, self._ttl_ms)
+        return self._exclusive.make_record(token, grant, self._ttl_ms)
 
     def _give_back(self, token: str, tenure: Tenure | None = None) -> Protocol[None]:
         return self._exclusive.give_back(token, self._ttl_ms, tenure)

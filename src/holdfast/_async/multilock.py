@@ -58,7 +58,7 @@ class MultiLock(TurnLeasable[Lease]):
         return super()._prepare() if len(self._turns("")) == 1 else Leasable._prepare(self)
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
-        record = multilock.hold(self._turns(token), self._name, grant)
+        record = multilock.make_record(self._turns(token), self._name, grant)
         record.label = self._label
         return record
 

@@ -78,7 +78,7 @@ class Exclusive:
         """The same two as parts of requests for several locks; where there are `first_calls`."""
         raise NotImplementedError
 
-    def hold(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
+    def make_record(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
         """Make the record of a lease that was granted."""
         raise NotImplementedError
 
@@ -137,7 +137,7 @@ class OneServer(Exclusive):
     def each(self, ttl_ms: int) -> tuple[Each, Each]:
         return mutex.acquire_each(self.keys, ttl_ms, self.settings), mutex.release_each(self.keys)
 
-    def hold(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
+    def make_record(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
         keys = self.keys
         if grant.more is not plain.PLAIN:
             kept = grant.kept
@@ -151,15 +151,15 @@ class OneServer(Exclusive):
                     return KeptLease(kept, None, grant.fence, ttl_ms, grant.sent_at, grant.until)
                 return _LockRecord(self, token, grant, ttl_ms)
             turn = LockAcquisition(keys, token, ttl_ms, self.settings, self.sync)
-            return turn.hold(keys.name, grant)
+            return turn.make_record(keys.name, grant)
         settings, scripts = self.settings, self.scripts
         extend = partial(plain.renew, keys, token, scripts, settings)
 
         def release() -> Protocol[bool]:
-            return plain.release(keys, token, hold.most_ms, scripts, settings)
+            return plain.release(keys, token, record.most_ms, scripts, settings)
 
-        hold = LeaseRecord(keys.name, token, grant.fence, ttl_ms, grant.sent_at, extend, release)
-        return hold
+        record = LeaseRecord(keys.name, token, grant.fence, ttl_ms, grant.sent_at, extend, release)
+        return record
 
     def _begin_to_keep(self, token: str, grant: Grant, ttl_ms: int) -> CachedLease:
         """Start the cache entry of a lease that the client may keep."""
@@ -180,18 +180,18 @@ class OneServer(Exclusive):
         tenure = None
         if token[-1] == MARK:
             tenure = turn.begin(token, grant.fence, ttl_ms, self.keys.lock if grant.more else None)
-        hold: TenureLease
+        record: TenureLease
         if type(tenure) is CachedLease:
             # Where it was handed on, the lease before it has the deadline.
-            before = line.hold if tenure.token != token else None
+            before = line.record if tenure.token != token else None
             until = grant.until if before is None else before.deadline
-            hold = KeptLease(tenure, turn, grant.fence, ttl_ms, grant.sent_at, until)
+            record = KeptLease(tenure, turn, grant.fence, ttl_ms, grant.sent_at, until)
             if before is not None:
-                hold.go_on_from(before)
+                record.go_on_from(before)
         else:
-            hold = _LineRecord(self, turn, tenure, token, grant, ttl_ms)
-        line.hold = hold
-        return hold
+            record = _LineRecord(self, turn, tenure, token, grant, ttl_ms)
+        line.record = record
+        return record
 
     def give_back(self, token: str, ttl_ms: int, tenure: Tenure | None = None) -> Protocol[None]:
         if self.scripts.refused:
@@ -301,12 +301,14 @@ class _LineRecord(TenureLease):
         return asks
 
 
-def _first_renewal(hold: LeaseRecord, exclusive: OneServer, ttl_ms: int) -> Protocol[int]:
-    if hold.overlong or hold.extensions or hold.short_s or exclusive.sync:
-        return LeaseRecord.renew(hold, ttl_ms)
+def _first_renewal(record: LeaseRecord, exclusive: OneServer, ttl_ms: int) -> Protocol[int]:
+    if record.overlong or record.extensions or record.short_s or exclusive.sync:
+        return LeaseRecord.renew(record, ttl_ms)
     settings = exclusive.settings
     timeout_s = request_timeout_for(ttl_ms, settings)
-    first = FirstRenewal(hold, ttl_ms, mutex.renewal(exclusive.keys, hold.token, ttl_ms, RENEWAL, settings, timeout_s))
+    first = FirstRenewal(
+        record, ttl_ms, mutex.renewal(exclusive.keys, record.token, ttl_ms, RENEWAL, settings, timeout_s)
+    )
     return cast("Protocol[int]", first)
 
 
@@ -326,7 +328,7 @@ class OverQuorum(Exclusive):
     ) -> Protocol[Grant | Busy]:
         return redlock.acquire(self.quorum, self.keys, token, ttl_ms, timeout_s)
 
-    def hold(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
+    def make_record(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
         quorum, keys = self.quorum, self.keys
         assert grant.more is not None
         held, unsure = grant.more
@@ -334,9 +336,9 @@ class OverQuorum(Exclusive):
         def release() -> Protocol[bool]:
             quorum.forget_round(token)
             # What a member does not answer is owed to it for as long as it may keep the lease.
-            return redlock.release(quorum, keys, held, hold.most_ms, unsure)
+            return redlock.release(quorum, keys, held, record.most_ms, unsure)
 
-        hold = LeaseRecord(
+        record = LeaseRecord(
             keys.name,
             held,
             grant.fence,
@@ -345,7 +347,7 @@ class OverQuorum(Exclusive):
             partial(redlock.renew, quorum, keys, held),
             release,
         )
-        return hold
+        return record
 
     def give_back(self, token: str, ttl_ms: int, tenure: Tenure | None = None) -> Protocol[None]:
         return redlock.give_back(self.quorum, self.keys, token, ttl_ms)

@@ -118,20 +118,20 @@ def pushed(wake: Wake | None, asked_at: float, took_s: float, now: float, ttl_ms
     return None if is_late(until - now, claim_ms, took_s) else Grant(wake.fence, now, until=until)
 
 
-async def confirm(hold: LeaseRecord | CachedLease, reply: Reply, error: RequestFailed | None) -> None:
+async def confirm(record: LeaseRecord | CachedLease, reply: Reply, error: RequestFailed | None) -> None:
     """Go on with a release that is not waited for, after the end of its request; None for both: begin it again.
 
     That the lease was not held any more is told like any other loss.
     """
     try:
         if reply is None and error is None:
-            held = await hold.release()
+            held = await record.release()
         else:
-            held = await replay(hold.release(), 0.0, reply, error)
+            held = await replay(record.release(), 0.0, reply, error)
     except RequestFailed:
         return  # it goes on in the background, until the ttl ends it
     if not held:
-        hold.lose_late()
+        record.lose_late()
 
 
 class FirstRenewal:
@@ -141,10 +141,10 @@ class FirstRenewal:
     coroutines of as many protocols would have the garbage collector go through everything again and again.
     """
 
-    __slots__ = ("_call", "_hold", "_rest", "_ttl_ms")
+    __slots__ = ("_call", "_record", "_rest", "_ttl_ms")
 
-    def __init__(self, hold: LeaseRecord, ttl_ms: int, call: Call) -> None:
-        self._hold = hold
+    def __init__(self, record: LeaseRecord, ttl_ms: int, call: Call) -> None:
+        self._record = record
         self._ttl_ms = ttl_ms
         self._call = call
         self._rest: Protocol[int] | None = None
@@ -178,10 +178,10 @@ class FirstRenewal:
             self._rest.close()
 
     def __await__(self) -> Generator[Effect[Any], Any, int]:
-        return LeaseRecord.renew(self._hold, self._ttl_ms).__await__()
+        return LeaseRecord.renew(self._record, self._ttl_ms).__await__()
 
     def _go_on(self, reply: Reply, error: BaseException | None) -> Effect[Any]:
-        rest = self._rest = replay(LeaseRecord.renew(self._hold, self._ttl_ms), 0.0, reply, error)
+        rest = self._rest = replay(LeaseRecord.renew(self._record, self._ttl_ms), 0.0, reply, error)
         return cast("Effect[Any]", rest.send(None))
 
 

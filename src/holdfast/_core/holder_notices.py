@@ -55,7 +55,7 @@ class Driver(typing.Protocol):
 
     def missing_inbox(self, key: str) -> Hashable | None: ...
     def spawn(self, protocol: Protocol[None]) -> object: ...
-    def has_told(self, hold: LeaseRecord) -> bool: ...
+    def has_told(self, record: LeaseRecord) -> bool: ...
 
 
 class HolderNotices:
@@ -86,22 +86,22 @@ class HolderNotices:
         elif outlived:
             self._listen(outlived, now)
 
-    def _listen(self, holds: Iterable[LeaseRecord], now: float) -> None:
+    def _listen(self, records: Iterable[LeaseRecord], now: float) -> None:
         driver = self._driver
-        for hold in holds:
-            for keys in hold.places:
+        for record in records:
+            for keys in record.places:
                 place = driver.missing_inbox(keys.lock)
                 if place is None:
-                    if hold.alive and hold.held_since < driver.schedule.hears_since:
-                        driver.spawn(self._look_up(hold))  # the inbox was opened since
+                    if record.alive and record.held_since < driver.schedule.hears_since:
+                        driver.spawn(self._look_up(record))  # the inbox was opened since
                     continue
-                if hold.alive and now >= self._asked.get(place, 0.0) and not driver.closed:
+                if record.alive and now >= self._asked.get(place, 0.0) and not driver.closed:
                     self._asked[place] = now + _AGAIN_S
-                    driver.spawn(self._open(hold, keys.lock, place))
+                    driver.spawn(self._open(record, keys.lock, place))
 
-    async def _open(self, hold: LeaseRecord, key: str, place: Hashable) -> None:
+    async def _open(self, record: LeaseRecord, key: str, place: Hashable) -> None:
         driver = self._driver
-        token = f"{hold.token} hears"  # no token: a wake-up of that is for who waits
+        token = f"{record.token} hears"  # no token: a wake-up of that is for who waits
         try:
             await Listen(token, key, driver.settings.request_timeout_s)
         except RequestFailed as failure:
@@ -119,32 +119,32 @@ class HolderNotices:
                 left -= 1
                 await self._look_up(each)
 
-    async def _look_up(self, hold: LeaseRecord) -> None:
-        note = await note_for(hold.places, hold.token)
-        if note is not None and hold.alive:
-            self._broken(hold, note)
+    async def _look_up(self, record: LeaseRecord) -> None:
+        note = await note_for(record.places, record.token)
+        if note is not None and record.alive:
+            self._broken(record, note)
 
     def opened(self, now: float) -> None:
         """Note that an inbox was opened: what was said before that stands in notes."""
         self._driver.schedule.hears_since = now
 
-    def _meet(self, hold: LeaseRecord) -> None:
+    def _meet(self, record: LeaseRecord) -> None:
         """Look up what may have been said of a lease before it began."""
-        early = self._driver.schedule.early.pop(hold.token, {})
-        self._heed(hold, early, Wake.WANT)
-        self._heed(hold, early, Wake.BREAK)
-        if hold.alive and hold.places and hold.held_since < self._driver.schedule.hears_since:
-            self._driver.spawn(self._look_up(hold))
+        early = self._driver.schedule.early.pop(record.token, {})
+        self._heed(record, early, Wake.WANT)
+        self._heed(record, early, Wake.BREAK)
+        if record.alive and record.places and record.held_since < self._driver.schedule.hears_since:
+            self._driver.spawn(self._look_up(record))
 
-    def _heed(self, hold: LeaseRecord, early: dict[str, str], kind: str) -> None:
+    def _heed(self, record: LeaseRecord, early: dict[str, str], kind: str) -> None:
         """Act on that message, if no one has."""
         text = early.pop(kind, None)
-        if text is None or not hold.alive:
+        if text is None or not record.alive:
             return
         if kind == Wake.WANT:
-            hold.is_wanted(text)
+            record.is_wanted(text)
         else:
-            self._broken(hold, text)
+            self._broken(record, text)
 
     def inbox_lost(self, now: float) -> None:
         """Have another inbox opened for leases that were held for a while, after one has ended."""
@@ -155,7 +155,7 @@ class HolderNotices:
         self._listen_for_old(now)
 
     def _listen_for_old(self, now: float) -> None:
-        self._listen([hold for hold in self._driver.schedule if now - hold.held_since > LOOK_S], now)
+        self._listen([record for record in self._driver.schedule if now - record.held_since > LOOK_S], now)
 
     def told(self, token: str, wake: Wake) -> None:
         """Act on a message to a holder."""
@@ -167,9 +167,9 @@ class HolderNotices:
         if wake.kind == Wake.YIELD:
             return
         early = driver.schedule.early.note(token, wake.kind, wake.text)
-        for hold in driver.schedule:
-            if hold.token == token and hold.alive:
-                self._heed(hold, early, wake.kind)
+        for record in driver.schedule:
+            if record.token == token and record.alive:
+                self._heed(record, early, wake.kind)
                 return
 
     async def _answer(self, token: str, text: str) -> None:
@@ -185,25 +185,25 @@ class HolderNotices:
             return
         self._answered.append(question)
         meant = set(tokens)
-        holds = {hold.token: hold for hold in self._driver.schedule if hold.token in meant and hold.alive}
-        key, answer = whereabouts(question, [holds.get(each) for each in tokens])
+        records = {record.token: record for record in self._driver.schedule if record.token in meant and record.alive}
+        key, answer = whereabouts(question, [records.get(each) for each in tokens])
         try:
             request = ("SET", key, answer, "PX", _ANSWER_MS)
             await Command(request, self._driver.settings.request_timeout_s, key=key, fits=DONE)
         except RequestFailed:
             pass  # who asks gives up
 
-    def _broken(self, hold: LeaseRecord, by: str) -> None:
-        hold.lose(broken_by(by))
-        self._driver.schedule.remove(hold)
-        self._driver.spawn(self._let_go(hold))
+    def _broken(self, record: LeaseRecord, by: str) -> None:
+        record.lose(broken_by(by))
+        self._driver.schedule.remove(record)
+        self._driver.spawn(self._let_go(record))
 
-    async def _let_go(self, hold: LeaseRecord) -> None:
+    async def _let_go(self, record: LeaseRecord) -> None:
         """Release what was broken, when those that are told of it have done what they do."""
         until = await Now() + _TOLD_S
-        while not self._driver.has_told(hold) and await Now() < until:
+        while not self._driver.has_told(record) and await Now() < until:
             await Sleep(_TOLD_LOOK_S)
         try:
-            await hold.release()
+            await record.release()
         except RequestFailed:
             pass  # who breaks it does so

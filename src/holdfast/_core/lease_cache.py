@@ -114,12 +114,12 @@ class CachedLease(Tenure):
 
     # For the one that has it.
 
-    def keep(self, hold: LeaseRecord, now: float) -> bool:
+    def keep(self, record: LeaseRecord, now: float) -> bool:
         """Keep the lease that its holder releases. False: it has to be released at the server. Idempotent."""
-        if self.holder is not hold:
+        if self.holder is not record:
             return True
-        self.deadline = hold.deadline
-        self.renew_from = hold.renew_from
+        self.deadline = record.deadline
+        self.renew_from = record.renew_from
         until = min(now + self.cache_for_s, self.kept_at_most_until, self.deadline - self._least_s())
         if (
             self.ended
@@ -127,14 +127,14 @@ class CachedLease(Tenure):
             or self.over
             or until <= now
             or self.fence >= self.last_fence
-            or type(hold) is not KeptLease
-            or hold.is_chosen  # a late extension may shorten
-            or hold.overlong
+            or type(record) is not KeptLease
+            or record.is_chosen  # a late extension may shorten
+            or record.overlong
             or not self.lease_cache.is_here()
         ):
             self.end()
             return False
-        self.orders, self.is_cut = hold.extensions, hold.is_cut
+        self.orders, self.is_cut = record.extensions, record.is_cut
         self.idle_since, self.idle_until = now, until
         if self.watch is None:
             self.watch = _Watch(self, now)
@@ -288,12 +288,12 @@ class KeptLease(TenureLease):
         kept.fence += 1
         # What its renewals set is no less than it trusts, though it was granted for a longer ttl.
         until = min(kept.deadline, deadline_of(now, ttl_ms))
-        hold = cls(kept, None, kept.fence, ttl_ms, now, until)
-        if hold.short_s > ttl_ms / 2000:
-            hold.go_on_from(kept)
+        record = cls(kept, None, kept.fence, ttl_ms, now, until)
+        if record.short_s > ttl_ms / 2000:
+            record.go_on_from(kept)
         if kept.orders:
-            hold.extensions, hold.least_ms, hold.is_cut = kept.orders, 0, kept.is_cut
-        return hold
+            record.extensions, record.least_ms, record.is_cut = kept.orders, 0, kept.is_cut
+        return record
 
     @property
     def tenure(self) -> Tenure:

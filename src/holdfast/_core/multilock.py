@@ -32,7 +32,7 @@ __all__ = [
     "acquire",
     "give_back",
     "group",
-    "hold",
+    "make_record",
     "release",
     "renew",
     "slot_of",
@@ -204,11 +204,11 @@ async def renew(turns: Sequence[MultiAcquisition], ttl_ms: int, order: Order = R
     return await _all_extended(turns, ttl_ms, 0, order)
 
 
-def hold(turns: Sequence[MultiAcquisition], name: str, grant: Grant) -> LeaseRecord:
+def make_record(turns: Sequence[MultiAcquisition], name: str, grant: Grant) -> LeaseRecord:
     """Make the record of the one lease of all turns."""
     first = turns[0]
     if len(turns) == 1:
-        return first.hold(name, grant)
+        return first.make_record(name, grant)
     for acquisition in turns:
         acquisition.stray = grant.stray
     extend, let_go = partial(renew, turns), partial(release, turns)

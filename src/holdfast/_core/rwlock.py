@@ -29,7 +29,7 @@ __all__ = [
     "READER",
     "WRITER",
     "RWAcquisition",
-    "RWHold",
+    "RWRecord",
     "become_reader",
     "downgrade",
     "inspect",
@@ -62,7 +62,7 @@ def reader_beneath(token: str) -> str | None:
     return f"{found[1]}r{found[2]}" if found is not None else None
 
 
-class RWHold(LeaseRecord):
+class RWRecord(LeaseRecord):
     """A hold of one side, which may become one of the other under the same `sync`."""
 
     __slots__ = ("sync",)
@@ -76,7 +76,7 @@ class RWAcquisition(Acquisition):
     __slots__ = ()
 
     kind = RWLOCK
-    holds = RWHold
+    record_type = RWRecord
 
     @property
     def extend_more(self) -> Args:  # type: ignore[override]
@@ -94,11 +94,11 @@ class RWAcquisition(Acquisition):
             return UpgradeRefused(self.keys.name)
         return super().refused(refusal)
 
-    def hold(self, name: str, grant: Grant) -> RWHold:
-        hold = super().hold(name, grant)
-        assert isinstance(hold, RWHold)
-        hold.sync = self.sync
-        return hold
+    def make_record(self, name: str, grant: Grant) -> RWRecord:
+        record = super().make_record(name, grant)
+        assert isinstance(record, RWRecord)
+        record.sync = self.sync
+        return record
 
 
 async def downgrade(writer: RWAcquisition, reader: RWAcquisition) -> Grant | None:

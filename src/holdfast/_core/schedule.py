@@ -88,39 +88,39 @@ class Schedule:
             except RuntimeError:
                 pass  # another thread has added one, or removed it
 
-    def add(self, hold: LeaseRecord, jitter: float) -> float:
+    def add(self, record: LeaseRecord, jitter: float) -> float:
         """Watch a hold; returns when it needs attention first. `jitter` is a random number in [0, 1)."""
-        self._new[id(hold)] = hold
-        hold.next_at = jitter
-        wait_s, look_s = hold.ttl_ms * self._plan_s_per_ms, self.look_s
-        at = hold.held_since + (wait_s if wait_s < look_s else look_s)
-        if hold.short_s or at > hold.deadline:  # else that is what `_first_at` says
+        self._new[id(record)] = record
+        record.next_at = jitter
+        wait_s, look_s = record.ttl_ms * self._plan_s_per_ms, self.look_s
+        at = record.held_since + (wait_s if wait_s < look_s else look_s)
+        if record.short_s or at > record.deadline:  # else that is what `_first_at` says
             # Of a lease that was handed on, what it said of the one before: a moment too early does no harm.
-            at = hold.first_at or self._first_at(hold)
-            if at > hold.deadline:
-                at = hold.deadline
+            at = record.first_at or self._first_at(record)
+            if at > record.deadline:
+                at = record.deadline
         plan_at = self._plan_at
         try:
             if at < plan_at[0]:
                 heapq.heappush(plan_at, at)
         except IndexError:
             heapq.heappush(plan_at, at)
-        if hold.token in self.early or hold.held_since < self.hears_since:
-            self._meet(hold)
+        if record.token in self.early or record.held_since < self.hears_since:
+            self._meet(record)
         return at
 
-    def _meet(self, hold: LeaseRecord) -> None:
+    def _meet(self, record: LeaseRecord) -> None:
         if self.meets is not None:
-            self.meets(hold)
+            self.meets(record)
 
-    def _first_at(self, hold: LeaseRecord) -> float:
-        since, look_s = hold.held_since, self.look_s
-        wait_s = hold.ttl_ms * self._plan_s_per_ms
+    def _first_at(self, record: LeaseRecord) -> float:
+        since, look_s = record.held_since, self.look_s
+        wait_s = record.ttl_ms * self._plan_s_per_ms
         at = since + (wait_s if wait_s < look_s else look_s)
-        if hold.short_s:
-            at = min(self._renew_at(hold, 1.0), since + look_s)
-        deadline = hold.deadline
-        hold.first_at = at = at if at < deadline else deadline
+        if record.short_s:
+            at = min(self._renew_at(record, 1.0), since + look_s)
+        deadline = record.deadline
+        record.first_at = at = at if at < deadline else deadline
         return at
 
     def _plan_new(self, now: float) -> None:
@@ -130,29 +130,29 @@ class Schedule:
         young: list[LeaseRecord] = []
         while new:
             try:
-                key, hold = new.popitem()
+                key, record = new.popitem()
             except KeyError:
                 break  # removed by another thread
-            if now < hold.held_since + self.look_s == self._first_at(hold):
-                young.append(hold)
+            if now < record.held_since + self.look_s == self._first_at(record):
+                young.append(record)
                 continue
-            self.outlived.append(hold)
-            jitter = hold.next_at
-            self._live[key] = hold
-            if hold.alive:
-                self._plan(hold, self._renew_at(hold, jitter))
+            self.outlived.append(record)
+            jitter = record.next_at
+            self._live[key] = record
+            if record.alive:
+                self._plan(record, self._renew_at(record, jitter))
             else:
                 self._live.pop(key, None)  # released while it was in neither
-        for hold in young:
-            new[id(hold)] = hold
-            if not hold.alive:
-                new.pop(id(hold), None)
+        for record in young:
+            new[id(record)] = record
+            if not record.alive:
+                new.pop(id(record), None)
         if young:
             heapq.heappush(self._plan_at, now + self.look_s / 4)  # not at each one's own time: there may be thousands
 
-    def remove(self, hold: LeaseRecord) -> None:
+    def remove(self, record: LeaseRecord) -> None:
         """Watch it no more."""
-        key = id(hold)
+        key = id(record)
         if self._new.pop(key, None) is None:
             self._live.pop(key, None)
 
@@ -163,7 +163,9 @@ class Schedule:
             heapq.heappush(heap, planned.popleft())
         if len(heap) > 2 * len(self._live) + 1000:
             live = self._live
-            heap[:] = [entry for entry in heap if (hold := live.get(entry[2])) is not None and entry[0] == hold.next_at]
+            heap[:] = [
+                entry for entry in heap if (record := live.get(entry[2])) is not None and entry[0] == record.next_at
+            ]
             heapq.heapify(heap)
 
     def next_at(self) -> float | None:
@@ -177,8 +179,8 @@ class Schedule:
             first_at = min(first_at, self._plan_at[0])
         while heap:
             at, _, key = heap[0]
-            hold = live.get(key)
-            if hold is not None and at == hold.next_at:
+            record = live.get(key)
+            if record is not None and at == record.next_at:
                 return min(at, first_at)
             heapq.heappop(heap)
         return first_at if first_at < float("inf") else None
@@ -197,21 +199,21 @@ class Schedule:
         heap, live, asked = self._heap, self._live, self._asked
         while heap:
             at, _, key = heap[0]
-            hold = live.get(key)
-            if hold is not None and at == hold.next_at:
-                if at > now and not (to_renew and at <= now + hold.ttl_ms * self._early_s_per_ms < hold.deadline):
+            record = live.get(key)
+            if record is not None and at == record.next_at:
+                if at > now and not (to_renew and at <= now + record.ttl_ms * self._early_s_per_ms < record.deadline):
                     break
                 heapq.heappop(heap)
-                if hold.check_expired(now):
-                    self.remove(hold)
-                elif key in asked or not hold.renews or hold.renewal_ttl_ms(now) is None:
-                    self._plan(hold, hold.deadline)
+                if record.check_expired(now):
+                    self.remove(record)
+                elif key in asked or not record.renews or record.renewal_ttl_ms(now) is None:
+                    self._plan(record, record.deadline)
                 else:
-                    if hold.state is _HELD:
-                        hold.due_at = at
-                    to_renew.append(hold)
-                    asked[key] = hold
-                    hold.next_at = until = hold.deadline
+                    if record.state is _HELD:
+                        record.due_at = at
+                    to_renew.append(record)
+                    asked[key] = record
+                    record.next_at = until = record.deadline
                     if until < self._asked_until:
                         self._asked_until = until
             else:
@@ -222,94 +224,94 @@ class Schedule:
         """End leases whose time is over while their renewals are under way."""
         asked, live = self._asked, self._live
         until = float("inf")
-        for key, hold in tuple(asked.items()):
-            if live.get(key) is not hold:
+        for key, record in tuple(asked.items()):
+            if live.get(key) is not record:
                 del asked[key]  # released before it was asked for
-            elif hold.check_expired(now):
-                self.remove(hold)
+            elif record.check_expired(now):
+                self.remove(record)
             else:
-                until = min(until, hold.deadline)
+                until = min(until, record.deadline)
         self._asked_until = until
 
-    def is_asked(self, hold: LeaseRecord) -> bool:
+    def is_asked(self, record: LeaseRecord) -> bool:
         """True if the lease's renewal is under way."""
-        return id(hold) in self._asked
+        return id(record) in self._asked
 
-    def answered(self, hold: LeaseRecord, held: int, ttl_ms: int, sent_at: float, now: float, jitter: float) -> bool:
+    def answered(self, record: LeaseRecord, held: int, ttl_ms: int, sent_at: float, now: float, jitter: float) -> bool:
         """Record a renewal's reply; False if the lease has ended (late, or taken)."""
-        self._asked.pop(id(hold), None)
-        if id(hold) not in self._live:
+        self._asked.pop(id(record), None)
+        if id(record) not in self._live:
             return False
         if held > 1:
-            hold.lasts(held)
-        if held and hold.extended(ttl_ms, sent_at, now):
-            self._plan(hold, self._renew_at(hold, jitter))
-            if hold.report.detailed:
-                hold.report.renewed(hold, max(0.0, now - hold.due_at))
+            record.lasts(held)
+        if held and record.extended(ttl_ms, sent_at, now):
+            self._plan(record, self._renew_at(record, jitter))
+            if record.report.detailed:
+                record.report.renewed(record, max(0.0, now - record.due_at))
             return True
         if not held:
-            hold.lose("taken")
-        self.remove(hold)
+            record.lose("taken")
+        self.remove(record)
         return False
 
-    def failed(self, hold: LeaseRecord, now: float, jitter: float, sent_at: float | None = None) -> None:
+    def failed(self, record: LeaseRecord, now: float, jitter: float, sent_at: float | None = None) -> None:
         """Record a failed renewal: suspect, and tried again while validity lasts.
 
         Unless what was sent after it (at `sent_at`) has been answered.
         """
-        self._asked.pop(id(hold), None)
-        if id(hold) not in self._live:
+        self._asked.pop(id(record), None)
+        if id(record) not in self._live:
             return
-        if hold.check_expired(now):
-            self.remove(hold)
+        if record.check_expired(now):
+            self.remove(record)
             return
-        if sent_at is not None and hold.renew_from > sent_at:
-            self._plan(hold, self._renew_at(hold, jitter))
+        if sent_at is not None and record.renew_from > sent_at:
+            self._plan(record, self._renew_at(record, jitter))
             return
-        hold.suspect()
-        wait_s = (hold.short_s or hold.ttl_ms / 1000) * self._settings.renew_again_fraction
-        self._plan(hold, now + wait_s * (0.5 + jitter))
+        record.suspect()
+        wait_s = (record.short_s or record.ttl_ms / 1000) * self._settings.renew_again_fraction
+        self._plan(record, now + wait_s * (0.5 + jitter))
 
-    def shorten(self, hold: LeaseRecord) -> float:
+    def shorten(self, record: LeaseRecord) -> float:
         """Plan for a deadline that has come nearer, without renewing sooner."""
-        if self._new.pop(id(hold), None) is not None:
-            self._live[id(hold)] = hold
-            hold.next_at = hold.deadline
-        return self._plan(hold, hold.next_at)
+        if self._new.pop(id(record), None) is not None:
+            self._live[id(record)] = record
+            record.next_at = record.deadline
+        return self._plan(record, record.next_at)
 
-    def extending(self, hold: LeaseRecord, ttl_ms: int, asked_at: float) -> tuple[Order, float | None]:
+    def extending(self, record: LeaseRecord, ttl_ms: int, asked_at: float) -> tuple[Order, float | None]:
         """Note an extension; returns its order, and when the lease needs attention if that is earlier now."""
-        order = hold.extending(ttl_ms, asked_at)
-        return order, self.shorten(hold) if hold.shorten(ttl_ms, asked_at, order.asks_ms) else None
+        order = record.extending(ttl_ms, asked_at)
+        return order, self.shorten(record) if record.shorten(ttl_ms, asked_at, order.asks_ms) else None
 
     def extended(
-        self, hold: LeaseRecord, order: Order, held: int, ttl_ms: int, asked_at: float, now: float, jitter: float
+        self, record: LeaseRecord, order: Order, held: int, ttl_ms: int, asked_at: float, now: float, jitter: float
     ) -> float | None:
         """Record an extension's reply; returns when it needs attention next, None if it has ended (late, or taken)."""
-        if held and hold.extended(ttl_ms, asked_at, now, order):
-            return self.replan(hold, jitter)
+        if held and record.extended(ttl_ms, asked_at, now, order):
+            return self.replan(record, jitter)
         if not held:
-            hold.lose("taken")
-        self.remove(hold)
+            record.lose("taken")
+        self.remove(record)
         return None
 
-    def replan(self, hold: LeaseRecord, jitter: float) -> float:
+    def replan(self, record: LeaseRecord, jitter: float) -> float:
         """Plan for a deadline that was changed from outside (an extension)."""
-        if self._new.pop(id(hold), None) is not None:
-            self._live[id(hold)] = hold
-        return self._plan(hold, self._renew_at(hold, jitter))
+        if self._new.pop(id(record), None) is not None:
+            self._live[id(record)] = record
+        return self._plan(record, self._renew_at(record, jitter))
 
-    def _renew_at(self, hold: LeaseRecord, jitter: float) -> float:
-        if not hold.renews:
-            return hold.deadline
-        wait_s = hold.ttl_ms / 1000 * self._settings.renew_fraction
-        if hold.short_s:
-            wait_s = min(hold.short_s * self._settings.renew_again_fraction, self._settings.stretch_s)
-        return hold.renew_from + wait_s * (1 - self._settings.renew_jitter * jitter)
+    def _renew_at(self, record: LeaseRecord, jitter: float) -> float:
+        if not record.renews:
+            return record.deadline
+        wait_s = record.ttl_ms / 1000 * self._settings.renew_fraction
+        if record.short_s:
+            wait_s = min(record.short_s * self._settings.renew_again_fraction, self._settings.stretch_s)
+        return record.renew_from + wait_s * (1 - self._settings.renew_jitter * jitter)
 
-    def _plan(self, hold: LeaseRecord, at: float) -> float:
-        hold.next_at = min(at, hold.deadline)
-        at = hold.next_at
-        self._planned.append((at, next(self._sequence), id(hold)))
+    def _plan(self, record: LeaseRecord, at: float) -> float:
+        record.next_at = min(at, record.deadline)
+        at = record.next_at
+        self._planned.append((at, next(self._sequence), id(record)))
         # When these are many they have to be looked through, which is not done here.
         return at if len(self._planned) < _PLANNED_MAX else float("-inf")

@@ -93,9 +93,9 @@ class Tenure:
         #: It is to be passed on to the server's queue.
         self.over = False
 
-    def is_time(self, now: float, hold: LeaseRecord) -> bool:
+    def is_time(self, now: float, record: LeaseRecord) -> bool:
         """True if it is not too late to go on after that lease."""
-        return now < self.ends_at and hold.deadline - now >= self.least_s
+        return now < self.ends_at and record.deadline - now >= self.least_s
 
     def told(self) -> None:
         """End the tenure as soon as is fair, since another client waits."""
@@ -181,7 +181,7 @@ class Line:
     #: Turns that wait for the right, in order, and some that have left. Only the owner takes any out.
     waiters: deque[LocalWaiter] | tuple[()] = ()
     #: The owner's lease, or the one before it; and what the owner may take, or has to pass on.
-    hold: TenureLease | None = None
+    record: TenureLease | None = None
     tenure: Tenure | None = None
     #: It has ended; since the server is in trouble, which each turn has to see for itself.
     dead = failed = False
@@ -224,7 +224,7 @@ class Line:
         lines, key = self.lines, self.key
         if lines.get(key) is self:
             lines.pop(key, None)
-        self.hold = None  # which knows its turn, and that this line
+        self.record = None  # which knows its turn, and that this line
         if self.waiters:
             self.wake_all()
 
@@ -244,9 +244,9 @@ class Line:
                     self.owner = successor
         self.owner.ring()
 
-    def begin_to_pass(self, hold: LeaseRecord) -> None:
+    def begin_to_pass(self, record: LeaseRecord) -> None:
         """Pass on a lease that has no block of fencing tokens to the next turn."""
-        tenure = Tenure(hold.token, hold.fence, 0.0)
+        tenure = Tenure(record.token, record.fence, 0.0)
         tenure.over = True
         self.tenure = tenure
 
@@ -256,10 +256,10 @@ class Line:
         Not where it was extended: a late extension that shortens may be under way, of which the next holder would not
         know.
         """
-        hold, tenure = self.hold, self.tenure
-        if hold is None or tenure is None or tenure.over or tenure.fence >= tenure.last_fence:
+        record, tenure = self.record, self.tenure
+        if record is None or tenure is None or tenure.over or tenure.fence >= tenure.last_fence:
             return False
-        return tenure.is_time(now, hold) and not hold.extensions and not hold.overlong
+        return tenure.is_time(now, record) and not record.extensions and not record.overlong
 
 
 class LocalWaiter:
@@ -314,18 +314,18 @@ class LocalWaiter:
         """Take what was handed on to this owner: the lease itself where possible; None: ask the server."""
         line = self.line
         assert line is not None
-        hold, tenure = line.hold, line.tenure
-        if hold is None or tenure is None or tenure.over:
+        record, tenure = line.record, line.tenure
+        if record is None or tenure is None or tenure.over:
             return None
         self.got_at = now
-        if not tenure.is_time(now, hold):
+        if not tenure.is_time(now, record):
             tenure.over = True
             return None
         tenure.fence += 1
-        if not hold.is_followed:
+        if not record.is_followed:
             return Grant(tenure.fence, now)
-        line.hold = hold = hold.followed_by(self, tenure, tenure.fence, now)
-        return hold
+        line.record = record = record.followed_by(self, tenure, tenure.fence, now)
+        return record
 
     def is_called(self) -> bool:
         """True if there is something to wake up for."""
@@ -369,8 +369,8 @@ class LocalWaiter:
         line = self.line
         if line is None or line.owner is not self:
             return
-        if line.hold is not None and line.hold.turn is self and line.hold.token == self.token:
-            line.hold = None
+        if line.record is not None and line.record.turn is self and line.record.token == self.token:
+            line.record = None
         if line.tenure is not None and line.tenure.token == self.token:
             line.tenure = None
 
@@ -384,8 +384,8 @@ class LocalWaiter:
         if line.owner is not self:
             line.owner.ring()
             return True
-        hold = line.hold
-        if line.dead or hold is None:
+        record = line.record
+        if line.dead or record is None:
             return False
         successor = line.successor()
         if successor is None:
@@ -393,7 +393,7 @@ class LocalWaiter:
             return False
         tenure = line.tenure
         if tenure is None:
-            line.begin_to_pass(hold)
+            line.begin_to_pass(record)
         elif not line.lasts(now):
             tenure.over = True
         line.owner = successor
@@ -411,10 +411,10 @@ class LocalWaiter:
         line = self.line
         if line is None or line.owner is not self:
             return None
-        hold = line.hold
-        if line.tenure is None and hold is not None and hold.turn is self:
+        record = line.record
+        if line.tenure is None and record is not None and record.turn is self:
             # It leaves with a lease, which another thread ends: that finds it handed on.
-            line.begin_to_pass(hold)
+            line.begin_to_pass(record)
         line.settle()
         return line.tenure if line.owner is self else None
 
@@ -466,20 +466,20 @@ async def wait_in_line(
             if line.dead and not line.failed:
                 turn.join(line.lines, line.key)
                 continue
-            hold, is_over = line.hold, give_up_at is not None and now >= give_up_at
-            held = hold is not None and hold.alive and not hold.check_expired(now)
+            record, is_over = line.record, give_up_at is not None and now >= give_up_at
+            held = record is not None and record.alive and not record.check_expired(now)
             if is_over and held:
-                assert hold is not None
+                assert record is not None
                 await left(turn, give_back)
-                return Busy(hold.token, now - turn.arrived_at)
+                return Busy(record.token, now - turn.arrived_at)
             if is_over or line.dead or now >= alone_at:
                 # The server knows better: who holds it, or what the trouble is.
                 await left(turn, give_back)
                 return await ask(None if give_up_at is None else max(0.0, give_up_at - now))
             until = alone_at if give_up_at is None else min(alone_at, give_up_at)
             if held:
-                assert hold is not None
-                until = min(until, hold.deadline)
+                assert record is not None
+                until = min(until, record.deadline)
             await AwaitTurn(turn, until - now)
             now = await Now()
         now = await Now()

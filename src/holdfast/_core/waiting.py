@@ -155,7 +155,7 @@ class Acquisition:
     extend_more: Args = ()
 
     #: What its leases stand on.
-    holds: type[LeaseRecord] = LeaseRecord
+    record_type: type[LeaseRecord] = LeaseRecord
 
     #: `meanwhile` is awaited before every ask, and at least this often; None: never.
     look_every_s: float | None = None
@@ -239,12 +239,12 @@ class Acquisition:
         """Undo whatever an ask with this token has done or may still do."""
         return give_back(self)
 
-    def hold(self, name: str, grant: Grant) -> LeaseRecord:
+    def make_record(self, name: str, grant: Grant) -> LeaseRecord:
         """Make the record of a lease that was granted to this turn."""
         self.stray = grant.stray
         if grant.until is not None:
             self.short_ms = int((grant.until - grant.sent_at) * 1000)
-        hold = self.holds(
+        record = self.record_type(
             name,
             self.token,
             grant.fence,
@@ -254,9 +254,9 @@ class Acquisition:
             self.release,
             grant.until,
         )
-        hold.stray = grant.stray
-        hold.places = self.places()
-        return hold
+        record.stray = grant.stray
+        record.places = self.places()
+        return record
 
     def release(self) -> Protocol[bool]:
         """Release what is held; False when it was not held any more."""

@@ -117,9 +117,9 @@ class TokenLock:
         record: LeaseRecord | None = None
         try:
             if token is None and self._renew:
-                return Held(lock, lease._hold, lease)
+                return Held(lock, lease._record, lease)
             fence = lease.fencing_token
-            record = lease._hold if token is None else lock._record_of(token, fence, fence)
+            record = lease._record if token is None else lock._record_of(token, fence, fence)
             lease._detach()
             if token is None:
                 return Held(lock, record)
@@ -128,11 +128,11 @@ class TokenLock:
             if not self._renew:
                 return Held(lock, record)
             renewed = lock._resume(token, fence, fence, sys._getframe(1))
-            return Held(lock, renewed._hold, renewed)
+            return Held(lock, renewed._record, renewed)
         except BaseException:
             driver = lock._session.driver
-            if driver.finish(lease._hold):
-                driver.spawn_release(lease._hold)
+            if driver.finish(lease._record):
+                driver.spawn_release(lease._record)
             if record is not None:
                 # First what the exchange would find, so that it cannot come in between.
                 driver.spawn(in_turn(lock._give_back(lease.token), record.release()))

@@ -65,7 +65,7 @@ class Condition(Enterable[Lease]):
         lease: Lease | None = self._session.lease_of(lock._owned_as[0])
         if lease is None:
             raise NotHeld(lock.name, operation)
-        if lease._hold.check_expired(clock()):
+        if lease._record.check_expired(clock()):
             raise lease._ended(operation)
         return lease
 
@@ -78,7 +78,7 @@ class Condition(Enterable[Lease]):
         """
         timeout_s = timeout_of(timeout)
         lease = self._lease("wait()")
-        lock, record, driver = self._lock, lease._hold, lease._driver
+        lock, record, driver = self._lock, lease._record, lease._driver
         session = self._session
         settings = session.settings
         token = session.new_token()
@@ -100,7 +100,7 @@ class Condition(Enterable[Lease]):
             again = lock._record(token, got)
             again.on_loss = record.on_loss
             again.report = record.report
-            lease._hold = again
+            lease._record = again
             if record.on_loss is not None:
                 again.on_loss = record.on_loss  # `lost` was asked for just now
             again.on_want = record.on_want
@@ -141,7 +141,7 @@ class Condition(Enterable[Lease]):
         """Let up to `n` waiters on to the lock's queue; returns how many. They hold the lock after the caller."""
         lease = self._lease("notify()")
         count = check_count("n", n, 1, _ALL)
-        session, keys, record = self._session, self._lock._keys, lease._hold
+        session, keys, record = self._session, self._lock._keys, lease._record
         number = next(session.sequence)
         moved = session.run(
             condition.notify(keys, self._key, record.token, number, count, record.ttl_ms, session.settings)

@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 
 def _is_over(lease: Lease) -> bool:
-    return lease._hold.check_expired(clock())
+    return lease._record.check_expired(clock())
 
 
 class _Leadership(Lock):
@@ -82,7 +82,7 @@ class Election(Enterable[Lease]):
     def is_leader(self) -> bool:
         """Whether `lease` is held, as far as is known now. Sends nothing."""
         lease = self.lease
-        return lease is not None and not lease._hold.check_expired(clock())
+        return lease is not None and not lease._record.check_expired(clock())
 
     def campaign(
         self,
@@ -110,7 +110,7 @@ class Election(Enterable[Lease]):
         if lease is not None:
             try:
                 self._leads.forget(lease)
-                if not lease._hold.check_expired(clock()):
+                if not lease._record.check_expired(clock()):
                     lease.release()
             except BaseException:
                 lease._abandon()  # no other reference is left

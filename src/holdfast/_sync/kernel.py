@@ -70,9 +70,9 @@ class Acquirable(AcquirableBase, Generic[L]):
         owners = ((owned_as[0], thread),) if len(owned_as) == 1 else tuple([(kind, thread) for kind in owned_as])
         for owner in owners:
             held = session.owners.get(owner)
-            if held is not None and (lease := held()) is not None and not lease._hold.check_expired(clock()):
-                if not self._reentrant or lease._hold.label == "read lock":  # others read, too
-                    raise AlreadyHeld(lease.name, lease._hold.label, self._label)
+            if held is not None and (lease := held()) is not None and not lease._record.check_expired(clock()):
+                if not self._reentrant or lease._record.label == "read lock":  # others read, too
+                    raise AlreadyHeld(lease.name, lease._record.label, self._label)
                 if lease._entries is None:
                     lease._entries = []  # it was acquired through an object that is not reentrant
                 lease._entries += (None,)  # not a call, after which a signal handler could raise
@@ -98,7 +98,7 @@ class Acquirable(AcquirableBase, Generic[L]):
             token += KEPT
         turn: LocalWaiter | None = None
         got: TenureLease | Grant | Busy
-        hold: LeaseRecord | None = None
+        record: LeaseRecord | None = None
         report = session.reports.begin(self._label, self._name, self._report_level)
         first, release_ask = asks or (None, None)
         asking = driver.asking
@@ -126,21 +126,21 @@ class Acquirable(AcquirableBase, Generic[L]):
             if type(got) is Grant:
                 if turn is not None and not turn.over:
                     got.turn = turn
-                hold = self._record(token, got)
-                if turn is not None and hold.turn is None and not turn.over:
+                record = self._record(token, got)
+                if turn is not None and record.turn is None and not turn.over:
                     driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
                 if got.stray or got.more is PLAIN or token[-1] == MARK:
                     release_ask = None  # it is not the usual one
             elif isinstance(got, LeaseRecord):
-                hold, release_ask = self._under_options(got), None
-            if hold is not None:
-                hold.report = report
+                record, release_ask = self._under_options(got), None
+            if record is not None:
+                record.report = report
                 if note is not None:
-                    note.last = hold
-                if hold.held_since >= driver.introduce_at:
-                    session.introduce(hold.held_since)
+                    note.last = record
+                if record.held_since >= driver.introduce_at:
+                    session.introduce(record.held_since)
                 # No variable here has the lease, which a kept traceback would keep.
-                return self._granted(driver, hold, owners, code, offset, release_ask)
+                return self._granted(driver, record, owners, code, offset, release_ask)
         except RequestFailed as failure:
             if isinstance(failure, NotAcked):
                 failure.name, failure.label = self._name, self._label
@@ -153,15 +153,15 @@ class Acquirable(AcquirableBase, Generic[L]):
             raise cancelled from None
         except BaseException as error:
             # Somewhere before the caller got it: it is given back here or not at all.
-            if hold is not None and driver.finish(hold):
+            if record is not None and driver.finish(record):
                 for owner in owners:
                     session.owners.pop(owner, None)
-                driver.spawn_release(hold)
+                driver.spawn_release(record)
             if turn is not None:
-                if hold is None:
+                if record is None:
                     turn.disclaim()
                 driver.spawn(left(turn, self._give_back))
-            if hold is None or hold.turn is None:
+            if record is None or record.turn is None:
                 driver.spawn(self._give_back(token))
             report.failed(error)
             if type(error) is LeaseLost:
@@ -192,48 +192,48 @@ class Acquirable(AcquirableBase, Generic[L]):
         offset: int,
     ) -> L:
         """The lease, of what this client has kept."""
-        hold: LeaseRecord | None = None
+        record: LeaseRecord | None = None
         report = self._session.reports.begin(self._label, self._name, self._report_level)
         try:
             again = Grant(0, clock())
             again.kept = kept
-            hold = self._record("", again)
-            hold.report = report
-            return self._granted(driver, hold, owners, code, offset, None)
+            record = self._record("", again)
+            record.report = report
+            return self._granted(driver, record, owners, code, offset, None)
         except BaseException as error:
-            if hold is not None and driver.finish(hold):
+            if record is not None and driver.finish(record):
                 for owner in owners:
                     self._session.owners.pop(owner, None)
-                driver.spawn_release(hold)
+                driver.spawn_release(record)
             report.failed(error)
             raise
 
     def _granted(
         self,
         driver: ThreadDriver,
-        hold: LeaseRecord,
+        record: LeaseRecord,
         owners: tuple[tuple[str, int], ...],
         code: CodeType,
         offset: int,
         release_ask: PreparedRequest | None,
     ) -> L:
         session = self._session
-        lease: Any = self._lease_class(session, driver, hold, owners, code, offset, release_ask)
+        lease: Any = self._lease_class(session, driver, record, owners, code, offset, release_ask)
         if self._reentrant:
             lease._entries = []
         known = weakref.ref(lease)
         for owner in owners:
             session.owners[owner] = known
         if not owners:
-            hold.lease = known
+            record.lease = known
         if self._options.on_wanted is not None:
             lease.on_wanted(self._options.on_wanted)
-        report = hold.report
+        report = record.report
         if report.detailed:
-            report.acquired(hold)  # before anything can tell of its end
-        driver.watch(hold)
+            report.acquired(record)  # before anything can tell of its end
+        driver.watch(record)
         if hook.observer is not None:
-            hook.observer.granted(hold)
+            hook.observer.granted(record)
         return lease  # type: ignore[no-any-return]
 
 
@@ -243,14 +243,14 @@ def _introduced(introduce: Callable[[], None], start: Callable[..., Protocol[R]]
     return start(*how)
 
 
-def release(session: Session, driver: ThreadDriver, hold: LeaseRecord, ask: PreparedRequest | None) -> bool:
+def release(session: Session, driver: ThreadDriver, record: LeaseRecord, ask: PreparedRequest | None) -> bool:
     """Release it."""
-    return driver.release(hold, ask)
+    return driver.release(record, ask)
 
 
-def release_later(session: Session, driver: ThreadDriver, hold: LeaseRecord, ask: PreparedRequest) -> bool:
+def release_later(session: Session, driver: ThreadDriver, record: LeaseRecord, ask: PreparedRequest) -> bool:
     """Release it without waiting for the answer; False when it has to be waited for."""
-    return driver.release_later(hold, ask)
+    return driver.release_later(record, ask)
 
 
 def wait_turn(

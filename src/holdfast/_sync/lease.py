@@ -58,7 +58,7 @@ class Lease:
         "__weakref__",
         "_driver",
         "_entries",
-        "_hold",
+        "_record",
         "_loss",
         "_losses",
         "_offset",
@@ -72,7 +72,7 @@ class Lease:
         self,
         session: Session,
         driver: ThreadDriver,
-        hold: LeaseRecord,
+        record: LeaseRecord,
         owners: tuple[tuple[str, int], ...],
         where: CodeType,
         offset: int,
@@ -80,7 +80,7 @@ class Lease:
     ) -> None:
         self._session = session
         self._driver = driver
-        self._hold = hold
+        self._record = record
         self._loss: Loss | None = None
         self._losses: list[Loss] = []  # of those that asked for it at the same time: the first one counts
         self._owners = owners
@@ -93,49 +93,49 @@ class Lease:
     @property
     def name(self) -> str:
         """The name of the lock."""
-        return self._hold.name
+        return self._record.name
 
     @property
     def fencing_token(self) -> int:
         """Greater than that of every earlier lease of this lock: for the protected resource to check."""
-        return self._hold.fence
+        return self._record.fence
 
     @property
     def token(self) -> str:
         """The random identity of this acquisition, as it stands on the server."""
-        return self._hold.token
+        return self._record.token
 
     @property
     def state(self) -> LeaseState:
         """HELD, SUSPECT (a renewal failed, validity lasts), LOST or RELEASED."""
-        self._hold.check_expired(clock())
-        return self._hold.state
+        self._record.check_expired(clock())
+        return self._record.state
 
     @property
     def held(self) -> bool:
         """Whether it may still be trusted: `ensure_held()` as a question. Sends nothing."""
-        return not self._hold.check_expired(clock())
+        return not self._record.check_expired(clock())
 
     def remaining(self) -> float:
         """Seconds for which it may still be trusted without another renewal; 0.0 after its end.
 
         One that was waited for may begin with less than its ttl: it is renewed within 20 ms.
         """
-        hold = self._hold
+        record = self._record
         now = clock()
-        return 0.0 if hold.check_expired(now) else hold.deadline - now
+        return 0.0 if record.check_expired(now) else record.deadline - now
 
     @property
     def lost(self) -> Loss:
         """Set when the lease is lost, at its deadline at the latest; `lost.wait(timeout)` waits for that."""
         loss = self._loss
         if loss is None:
-            hold = self._hold
-            self._losses.append(Loss(hold.name, self._driver, hold.label))
+            record = self._record
+            self._losses.append(Loss(record.name, self._driver, record.label))
             loss = next(each for each in self._losses if type(each) is Loss)
-            tell(hold, loss._fire)
-            if hold.state is LeaseState.LOST:
-                loss._fire(hold.reason or "expired")  # told twice is told once
+            tell(record, loss._fire)
+            if record.state is LeaseState.LOST:
+                loss._fire(record.reason or "expired")  # told twice is told once
             self._loss = loss
         return loss
 
@@ -157,12 +157,12 @@ class Lease:
         """
         wanted = next((each for each in self._losses if type(each) is Wanted), None)
         if wanted is None:
-            hold = self._hold
-            self._losses.append(Wanted(hold.name, self._driver, hold.label))
+            record = self._record
+            self._losses.append(Wanted(record.name, self._driver, record.label))
             wanted = next(each for each in self._losses if type(each) is Wanted)
-            hold.on_want = wanted._fire
-            if hold.wanted_by is not None:
-                wanted._fire(hold.wanted_by)  # told twice is told once
+            record.on_want = wanted._fire
+            if record.wanted_by is not None:
+                wanted._fire(record.wanted_by)  # told twice is told once
         return wanted
 
     def on_wanted(self, callback: Callable[[Wanted], object]) -> None:
@@ -174,8 +174,8 @@ class Lease:
 
     def ensure_held(self) -> None:
         """Raise `LeaseLost` (or `LeaseReleased`) unless the lease may still be trusted. Sends nothing."""
-        hold = self._hold
-        if hold.check_expired(clock()):
+        record = self._record
+        if record.check_expired(clock()):
             raise self._ended("ensure_held()")
 
     def extend(self, ttl: Duration) -> None:
@@ -188,22 +188,22 @@ class Lease:
         lease then lasts as long as it did before). Never adds: idempotent.
         """
         ttl_ms = ttl_ms_of(ttl)
-        hold, driver = self._hold, self._driver
-        if hold.check_expired(clock()):
+        record, driver = self._record, self._driver
+        if record.check_expired(clock()):
             raise self._ended("extend()")
         asked_at = clock()
-        order = driver.extending(hold, ttl_ms, asked_at)
-        if not hold.alive:
+        order = driver.extending(record, ttl_ms, asked_at)
+        if not record.alive:
             raise self._ended("extend()")  # released meanwhile, and perhaps handed on under its token
         try:
-            held = self._session.run(hold.or_why(order.asks_ms, order))
+            held = self._session.run(record.or_why(order.asks_ms, order))
         except BaseException:
-            driver.replan(hold)
+            driver.replan(record)
             raise
-        if driver.extended(hold, order, held, ttl_ms, asked_at):
+        if driver.extended(record, order, held, ttl_ms, asked_at):
             return
-        if held and hold.is_left_over:
-            driver.spawn_release(hold)  # extended on the server, but too late to be trusted
+        if held and record.is_left_over:
+            driver.spawn_release(record)  # extended on the server, but too late to be trusted
         raise self._ended("extend()")
 
     def handle(self) -> str:
@@ -216,30 +216,30 @@ class Lease:
         Only for the lease of a lock, and not over a quorum. Raises `LeaseLost` and `LeaseReleased` when it had ended,
         and the server's errors; then it is still held here.
         """
-        if self._hold.label != "lock" or self._session.quorum is not None:
+        if self._record.label != "lock" or self._session.quorum is not None:
             allowed = "the lease of a lock on one server; release it, and acquire it there"
             raise ConfigurationError("lease", self, allowed)
-        self.extend(self._hold.ttl_ms / 1000)
+        self.extend(self._record.ttl_ms / 1000)
         return self._detach()
 
     def _detach(self) -> str:
         """Hand the lease on without a request: the server ends it in its time."""
-        hold, driver, session = self._hold, self._driver, self._session
-        text = handle_of(hold, session.namespace)
+        record, driver, session = self._record, self._driver, self._session
+        text = handle_of(record, session.namespace)
         try:
-            if hold.check_expired(clock()) or not driver.finish(hold):
+            if record.check_expired(clock()) or not driver.finish(record):
                 raise self._ended("handle()")
             session.disown(self)
-            if hold.turn is not None:
-                hold.turn.lost()  # for who waits behind it inside of this client
-            if hold.report.detailed:
-                hold.report.released()
+            if record.turn is not None:
+                record.turn.lost()  # for who waits behind it inside of this client
+            if record.report.detailed:
+                record.report.released()
             return text
         except (LeaseLost, LeaseReleased):
             raise
         except BaseException:
-            if hold.half_released():
-                driver.spawn_release(hold)  # the text does not reach the caller
+            if record.half_released():
+                driver.spawn_release(record)  # the text does not reach the caller
             raise
 
     def release(self, *, wait: bool | None = None) -> None:
@@ -258,8 +258,8 @@ class Lease:
             raise self._ended("release()")
 
     def _release(self, wait: bool | None = None) -> bool:
-        hold, driver, session = self._hold, self._driver, self._session
-        if hold.check_expired(clock()):
+        record, driver, session = self._record, self._driver, self._session
+        if record.check_expired(clock()):
             self._unwatch()
             return False
         if self._entries:
@@ -268,27 +268,27 @@ class Lease:
                 return True
             except IndexError:
                 pass  # a signal handler or another thread has left the last one
-        if hold.kept_until and hold.kept_until > clock():
+        if record.kept_until and record.kept_until > clock():
             return self._keep()
-        report = hold.report
+        report = record.report
         held = True  # as far as is known
         try:
-            if not driver.finish(hold):
+            if not driver.finish(record):
                 return False
             session.disown(self)
             ask = self._release_ask
             waits = wait if wait is not None or ask is None else ask.confirm
-            if not waits and ask is not None and release_later(session, driver, hold, ask):
+            if not waits and ask is not None and release_later(session, driver, record, ask):
                 return True
-            held = release(session, driver, hold, ask)
+            held = release(session, driver, record, ask)
         except RequestFailed as failure:
             raise session.public(failure) from None
         except BaseException:
-            if hold.half_released():
-                driver.spawn_release(hold)  # it may never have begun
+            if record.half_released():
+                driver.spawn_release(record)  # it may never have begun
             raise
         finally:
-            if report.detailed and hold.state is _RELEASED and held:
+            if report.detailed and record.state is _RELEASED and held:
                 report.released()
         if not held:
             self._mark_taken()
@@ -296,26 +296,26 @@ class Lease:
 
     def _mark_taken(self) -> None:
         """Mark a lease lost that was not held any more when it was released."""
-        self._hold.mark_taken()
+        self._record.mark_taken()
         if self._loss is not None:
             self._loss._fire("taken")
 
     def _keep(self) -> bool:
         """Release it when `at_least` is over: by its time. That this may end before the answer comes is no loss."""
-        hold = self._hold
+        record = self._record
         try:
             self._detach()
         except (LeaseLost, LeaseReleased):
             return False
         now = clock()
-        order = hold.extending(int(max(_CUT_MIN_S, hold.kept_until - now) * 1000), now)
-        if not self._session.run(hold.or_why(order.asks_ms, order)):
+        order = record.extending(int(max(_CUT_MIN_S, record.kept_until - now) * 1000), now)
+        if not self._session.run(record.or_why(order.asks_ms, order)):
             self._mark_taken()
             return False
         return True
 
     def _unwatch(self) -> None:
-        self._driver.unwatch(self._hold)
+        self._driver.unwatch(self._record)
         self._session.disown(self)
 
     def _acquired_at(self) -> str:
@@ -324,12 +324,12 @@ class Lease:
         return f"{code.co_filename}:{line or code.co_firstlineno}"
 
     def _ended(self, operation: str) -> BaseException:
-        hold = self._hold
+        record = self._record
         # Alive: a signal handler asks while its thread notes the end.
-        if hold.state is LeaseState.LOST or (hold.alive and clock() >= hold.deadline):
-            lost = LeaseLost(hold.name, hold.reason or "expired", hold.label)
+        if record.state is LeaseState.LOST or (record.alive and clock() >= record.deadline):
+            lost = LeaseLost(record.name, record.reason or "expired", record.label)
             return lost if lost.reason != "closed" else self._driver.closed_error(lost)
-        return LeaseReleased(hold.name, operation, hold.label)
+        return LeaseReleased(record.name, operation, record.label)
 
     def __enter__(self) -> Self:
         block = opening(self)
@@ -344,7 +344,7 @@ class Lease:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._entries and self._hold.alive:
+        if self._entries and self._record.alive:
             # An inner block of a reentrant lock. No call is in between, after which a signal handler could raise.
             try:
                 del self._entries[-1]
@@ -356,8 +356,8 @@ class Lease:
         block[:] = (None,)
 
     def _exit(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        hold = self._hold
-        if hold.state is LeaseState.RELEASED:
+        record = self._record
+        if record.state is LeaseState.RELEASED:
             return
         if error is None:
             if not self._release():
@@ -368,8 +368,8 @@ class Lease:
         except Exception:
             # What went wrong in the body is what the caller has to see; the give-back goes on by itself.
             pass
-        if hold.state is LeaseState.LOST:
-            self._session.reports.raised(hold, error)
+        if record.state is LeaseState.LOST:
+            self._session.reports.raised(record, error)
 
     if TYPE_CHECKING:
         __exit__ = _exit
@@ -384,11 +384,11 @@ class Lease:
 
     def _abandon(self) -> None:
         """Give back in the background what will not be released. For finalizers, too: takes no lock."""
-        hold = self._hold
+        record = self._record
         if self._entries:
             del self._entries[-1]
-        elif hold.alive:
-            self._driver.give_back(hold)
+        elif record.alive:
+            self._driver.give_back(record)
             self._session.disown(self)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
@@ -396,29 +396,29 @@ class Lease:
 
     def __repr__(self) -> str:
         return (
-            f"<Lease of {self._hold.name!r}: {self.state.name}, fencing token {self._hold.fence}, "
+            f"<Lease of {self._record.name!r}: {self.state.name}, fencing token {self._record.fence}, "
             f"{self.remaining():.3f} s left>"
         )
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
-        hold = getattr(self, "_hold", None)
-        if hold is None or hold.state is _RELEASED:
+        record = getattr(self, "_record", None)
+        if record is None or record.state is _RELEASED:
             return
         try:
             try:
                 dropped_by = sys._getframe(1)
             except ValueError:
                 dropped_by = None  # no Python code: a thread ends, or the interpreter
-            if dropped_by is not None and hold.alive and self._never_arrived(dropped_by):
+            if dropped_by is not None and record.alive and self._never_arrived(dropped_by):
                 self._abandon()
                 return
             self._session.disown(self)
-            if not hold.alive:
+            if not record.alive:
                 return
-            self._driver.drop(hold)
+            self._driver.drop(record)
             if not sys.is_finalizing():
                 _warn(
-                    f"the lease of {hold.label} {quoted(hold.name)} was dropped without release(); "
+                    f"the lease of {record.label} {quoted(record.name)} was dropped without release(); "
                     f"acquired at {self._acquired_at()}; it is not renewed any more",
                     ResourceWarning,
                     source=self,

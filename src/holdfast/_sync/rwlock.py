@@ -43,10 +43,10 @@ class ReadLease(Lease):
         for each other), `AcquireTimeout`, `AcquireCancelled` (this lease then goes on), `LeaseLost` when this one has
         ended.
         """
-        record = self._hold
+        record = self._record
         if record.check_expired(clock()):
             raise self._ended("upgrade()")
-        assert isinstance(record, rwlock.RWHold)
+        assert isinstance(record, rwlock.RWRecord)
         side = _Upgrade(self._session, record, self)
         return side._acquire(timeout_of(timeout), cancel, sys._getframe(1))
 
@@ -68,10 +68,10 @@ class WriteLease(Lease):
         if beneath is not None:
             self.release()
             return beneath
-        record = self._hold
+        record = self._record
         if record.check_expired(clock()):
             raise self._ended("downgrade()")
-        assert isinstance(record, rwlock.RWHold)
+        assert isinstance(record, rwlock.RWRecord)
         try:
             if not self._driver.finish(record):
                 raise self._ended("downgrade()")
@@ -132,7 +132,7 @@ class WriteLock(_Side[WriteLease]):
 class _Change(_Side[L]):
     """One change from one side to the other, under the options of the lease before; both end when that has to."""
 
-    def __init__(self, session: Session, before: rwlock.RWHold) -> None:
+    def __init__(self, session: Session, before: rwlock.RWRecord) -> None:
         super().__init__(session, before.name, Options(before.ttl_ms, before.renews))
         self._sync = before.sync
         self._until = before.max_until
@@ -140,7 +140,7 @@ class _Change(_Side[L]):
 
 
 class _Upgrade(_Change[WriteLease], WriteLock):
-    def __init__(self, session: Session, reader: rwlock.RWHold, lease: ReadLease) -> None:
+    def __init__(self, session: Session, reader: rwlock.RWRecord, lease: ReadLease) -> None:
         super().__init__(session, reader)
         self._beneath = lease
         self._owned_as = ()  # the reader beneath it says who owns it
@@ -156,7 +156,7 @@ class _Upgrade(_Change[WriteLease], WriteLock):
 
 
 class _Downgrade(_Change[ReadLease], ReadLock):
-    def __init__(self, session: Session, writer: rwlock.RWHold) -> None:
+    def __init__(self, session: Session, writer: rwlock.RWRecord) -> None:
         super().__init__(session, writer)
         self._writer = writer
 

@@ -128,7 +128,7 @@ class Agent(Runner):
         """Open the inbox at that server; `answer` is called once, as that of `request`."""
 
     @abstractmethod
-    def has_told(self, hold: LeaseRecord) -> bool:
+    def has_told(self, record: LeaseRecord) -> bool:
         """True if what its user does when it is lost (callbacks, the end of a block) is done."""
 
     # -- effects ----------------------------------------------------------------------------------
@@ -258,65 +258,65 @@ class Agent(Runner):
         self.contention.saw(first.keys[0])
         return await replay(start(timeout_s, True), asked_at, reply, None)
 
-    async def release(self, hold: LeaseRecord, first: Call | None) -> bool:
+    async def release(self, record: LeaseRecord, first: Call | None) -> bool:
         """Release it; False when it was not held any more. `first` as in `acquire`."""
-        if hold.turn is not None and hold.hand_on(self.now()):
+        if record.turn is not None and record.hand_on(self.now()):
             return True
         if first is None or first.sync is not None or not self.can_ask:
-            return await hold.release()
+            return await record.release()
         try:
             reply = await first
         except BaseException as error:
-            return await replay(hold.release(), 0.0, None, error)
+            return await replay(record.release(), 0.0, None, error)
         held = released(reply)
-        return await replay(hold.release(), 0.0, reply, None) if held is None else held
+        return await replay(record.release(), 0.0, reply, None) if held is None else held
 
-    def release_later(self, hold: LeaseRecord, first: Call) -> None:
+    def release_later(self, record: LeaseRecord, first: Call) -> None:
         """Release it without waiting for the answer."""
-        if hold.turn is None or not hold.hand_on(self.now()):
-            self.releasing.send(hold, first)
+        if record.turn is None or not record.hand_on(self.now()):
+            self.releasing.send(record, first)
 
     # -- what is held -----------------------------------------------------------------------------
 
-    def watch(self, hold: LeaseRecord) -> None:
+    def watch(self, record: LeaseRecord) -> None:
         """Renew it and look after its deadline, until `unwatch`."""
-        self._arm(self.schedule.add(hold, self.random()))
+        self._arm(self.schedule.add(record, self.random()))
 
-    def unwatch(self, hold: LeaseRecord) -> None:
+    def unwatch(self, record: LeaseRecord) -> None:
         """Stop watching a lease that was released."""
-        self.schedule.remove(hold)
+        self.schedule.remove(record)
 
-    def finish(self, hold: LeaseRecord) -> bool:
+    def finish(self, record: LeaseRecord) -> bool:
         """End it for its owner, who then releases it; False when it had ended before, in whatever way."""
-        if not hold.mark_released():
+        if not record.mark_released():
             return False
-        self.schedule.remove(hold)
+        self.schedule.remove(record)
         return True
 
-    def spawn_release(self, hold: LeaseRecord) -> None:
+    def spawn_release(self, record: LeaseRecord) -> None:
         """Release in the background what is not wanted any more."""
-        self.spawn(quietly(hold), f"release {hold.name}")
+        self.spawn(quietly(record), f"release {record.name}")
 
-    async def extend(self, hold: LeaseRecord, ttl_ms: int) -> bool:
+    async def extend(self, record: LeaseRecord, ttl_ms: int) -> bool:
         """Have it last that long from now; False when it has ended. Raises `RequestFailed`."""
         asked_at = await Now()
-        if hold.check_expired(asked_at):
+        if record.check_expired(asked_at):
             return False
-        order, at = self.schedule.extending(hold, ttl_ms, asked_at)
+        order, at = self.schedule.extending(record, ttl_ms, asked_at)
         self._arm(at)
         try:
-            held = await hold.or_why(order.asks_ms, order)
+            held = await record.or_why(order.asks_ms, order)
         except BaseException:
-            self._arm(self.schedule.replan(hold, self.random()))
+            self._arm(self.schedule.replan(record, self.random()))
             raise
-        return await self._extended(hold, order, held, ttl_ms, asked_at)
+        return await self._extended(record, order, held, ttl_ms, asked_at)
 
-    async def _extended(self, hold: LeaseRecord, order: Order, held: int, ttl_ms: int, asked_at: float) -> bool:
+    async def _extended(self, record: LeaseRecord, order: Order, held: int, ttl_ms: int, asked_at: float) -> bool:
         now = await Now()
-        at = self.schedule.extended(hold, order, held, ttl_ms, asked_at, now, await Random())
+        at = self.schedule.extended(record, order, held, ttl_ms, asked_at, now, await Random())
         self._arm(at)
-        if at is None and held and hold.is_left_over:
-            self.spawn_release(hold)  # extended on the server, but too late to be trusted
+        if at is None and held and record.is_left_over:
+            self.spawn_release(record)  # extended on the server, but too late to be trusted
         return at is not None
 
     def rearm(self) -> None:

@@ -44,7 +44,7 @@ class Client(typing.Protocol):
     def spawn(self, protocol: Protocol[None], label: str) -> Task: ...
     def interrupt(self, task: Task, error: BaseException) -> None: ...
     def is_for_caller(self, task: Task) -> bool: ...
-    def has_told(self, hold: LeaseRecord) -> bool: ...
+    def has_told(self, record: LeaseRecord) -> bool: ...
 
 
 class Closing:
@@ -77,13 +77,13 @@ class Closing:
                 self._stop(lambda task: True)
                 await self._until(lambda: not self._callers(), LEAVE_S)
             now = await Now()
-            holds = [hold for hold in client.schedule if not hold.check_expired(now)]
-            for hold in holds:
-                client.schedule.remove(hold)
-                hold.lose("closed")
-            await self._until(lambda: all(map(client.has_told, holds)), TOLD_S)
-            for hold in holds:
-                client.spawn(quietly(hold), f"release {hold.name}")
+            records = [record for record in client.schedule if not record.check_expired(now)]
+            for record in records:
+                client.schedule.remove(record)
+                record.lose("closed")
+            await self._until(lambda: all(map(client.has_told, records)), TOLD_S)
+            for record in records:
+                client.spawn(quietly(record), f"release {record.name}")
             settled = await self._quiet()
         finally:
             self._ended = True

@@ -48,13 +48,13 @@ class _Rest(Effect[int]):
 class _Renewal:
     """One lease's: for how many ms, by which protocol, which waits for that effect; asked for since when."""
 
-    __slots__ = ("effect", "hold", "protocol", "sent_at", "ttl_ms")
+    __slots__ = ("effect", "record", "protocol", "sent_at", "ttl_ms")
 
-    def __init__(self, hold: LeaseRecord, ttl_ms: int, now: float) -> None:
-        self.hold = hold
+    def __init__(self, record: LeaseRecord, ttl_ms: int, now: float) -> None:
+        self.record = record
         self.ttl_ms = ttl_ms
         self.sent_at = now
-        self.protocol = hold.renew(ttl_ms)
+        self.protocol = record.renew(ttl_ms)
         self.effect: Effect[Any] | None = None
 
 
@@ -78,10 +78,10 @@ class Renewals:
         self._rearm = rearm
         self._moves = moves
 
-    def start(self, holds: Iterable[LeaseRecord], now: float) -> None:
+    def start(self, records: Iterable[LeaseRecord], now: float) -> None:
         """Begin what is due; does not wait."""
         # What is due has something left to extend, so that the ttl to ask for is known.
-        renewals = [_Renewal(hold, hold.renewal_ttl_ms(now) or hold.ttl_ms, now) for hold in holds]
+        renewals = [_Renewal(record, record.renewal_ttl_ms(now) or record.ttl_ms, now) for record in records]
         renewals = [renewal for renewal in renewals if self._step(renewal)]
         effects: Any = [renewal.effect for renewal in renewals]
         for batch in batches(effects, self._moves):
@@ -122,7 +122,7 @@ class Renewals:
         self._rearm()
 
     def _go_on(self, renewal: _Renewal) -> None:
-        self._spawn(self._alone(renewal), f"renew {renewal.hold.name}")
+        self._spawn(self._alone(renewal), f"renew {renewal.record.name}")
 
     async def _alone(self, renewal: _Renewal) -> None:
         """Drive one renewal by itself, from the effect that it waits for."""
@@ -140,18 +140,18 @@ class Renewals:
             self._rearm()
 
     def _answered(self, renewal: _Renewal, held: int) -> None:
-        hold = renewal.hold
-        good = self._schedule.answered(hold, held, renewal.ttl_ms, renewal.sent_at, self._now(), self._random())
-        if held and not good and hold.is_left_over:
-            self._spawn(quietly(hold), "release what came too late")
+        record = renewal.record
+        good = self._schedule.answered(record, held, renewal.ttl_ms, renewal.sent_at, self._now(), self._random())
+        if held and not good and record.is_left_over:
+            self._spawn(quietly(record), "release what came too late")
 
     def _failed(self, renewal: _Renewal) -> None:
-        self._schedule.failed(renewal.hold, self._now(), self._random(), renewal.sent_at)
+        self._schedule.failed(renewal.record, self._now(), self._random(), renewal.sent_at)
 
 
-async def quietly(hold: LeaseRecord) -> None:
+async def quietly(record: LeaseRecord) -> None:
     """Release it in the background; trouble is left to the ttl."""
     try:
-        await hold.release()
+        await record.release()
     except RequestFailed:
         pass

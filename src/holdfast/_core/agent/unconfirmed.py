@@ -27,10 +27,10 @@ __all__ = ["Unconfirmed"]
 class _Release:
     """One that is under way. Those that wait for its end do so as for a turn."""
 
-    __slots__ = ("bells", "hold", "over")
+    __slots__ = ("bells", "record", "over")
 
-    def __init__(self, hold: LeaseRecord) -> None:
-        self.hold = hold
+    def __init__(self, record: LeaseRecord) -> None:
+        self.record = record
         self.over = False
         self.bells: list[Callable[[], None]] = []
 
@@ -71,18 +71,18 @@ class Unconfirmed:
     def __len__(self) -> int:
         return len(self._sent)
 
-    def send(self, hold: LeaseRecord, first: Call) -> None:
+    def send(self, record: LeaseRecord, first: Call) -> None:
         """Release it by that request, which is its usual one."""
-        release = _Release(hold)
+        release = _Release(record)
         key = first.keys[0]
         before, self._sent[key] = self._sent.get(key), release
-        self._spawn(self._release(hold, first, release, before), f"release {hold.name}")
+        self._spawn(self._release(record, first, release, before), f"release {record.name}")
 
-    def sent(self, hold: LeaseRecord, key: str) -> Callable[[Any, RequestFailed | None], Protocol[None] | None]:
+    def sent(self, record: LeaseRecord, key: str) -> Callable[[Any, RequestFailed | None], Protocol[None] | None]:
         """Note that a release is sent now, by any thread. Returns what to call with the answer: that returns what is
         left to do, or None where the lease was released.
         """
-        release = _Release(hold)
+        release = _Release(record)
         before, self._sent[key] = self._sent.get(key), release
 
         def answered(reply: Any, failure: RequestFailed | None) -> Protocol[None] | None:
@@ -91,21 +91,21 @@ class Unconfirmed:
                     self._sent.pop(key, None)
                 release.end()
                 return None
-            return self._answered(hold, key, release, before, (reply, failure))
+            return self._answered(record, key, release, before, (reply, failure))
 
         return answered
 
-    async def _release(self, hold: LeaseRecord, first: Call, release: _Release, before: _Release | None) -> None:
+    async def _release(self, record: LeaseRecord, first: Call, release: _Release, before: _Release | None) -> None:
         reply, failed = None, None
         try:
             reply = await first
         except RequestFailed as failure:
             failed = failure
-        await self._answered(hold, first.keys[0], release, before, (reply, failed))
+        await self._answered(record, first.keys[0], release, before, (reply, failed))
 
     async def _answered(
         self,
-        hold: LeaseRecord,
+        record: LeaseRecord,
         key: str,
         release: _Release,
         before: _Release | None,
@@ -114,9 +114,9 @@ class Unconfirmed:
         reply, failure = answer
         try:
             if failure is not None:
-                await confirm(hold, None, failure)
+                await confirm(record, None, failure)
             elif not released(reply):
-                await confirm(hold, reply, None)
+                await confirm(record, reply, None)
             if before is not None and not before.over:
                 await AwaitTurn(_Behind(before), self._patience_s)
         finally:
@@ -138,7 +138,7 @@ class Unconfirmed:
             reconnect()
         for release in left:
             unknown = RequestFailed("silent", "no answer yet", "", maybe_executed=True, transient=True)
-            self._spawn(confirm(release.hold, None, unknown), f"release {release.hold.name}")
+            self._spawn(confirm(release.record, None, unknown), f"release {release.record.name}")
 
     async def settled(self, release: _Release, patience_s: float) -> None:
         """Wait for its answer."""
