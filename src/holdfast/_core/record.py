@@ -1,6 +1,6 @@
 """What a client holds, from the grant to its end.
 
-Laws: a lost hold never comes back; an answer counts from before its question was sent; a renewal that is answered
+Laws: a lost lease never comes back; an answer counts from before its question was sent; a renewal that is answered
 after the deadline is late and changes nothing.
 
 Theory: HELD → SUSPECT (a renewal failed, validity lasts) → HELD or LOST; RELEASED from either. A record knows no clock:

@@ -62,7 +62,7 @@ class Schedule:
         self.hears_since = float("-inf")
         self.meets: Callable[[LeaseRecord], None] | None = None
         self.outlived: list[LeaseRecord] = []
-        # With the key of the hold, not the hold: the garbage collector goes through tuples that refer to objects, again
+        # With the record's key, not the record: the garbage collector goes through tuples that refer to objects, again
         # and again where leases are many and renewed all the time.
         self._heap: list[tuple[float, int, int]] = []
         self._live: dict[int, LeaseRecord] = {}
@@ -89,7 +89,7 @@ class Schedule:
                 pass  # another thread has added one, or removed it
 
     def add(self, record: LeaseRecord, jitter: float) -> float:
-        """Watch a hold; returns when it needs attention first. `jitter` is a random number in [0, 1)."""
+        """Watch a record; returns when it needs attention first. `jitter` is a random number in [0, 1)."""
         self._new[id(record)] = record
         record.next_at = jitter
         wait_s, look_s = record.ttl_ms * self._plan_s_per_ms, self.look_s
