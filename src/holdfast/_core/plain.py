@@ -35,6 +35,8 @@ __all__ = ["PLAIN", "Scripts", "acquire", "give_back", "inspect", "no_scripts", 
 PLAIN = ["plain"]
 
 _NUMBER = re.compile(rb"-?[0-9]{1,17}")
+#: See `_lua/format.lua`.
+_NEWER = re.compile(rb"F([0-9]{1,9}) ")
 
 _WARNING = (
     "{said}: {who}, so locks use plain commands. They still exclude each other and have fencing tokens, but waiters "
@@ -166,6 +168,13 @@ def _fence(keys: LockKeys, value: Reply) -> int:
         return 0
     if _NUMBER.fullmatch(value) and int(value) < 2**53 - 1:
         return int(value)
+    newer = _NEWER.match(value)
+    if newer is not None:
+        said = (
+            f"NEWERFORMAT the key {keys.fence} is in format {int(newer[1])}, and this version of holdfast knows only "
+            "format 1: update it"
+        )
+        raise RequestFailed("NEWERFORMAT", said, "", maybe_executed=False, transient=False)
     said = (
         f"BADFENCE the key {keys.fence} has to hold a fencing token, a whole number below 2^53 - 1, and holds "
         f'"{shown(_text(value[:64]))}": set it to the last token that was given, or delete it to go on from the '

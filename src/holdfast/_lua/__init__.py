@@ -28,6 +28,7 @@ PARTS = frozenset(
         "count",
         "enqueue",
         "fence",
+        "format",
         "held_permits",
         "holder",
         "let_in",

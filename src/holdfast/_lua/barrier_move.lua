@@ -3,12 +3,13 @@
 -- ARGV    1 "look", "abort" or "reset"  2 parties  3 retain_ms  4 prefix of inboxes  5 tombstone_ms of the waiters
 -- Returns {1, generation, parties waiting, broken}, or {-3, parties stored}. Broken by a reset: ask again, there are more
 --         parties to be told than one call tells
+-- #include format
 -- #include tombstone
 local TOLD_MAX = 128
 local state, arrived, gone = KEYS[1], KEYS[2], KEYS[3]
 local kept = redis.call('HMGET', state, 'generation', 'parties', 'broken')
 if kept[2] and kept[2] ~= ARGV[2] then
-  return {-3, tonumber(kept[2])}
+  return newer_format(state, kept[2]) or {-3, tonumber(kept[2])}
 end
 local generation, broken = tonumber(kept[1] or 0), tonumber(kept[3] or 0)
 if ARGV[1] ~= 'look' then

@@ -40,6 +40,7 @@ if mark then
   tell_more(index)
   return {1, index, generation}
 end
+-- #include format
 -- #include tombstone
 -- #include waiters
 if ARGV[2] == 'leave' then
@@ -65,7 +66,7 @@ if redis.call('ZRANK', gone, token) then
   return {-1}
 end
 if kept[2] and tonumber(kept[2]) ~= parties then
-  return {-3, tonumber(kept[2])}
+  return newer_format(state, kept[2]) or {-3, tonumber(kept[2])}
 end
 local here = redis.call('ZSCORE', arrived, token)
 if kept[3] == '1' or (ARGV[3] ~= '0' and tonumber(ARGV[3]) ~= generation + 1) then

@@ -59,11 +59,12 @@ local function same_fence(key, fence_ms, token)
   return last and last + 1 - fences_of(token) or next_fence(key, fence_ms, nil, token)
 end
 
+-- #include format
 -- The error that says so.
 local function bad_fence(key)
   local WRONG_BYTES = 64
   local value = string.gsub(string.sub(redis.call('GET', key) or '', 1, WRONG_BYTES), '[^ -~]', '?')
-  return redis.error_reply('BADFENCE the key ' .. string.gsub(key, '%c', '?') .. ' has to hold a fencing token, a whole '
+  return newer_format(key, value) or redis.error_reply('BADFENCE the key ' .. string.gsub(key, '%c', '?') .. ' has to hold a fencing token, a whole '
     .. 'number below 2^53 - 1, and holds "' .. value .. '": set it to the last token that was given, or delete it to go '
     .. "on from the server's time")
 end

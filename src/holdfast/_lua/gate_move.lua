@@ -3,11 +3,17 @@
 -- ARGV    1 token of this change  2 how many fewer are missing, or "open", "shut", "look"  3 retain_ms
 --         4 declared count (an event's is 1)  5 prefix of inboxes  6 how long to remember the change, ms
 -- Returns {1, still missing}, with a 1 behind it when more are to be told: ask again; or {-2, declared count stored}
+-- #include format
 -- #include tombstone
 -- How many waiters one call tells, and how many it forgets.
 local TOLD_MAX = 250
 local state, waiters, gone = KEYS[1], KEYS[2], KEYS[3]
-local missing, declared, openings, first = string.match(redis.call('GET', state) or '', '^(%d+) (%d+) (%d+) (%d+)$')
+local stored = redis.call('GET', state)
+local newer = newer_format(state, stored)
+if newer then
+  return newer
+end
+local missing, declared, openings, first = string.match(stored or '', '^(%d+) (%d+) (%d+) (%d+)$')
 if declared and declared ~= ARGV[4] then
   return {-2, tonumber(declared)}
 end

@@ -11,6 +11,7 @@
 --         {-2, declared count stored}           declared otherwise
 local state, waiters, gone = KEYS[1], KEYS[2], KEYS[3]
 local token = ARGV[1]
+-- #include format
 -- #include limits
 -- #include tombstone
 -- #include waiters
@@ -19,7 +20,12 @@ if ARGV[2] == 'leave' then
   tombstone(gone, token, ARGV[6])
   return {0, 0, '', -1, 0}
 end
-local missing, declared, openings, first = string.match(redis.call('GET', state) or '', '^(%d+) (%d+) (%d+) (%d+)$')
+local stored = redis.call('GET', state)
+local newer = newer_format(state, stored)
+if newer then
+  return newer
+end
+local missing, declared, openings, first = string.match(stored or '', '^(%d+) (%d+) (%d+) (%d+)$')
 if declared and declared ~= ARGV[4] then
   return {-2, tonumber(declared)}
 end
