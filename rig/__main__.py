@@ -47,6 +47,7 @@ def _arguments() -> argparse.Namespace:
     run.add_argument("--json", action="store_true", help="the report as JSON")
     run.add_argument("--save", type=Path, help="write the history there; compressed if the name ends in .xz")
     run.add_argument("--src", type=Path, help="have the workers import holdfast from this folder")
+    run.add_argument("--beside", type=Path, help="have every second worker import holdfast from this folder")
     verbs.add_parser("rows", help="write docs/evidence/faults.md from the tests' names")
     recorded = verbs.add_parser("record", help="make the histories of verify/ again, and their manifest")
     recorded.add_argument("--only", choices=[each.name for each in RECORDINGS], default="", help="this one")
@@ -79,6 +80,7 @@ def _torture(options: argparse.Namespace) -> int:
             verbose=options.verbose,
             save=options.save,
             src=options.src,
+            beside=options.beside,
         )
         print(report.as_json() if options.json else report.as_text(), flush=True)
         wrong += len(report.wrong)

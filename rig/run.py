@@ -121,6 +121,7 @@ class Run:
         commands: int,
         verbose: bool,
         src: Path | None,
+        beside: Path | None = None,
     ) -> None:
         self.seed = seed
         self.library = library
@@ -138,6 +139,7 @@ class Run:
         self.environment = dict(os.environ)
         if src is not None:
             self.environment["PYTHONPATH"] = str(src.resolve())
+        self._beside = {} if beside is None else {"PYTHONPATH": str(beside.resolve())}
         self._close = contextlib.ExitStack()
         if stage.name == "single" and shutil.which("gcc") is not None:
             clock = self.client_clock = Clock()
@@ -216,7 +218,7 @@ class Run:
             "log": self.log_of(name),
             "seed": f"{self.seed}-{name}",
         }
-        return _Worker(config, self.environment)
+        return _Worker(config, self.environment | (self._beside if number % 2 else {}))
 
     def replace(self, number: int) -> None:
         """Kill one, and start another in its place."""

@@ -142,12 +142,14 @@ def torture(
     verbose: bool = False,
     save: Path | None = None,
     src: Path | None = None,
+    beside: Path | None = None,
 ) -> Report:
     """Run, write the history, have it judged.
 
     `faults`: "network" (and servers), "process", "all", "none", or names of faults, separated by commas; `settings`:
     one of these options is drawn for each acquire; `fast`: no pauses; `long_share`: of stays longer than the ttl;
-    `pause_s`: between two faults, at most; `save`: keep the history there; `src`: have workers import from there.
+    `pause_s`: between two faults, at most; `save`: keep the history there; `src`: have workers import from there;
+    `beside`: every second one.
     """
     only = [] if faults in ("all", "network", "process", "none") else faults.split(",")
     if library != "holdfast" and faults in ("all", "process"):
@@ -180,6 +182,7 @@ def torture(
             timeout_s=timeout_s,
             verbose=verbose,
             src=src,
+            beside=beside,
         )
         opened.callback(run.close)
         pauses_s = (0.8, 2.0) if pause_s is None else (pause_s / 3, pause_s)
