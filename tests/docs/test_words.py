@@ -120,6 +120,25 @@ def test_docstrings_begin_with_a_verb_or_a_name() -> None:
     assert found == [], "begin with what the function does: Return …, Send …, True if …"
 
 
+def long_lines(text: str) -> Iterator[int]:
+    """Find lines of prose that are longer than the code's: tables, code and headings cannot be broken."""
+    code = False
+    for number, line in enumerate(text.splitlines(), 1):
+        code ^= line.lstrip().startswith("```")
+        if len(line) > 120 and not code and not line.lstrip().startswith(("|", "#")):
+            yield number
+
+
+def test_records_have_lines_that_can_be_read() -> None:
+    records = sorted(ROOT.glob("docs/design/*.md"))
+    found = {path.name: [*long_lines(path.read_text(encoding="utf-8"))] for path in records}
+    assert {name: lines for name, lines in found.items() if lines} == {}, "break them at 120 characters"
+
+
+def test_long_lines_are_found() -> None:
+    assert [*long_lines(f"{'x' * 120}\n{'x ' * 61}\n| {'x' * 120} |\n```\n{'x' * 121}\n```\n- {'x' * 119}")] == [2, 7]
+
+
 def test_sources_are_plain_english() -> None:
     assert report(sources(), BANNED) == []
 
