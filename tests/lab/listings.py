@@ -206,8 +206,11 @@ class Token(_Listing):
 class Java(Token):
     """One random string for an object that the threads of this process share."""
 
-    def try_lock(self) -> bool:
+    def __init__(self, url: str, name: str, ttl: float) -> None:
+        super().__init__(url, name, ttl)
         self.token = the_object(self.key)
+
+    def try_lock(self) -> bool:
         return bool(self.redis.set(self.key, self.token, nx=True, px=self.ttl_s * 1000))
 
 
