@@ -76,8 +76,7 @@ def check(path: str) -> Verdict:
         exclusion(granted, kind, admitted, verdict)
         fencing([lease for lease in alone if lease.token is not None], admitted, verdict)
         order(alone, header.get("overtake", 1), verdict)
-        bound_s = kind.get("progress_s", header.get("progress_s"))
-        if bound_s is not None:
+        if (bound_s := kind.get("progress_s", header.get("progress_s"))) is not None:
             progress(granted, sorted(asked, key=lambda each: each.asked), others["fault"], bound_s, verdict)
     register(others["resource"], known, verdict)
     for left in others["left"]:
