@@ -34,8 +34,6 @@ _NOTHING = getattr(select, "EPOLLONESHOT", 0)
 
 #: So many acts of other threads run in one turn, before sockets and timers are looked at again.
 _ACTS_MAX = 1_000
-#: Without clients, the thread ends after this, s.
-_IDLE_S = 1.0
 #: Nothing waits longer than this for what no wake-up has told of, s.
 _SLEEP_MAX_S = 5.0
 
@@ -148,7 +146,7 @@ class Engine:
         self._bell: _Bell | None = None
         self._asleep = False
         self._clients: set[object] = set()
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()
         self.thread: threading.Thread | None = None
         #: The threads that it has to know: its own, and that of signal handlers.
         self.ident = 0
@@ -166,7 +164,7 @@ class Engine:
             bell = self._bell
             if bell is not None:
                 bell.ring()
-        elif self.thread is None:
+        if self.thread is None:
             self.start()
 
     def start(self) -> None:
@@ -176,9 +174,12 @@ class Engine:
                 self._poller = select.epoll() if hasattr(select, "epoll") else _Poller()
                 self._bell = _Bell()
                 self._poller.register(self._bell.fd, READ)
-                thread = threading.Thread(target=self._run, name="holdfast", daemon=True)
-                thread.start()
-                self.thread = thread
+                self.thread = threading.Thread(target=self._run, name="holdfast", daemon=True)
+                try:
+                    self.thread.start()
+                except BaseException:
+                    self.thread = None
+                    raise
 
     def enter(self, client: object) -> None:
         """It has work for the engine, until it leaves."""
@@ -234,8 +235,8 @@ class Engine:
         """What to watch the socket for. Any thread may say."""
         try:
             self._poller.modify(fd, mask or _NOTHING)
-        except OSError:
-            pass  # it was closed meanwhile
+        except (OSError, ValueError, AttributeError):
+            pass  # it was closed meanwhile, or the loop has ended
 
     def unregister(self, fd: int) -> None:
         """Tell nothing of it any more."""
@@ -252,6 +253,25 @@ class Engine:
                 self._turn()
             except BaseException:
                 report()
+            if not self._clients and self._ends():
+                return
+
+    def _ends(self) -> bool:
+        """Without clients: whether there is nothing to do, so that the thread has ended."""
+        with self._starting:
+            thread, self.thread = self.thread, None  # first: who submits from now on starts another one
+            if self._acts or self._soon or self._clients:
+                self.thread = thread
+                return False
+            self.ident = 0
+            bell, poller = self._bell, self._poller
+            self._bell = self._poller = None
+            self._links.clear()
+            self._timers.clear()
+            if bell is not None:
+                bell.close()
+            poller.close()
+            return True
 
     def _turn(self) -> None:
         acts, soon = self._acts, self._soon
