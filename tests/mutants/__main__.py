@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.mutants.table import FIRST_WAIT, MUTANTS, PACKAGE, Mutant
+from tests.mutants.table import MUTANTS, PACKAGE, Mutant
 
 __all__ = ["main", "seen"]
 
@@ -30,7 +30,6 @@ UNIT_TESTS = (
     "tests/unit/test_detecting.py",
     "tests/unit/test_early.py",
     "tests/unit/test_fast_path.py",
-    "tests/unit/test_first_wait.py",
     "tests/unit/test_family_calls.py",
     "tests/unit/test_hold.py",
     "tests/unit/test_lease_cache.py",
@@ -41,8 +40,6 @@ UNIT_TESTS = (
     "tests/simulation/test_scripts.py",
     "tests/simulation/test_late_requests.py",
 )
-#: The simulation has a driver of its own.
-UNSIMULATED = (FIRST_WAIT,)
 #: For the lock over a quorum.
 QUORUM_TESTS = ("tests/unit/test_redlock.py",)
 
@@ -68,14 +65,13 @@ def _seen(mutant: Mutant, env: dict[str, str], known: str, until: float) -> str 
     known_test = known.removeprefix("unit: ") if known.startswith("unit: ") else ""
     if known_test and (by := _by_tests(_nodes(known_test, files), env, until)):
         return by
-    if mutant.file not in UNSIMULATED:
-        seed = re.search(r"\(seed (\d+), (.+)\)", known)
-        kill = [sys.executable, str(Path(__file__).with_name("kill.py")), str(SIMULATION_S), mutant.primitive]
-        done = _run([*kill, *(seed.groups() if seed else ())], env, until)
-        if done.returncode == 1 and done.stdout.startswith("simulation: "):
-            return done.stdout.strip()
-        if done.returncode != 0:
-            raise RuntimeError(f"the mutant {mutant.what!r} does not run:\n{done.stderr[-2000:]}")
+    seed = re.search(r"\(seed (\d+), (.+)\)", known)
+    kill = [sys.executable, str(Path(__file__).with_name("kill.py")), str(SIMULATION_S), mutant.primitive]
+    done = _run([*kill, *(seed.groups() if seed else ())], env, until)
+    if done.returncode == 1 and done.stdout.startswith("simulation: "):
+        return done.stdout.strip()
+    if done.returncode != 0:
+        raise RuntimeError(f"the mutant {mutant.what!r} does not run:\n{done.stderr[-2000:]}")
     return _by_tests(files, env, until)
 
 

@@ -7,7 +7,7 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FAMILY", "FIRST_WAIT", "MUTANTS", "PACKAGE", "QUORUM", "Mutant"]
+__all__ = ["FAMILY", "MUTANTS", "PACKAGE", "QUORUM", "Mutant"]
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "holdfast"
 
@@ -42,8 +42,6 @@ KEPT, KEEPING = "mutex kept", "_core/lease_cache.py"
 #: The lock, where leases are taken away.
 BROKEN, NOTICES, BREAKING, TELLS = "mutex broken", "_core/holder_notices.py", "_core/breaking.py", "_lua/tell.lua"
 FAST_PATH, RETRY, EXCLUSIVE = "_core/fast_path.py", "_core/retry.py", "_core/exclusive.py"
-#: What a driver does by hand is not seen by the simulation, which has a driver of its own.
-FIRST_WAIT = "_drivers/first_wait.py"
 RENEW_MANY, BATCH = "_lua/renew_many.lua", "_core/batch.py"
 ACQUIRE_EACH, RELEASE_EACH, TOGETHER = "_lua/acquire_each.lua", "_lua/release_each.lua", "_transport/together.py"
 WAITING, HOLD, VALIDITY = "_core/waiting.py", "_core/record.py", "_core/validity.py"
@@ -1242,73 +1240,4 @@ CIRCLES: tuple[Mutant, ...] = tuple(
     )
 )
 
-BY_HAND: tuple[Mutant, ...] = (
-    Mutant(
-        "a wait by hand counts a pushed grant from the answer",
-        FIRST_WAIT,
-        "pushed(wake, asked_at,",
-        "pushed(wake, now,",
-    ),
-    Mutant("a wait by hand forgets how long its request took", FIRST_WAIT, "now - asked_at, clock()", "0.0, clock()"),
-    Mutant(
-        "a wait by hand tells its protocol nothing of the message",
-        FIRST_WAIT,
-        "reply, None, True, waited)",
-        "reply, None, True, None)",
-    ),
-    Mutant(
-        "a wait by hand that is interrupted gives nothing back",
-        FIRST_WAIT,
-        "return driver.run(replay(start(token, timeout_s, None), asked_at, reply, error, True, waited))",
-        "raise",
-    ),
-    Mutant(
-        "a wait by hand goes on where the client was closed",
-        FIRST_WAIT,
-        "                    raise driver.final()",
-        "                    pass",
-    ),
-    Mutant("a wait by hand stays registered after its grant", FIRST_WAIT, "            inboxes.unlisten(token)\n", ""),
-    Mutant(
-        "a wait by hand has no end",
-        FIRST_WAIT,
-        "until = None if timeout_s is None else asked_at + timeout_s",
-        "until = None",
-    ),
-    Mutant(
-        "a wait by hand counts its timeout from the answer",
-        FIRST_WAIT,
-        "else asked_at + timeout_s",
-        "else now + timeout_s",
-    ),
-    Mutant(
-        "a request by hand outlasts the caller's time",
-        FIRST_WAIT,
-        "request_timeout_s = within(request_timeout_s, timeout_s)",
-        "pass",
-    ),
-    Mutant(
-        "a wait by hand takes no place in the queue",
-        FIRST_WAIT,
-        "PreparedRequest(queueing(first.call))",
-        "PreparedRequest(first.call)",
-    ),
-    Mutant(
-        "a wait by hand queues where no inbox is open",
-        FIRST_WAIT,
-        "start(token, timeout_s, False)",
-        "start(token, timeout_s, None)",
-    ),
-    Mutant(
-        "a wait by hand takes a message without a fencing token for a grant",
-        FAST_PATH,
-        "(wake.claim_ms and wake.fence)",
-        "wake.claim_ms",
-    ),
-    Mutant(
-        "a wait by hand sleeps behind a holder that tells nothing", FAST_PATH, " or not is_ours(taken.holder):", ":"
-    ),
-    Mutant("a wait by hand sleeps without a place", FAST_PATH, "taken.place < 0 or ", ""),
-)
-
-MUTANTS = _AGENT + _EXCLUSIVE + FAMILY + QUORUM + LINES + KEEPS + BREAKS + CIRCLES + BY_HAND
+MUTANTS = _AGENT + _EXCLUSIVE + FAMILY + QUORUM + LINES + KEEPS + BREAKS + CIRCLES

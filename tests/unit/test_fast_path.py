@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 
 from holdfast._core import fast_path
-from holdfast._core.effects import AwaitWake, Call, Command, Effect, Listen, Now, Random, Spawn, Unlisten, Wake
+from holdfast._core.effects import Call, Command, Effect, Now, Random, Spawn
 from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
-from holdfast._core.fast_path import Contention, FirstRenewal, confirm, pushed, queueing, replay, sleep_s
+from holdfast._core.fast_path import Contention, FirstRenewal, confirm, replay
 from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._core.settings import DEFAULT
-from holdfast._core.validity import deadline
 from holdfast._core.waiting import Busy, Grant, granted, released, wait_for
 from tests.support.steps import drive
 
@@ -102,81 +101,6 @@ def test_a_protocol_that_goes_another_way_by_now_is_not_given_the_answer() -> No
         return type(effect).__name__
 
     assert drive(replay(another_way(), 100.0, [1, 7], None), perform) == "Command"
-
-
-QUEUED = [0, 500, ("f" * 24 + ":1:1").encode(), 0, 1_000_000]
-
-
-def test_a_wait_goes_on_from_a_message_that_has_to_be_confirmed() -> None:
-    effects = Effects()
-    asked: list[Call] = []
-
-    def perform(effect: Effect[Any]) -> Any:
-        if isinstance(effect, Call):
-            asked.append(effect)
-            return [1, 7]
-        return effects(effect)
-
-    waited = 100.1, 0.0, Wake(Wake.GRANT, 7, 2_000)
-    got = drive(replay(wait_for(TURN, None, listening=True), 100.0, QUEUED, None, True, waited), perform)
-    assert isinstance(got, Grant)
-    assert (got.sent_at, got.until, len(asked)) == (105.0, None, 1)
-    assert (effects.count(AwaitWake), effects.count(Listen), effects.count(Unlisten)) == (0, 0, 1)
-
-
-def test_an_interrupted_wait_leaves_the_queue() -> None:
-    effects = Effects()
-    replayed = replay(
-        wait_for(TURN, None, listening=True), 100.0, QUEUED, KeyboardInterrupt(), True, (100.1, 0.0, None)
-    )
-    with pytest.raises(KeyboardInterrupt):
-        drive(replayed, effects)
-    assert (effects.count(Unlisten), effects.count(Spawn), effects.count(Call)) == (1, 1, 0)
-
-
-def test_a_request_that_queues_and_had_no_answer_is_given_back() -> None:
-    effects = Effects()
-    with pytest.raises(KeyboardInterrupt):
-        drive(replay(wait_for(TURN, None, listening=True), 100.0, None, KeyboardInterrupt(), True), effects)
-    assert (effects.count(Unlisten), effects.count(Spawn), effects.count(Call)) == (1, 1, 0)
-
-
-def test_the_request_that_queues_is_the_protocol_s_own() -> None:
-    own, made = TURN.ask(True, 0, 5.0), queueing(TURN.ask(False, 0, 5.0))
-    assert (made.script, made.keys, made.args, made.request_timeout_s) == (own.script, own.keys, own.args, 5.0)
-
-
-@pytest.mark.parametrize(
-    ("reply", "until", "wait_s"),
-    [
-        (QUEUED, None, 0.525),
-        (QUEUED, 100.25, 0.25),
-        (QUEUED, 100.0, None),
-        ([0, 50_000, QUEUED[2], 9, 1_000_000], None, 0.9),
-        ([1, 7], None, None),
-        ([-1], None, None),
-        ([0, 500, b"another program", 0, 1_000_000], None, None),
-        ([0, 500, QUEUED[2], -1, 0], None, None),
-        ([0, 0, b"", 3, 1_000_000], None, None),
-    ],
-)
-def test_only_a_place_behind_a_holder_of_ours_is_slept_in(
-    reply: Any, until: float | None, wait_s: float | None
-) -> None:
-    assert sleep_s(reply, 99.9, 100.0, until, DEFAULT, 0.0) == (wait_s and pytest.approx(wait_s))
-
-
-def test_only_a_grant_of_which_most_is_left_is_taken_as_it_is() -> None:
-    grant = pushed(Wake(Wake.GRANT, 7, 2_000), 100.0, 0.01, 100.5, 10_000)
-    assert grant is not None
-    assert (grant.fence, grant.sent_at, grant.until) == (7, 100.5, deadline(100.0, 2_000))
-    short = pushed(Wake(Wake.GRANT, 7, 2_000), 100.0, 0.01, 100.2, 1_000)
-    assert short is not None
-    assert short.until == deadline(100.0, 1_000), "no longer than was wanted"
-    for wake in (None, Wake(Wake.ASK), Wake(Wake.GRANT, 7, 0), Wake(Wake.GRANT, 0, 2_000)):
-        assert pushed(wake, 100.0, 0.01, 100.5, 10_000) is None
-    assert pushed(Wake(Wake.GRANT, 7, 2_000), 100.0, 0.01, 101.5, 10_000) is None, "late"
-    assert pushed(Wake(Wake.GRANT, 7, 2_000), 100.0, 0.2, 100.5, 10_000) is None, "answers take long"
 
 
 def test_a_contended_lock_is_left_to_the_protocol_for_a_while() -> None:

@@ -61,16 +61,16 @@ class AcquirableBase:
 
     # What a kind of lock has to say.
 
-    def _ask(self, token: str, timeout_s: float | None, sent: bool | None = False) -> Protocol[Grant | Busy]:
+    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
         """The protocol that acquires; `sent`: its first request was sent already; None: one that takes a place, too."""
         raise NotImplementedError
 
-    def _ask_for(self, turn: LocalWaiter, timeout_s: float | None, sent: bool | None = False) -> Protocol[Grant | Busy]:
+    def _ask_for(self, turn: LocalWaiter, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
         """Return the same where acquires wait for each other inside of the client."""
         raise NotImplementedError
 
     def _ask_as_owner(
-        self, turn: LocalWaiter, token: str, timeout_s: float | None, sent: bool | None
+        self, turn: LocalWaiter, token: str, timeout_s: float | None, sent: bool
     ) -> Protocol[Grant | Busy]:
         """The same for a turn that found no other one."""
         return as_owner(turn, partial(self._ask_for, turn, sent=sent), self._give_back, timeout_s)

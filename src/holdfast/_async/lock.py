@@ -214,7 +214,7 @@ class TurnLeasable(Leasable[L]):
     def _acquisition(self, token: str) -> Acquisition:
         raise NotImplementedError
 
-    def _ask(self, token: str, timeout_s: float | None, sent: bool | None = False) -> Protocol[Grant | Busy]:
+    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
         acquisition = self._acquisition(token)
         acquisition.renews = self._options.renew
         acquisition.check = self._session.witness if self._checks is None else self._checks()
@@ -279,16 +279,14 @@ class Lock(Leasable[Lease]):
     def _change(self, options: Options) -> None:
         Lock.__init__(self, self._session, self._name, options, self._reentrant)
 
-    def _ask(self, token: str, timeout_s: float | None, sent: bool | None = False) -> Protocol[Grant | Busy]:
+    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
         return self._exclusive.acquire(token, self._ttl_ms, timeout_s, self._listening(sent))
 
-    def _ask_for(self, turn: LocalWaiter, timeout_s: float | None, sent: bool | None = False) -> Protocol[Grant | Busy]:
+    def _ask_for(self, turn: LocalWaiter, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
         return self._exclusive.acquire(turn.token, self._ttl_ms, timeout_s, self._listening(sent), turn)
 
-    def _listening(self, sent: bool | None) -> bool:
-        return sent is None or (
-            not sent and self._exclusive.listens and self._session.driver.listening(self._keys.lock)
-        )
+    def _listening(self, sent: bool) -> bool:
+        return not sent and self._exclusive.listens and self._session.driver.listening(self._keys.lock)
 
     def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
         asks: tuple[PreparedRequest, PreparedRequest] | tuple[()] = ()
@@ -296,7 +294,6 @@ class Lock(Leasable[Lease]):
         if calls is not None:
             each = self._exclusive.each(self._ttl_ms)
             asks = PreparedRequest(calls[0], each[0]), PreparedRequest(calls[1], each[1])
-            asks[0].waits = self._options.renew and self._options.deadlock_check_s is None
             asks[1].confirm = self._options.confirm_release
         self._asks = self._shared.asks = asks
         if self._exclusive.hands_on and self._kind == "lock" and self._session.settings.tenure_ms:

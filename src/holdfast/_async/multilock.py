@@ -47,7 +47,7 @@ class MultiLock(TurnLeasable[Lease]):
     def _acquisition(self, token: str) -> Acquisition:
         return self._turns(token)[0]
 
-    def _ask(self, token: str, timeout_s: float | None, sent: bool | None = False) -> Protocol[Grant | Busy]:
+    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
         turns = self._turns(token)
         for turn in turns:
             turn.check = self._session.witness if self._checks is None else self._checks()

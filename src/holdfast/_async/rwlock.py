@@ -162,7 +162,7 @@ class _Downgrade(_Change[ReadLease], ReadLock):
         super().__init__(session, writer)
         self._writer = writer
 
-    def _ask(self, token: str, timeout_s: float | None, sent: bool | None = False) -> Protocol[Grant | Busy]:
+    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
         writer = self._acquisition(self._writer.token)
         writer.stray = self._writer.stray
         return rwlock.become_reader(writer, self._acquisition(token))

@@ -14,17 +14,13 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, TypeVar, cast
 
-from holdfast._core.effects import Call, Effect, Listen, Now, Protocol, Random, Reply, Wake
+from holdfast._core.effects import Call, Effect, Now, Protocol, Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.lease_cache import CachedLease
 from holdfast._core.record import LeaseRecord
-from holdfast._core.replies import taken_of
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.tokens import is_ours
-from holdfast._core.validity import deadline
-from holdfast._core.waiting import Grant, is_late, look_again_s
 
-__all__ = ["Contention", "FirstRenewal", "begin", "confirm", "pushed", "queueing", "replay", "sleep_s"]
+__all__ = ["Contention", "FirstRenewal", "begin", "confirm", "replay"]
 
 R = TypeVar("R")
 
@@ -76,46 +72,9 @@ async def replay(
     asked_at: float,
     reply: Reply,
     error: BaseException | None,
-    listens: bool = False,
-    waited: tuple[float, float, Wake | None] | None = None,
 ) -> R:
-    """Go on with a protocol whose first request was sent at `asked_at`, and ended with that reply or error.
-
-    `listens`: its token was registered before. `waited`: the reply had come at that moment, and was followed by a wait
-    of `sleep_s` with that chance, which ended with that message or the error.
-    """
-    return await _Replayed(protocol, asked_at, reply, error, listens, waited)
-
-
-def queueing(call: Call) -> Call:
-    """The same first request of a lock, but one that takes a place in the queue."""
-    args = (*call.args[:2], "wait", *call.args[3:])
-    return Call(call.script, call.keys, args, call.request_timeout_s)
-
-
-def sleep_s(
-    reply: Reply, asked_at: float, now: float, until: float | None, settings: Settings, chance: float
-) -> float | None:
-    """Return how long to wait for a message after this answer to a request that queues; None: more is to be decided.
-
-    Not beyond the moment at which a waiter says what it holds (`noting.py`): the protocol goes on waiting.
-    """
-    if reply[0] != 0:
-        return None
-    taken = taken_of(reply)
-    if taken.place < 0 or taken.ask_again or not is_ours(taken.holder):
-        return None
-    wait_s = min(look_again_s(taken, settings, chance), max(0.0, asked_at + settings.note_s - now))
-    return wait_s if until is None or now + wait_s < until else until - now if now < until else None
-
-
-def pushed(wake: Wake | None, asked_at: float, took_s: float, now: float, ttl_ms: int) -> Grant | None:
-    """The grant that a message tells of, after one answered request; None: more is to be decided."""
-    if wake is None or wake.kind != Wake.GRANT or not (wake.claim_ms and wake.fence):
-        return None
-    claim_ms = min(wake.claim_ms, ttl_ms)
-    until = deadline(asked_at, claim_ms)
-    return None if is_late(until - now, claim_ms, took_s) else Grant(wake.fence, now, until=until)
+    """Go on with a protocol whose first request was sent at `asked_at`, and ended with that reply or error."""
+    return await _Replayed(protocol, asked_at, reply, error)
 
 
 async def confirm(record: LeaseRecord | CachedLease, reply: Reply, error: RequestFailed | None) -> None:
@@ -188,7 +147,7 @@ class FirstRenewal:
 class _Replayed(Effect[R]):
     """The rest of a protocol."""
 
-    __slots__ = ("_asked_at", "_error", "_listens", "_protocol", "_reply", "_waited")
+    __slots__ = ("_asked_at", "_error", "_protocol", "_reply")
 
     def __init__(
         self,
@@ -196,35 +155,21 @@ class _Replayed(Effect[R]):
         asked_at: float,
         reply: Reply,
         error: BaseException | None,
-        listens: bool,
-        waited: tuple[float, float, Wake | None] | None,
     ) -> None:
         self._protocol = protocol
         self._asked_at = asked_at
         self._reply = reply
         self._error = error
-        self._listens = listens
-        self._waited = waited
 
     def __await__(self) -> Generator[Effect[Any], Any, R]:
         protocol, error = self._protocol, self._error
         result: Any
         try:
             effect = begin(protocol, self._asked_at)
-            if self._listens and type(effect) is Listen:
-                effect = protocol.send(None)
-                while type(effect) is Now:
-                    effect = protocol.send(self._asked_at)
             if type(effect) is Call:
                 if isinstance(error, RequestFailed):
                     error.about(effect)
-                if self._waited is not None:
-                    effect, result = protocol.send(self._reply), self._waited[2]
-                    while type(effect) in (Now, Random):
-                        effect = protocol.send(self._waited[0 if type(effect) is Now else 1])
-                else:
-                    result = self._reply
-                effect = protocol.send(result) if error is None else protocol.throw(error)
+                effect = protocol.send(self._reply) if error is None else protocol.throw(error)
             # Else it goes another way by now: the server runs no scripts, and has not carried out this one.
             while True:
                 try:

@@ -52,7 +52,6 @@ from holdfast._drivers.background import Background
 from holdfast._drivers.cancel import Cancel, Cancelled
 from holdfast._drivers.ending import end as end_clients
 from holdfast._drivers.ending import run_out
-from holdfast._drivers.first_wait import first_wait
 from holdfast._drivers.identity import here
 from holdfast._drivers.inboxes import Inboxes
 from holdfast._drivers.observing import Reports, Troubles
@@ -266,7 +265,7 @@ class ThreadDriver:
     def acquire(
         self,
         first: PreparedRequest | None,
-        start: Callable[[str, float | None, bool | None], Protocol[Grant | Busy]],
+        start: Callable[[str, float | None, bool], Protocol[Grant | Busy]],
         token: str,
         timeout_s: float | None,
         ttl_ms: int,
@@ -275,16 +274,13 @@ class ThreadDriver:
         """Acquire with this token: by `first` alone where that is granted in time, else by the protocol.
 
         `first`: the protocol's first request, ready but for the token; None where there is no such one. `start(token,
-        timeout_s, sent)` makes the protocol; `sent`: its first request was sent already, without queueing; None: with.
+        timeout_s, sent)` makes the protocol; `sent`: its first request, which does not queue, was sent already.
         """
         contention = self.contention
         sent = self.releasing.claim(None if first is None else first.key) if self.releasing.sent else None
         if first is None or cancel is not None or (first.key in contention and contention.expects(first.key)):
             if sent is not None:
                 self.releasing.read(sent)
-            if first is not None and first.waits and cancel is None and timeout_s != 0:
-                node = self._only or self.topology.node_for(first.key, None)
-                return first_wait(self, node, first, start, token, timeout_s, ttl_ms)
             return self.run(start(token, timeout_s, False), cancel)
         request_timeout_s = first.request_timeout_s
         if timeout_s is not None:

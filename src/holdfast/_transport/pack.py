@@ -112,8 +112,8 @@ class PreparedRequest:
     """
 
     __slots__ = (
-        *("before", "behind", "call", "confirm", "fits", "grants", "group", "key", "keys", "queueing"),
-        *("request_timeout_s", "script", "waits"),
+        *("before", "behind", "call", "confirm", "fits", "grants", "group", "key", "keys"),
+        *("request_timeout_s", "script"),
     )
 
     def __init__(self, call: Call, each: Each | None = None) -> None:
@@ -121,9 +121,6 @@ class PreparedRequest:
         #: Whether the answer is waited for.
         self.confirm = True
         self.grants = call.script == "acquire"
-        #: Whether a wait may begin with `queueing`, which is made for the first one.
-        self.waits = False
-        self.queueing: PreparedRequest | None = None
         self.group = None if each is None else _group_of(each)
         self.keys = b"" if each is None else b"".join([_bulk(key.encode()) for key in each.keys])
         self.key = call.keys[0]
