@@ -876,12 +876,6 @@ FAMILY: tuple[Mutant, ...] = (
             ("an opening is not counted", GATE_MOVE, "(opens and 1 or 0)", "0"),
             ("a waiter passes by an opening before it came", GATE_WAIT, "came < tonumber", "came <= tonumber"),
             ("a waiter passes by an opening of lost data", GATE_WAIT, "tonumber(first) <= came and", "came > 0 and"),
-            (
-                "a waiter that was told, and does not know since when it waits, is forgotten",
-                GATE_MOVE,
-                "redis.call('ZADD', waiters, unpack(marks))",
-                "for at = 2, #marks, 2 do redis.call('ZREM', waiters, marks[at]) end",
-            ),
         )
     ),
     *(
