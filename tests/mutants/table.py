@@ -76,7 +76,7 @@ _AGENT: tuple[Mutant, ...] = (
     ),
     Mutant("an inbox that broke counts as open", INBOXES, "        self._open.discard(place)\n", ""),
     Mutant(
-        "who waits for an inbox is not told that it opens",
+        "a waiter for an inbox is not told that it opens",
         INBOXES,
         "        for task, ticket in waiting:",
         "        for task, ticket in ():",
