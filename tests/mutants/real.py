@@ -213,10 +213,7 @@ CHOSEN: dict[str, tuple[str | Mutant, ...]] = {
     ),
     "kept, ending": ("a kept lease has a deadline of its own",),
     "kept, cut": ("a lease that was cut is trusted as before",),
-    "emptied": (
-        "fencing tokens count from one",
-        "a lease that was taken stays held",
-    ),
+    "emptied": ("fencing tokens count from one",),
     "quorum": (
         Mutant(
             "a quorum is less than a majority", REDLOCK, "self.need = self.size // 2 + 1", "self.need = self.size // 2"
@@ -245,6 +242,7 @@ UNSEEN: dict[str, str] = {
     "a pushed grant is taken where nothing renews it": f"{_HONEST}the lease is shorter than was asked for, and says so",
     "a pushed grant is taken with little left of its window": f"{_HONEST}what is not renewed in time is lost",
     "a pushed grant is taken where answers take long": f"{_HONEST}what is not renewed in time is lost",
+    "a lease that was taken stays held": "what overlaps after FLUSHALL is documented, and ends with the deadline",
     "a late renewal revives a lease": f"{_HONEST}the server has held it all the time",
     "the end of a lease is not reported": f"{_HONEST}remaining() is 0 then, and a history has no more to rely on",
     "a lease that others wait behind is kept": "who waits looks for itself within its claim window, 2 s",
