@@ -265,6 +265,8 @@ class Wire:
         #: Whether callers may send by themselves: it is connected, and takes new requests.
         self.is_open = False
         self._ticks = False
+        #: How often a caller has taken the duty.
+        self._leads = 0
         #: Called once when no more messages come by it, where some did.
         self.on_deaf: Callable[[], None] | None = None
         self._dial()
@@ -448,8 +450,10 @@ class Wire:
     def ask(self, ask: Ask) -> None:
         """By a caller: send it, and wait for its reply until its deadline."""
         duty, is_main = self._duty, threading.get_ident() == self._engine.main
-        if (not is_main or self._is_quiet()) and duty.acquire(False):
+        if (not is_main or self._is_light()) and duty.acquire(False):
             self._main_waits = is_main
+            if is_main and self.on_deaf is not None and not self._ticks:
+                self._engine.call(self.tick)
             self._queue.append(ask)
             self._lead(ask, duty)
         else:
@@ -468,12 +472,15 @@ class Wire:
 
     def _is_quiet(self) -> bool:
         """Whether nothing depends on who reads."""
-        if self.on_deaf is not None:
-            return False
+        return self.on_deaf is None and self._is_light()
+
+    def _is_light(self) -> bool:
+        """Whether it owes nothing that somebody waits for."""
         return not self._pending or all(request.may_lie for request in snapshot(self._pending))
 
     def _lead(self, ask: Ask, duty: Any) -> None:
         """Wait for what comes, for all, until its own reply has."""
+        self._leads += 1
         try:
             poll = self._polls.pop()
         except IndexError:
@@ -553,7 +560,7 @@ class Wire:
         """By the engine: what is under way is for it to read, whoever waits."""
         if self.ended:
             self._end_queue()
-        elif self._sock is not None and (self._pending or self._queue):
+        elif self._sock is not None and (self._pending or self._queue or self._is_deaf()):
             if not self._seat.acquire(True, STUCK_S):
                 self._stuck()
                 return
@@ -763,18 +770,25 @@ class Wire:
         """Have replies read that nobody waits for, when no caller has come by for a while."""
         if not self._ticks:
             self._ticks = True
-            self._engine.later(LIE_S, self._tick, None)
+            self._engine.later(LIE_S, self._tick, None, self._leads)
 
-    def _tick(self, first: Any) -> None:
+    def _tick(self, first: Any, leads: int) -> None:
+        """Also where a caller reads messages for all: the main thread may be held up there, by a signal handler."""
         pending = snapshot(self._pending)
-        if not pending or self._held or self.ended:
+        stays = pending and pending[0] is first
+        if self._held or self.ended or not (pending or self._is_deaf()):
             self._ticks = False
-        elif pending[0] is first:
+        elif stays or (self._is_deaf() and self._leads == leads):
             self._ticks = False
             self.rescue()
-            self._alarm_for(first.deadline)
+            if stays:
+                self._alarm_for(first.deadline)
         else:
-            self._engine.later(LIE_S, self._tick, pending[0])
+            self._engine.later(LIE_S, self._tick, pending[0] if pending else None, self._leads)
+
+    def _is_deaf(self) -> bool:
+        """Whether the engine hears no messages just now."""
+        return self.on_deaf is not None and not self._armed
 
     # -- the end ----------------------------------------------------------------------------------
 

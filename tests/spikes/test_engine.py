@@ -60,6 +60,21 @@ PROGRAMS = {
         lease.release()
         assert others.lock(name).try_acquire() is not None
     """,
+    "hears messages while a signal handler holds up the thread that reads": """
+        lease = others.lock(name, ttl=30).acquire()
+        waiting = pool.submit(lambda: (locks.lock(name, ttl=30).acquire(timeout=20), time.monotonic())[1])
+        eventually(lambda: others.lock(name).status().waiters, "it is queued")
+        ended = []
+        def handler(*_):
+            lease.release()
+            time.sleep(3)
+            ended.append(time.monotonic())
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        while not ended:
+            locks.lock(f"{name} 2", ttl=30).acquire().release()
+        assert waiting.result(10) < ended[0]
+    """,
     "releases what it holds when it is closed": """
         locks.lock(name, ttl=60).acquire()
         locks.close()
