@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from asyncio import _get_running_loop
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import redis.connection
@@ -18,7 +18,7 @@ from holdfast._api.endpoints import Members, Seeds, seeds_of
 from holdfast._api.whereabouts import line_of
 from holdfast._async import lifecycle as aio_lifecycle
 from holdfast._async import loss
-from holdfast._drivers import closing
+from holdfast._drivers import closing, ending
 from holdfast._drivers.aio import AioDriver
 from holdfast._drivers.threads import ThreadDriver
 from holdfast._sync import lifecycle
@@ -36,6 +36,7 @@ __all__ = ["install"]
 _HERE = os.path.dirname(__file__) + os.sep
 _of_drivers = topologies.threads_topology
 _of_aio_drivers = topologies.asyncio_topology
+_of_drivers_end = ending.end
 _of_drivers_later = closing.close_later
 
 
@@ -46,7 +47,7 @@ def install() -> None:
     changed.threads_topology = _topology
     patched: Any = deadlocks
     patched.where_it_waits = _where_it_waits
-    changed.end = lambda drivers, exiting=False: [driver.close() for driver in drivers]
+    changed.end = _end
     changed.close_later = _close_later
     for_loops: Any = aio_lifecycle
     for_loops.AioDriver = _aio_driver
@@ -101,6 +102,16 @@ def _asyncio_topology(place: Any) -> Callable[[], Any]:
     known = {**known, **inspect.signature(kind.__init__).parameters}
     kwargs = {key: value for key, value in pool.connection_kwargs.items() if key in known and key != "retry"}
     return lambda: SingleTopology(Server(engine(), describe(pool), lambda: kind(**kwargs)))
+
+
+def _end(drivers: Sequence[Any], exiting: bool = False) -> None:
+    for driver in drivers:
+        driver.exiting = driver.exiting or exiting
+    fronts = [driver for driver in drivers if isinstance(driver, Front)]
+    waits = [front.begin_close() for front in fronts]  # side by side
+    for wait in waits:
+        wait()
+    _of_drivers_end([driver for driver in drivers if driver not in fronts], exiting)
 
 
 def _close_later(driver: Any) -> None:

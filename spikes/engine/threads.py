@@ -332,6 +332,10 @@ class Front:
 
     def close(self) -> None:
         """End what waits, tell those who hold, release what they held. Idempotent."""
+        self.begin_close()()
+
+    def begin_close(self) -> Callable[[], None]:
+        """The same; returns what waits for the end of it."""
         self.closed = True
         bell = silent_bell()
 
@@ -340,9 +344,13 @@ class Front:
             ring(bell)
 
         self.engine.call(self.client.close, ended)
-        if threading.current_thread() is not self.engine.thread:
-            bell.acquire(True, _CLOSE_MAX_S)
-        self.teller.stop()
+
+        def wait() -> None:
+            if threading.get_ident() != self.engine.ident:
+                bell.acquire(True, _CLOSE_MAX_S)
+            self.teller.stop()
+
+        return wait
 
     def after_fork(self, client_id: str) -> None:
         """In the child: nothing is held, nothing runs."""
