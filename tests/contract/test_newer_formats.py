@@ -17,7 +17,7 @@ FENCE = "F2 1795631638532855 abc"
 
 
 def refusal(act: Any, key: str) -> None:
-    """It says which key, which formats, and what to do."""
+    """Check that an error says which key, which formats, and what to do."""
     with pytest.raises(holdfast.ServerError) as caught:
         act()
     assert caught.value.kind == "NEWERFORMAT"

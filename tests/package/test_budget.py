@@ -16,17 +16,17 @@ from tools.rooms import TOP, lines_by_room
 
 PACKAGE = Path(holdfast.__file__).parent
 MOST_LINES = {
-    "_core": 9_400,
-    "_drivers": 6_200,
-    "lab": 6_460,
+    "_core": 9_570,
+    "_drivers": 6_120,
+    "lab": 6_930,
     "_transport": 3_885,
-    "_async": 4_165,
-    "cli": 3_815,
-    "_lua": 2_475,
-    "_api": 2_432,
-    TOP: 2_040,
-    "compat": 1_125,
-    "web": 605,
+    "_async": 4_300,
+    "cli": 3_960,
+    "_lua": 2_535,
+    "_api": 2_465,
+    TOP: 2_055,
+    "compat": 1_100,
+    "web": 680,
 }
 #: The threads API is generated from `_async`: a smaller share of it than this is by hand, or comments are left out.
 GENERATED = "_sync"
@@ -42,6 +42,7 @@ FILES = {
     "_transport/aio.py": (700, "a wire and its node name each other"),
     "_transport/threads.py": (750, "a wire and its node name each other"),
     "lab/stage.py": (620, "a client and the stage name each other"),
+    "lab/verdicts.py": (610, "one verdict after the other, each from the same events"),
     "lab/faults.py": (750, "one fault after the other, each read by itself"),
 }
 

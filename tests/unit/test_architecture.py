@@ -136,7 +136,7 @@ BESIDE: dict[str, Room] = {
     # It sends the requests of a listing itself, to take the time of each.
     "bench": Room(_PUBLIC | {"testbed", "_lua", "_core.keys", "_core.overview"}, _ANY),
     # They are put in the place of what ships.
-    "spikes": Room(_PUBLIC | {"_core", "_lua", "_transport", "_drivers", "_api", "_sync"}, _CLIENTS),
+    "spikes": Room(_PUBLIC | {"_core", "_lua", "_transport", "_drivers", "_api", "_async", "_sync"}, _CLIENTS),
     "tests": Room(frozenset({*PACKAGE, *FOLDERS}), _ANY),
 }
 ROOMS = {**PACKAGE, **BESIDE}
