@@ -24,7 +24,7 @@ def test_a_barrier_has_no_action(locks: Any, api: Api, unique_name: str) -> None
     done: list[str] = []
 
     def party() -> None:
-        """Play what the page says: the first one does it, and all meet again."""
+        """Do as the page says: the first one acts, and all meet again."""
         if barriers[0].wait(PATIENCE_S) == 0:
             done.append("action")
         barriers[1].wait(PATIENCE_S)

@@ -17,7 +17,7 @@ FENCE = "F2 1795631638532855 abc"
 
 
 def refusal(act: Any, key: str) -> None:
-    """Check that an error says which key, which formats, and what to do."""
+    """Check that the error says which key, which formats, and what to do."""
     with pytest.raises(holdfast.ServerError) as caught:
         act()
     assert caught.value.kind == "NEWERFORMAT"
@@ -29,7 +29,7 @@ def refusal(act: Any, key: str) -> None:
 def test_nothing_is_granted(locks: Any, raw: Any, unique_name: str, kind: str) -> None:
     asks, key = {
         "lock": (locks.lock(unique_name, ttl=TTL_S).acquire, fence_of(unique_name)),
-        "kept": (locks.lock(unique_name, ttl=TTL_S, keep=1).try_acquire, fence_of(unique_name)),
+        "kept": (locks.lock(unique_name, ttl=TTL_S, cache_for=1).try_acquire, fence_of(unique_name)),
         "writer": (locks.rwlock(unique_name, ttl=TTL_S).write().acquire, fence_of(unique_name)),
         "semaphore": (locks.semaphore(unique_name, 2, ttl=TTL_S).acquire, f"{key_of(unique_name)}:sem:fence"),
         "multilock": (locks.multilock(f"{unique_name}-2", unique_name, ttl=TTL_S).acquire, fence_of(unique_name)),
