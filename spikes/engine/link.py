@@ -1,12 +1,12 @@
 """A connection of the engine to a server: commands of all callers, and messages between their replies.
 
 Laws: nothing is repeated here but a script that the server does not know; replies are matched to requests in order,
-also those that nobody waits for any more; every request is answered once, by its reply or a `RequestFailed`.
+also those that are not waited for any more; every request is answered once, by its reply or a `RequestFailed`.
 
 Theory: a helper thread makes the connection, with the user's client library (names, TLS, users, Sentinels), and hands
-its socket over. What is sent meanwhile waits here. Requests leave together at the end of the engine's turn. A
-connection that owes replies and is silent gets no new requests: the next one goes on a new connection, and the old one
-lingers for what may still come.
+its socket over. What is sent meanwhile waits here. Requests of the engine leave together at the end of its turn, those of
+callers at once. A connection that owes replies and is silent gets no new requests: the next one goes on a new
+connection, and the old one lingers for what may still come.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ LINGER_S = 10.0
 
 #: A caller whose reply has not come after this looks whether it is read at all, s.
 RESCUE_S = 0.02
-#: Nobody holds a seat for longer than this, but below a signal handler, s.
+#: No thread holds a seat for longer than this, but below a signal handler, s.
 STUCK_S = 0.05
 #: A connection that was idle for this long is looked at before it is used, s.
 UNSEEN_S = 0.01
-#: Replies that nobody waits for are read after this at the latest, s, or twice this.
+#: Replies that are not waited for are read after this at the latest, s, or twice this.
 LIE_S = 0.01
 #: Fewer than this go one by one.
 EACH_MIN = 3
@@ -424,7 +424,7 @@ class Wire:
     def put(self, later: Later) -> None:
         """By a caller, who does not wait for the reply."""
         if self._armed and self._is_quiet() and (duty := self._duty).acquire(False):
-            self._disarm(duty)  # nobody is to wake up for it
+            self._disarm(duty)  # no thread is to wake up for it
             self._pass_on(duty)
         self._queue.append(later)
         self.write()
@@ -767,7 +767,7 @@ class Wire:
             self.retire()
 
     def tick(self) -> None:
-        """Have replies read that nobody waits for, when no caller has come by for a while."""
+        """Have replies read that are not waited for, when no caller has come by for a while."""
         if not self._ticks:
             self._ticks = True
             self._engine.later(LIE_S, self._tick, None, self._leads)
