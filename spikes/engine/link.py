@@ -4,8 +4,8 @@ Laws: nothing is repeated here but a script that the server does not know; repli
 also those that are not waited for any more; every request is answered once, by its reply or a `RequestFailed`.
 
 Theory: a helper thread makes the connection, with the user's client library (names, TLS, users, Sentinels), and hands
-its socket over. What is sent meanwhile waits here. Requests of the engine leave together at the end of its turn, those of
-callers at once. A connection that owes replies and is silent gets no new requests: the next one goes on a new
+its socket over. What is sent meanwhile waits here. Requests of the engine leave together at the end of its turn, those
+of callers at once. A connection that owes replies and is silent gets no new requests: the next one goes on a new
 connection, and the old one lingers for what may still come.
 """
 

@@ -125,8 +125,7 @@ class PreparedRequest:
         self.keys = b"" if each is None else b"".join([_bulk(key.encode()) for key in each.keys])
         self.key = call.keys[0]
         self.request_timeout_s = call.request_timeout_s
-        self.script = SCRIPTS[call.script]
-        self.fits = FITS[call.script]
+        self.script, self.fits = SCRIPTS[call.script], FITS[call.script]
         self.before, self.behind = pack_around(self.script, call.keys, call.args)
 
     def packed(self, token: str) -> bytes:
