@@ -45,7 +45,7 @@ Answer = Callable[[Reply, RequestFailed | None], None]
 #: An attempt to connect is given up after this, s.
 CONNECT_TIMEOUT_S = 5.0
 #: A connection that owes replies and says nothing gets no new requests after this, s: less than requests wait for.
-SILENCE_S = 0.9
+SILENCE_S = 0.5
 #: And is closed after this much more, s: until then, late replies are still matched.
 LINGER_S = 10.0
 
