@@ -17,7 +17,8 @@ from holdfast._core.waiting import once_more
 
 __all__ = ["look_at_signals"]
 
-_STATE = re.compile(rb"(\d{1,15}) (\d{1,15})")
+#: What is missing, and what was declared, before the count of openings.
+_STATE = re.compile(rb"(\d{1,15}) (\d{1,15}) \d{1,17} \d{1,17}")
 _NUMBER = re.compile(rb"\d{1,15}")
 
 
