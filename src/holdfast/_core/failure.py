@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from holdfast._core.kinds import KIND_OF_SCRIPT, KINDS
+from holdfast._core.kinds import KIND_OF_SCRIPT, KINDS, RWLOCK
 from holdfast._core.rights import missing
 from holdfast.errors import (
     ConfigurationError,
@@ -76,7 +76,10 @@ def _about(request: Any) -> str | None:
     """Describe what a request was about, as `semaphore 'uploads'`."""
     keys = getattr(request, "keys", None)
     key = keys[0] if keys else getattr(request, "key", None)
-    return what_is_at(key, getattr(request, "script", None)) if isinstance(key, str) else None
+    script = getattr(request, "script", None)
+    if script == "inspect" and keys and keys[-1].endswith(":upgraded"):
+        script = RWLOCK.ask  # one script looks at locks of all kinds
+    return what_is_at(key, script) if isinstance(key, str) else None
 
 
 def what_is_at(key: str, script: str | None = None) -> str:
