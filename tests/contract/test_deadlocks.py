@@ -325,15 +325,6 @@ def test_what_may_not_be_asked_for(locks: Any, api: Api, url: str, unique_name: 
     assert inspect.signature(holdfast.Lock.acquire).parameters["deadlock_check"].default is None
 
 
-def test_a_wait_that_looks_is_a_protocol_from_the_beginning(locks: Any, api: Api, unique_name: str) -> None:
-    """Else its first look would come when the first sleep of a wait without a protocol is over."""
-    for options, expected in (({}, True), ({"deadlock_check": 1}, False)):
-        lock = locks.lock(unique_name, **options)
-        lock.acquire().release()
-        first, _ = getattr(lock, "_target", lock)._asks
-        assert first.waits is expected
-
-
 def test_a_cancelled_look_leaves_nothing(locks: Any, others: Any, api: Api, raw: Any, unique_name: str) -> None:
     """A wait that ends in the middle of its looks; the next one looks as ever."""
     permits = locks.semaphore(unique_name, 2, deadlock_check=0.1)

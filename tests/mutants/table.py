@@ -273,8 +273,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "the fast path gives nothing back after a doubtful answer",
         FAST_PATH,
-        "effect = protocol.send(result) if error is None else protocol.throw(error)",
-        "if error is not None:\n                    raise error\n                effect = protocol.send(result)",
+        "effect = protocol.send(self._reply) if error is None else protocol.throw(error)",
+        "if error is not None:\n                    raise error\n                effect = protocol.send(self._reply)",
     ),
     Mutant(
         "the fast path tells its protocol that a doubtful request was never sent",

@@ -65,7 +65,7 @@ NOT_PLAYED: dict[str, str] = {
             *(f"Waiting.{fact}" for fact in ("holder", "kind", "name", "place", "waited_s")),
             *(f"Waiter.{fact}" for fact in ("age_s", "host", "pid", "program", "token")),
             *(f"Listed.{fact}" for fact in ("fencing_token", "held", "holder", "holders", "kind", "name", "permits")),
-            *("Listed.queue", "Listed.seen_at", "Listed.waiters", "Listed.where"),
+            *("Listed.grants", "Listed.odd", "Listed.queue", "Listed.seen_at", "Listed.waiters", "Listed.where"),
             "Deadlock.parties",
             *(f"DeadlockParty.{fact}" for fact in ("held_kind", "held_name", "held_token", "holds", "host", "kind")),
             *(f"DeadlockParty.{fact}" for fact in ("name", "owner", "pid", "program", "timeout_left_s", "token")),
