@@ -321,7 +321,7 @@ class AioFront:
             self.engine.call(self.client.arm, at)
 
     def unwatch(self, hold: LeaseRecord) -> None:
-        """It was released."""
+        """Stop watching a lease that was released."""
         self.schedule.remove(hold)
 
     def finish(self, hold: LeaseRecord) -> bool:
@@ -337,15 +337,15 @@ class AioFront:
         self.spawn(quietly(hold))
 
     def has_told(self, hold: LeaseRecord) -> bool:
-        """Whether the blocks under it have ended, and callbacks."""
+        """True if its blocks and callbacks have ended."""
         return hold not in [*self.bodies.values()] and not self.callbacks
 
     def drop(self, hold: LeaseRecord) -> None:
-        """Its lease was garbage-collected, in whatever thread: it is not renewed any more."""
+        """Stop renewing a lease that was garbage-collected, in any thread."""
         hold.stop_renewing()
 
     def give_back(self, hold: LeaseRecord) -> None:
-        """Its lease reached no caller, or its block ended without a release. For finalizers, in whatever thread."""
+        """Give back a lease that reached no caller, or whose block ended without a release. For finalizers."""
         self.engine.call(self.client.sweep, hold)
 
     def _at_once(self, act: Callable[[], R]) -> R:
@@ -361,19 +361,19 @@ class AioFront:
         return found[0]
 
     def extending(self, hold: LeaseRecord, ttl_ms: int, asked_at: float) -> Order:
-        """It is going to be asked to last that long, with this order."""
+        """Note an extension that is about to be sent, and return its order."""
         order, at = self._at_once(lambda: self.schedule.extending(hold, ttl_ms, asked_at))
         self.engine.call(self.client.arm, at)
         return order
 
     def extended(self, hold: LeaseRecord, order: Order, held: int, ttl_ms: int, asked_at: float) -> bool:
-        """That was answered; False when the hold has ended."""
+        """Record an extension's reply; False if the lease has ended."""
         at = self._at_once(lambda: self.schedule.extended(hold, order, held, ttl_ms, asked_at, clock(), self.random()))
         self.engine.call(self.client.arm, at)
         return at is not None
 
     def replan(self, hold: LeaseRecord) -> None:
-        """Its deadline changed."""
+        """Plan again for a lease whose deadline changed."""
         self.engine.call(lambda: self.client.arm(self.schedule.replan(hold, self.random())))
 
     def call_back(self, callback: Callable[[Any], Any], argument: Any) -> None:
@@ -407,7 +407,7 @@ class AioFront:
         """Nothing of ours ends with a loop."""
 
     def take_over(self) -> list[Callable[[], Protocol[Any]]]:
-        """Its loop does not run any more: the engine ends it; nothing is left for another loop to do."""
+        """Have the engine end it, since its loop does not run any more; nothing is left for another loop."""
         self.closed = True
         bell = silent_bell()
         self.engine.call(self.client.close, partial(self._ended, partial(ring, bell)))

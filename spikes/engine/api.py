@@ -74,7 +74,7 @@ def _driver_of_loop(session: Any) -> Any:
 
 
 def _in_loop(method: Callable[[Any, str], None]) -> Callable[[Any, str], None]:
-    """In the loop of its driver, whoever tells it."""
+    """Run in the loop of its driver, whichever thread calls."""
 
     def tell(self: Any, reason: str) -> None:
         loop = self._driver.loop

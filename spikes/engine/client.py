@@ -103,7 +103,7 @@ class Client(Agent):
                 report()
 
     def ring(self, task: Task, ticket: int) -> None:
-        self.engine.call(self.resume, task, ticket, None)  # whoever hands on is another thread
+        self.engine.call(self.resume, task, ticket, None)  # another thread hands on
 
     # -- requests ---------------------------------------------------------------------------------
 
@@ -179,14 +179,14 @@ class Client(Agent):
         self._arm(at)
 
     def sweep(self, hold: LeaseRecord) -> None:
-        """Its lease reached no caller, or its block ended without a release."""
+        """Give back a lease that reached no caller, or whose block ended without a release."""
         self.schedule.remove(hold)
         if hold.mark_released() or hold.half_released():
             hold.report.released()
             self.spawn_release(hold)
 
     def end(self) -> None:
-        """Its connections end, and it leaves the engine."""
+        """Close its connections, and leave the engine."""
         for server in self.topology.nodes():
             server.close()
         self.engine.leave(self)

@@ -88,7 +88,7 @@ class Request:
         self._engine = engine
 
     def end(self, reply: Reply, failure: RequestFailed | None) -> None:
-        """By whoever has read it; the answer is told in the engine's thread."""
+        """Called by the thread that read the reply; the answer is told in the engine's thread."""
         if threading.get_ident() == self._engine.ident:
             self.told(reply, failure)
         else:
@@ -195,7 +195,7 @@ class _Bundle:
         self.wanted = True
 
     def fits(self, reply: Reply) -> bool:
-        """Whether it is a number for each."""
+        """True if the reply is a number for each member."""
         return (
             type(reply) is list
             and len(reply) == len(self._members)
@@ -471,11 +471,11 @@ class Wire:
             self._follow(ask)
 
     def _is_quiet(self) -> bool:
-        """Whether nothing depends on who reads."""
+        """True if nothing depends on which thread reads."""
         return self.on_deaf is None and self._is_light()
 
     def _is_light(self) -> bool:
-        """Whether it owes nothing that somebody waits for."""
+        """True if it owes no reply that a caller waits for."""
         return not self._pending or all(request.may_lie for request in snapshot(self._pending))
 
     def _lead(self, ask: Ask, duty: Any) -> None:
@@ -512,7 +512,7 @@ class Wire:
                         self._engine.call(self.rescue)
 
     def _pass_on(self, duty: Any) -> None:
-        """Who waits no more sees to it that another one does."""
+        """Hand the duty to read to another waiter, or back to the engine."""
         followers = self._followers
         while True:
             while followers:
@@ -557,7 +557,7 @@ class Wire:
                     self._pass_on(duty)
 
     def rescue(self) -> None:
-        """By the engine: what is under way is for it to read, whoever waits."""
+        """Called by the engine: what is under way is for it to read, also where callers wait."""
         if self.ended:
             self._end_queue()
         elif self._sock is not None and (self._pending or self._queue or self._is_deaf()):
@@ -787,7 +787,7 @@ class Wire:
             self._engine.later(LIE_S, self._tick, pending[0] if pending else None, self._leads)
 
     def _is_deaf(self) -> bool:
-        """Whether the engine hears no messages just now."""
+        """True if the engine hears no messages just now."""
         return self.on_deaf is not None and not self._armed
 
     # -- the end ----------------------------------------------------------------------------------
@@ -1028,14 +1028,14 @@ class Server:
         self.send(pack_command(("SUBSCRIBE", channel)), patience_s, _is_no_reply, None, subscribed)
 
     def forget_wire(self, wire: Wire) -> None:
-        """It takes no more requests."""
+        """Forget a wire that takes no more requests."""
         if self._wire is wire:
             self._wire = None
         if wire.ended:
             self._all.discard(wire)
 
     def rescue(self) -> None:
-        """Read what its connections have to say, whoever waits for it."""
+        """Read what its connections have to say, for any waiter."""
         for wire in tuple(self._all):
             wire.rescue()
 
@@ -1051,7 +1051,7 @@ class Server:
         return late(self.name, None, tls=self.tls)
 
     def unfit(self, connection: object) -> RequestFailed:
-        """Its connections have no socket to take over."""
+        """Return the failure for connections without a socket to take over."""
         said = f"connections with a socket: {type(connection).__name__} has none after connect()"
         return RequestFailed("unfit", said, self.name, maybe_executed=False, transient=False)
 

@@ -6,7 +6,7 @@ handlers, finalizers and any thread may do it; an exception of one act ends no o
 Theory: acts come from other threads by `call`, and from acts themselves by `soon` and `later`. A turn runs those that
 had come when it began, then timers that are due, lets links write what was sent meanwhile in one piece, and looks what
 sockets have to say. A thread that submits rings only when the loop is asleep: it says so before it looks for acts a
-last time, so that either it sees the act, or whoever submits sees it asleep.
+last time, so that either it sees the act, or the submitter sees it asleep.
 """
 
 from __future__ import annotations
@@ -182,11 +182,11 @@ class Engine:
                     raise
 
     def enter(self, client: object) -> None:
-        """It has work for the engine, until it leaves."""
+        """Add a client that has work for the engine, until it leaves."""
         self._clients.add(client)
 
     def leave(self, client: object) -> None:
-        """It has ended."""
+        """Remove a client that has ended."""
         self._clients.discard(client)
 
     def forget_all(self) -> None:
@@ -232,7 +232,7 @@ class Engine:
         self._poller.register(fd, _NOTHING)
 
     def watch(self, fd: int, mask: int) -> None:
-        """What to watch the socket for. Any thread may say."""
+        """Set what the socket is watched for. Any thread may call this."""
         try:
             self._poller.modify(fd, mask or _NOTHING)
         except (OSError, ValueError, AttributeError):

@@ -95,7 +95,7 @@ class Front:
         self.patchable_socket: object = socket.socket
 
     def look_for_patches(self) -> None:
-        """What we wait in has been replaced since we began."""
+        """Note what was patched since we began."""
         self.patchable_local, self.patchable_socket = threading.local, socket.socket
 
     # -- running ----------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class Front:
             self.engine.call(self.client.arm, at)
 
     def unwatch(self, hold: LeaseRecord) -> None:
-        """It was released."""
+        """Stop watching a lease that was released."""
         self.schedule.remove(hold)
 
     def finish(self, hold: LeaseRecord) -> bool:
@@ -287,7 +287,7 @@ class Front:
         self.spawn(quietly(hold))
 
     def extending(self, hold: LeaseRecord, ttl_ms: int, asked_at: float) -> Order:
-        """It is going to be asked to last that long, with this order."""
+        """Note an extension that is about to be sent, and return its order."""
 
         async def extends() -> Order:
             order, at = self.schedule.extending(hold, ttl_ms, asked_at)
@@ -297,7 +297,7 @@ class Front:
         return self.run(extends())
 
     def extended(self, hold: LeaseRecord, order: Order, held: int, ttl_ms: int, asked_at: float) -> bool:
-        """That was answered; False when the hold has ended."""
+        """Record an extension's reply; False if the lease has ended."""
 
         async def was_extended() -> bool:
             at = self.schedule.extended(hold, order, held, ttl_ms, asked_at, clock(), self.random())
@@ -307,19 +307,19 @@ class Front:
         return self.run(was_extended())
 
     def replan(self, hold: LeaseRecord) -> None:
-        """Its deadline changed."""
+        """Plan again for a lease whose deadline changed."""
         self.engine.call(lambda: self.client.arm(self.schedule.replan(hold, self.random())))
 
     def has_told(self, hold: LeaseRecord) -> bool:
-        """Whether callbacks have returned."""
+        """True if callbacks have returned."""
         return not self.teller.busy
 
     def drop(self, hold: LeaseRecord) -> None:
-        """Its lease was garbage-collected, in whatever thread: it is not renewed any more."""
+        """Stop renewing a lease that was garbage-collected, in any thread."""
         hold.stop_renewing()
 
     def give_back(self, hold: LeaseRecord) -> None:
-        """Its lease reached no caller, or its block ended without a release. For finalizers, in whatever thread."""
+        """Give back a lease that reached no caller, or whose block ended without a release. For finalizers."""
         self.engine.call(self.client.sweep, hold)
 
     # -- the end ----------------------------------------------------------------------------------
