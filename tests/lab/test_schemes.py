@@ -212,6 +212,8 @@ def test_a_client_tells_when_its_process_could_not_run_and_a_stop_of_the_play_is
 
     async def play(stage: Stage, variant: str) -> bool:
         a, b = await stage.client("A"), await stage.client("B")
+        for actor in (a, b):  # the play behind this has others of these names
+            stage.also_close(actor)
         for _ in range(10):  # the machine may stall by itself
             stage.stalled = False
             await b.stop()
