@@ -56,8 +56,6 @@ __all__ = [
     "Grant",
     "give_back",
     "granted",
-    "is_late",
-    "look_again_s",
     "once_more",
     "release",
     "released",
@@ -305,12 +303,12 @@ class Acquisition:
         return False
 
 
-def is_late(left_s: float, claim_ms: int, took_s: float) -> bool:
+def _is_late(left_s: float, claim_ms: int, took_s: float) -> bool:
     """True if too little is left of a pushed grant's window to take it as it is; its request took `took_s`."""
     return left_s < _LEAST_LEFT * claim_ms / 1000 or left_s < _LEAST_TURNS * took_s
 
 
-def look_again_s(taken: Taken, settings: Settings, chance: float) -> float:
+def _look_again_s(taken: Taken, settings: Settings, chance: float) -> float:
     """Return how long to sleep without a message behind a holder of ours: some get lost. `chance` is in [0, 1)."""
     wait_s = settings.recheck_max_s
     if taken.remaining_ms >= 0:
@@ -557,14 +555,14 @@ class _Waiting:
             return None
         claim_ms = min(wake.claim_ms, acquisition.ttl_ms)
         until = deadline(self.queued_at, claim_ms)
-        if is_late(until - self.now, claim_ms, took_s):
+        if _is_late(until - self.now, claim_ms, took_s):
             return None
         return Grant(wake.fence, self.now, until=until)
 
     async def _until_next_look_s(self, taken: Taken) -> float:
         """Return how long to sleep without a wake-up."""
         acquisition = self.acquisition
-        wait_s = look_again_s(taken, acquisition.settings, await Random())
+        wait_s = _look_again_s(taken, acquisition.settings, await Random())
         if taken.holder and not is_ours(taken.holder):
             wait_s = min(wait_s, await self.foreign_polls.next_s())
         if acquisition.look_every_s is not None:
