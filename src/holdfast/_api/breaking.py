@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from holdfast._api.client_info import who_we_are
 from holdfast._api.holder import Holder, holder_of
 from holdfast._core.breaking import Held, held_by
-from holdfast._core.kinds import ALONE, LEASED, LISTED
+from holdfast._core.kinds import ALONE, LISTED, LISTED_AS
 from holdfast._core.overview import Entry
 from holdfast._core.tenure import BLOCK, MARK
 from holdfast.errors import ConfigurationError, quoted
@@ -60,8 +60,8 @@ def kinds_of(kind: object) -> tuple[str, ...]:
     """Under which kinds to look; None: under all."""
     if kind is None:
         return tuple(LISTED)
-    if isinstance(kind, str) and kind in LEASED:
-        return (LEASED[kind].listed_as or kind,)
+    if isinstance(kind, str) and kind in LISTED_AS:
+        return (LISTED_AS[kind],)
     raise ConfigurationError("kind", kind, 'None, "lock", "rwlock", "multilock", "semaphore" or "election"')
 
 

@@ -21,7 +21,7 @@ from holdfast._core.describe import look_up
 from holdfast._core.effects import AwaitWake, Command, Now, Random, Reply, Sleep, Spawn, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import inbox_prefix, lock_keys
-from holdfast._core.kinds import LEASED
+from holdfast._core.kinds import LEASED, LISTED_AS
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.noting import leave_note, note_key, note_parts
 from holdfast._core.overview import Entry, Walk, look_at, waited_s
@@ -167,8 +167,7 @@ class Detector:
         for before in first:
             if (before.kind, before.name) not in names:
                 continue
-            listed_as = LEASED[before.kind].listed_as or before.kind
-            (now,) = await look_at(self.namespace, [(listed_as, before.name)], _NAMED_MAX, self.settings)
+            (now,) = await look_at(self.namespace, [(LISTED_AS[before.kind], before.name)], _NAMED_MAX, self.settings)
             same = common(before, await self._whole(now))
             there = await self._there(same)
             seen.append(same._replace(waiters=tuple(each for each in same.waiters if client_of(each[0]) in there)))

@@ -16,7 +16,7 @@ from holdfast._core.forms import EACH, LASTING, RELEASED, B, Fits, I, forms, gra
 
 __all__ = [
     *("ALONE", "BARRIER", "CONDITION", "ELECTION", "EVENT", "KINDS", "KIND_OF_MARK", "KIND_OF_SCRIPT", "LATCH"),
-    *("LEASED", "LISTED", "LOCK", "MULTILOCK", "RWLOCK", "SEMAPHORE", "Kind"),
+    *("LEASED", "LISTED", "LISTED_AS", "LOCK", "MULTILOCK", "RWLOCK", "SEMAPHORE", "Kind"),
 ]
 
 
@@ -157,6 +157,7 @@ KINDS = (LOCK, RWLOCK, SEMAPHORE, MULTILOCK, CONDITION, ELECTION, LATCH, EVENT, 
 #: Those of leases; and those of them that keys tell apart.
 LEASED = {kind.name: kind for kind in KINDS if kind.leased}
 LISTED = {name: kind for name, kind in LEASED.items() if not kind.listed_as}
+LISTED_AS = {name: kind.listed_as or name for name, kind in LEASED.items()}
 #: Listed ones with one holder at a time, whose time is that of the key.
 ALONE = frozenset(name for name, kind in LISTED.items() if kind.alone)
 #: The kind that each script belongs to: the first that has it.

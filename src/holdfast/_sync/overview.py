@@ -17,7 +17,7 @@ from holdfast._api.overview import Listed, listed
 from holdfast._api.whereabouts import where
 from holdfast._core.describe import PATIENCE_S, look_up
 from holdfast._core.keys import lock_keys
-from holdfast._core.kinds import ALONE, LEASED, LISTED
+from holdfast._core.kinds import ALONE, LEASED, LISTED, LISTED_AS
 from holdfast._core.overview import NAMES_MAX, Entry, Walk, counts_of, look_at
 from holdfast._core.signals import look_at_signals
 from holdfast._core.whereabouts import Questions
@@ -71,7 +71,7 @@ def list_locks(session: Session, pattern: str, asks: bool, counts: bool = False)
 
 
 def _listed_as(seen: Entry) -> tuple[str, str]:
-    return LEASED[seen.kind].listed_as or seen.kind, seen.name
+    return LISTED_AS[seen.kind], seen.name
 
 
 def _counts(session: Session, namespace: str, page: Iterable[Entry]) -> dict[tuple[str, str], int]:
