@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 #: `holdfast` itself imports its APIs when they are first used.
-_PRELOADED = ["bench.crowd", "holdfast._sync.client", "holdfast._transport.refusals", "redis", "redis_lock"]
+_PRELOADED = ["bench.crowd", "holdfast._sync.client", "holdfast._engine.refusals", "redis", "redis_lock"]
 #: No one needs longer than this to come to an end; then something hangs, and is killed.
 _END_S = 60.0
 

@@ -22,8 +22,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast._drivers import many
-
 __all__ = ["Growth", "Key", "Taken", "check", "keys_of", "left_over", "outlived", "remembered", "take", "wrong_keys"]
 
 #: What was closed or dropped may need this long to end on a busy machine, s.
@@ -31,13 +29,14 @@ SETTLE_S = 15.0
 #: Threads of the test's own machinery come and go.
 _PASSING = re.compile(r"^(test|actor|api-loop|asyncio|Thread|proxy|ThreadPoolExecutor|pytest|execnet|rig)")
 #: Where the library makes objects that must not outlive their client. (Those of `identity`
-#: belong to threads, those of `leaving` to classes.)
+#: belong to threads, those of `leaving` to classes; the engine is one of the process.)
 _OBJECTS = re.compile(
-    r"(?!holdfast\._drivers\.identity|holdfast\._api\.leaving)holdfast\._(api|async|sync|drivers|transport)\.|holdfast\._core\.(hold|rwlock|semaphore|multilock)$"
+    r"(?!holdfast\._(runtime\.identity|api\.leaving|engine\.loop)$)holdfast\._(api|async|sync|engine|front|reports|runtime)\."
+    r"|holdfast\._core\.(hold|rwlock|semaphore|multilock)$"
 )
 
 #: Those that are remembered for the next client, up to a limit.
-_REMEMBERED = frozenset({"holdfast._transport.pack.Group"})
+_REMEMBERED = frozenset({"holdfast._engine.pack.Group"})
 
 
 @dataclass(slots=True)
@@ -59,7 +58,6 @@ class Taken:
 
 def take(*, objects: bool = True) -> Taken:
     """The process as it is now. `objects`: also those of the library, which takes a collection, and a look at all."""
-    many._wakers.clear()  # kept for the next call of several servers, and closed with their end
     if not objects:
         return Taken(_threads(), _descriptors())
     gc.collect()

@@ -48,7 +48,7 @@ PACKAGES = (PACKAGE, PACKAGE / "compat" / "redis")
 BY_HAND = frozenset({"__init__.py", "kernel.py", "lifecycle.py", "loss.py"})
 
 #: Names for threads alone, by their module: a task is cancelled.
-FOR_THREADS = ("_drivers.cancel",)
+FOR_THREADS = ("_runtime.cancel",)
 
 WIDTH = 120
 HEADER = """\

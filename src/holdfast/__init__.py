@@ -9,7 +9,7 @@ with locks.lock("orders:42", ttl=30) as lease:
 
 from __future__ import annotations
 
-from holdfast._transport.lazily import lazily as _lazily
+from holdfast._runtime.lazily import lazily as _lazily
 
 TYPE_CHECKING = False  # that of typing, which takes longer to import than all of this
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from holdfast._api.outcome import Outcome
     from holdfast._api.overview import Listed, Waiter
     from holdfast._api.whereabouts import Whereabouts
-    from holdfast._drivers.cancel import Cancel
-    from holdfast._drivers.observing import LeaseInfo, Observer
+    from holdfast._runtime.cancel import Cancel
+    from holdfast._reports.observing import LeaseInfo, Observer
     from holdfast._sync.client import Client, connect
     from holdfast._sync.condition import Condition
     from holdfast._sync.election import Election
@@ -138,8 +138,8 @@ _HOMES = {
     "_api.overview": ("Listed", "Waiter"),
     "_api.whereabouts": ("Whereabouts",),
     "_api.options": ("LeaseOptions",),
-    "_drivers.cancel": ("Cancel",),
-    "_drivers.observing": ("LeaseInfo", "Observer"),
+    "_runtime.cancel": ("Cancel",),
+    "_reports.observing": ("LeaseInfo", "Observer"),
     "_sync.client": ("Client", "connect"),
     "_sync.condition": ("Condition",),
     "_sync.election": ("Election",),

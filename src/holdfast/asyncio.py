@@ -26,7 +26,7 @@ from holdfast._async.multilock import MultiLock
 from holdfast._async.optimistic import Optimistic, Transaction
 from holdfast._async.rwlock import ReadLease, ReadLock, RWLock, WriteLease, WriteLock
 from holdfast._async.semaphore import Semaphore
-from holdfast._drivers.observing import LeaseInfo, Observer
+from holdfast._reports.observing import LeaseInfo, Observer
 from holdfast.errors import (
     AcquireCancelled,
     AcquireTimeout,

@@ -17,7 +17,7 @@ import threading
 from types import FrameType, TracebackType
 
 from holdfast._sync.lease import Lease, LeaseState
-from holdfast._transport.greenlets import who_patched
+from holdfast._runtime.greenlets import who_patched
 from holdfast.errors import ConfigurationError, LeaseLost
 
 __all__ = ["SIGNAL", "Interrupted", "interrupt_on_lost"]

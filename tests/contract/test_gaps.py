@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast._transport.clock import clock
+from holdfast._runtime.clock import clock
 from testbed.proxy import Proxy
 from testbed.waiting import eventually
 from tests.support.apis import Api, function_for

@@ -15,8 +15,8 @@ import pytest
 
 import holdfast
 from holdfast import embedded
-from holdfast._drivers.log import _RECORDS
-from holdfast._drivers.observing import _Calls
+from holdfast._reports.log import _RECORDS
+from holdfast._reports.observing import _Calls
 from testbed.proxy import Proxy
 from testbed.waiting import eventually
 from tests.support.apis import Api

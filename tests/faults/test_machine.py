@@ -16,7 +16,7 @@ import pytest
 
 import holdfast
 from holdfast import embedded
-from holdfast._transport import clock as clock_module
+from holdfast._runtime import clock as clock_module
 from holdfast.lab.servers import Clock
 from testbed.waiting import eventually
 from tests.support.apis import Api

@@ -135,7 +135,7 @@ def test_a_handshake_byte_by_byte_does_not_prolong_a_timeout(server: embedded.Se
 def test_a_server_that_reads_nothing_does_not_hold_up_a_large_request() -> None:
     from holdfast._core.effects import Command
     from holdfast._core.failure import RequestFailed
-    from holdfast._transport.plain import Address
+    from holdfast._engine.plain import Address
     from holdfast._transport.threads import Node
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -164,7 +164,7 @@ def test_a_server_that_reads_nothing_does_not_hold_up_a_large_request() -> None:
 
 def test_short_waits_end_under_a_periodic_signal() -> None:
     """`SimpleQueue.get` of Python 3.11 and 3.12 never came back from one of these."""
-    from holdfast._transport.waits import Flag, Mailbox
+    from holdfast._runtime.waits import Flag, Mailbox
 
     mailbox: Mailbox[int] = Mailbox()
     flag = Flag()
@@ -229,7 +229,7 @@ WAITS = textwrap.dedent(
 
 
 def test_a_wake_up_that_gets_lost_costs_a_second() -> None:
-    from holdfast._transport.waits import Mailbox
+    from holdfast._runtime.waits import Mailbox
 
     mailbox: Mailbox[int] = Mailbox()
     threading.Timer(0.05, mailbox._items.append, (1,)).start()  # without ringing

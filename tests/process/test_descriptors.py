@@ -135,7 +135,7 @@ def test_a_connection_that_cannot_be_made_says_so(
 AGENT = """
 import resource, sys, time
 import holdfast
-from holdfast._transport import refusals
+from holdfast._engine import refusals
 
 locks = holdfast.connect(sys.argv[1], ttl=0.6)
 name = sys.argv[2]

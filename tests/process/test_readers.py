@@ -26,7 +26,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.settings import DEFAULT
 from holdfast._drivers import inboxes
 from holdfast._drivers.watchdog import Watchdog
-from holdfast._transport import waits
+from holdfast._runtime import waits
 from holdfast._transport.threads import Wire
 from testbed.servers import unique
 from testbed.waiting import eventually

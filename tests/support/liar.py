@@ -18,7 +18,7 @@ import time
 
 import hiredis
 
-from holdfast._transport.pack import pack_command
+from holdfast._engine.pack import pack_command
 from tests.support.standin import StandIn, pump, read_one
 
 __all__ = ["CUT", "HANG", "KINDS", "Liar"]

@@ -35,18 +35,18 @@ import hiredis
 
 from holdfast._core.failure import RequestFailed, refusal
 from holdfast._lua import SCRIPTS
-from holdfast._transport.single import SingleTopology
+from holdfast._engine.single import SingleTopology
 from sim.server import Refused, Server
 
 __all__ = ["Deadlock", "Node", "World"]
 
 #: What tells loggers and observers belongs to the process, and was made before any world: it stays outside.
-_OUTSIDE = frozenset({"holdfast._drivers.reporter", "holdfast._drivers.log"})
+_OUTSIDE = frozenset({"holdfast._reports.reporter", "holdfast._reports.log"})
 #: A schedule of more steps than this goes round in circles.
 _STEPS_MAX = 400_000
 #: Where threads may be switched between two lines.
 _TRACED = (
-    *("/holdfast/_drivers/", "/holdfast/_transport/waits.py"),
+    *("/holdfast/_drivers/", "/holdfast/_runtime/waits.py"),
     *("/holdfast/_sync/", "/holdfast/_core/record.py"),
 )
 _FOREVER = float("inf")
@@ -316,8 +316,8 @@ class World:
 
         for name in holdfast.__all__:
             getattr(holdfast, name)  # what is imported lazily is not imported under the scheduler
-        from holdfast._drivers import identity
-        from holdfast._transport import clock as clocks
+        from holdfast._runtime import identity
+        from holdfast._runtime import clock as clocks
 
         identity.here()  # what a process makes once is not made under the scheduler
 
@@ -333,7 +333,7 @@ class World:
                 continue
             if getattr(module, "clock", None) is real:
                 replace(module, "clock", self.clock)
-            if name.startswith(("holdfast._drivers.", "holdfast._sync.", "holdfast._transport.waits")):
+            if name.startswith(("holdfast._drivers.", "holdfast._sync.", "holdfast._runtime.waits")):
                 for each in ("threading", "selectors", "time", "queue", "os"):
                     if hasattr(module, each):
                         replace(module, each, getattr(self, each))
@@ -349,7 +349,7 @@ class World:
             lambda _client: SingleTopology(cast("Any", self.node)),
         )
         # How far that has come is none of this world's, and would change its schedule.
-        replace(sys.modules["holdfast._drivers.reporter"].Reporter, "send", lambda _reporter, _event, *_details: None)
+        replace(sys.modules["holdfast._reports.reporter"].Reporter, "send", lambda _reporter, _event, *_details: None)
         enabled = gc.isenabled()
         gc.disable()  # a collection at a moment of its own would not come again
         try:

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import hiredis
 
-from holdfast._transport.pack import pack_command
+from holdfast._engine.pack import pack_command
 
 __all__ = ["LikeRedis84", "Scripted", "StandIn", "pump", "read_one"]
 

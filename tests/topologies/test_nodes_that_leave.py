@@ -12,10 +12,10 @@ import hiredis
 import pytest
 
 from holdfast import embedded
-from holdfast._transport import cluster as cluster_module
-from holdfast._transport.clock import clock
-from holdfast._transport.cluster import ClusterTopology
-from holdfast._transport.pack import pack_command
+from holdfast._engine import cluster as cluster_module
+from holdfast._runtime.clock import clock
+from holdfast._engine.cluster import ClusterTopology
+from holdfast._engine.pack import pack_command
 from testbed.waiting import eventually
 from tests.support.apis import Api
 from tests.support.standin import StandIn, pump, read_one

@@ -104,18 +104,22 @@ PACKAGE: dict[str, Room] = {
     "errors": Room(),
     "_lua": Room(),
     "_core": Room(_FACTS | {"_lua"}, stdlib_without=_IMPURE),
-    "_transport": Room(_FACTS | {"_core", "_lua"}, _CLIENTS),
-    "_drivers": Room(_FACTS | {"_core", "_lua", "_transport"}),
-    "_api": Room(_FACTS | {"_core", "_transport"}, _CLIENTS),
-    "_async": Room(_FACTS | {"_core", "_transport", "_drivers", "_api"}),
-    "_sync": Room(_FACTS | {"_core", "_transport", "_drivers", "_api"}, stdlib_without=frozenset({"asyncio"})),
-    "": Room(_FACTS | {"_api", "_sync", "_transport.lazily", "_drivers.cancel", "_drivers.observing", "asyncio"}),
-    "asyncio": Room(_FACTS | {"_api", "_async", "_drivers.observing"}),
+    "_runtime": Room(_FACTS | {"_core"}),
+    "_reports": Room(_FACTS | {"_core", "_runtime"}),
+    "_engine": Room(_FACTS | {"_core", "_lua", "_runtime", "_reports"}, _CLIENTS),
+    "_front": Room(_FACTS | {"_core", "_runtime", "_reports", "_engine"}),
+    "_api": Room(_FACTS | {"_core", "_runtime", "_engine"}, _CLIENTS),
+    "_async": Room(_FACTS | {"_core", "_runtime", "_reports", "_engine", "_front", "_api"}),
+    "_sync": Room(
+        _FACTS | {"_core", "_runtime", "_reports", "_engine", "_front", "_api"}, stdlib_without=frozenset({"asyncio"})
+    ),
+    "": Room(_FACTS | {"_api", "_sync", "_runtime.lazily", "_runtime.cancel", "_reports.observing", "asyncio"}),
+    "asyncio": Room(_FACTS | {"_api", "_async", "_reports.observing"}),
     "embedded": Room(_FACTS),
     "prometheus": Room(_PUBLIC | {"_api.labels"}, frozenset({"prometheus_client"})),
     "opentelemetry": Room(_PUBLIC | {"_api.labels"}, frozenset({"opentelemetry"})),
     "fencing": Room(_FACTS | {"_api.options"}),
-    "interrupting": Room(_FACTS | {"_sync.lease", "_transport.greenlets"}),
+    "interrupting": Room(_FACTS | {"_sync.lease", "_runtime.greenlets"}),
     "testing": Room(_PUBLIC | {"_core", "_api"}, frozenset({"pytest"})),
     "lab": Room(_PUBLIC | {"_core.effects", "_core.failure"}, _CLIENTS | {"redis_lock"}),
     "compat": Room(_PUBLIC | {"_async", "_sync"}, frozenset({"redis", "django_redis", "django"})),
@@ -129,14 +133,12 @@ BESIDE: dict[str, Room] = {
     "models": Room(),
     "tools": Room(_PUBLIC),  # the reference is made from what is public
     "examples": Room(_PUBLIC, _ANY),  # they show holdfast together with other libraries
-    "testbed": Room(_PUBLIC | {"_lua", "_drivers.many"}, _CLIENTS),
+    "testbed": Room(_PUBLIC | {"_lua"}, _CLIENTS),
     # What users of a lock see, and no more: a reader of a history knows nothing of what is inside.
     "rig": Room(_PUBLIC | {"testbed", "verify"}, _ANY),
     "verify": Room(),
     # It sends the requests of a listing itself, to take the time of each.
     "bench": Room(_PUBLIC | {"testbed", "_lua", "_core.keys", "_core.overview"}, _ANY),
-    # They are put in the place of what ships.
-    "spikes": Room(_PUBLIC | {"_core", "_lua", "_transport", "_drivers", "_api", "_async", "_sync"}, _CLIENTS),
     "tests": Room(frozenset({*PACKAGE, *FOLDERS}), _ANY),
 }
 ROOMS = {**PACKAGE, **BESIDE}
@@ -239,19 +241,19 @@ def test_public_modules_declare_what_is_public(module: str, path: Path) -> None:
         ("holdfast._core.mutex", "def f():\n    import asyncio"),
         ("holdfast._core.mutex", "import concurrent.futures"),
         ("holdfast._core.mutex", "import redis"),
-        ("holdfast._core.mutex", "from holdfast._drivers import threads"),
-        ("holdfast._core.mutex", "from .._drivers import threads"),
-        ("holdfast._core.mutex", "from .. import _drivers"),
+        ("holdfast._core.mutex", "from holdfast._front import threads"),
+        ("holdfast._core.mutex", "from .._front import threads"),
+        ("holdfast._core.mutex", "from .. import _front"),
         ("holdfast._core.mutex", "import holdfast"),
         ("holdfast._core.mutex", "from holdfast import connect"),
         ("holdfast._lua", "from holdfast._core import keys"),
         ("holdfast.errors", "from holdfast import lab"),
-        ("holdfast._transport.port", "from holdfast._drivers.aio import Driver"),
-        ("holdfast._drivers.aio", "from holdfast.cli import main"),
-        ("holdfast._drivers.aio", "import redis.asyncio"),
-        ("holdfast._drivers.aio", "from sim import world"),
+        ("holdfast._engine.port", "from holdfast._front.aio import AioFront"),
+        ("holdfast._front.aio", "from holdfast.cli import main"),
+        ("holdfast._front.aio", "import redis.asyncio"),
+        ("holdfast._front.aio", "from sim import world"),
         ("holdfast._core.mutex", "from tests.support import steps"),
-        ("holdfast._drivers.aio", "from holdfast._sync.lock import Lock"),
+        ("holdfast._front.aio", "from holdfast._sync.lock import Lock"),
         ("holdfast._sync.lock", "from holdfast.cli import main"),
         ("holdfast._sync.lock", "import asyncio"),
         ("holdfast._sync.lock", "from holdfast._async.lock import Lock"),
@@ -263,7 +265,7 @@ def test_public_modules_declare_what_is_public(module: str, path: Path) -> None:
         ("holdfast.lab.schemes", "from sim.server import Server"),
         ("holdfast.testing", "import sim"),
         ("holdfast.brand_new", "x = 1"),
-        ("sim.world", "from holdfast._transport import port"),
+        ("sim.world", "from holdfast._engine import port"),
         ("sim.world", "import holdfast"),
         ("sim.world", "import redis"),
         ("rig.run", "from tests.support import keys"),
@@ -286,8 +288,8 @@ def test_a_wrong_arrow_is_found(module: str, source: str) -> None:
     [
         ("holdfast._core.mutex", "import dataclasses\nfrom holdfast._core.keys import x\nfrom . import keys"),
         ("holdfast._core.mutex", "from holdfast.errors import HoldfastError\nfrom ..errors import LeaseLost"),
-        ("holdfast._transport.port", "import redis\nfrom holdfast._core import keys"),
-        ("holdfast._sync.lock", "import socket\nfrom holdfast._drivers.threads import Driver"),
+        ("holdfast._engine.port", "import redis\nfrom holdfast._core import keys"),
+        ("holdfast._sync.lock", "import asyncio\nfrom holdfast._front.threads import ThreadsFront"),
         ("holdfast.cli.run", "import redis\nimport holdfast\nfrom holdfast import connect, embedded"),
         ("holdfast.lab.schemes", "from holdfast._core.effects import Call\nfrom holdfast import connect"),
         ("sim.world", "import time\nfrom holdfast._core import mutex\nfrom sim.driver import Process"),
@@ -301,7 +303,7 @@ def test_a_right_arrow_is_let_through(module: str, source: str) -> None:
 
 def test_a_relative_import_of_a_package_starts_at_itself() -> None:
     assert violations("from .keys import x", "holdfast._core", is_package=True) == []
-    assert violations("from .. import _drivers", "holdfast._core", is_package=True)
+    assert violations("from .. import _front", "holdfast._core", is_package=True)
 
 
 def test_a_missing_all_is_found() -> None:

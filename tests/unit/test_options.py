@@ -13,7 +13,7 @@ from holdfast._api.options import Options
 
 PACKAGE = Path(holdfast.__file__).parent
 #: What is written by hand. (`ttl_ms` and `renew` are not looked for: requests and renewals are called that as well.)
-ROOMS = ("_api", "_async", "_core", "_drivers", "_transport")
+ROOMS = ("_api", "_async", "_core", "_engine", "_front", "_reports", "_runtime")
 FIELDS = [field for field in Options._fields if field not in ("ttl_ms", "renew")]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast._core.keys import lock_keys
 from holdfast._lua import SCRIPTS
-from holdfast._transport import pack
+from holdfast._engine import pack
 
 
 def test_what_is_remembered_is_bounded_by_its_size() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast._drivers.reporter import EVENTS_MAX, Reporter
+from holdfast._reports.reporter import EVENTS_MAX, Reporter
 from testbed.waiting import PATIENCE_S, eventually
 
 

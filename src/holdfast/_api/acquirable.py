@@ -11,7 +11,7 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.tenure import LocalWaiter, Note, TenureLease, as_owner, wait_in_line
 from holdfast._core.tokens import is_kept
 from holdfast._core.waiting import Busy, Grant
-from holdfast._transport.pack import PreparedRequest
+from holdfast._engine.pack import PreparedRequest
 
 __all__ = ["AcquirableBase", "Elsewhere"]
 

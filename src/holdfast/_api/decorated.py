@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast._transport.lazily import importing
+from holdfast._runtime.lazily import importing
 from holdfast.errors import ConfigurationError
 
 __all__ = ["check_callable", "check_function", "check_result", "refuse_coroutine_function"]

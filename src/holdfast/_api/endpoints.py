@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from holdfast._api.options import Duration, timeout_of, ttl_ms_of
 from holdfast._core.redlock import Quorum
 from holdfast._core.settings import Settings
-from holdfast._transport.lazily import importing, lazily
+from holdfast._runtime.lazily import importing, lazily
 from holdfast.errors import ConfigurationError, redacted
 
 __all__ = ["Api", "Members", "Seeds", "client_of_url", "members_of", "quorum_of", "seeds_of", "settings_for"]
@@ -271,7 +271,7 @@ def _once(api: Api) -> Any:
 def _discovery(api: Api) -> Any:
     """A Sentinel client."""
     with importing:
-        from holdfast._transport import sentinel
+        from holdfast._engine import sentinel
     return sentinel.Discovery if api == "threads" else sentinel.AsyncioDiscovery
 
 

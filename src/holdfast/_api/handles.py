@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from holdfast._core.record import LeaseRecord
 from holdfast._core.tokens import TOKEN_MAX
-from holdfast._transport.lazily import importing
+from holdfast._runtime.lazily import importing
 from holdfast.errors import ConfigurationError
 
 __all__ = ["Handle", "handle_of", "read_handle"]

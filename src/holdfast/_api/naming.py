@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from holdfast._api.options import check_name
-from holdfast._transport.lazily import importing
+from holdfast._runtime.lazily import importing
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:

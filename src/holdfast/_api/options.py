@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 
-from holdfast._transport.lazily import importing
+from holdfast._runtime.lazily import importing
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:

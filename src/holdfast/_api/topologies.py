@@ -1,52 +1,57 @@
-"""From what a user brought to the topology that the driver asks."""
+"""From what a user brought to the topology that the engine asks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
-from holdfast._api.endpoints import Members, Seeds, seeds_of
-from holdfast._transport.lazily import importing
-from holdfast._transport.plain import Address
-from holdfast._transport.port import Topology
-from holdfast._transport.quorum import QuorumTopology
+from holdfast._api.endpoints import Api, Members, Seeds, seeds_of
+from holdfast._engine.dial import connections
+from holdfast._engine.loop import engine
+from holdfast._engine.server import Server
+from holdfast._runtime.lazily import importing
+from holdfast._engine.plain import Address
+from holdfast._engine.port import Topology
+from holdfast._engine.quorum import QuorumTopology
+from holdfast._engine.single import SingleTopology, describe
 from holdfast.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from holdfast._transport import aio
-    from holdfast._transport.threads import Node
-
-__all__ = ["asyncio_topology", "threads_topology"]
+__all__ = ["topology_of"]
 
 _THREADS = "a redis-py client (redis.Redis), or holdfast.connect(url)"
 _ASYNCIO = "an asyncio client of redis-py (redis.asyncio.Redis), or holdfast.asyncio.connect(url)"
 
 
-def threads_topology(place: Any) -> Topology[Node]:
-    """Make the topology of a client that blocks."""
-    with importing:
-        from holdfast._transport.single import SingleTopology
-        from holdfast._transport.threads import Node, node_of_client
+def topology_of(place: Any, api: Api) -> Topology[Server]:
+    """Make the topology of a client for that API."""
+    is_asyncio = api == "asyncio"
+    check = _check_asyncio if is_asyncio else _check_threads
     if isinstance(place, Address):
-        return SingleTopology(Node(place.name, place.connection, is_ours=place.needs_no_names))
+        return SingleTopology(Server(engine(), place.name, place.connection))
     if isinstance(place, Members):
         for client in place.clients:
-            _check_threads(client)
-        return QuorumTopology([node_of_client(client) for client in place.clients])
-    _refuse_part(place, _THREADS)
+            check(client)
+        return QuorumTopology([_server(client) for client in place.clients])
+    _refuse_part(place, _ASYNCIO if is_asyncio else _THREADS)
     seeds = place if isinstance(place, Seeds) else seeds_of(place)
     if seeds is not None:
         with importing:
-            from holdfast._transport.cluster_threads import ThreadsCluster
-        if _is_asyncio(seeds.connection_class):
-            _check_threads(place, wrong=True)
-        return ThreadsCluster(seeds.addresses, lambda host, port: Node(f"{host}:{port}", _maker(seeds, host, port)))
-    _check_threads(place)
-    return SingleTopology(node_of_client(place), _through_sentinel(place))
+            from holdfast._engine.cluster import Cluster
+        if _is_asyncio(seeds.connection_class) != is_asyncio:
+            check(place, wrong=True)
+        return Cluster(engine(), seeds.addresses, partial(_maker, seeds))
+    check(place)
+    return SingleTopology(_server(place), _through_sentinel(place))
+
+
+def _server(client: Any) -> Server:
+    pool = client.connection_pool
+    return Server(engine(), describe(pool), connections(pool.connection_class, pool.connection_kwargs))
 
 
 def _maker(seeds: Seeds, host: str, port: int) -> Callable[[], Any]:
-    return lambda: seeds.connection_class(host=host, port=port, **seeds.kwargs)
+    return connections(seeds.connection_class, {"host": host, "port": port, **seeds.kwargs})
 
 
 def _through_sentinel(client: Any) -> bool:
@@ -104,27 +109,6 @@ def _check_threads(client: Any, wrong: bool = False) -> None:
         raise ConfigurationError(
             "redis_client", client, f"{_THREADS}; an asyncio client belongs to holdfast.asyncio.Client"
         )
-
-
-def asyncio_topology(place: Any) -> Callable[[], Topology[aio.Node]]:
-    """Return what makes an asyncio client's topology, one for each event loop."""
-    with importing:
-        from holdfast._transport.aio import Node, node_of_client
-        from holdfast._transport.single import SingleTopology
-    if isinstance(place, Members):
-        for client in place.clients:
-            _check_asyncio(client)
-        return lambda: QuorumTopology([node_of_client(client) for client in place.clients])
-    _refuse_part(place, _ASYNCIO)
-    seeds = place if isinstance(place, Seeds) else seeds_of(place)
-    if seeds is not None:
-        with importing:
-            from holdfast._transport.cluster_aio import AioCluster
-        if not _is_asyncio(seeds.connection_class):
-            _check_asyncio(place, wrong=True)
-        return lambda: AioCluster(seeds.addresses, lambda host, port: Node(f"{host}:{port}", _maker(seeds, host, port)))
-    _check_asyncio(place)
-    return lambda: SingleTopology(node_of_client(place), _through_sentinel(place))
 
 
 def _check_asyncio(client: Any, wrong: bool = False) -> None:

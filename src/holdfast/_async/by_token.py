@@ -22,7 +22,7 @@ from holdfast._async.lock import Lock
 from holdfast._core.in_turn import in_turn
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT
-from holdfast._transport.clock import clock
+from holdfast._runtime.clock import clock
 from holdfast.errors import LeaseLost, LeaseReleased
 
 __all__ = ["Held", "TokenLock", "client_behind"]

@@ -33,7 +33,7 @@ from holdfast._async.lease import Lease
 from holdfast._async.lifecycle import API, Session, client_at
 from holdfast._async.lock import Lock
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._transport.lazily import importing
+from holdfast._runtime.lazily import importing
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from holdfast._async.rwlock import RWLock
     from holdfast._async.semaphore import Semaphore
     from holdfast._core.optimistic import Value
-    from holdfast._drivers.observing import Observer
+    from holdfast._reports.observing import Observer
 
 __all__ = ["Client", "connect"]
 

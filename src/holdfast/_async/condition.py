@@ -20,8 +20,8 @@ from holdfast._core import condition
 from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Grant, wait_for
 
-# sync-add: from holdfast._drivers.cancel import Cancel
-from holdfast._transport.clock import clock
+# sync-add: from holdfast._runtime.cancel import Cancel
+from holdfast._runtime.clock import clock
 from holdfast.errors import ClientClosed, NotHeld
 
 __all__ = ["Condition"]

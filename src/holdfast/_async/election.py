@@ -19,10 +19,10 @@ from holdfast._async.lock import Lock
 from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Grant
 
-# sync-add: from holdfast._drivers.cancel import Cancel
-from holdfast._transport.clock import clock
+# sync-add: from holdfast._runtime.cancel import Cancel
+from holdfast._runtime.clock import clock
 
-# sync-add: from holdfast._transport.waits import Flag
+# sync-add: from holdfast._runtime.waits import Flag
 from holdfast.errors import ConfigurationError, LeaseLost
 
 if TYPE_CHECKING:

@@ -27,10 +27,10 @@ from holdfast._core.replicas import NotAcked
 from holdfast._core.tenure import MARK, LocalWaiter, TenureLease, is_alone, left
 from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant
-from holdfast._drivers.aio import AioDriver
-from holdfast._transport.clock import clock
-from holdfast._transport.lazily import lazily
-from holdfast._transport.pack import PreparedRequest
+from holdfast._front.aio import AioFront
+from holdfast._runtime.clock import clock
+from holdfast._runtime.lazily import lazily
+from holdfast._engine.pack import PreparedRequest
 from holdfast.errors import AcquireTimeout, AlreadyHeld, ClientClosed, LeaseLost
 
 __all__ = ["Acquirable", "release", "release_later", "wait_turn"]
@@ -169,7 +169,7 @@ class Acquirable(AcquirableBase, Generic[L]):
 
     def _begin_again(
         self,
-        driver: AioDriver,
+        driver: AioFront,
         kept: CachedLease,
         owners: tuple[tuple[str, int], ...],
         code: CodeType,
@@ -194,7 +194,7 @@ class Acquirable(AcquirableBase, Generic[L]):
 
     def _granted(
         self,
-        driver: AioDriver,
+        driver: AioFront,
         record: LeaseRecord,
         owners: tuple[tuple[str, int], ...],
         code: CodeType,
@@ -226,7 +226,7 @@ def _introduced(introduce: Callable[[], None], start: Callable[..., Protocol[R]]
 
 
 def release(
-    session: Session, driver: AioDriver, record: LeaseRecord, ask: PreparedRequest | None
+    session: Session, driver: AioFront, record: LeaseRecord, ask: PreparedRequest | None
 ) -> Coroutine[Any, Any, bool]:
     """Release it in the running event loop, which may be another one than that in which it was acquired."""
     if record.turn is not None and record.hand_on(clock()):
@@ -240,13 +240,13 @@ async def _handed_on() -> bool:
     return True
 
 
-def release_later(session: Session, driver: AioDriver, record: LeaseRecord, ask: PreparedRequest) -> bool:
+def release_later(session: Session, driver: AioFront, record: LeaseRecord, ask: PreparedRequest) -> bool:
     """Release it without waiting for the answer; False when it has to be waited for."""
     if record.turn is not None and record.hand_on(clock()):
         return True
     if driver is not session.here or driver.closed or driver.loop is not _get_running_loop():
         return False
-    return driver.can_ask and driver.releasing.send(record, ask)
+    return driver.release_later(record, ask)
 
 
 async def wait_turn(session: Session, name: str, kind: str, acquisition: Acquisition, protocol: Protocol[R]) -> R:

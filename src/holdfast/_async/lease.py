@@ -21,10 +21,10 @@ from holdfast._async.loss import Body, Loss, Wanted, tell
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, LeaseState
 
-# sync: from holdfast._drivers.threads import ThreadDriver
-from holdfast._drivers.aio import AioDriver
-from holdfast._transport.clock import clock
-from holdfast._transport.pack import PreparedRequest
+# sync: from holdfast._front.threads import ThreadsFront
+from holdfast._front.aio import AioFront
+from holdfast._runtime.clock import clock
+from holdfast._engine.pack import PreparedRequest
 from holdfast.errors import ConfigurationError, LeaseLost, LeaseReleased, quoted
 
 __all__ = ["Lease", "LeaseState"]
@@ -75,8 +75,8 @@ class Lease:
     def __init__(
         self,
         session: Session,
-        # sync: driver: ThreadDriver,
-        driver: AioDriver,
+        # sync: driver: ThreadsFront,
+        driver: AioFront,
         record: LeaseRecord,
         owners: tuple[tuple[str, int], ...],
         where: CodeType,
@@ -203,19 +203,8 @@ class Lease:
         record, driver = self._record, self._driver
         if record.check_expired(clock()):
             raise self._ended("extend()")
-        asked_at = clock()
-        order = driver.extending(record, ttl_ms, asked_at)
-        if not record.alive:
-            raise self._ended("extend()")  # released meanwhile, and perhaps handed on under its token
-        try:
-            held = await self._session.run(record.or_why(order.asks_ms, order))
-        except BaseException:
-            driver.replan(record)
-            raise
-        if driver.extended(record, order, held, ttl_ms, asked_at):
+        if await self._session.run(driver.client.extend(record, ttl_ms)):
             return
-        if held and record.is_left_over:
-            driver.spawn_release(record)  # extended on the server, but too late to be trusted
         raise self._ended("extend()")
 
     async def handle(self) -> str:
@@ -397,7 +386,6 @@ class Lease:
         if ours and self._record.state is LeaseState.LOST and isinstance(error, asyncio.CancelledError):
             self._unwatch()
             if self._driver.exiting:
-                await self._driver.ending.let_end()  # with this task, the loop may end, too
                 return  # its exception would not be seen
             raise self._ended("async with") from error
         try:

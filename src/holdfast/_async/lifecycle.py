@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from holdfast._api.client_info import CLIENT_INFO_MS, client_key, introduction
 from holdfast._api.endpoints import Api, client_of_url, settings_for
 from holdfast._api.session import SessionBase
-from holdfast._api.topologies import asyncio_topology
+from holdfast._api.topologies import topology_of
 from holdfast._core.describe import introduce
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
@@ -32,11 +32,11 @@ from holdfast._core.keys import inbox_prefix
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
 from holdfast._core.tokens import make_token
-from holdfast._drivers import exit_hooks
-from holdfast._drivers.aio import AioDriver
-from holdfast._drivers.awaiting import awaited_by
-from holdfast._drivers.observing import Reports
-from holdfast._transport.clock import clock
+from holdfast._front.aio import AioFront
+from holdfast._front.base import close_later, running_front
+from holdfast._runtime.awaiting import awaited_by
+from holdfast._reports.observing import Reports
+from holdfast._runtime.clock import clock
 from holdfast.errors import ClientClosed, ConfigurationError
 
 __all__ = ["API", "Session", "client_at", "has_ended"]
@@ -78,7 +78,7 @@ class Session(SessionBase):
 
     def __init__(self, redis_client: Any, namespace: str | None, settings: Settings, observer: Any = None) -> None:
         settings = settings_for(redis_client, settings)
-        self._make_topology = asyncio_topology(redis_client)
+        self._make_topology = partial(topology_of, redis_client, API)
         topology = self._make_topology()
         #: Whether keys move from node to node.
         self.moves: bool = getattr(topology, "moves", True)
@@ -88,38 +88,34 @@ class Session(SessionBase):
         #: By the ids of tasks, which may come again: the task, and a number that does not.
         self.numbers: dict[int, tuple[weakref.ref[asyncio.Task[Any]], int]] = {}
         #: The driver of the event loop in which it was used last.
-        self.here: AioDriver | None = None
-        self.drivers: list[AioDriver] = []
-        self._left = _Left(self._make_topology, inbox_prefix(namespace), settings, self.reports)
-        finalizer = weakref.finalize(self, _collected, self.drivers, self._left)
-        finalizer.atexit = False
-        _sessions.add(self)
+        self.here: AioFront | None = None
+        self.drivers: list[AioFront] = []
+        finalizer = weakref.finalize(self, _close_later, self.drivers)
+        finalizer.atexit = False  # fronts are closed at exit anyway
 
     @property
-    def driver(self) -> AioDriver:
+    def driver(self) -> AioFront:
         """The driver of the running event loop."""
         driver = self.here
         if driver is None or driver.closed or driver.loop is not _get_running_loop():
-            driver = self._begin()
+            driver = running_front() or self._begin()
         return driver
 
-    def _begin(self) -> AioDriver:
+    def _begin(self) -> AioFront:
         if self.closed:
             raise ClientClosed()
         loop = _running_loop()
-        ended = [driver for driver in self.drivers if driver.closed or driver.loop.is_closed()]
-        for driver in ended:
+        for driver in [driver for driver in self.drivers if driver.closed or driver.loop.is_closed()]:
             self.drivers.remove(driver)
-            if driver.loop.is_closed() and not driver.ended:
-                self._left.take(driver)
+            driver.begin_close()
         for driver in self.drivers:
             if driver.loop is loop:
                 break
         else:
-            driver = self._left.new_driver()
+            inboxes = inbox_prefix(self.namespace)
+            driver = AioFront(self._make_topology(), os.urandom(12).hex(), inboxes, self.settings, self.reports)
             driver.notices.whereabouts = weakref.WeakMethod(self.whereabouts)
             self.drivers.append(driver)
-        self._left.start(driver)
         self.here = driver
         return driver
 
@@ -193,7 +189,7 @@ class Session(SessionBase):
             waits = awaited_by(waits)
         return task.get_name(), frames[::-1]
 
-    def introduce(self, driver: AioDriver, now: float) -> None:
+    def introduce(self, driver: AioFront, now: float) -> None:
         """Say again who this client is."""
         driver.introduce_at = now + CLIENT_INFO_MS / 2000
         key = client_key(self.namespace, driver.client_id)
@@ -204,16 +200,11 @@ class Session(SessionBase):
         loop = _running_loop()
         self.closed = True
         self.here = None
-        here = [driver for driver in self.drivers if driver.loop is loop]
-        elsewhere = [driver for driver in self.drivers if driver.loop is not loop]
-        for driver in elsewhere:
-            if not driver.loop.is_running():
-                self._left.take(driver)
-        _let_go([driver for driver in elsewhere if driver.loop.is_running()])
-        for driver in here:
-            await driver.close()
-        await self._left.release()
-        self.drivers.clear()
+        drivers, self.drivers[:] = self.drivers[:], []
+        for driver in drivers:
+            driver.begin_close()  # side by side
+        for driver in drivers:
+            await driver.closed_for(loop)
 
     def __str__(self) -> str:
         leases = sum(len(driver.schedule) for driver in self.drivers)
@@ -221,150 +212,7 @@ class Session(SessionBase):
         return f"{self.nodes}: {state}, namespace {self.namespace!r}"
 
 
-def _let_go(drivers: list[AioDriver]) -> None:
-    """End drivers of other event loops, which may be over, or running in other threads."""
-    for driver in tuple(drivers):
-        if driver.closed:
-            continue
-        try:
-            driver.loop.call_soon_threadsafe(driver.ending.close_soon)
-        except RuntimeError:  # the loop is closed
-            driver.forget("closed")
-
-
-_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-
-
-class _LastLoop(asyncio.SelectorEventLoop):
-    """For the interpreter's end, when no thread can be started any more to look up names."""
-
-    async def getaddrinfo(
-        self,
-        host: bytes | str | None,
-        port: bytes | str | int | None,
-        *,
-        family: int = 0,
-        type: int = 0,
-        proto: int = 0,
-        flags: int = 0,
-    ) -> Any:
-        return socket.getaddrinfo(host, port, family, type, proto, flags)
-
-
-class _Left:
-    """What drivers of event loops that have ended have left on the servers of one client, and how to undo it.
-
-    It may outlive the client: a loop that Ctrl-C leaves a second time is closed with its tasks as they are, and what
-    they held is released at the end of the process.
-    """
-
-    def __init__(self, make_topology: Callable[[], Any], inboxes: str, settings: Settings, reports: Reports) -> None:
-        self._make_topology = make_topology
-        self._reports = reports
-        self._inboxes = inboxes
-        self._settings = settings
-        self.made: list[Callable[[], Protocol[Any]]] = []
-
-    def new_driver(self) -> AioDriver:
-        """One of the running event loop."""
-        driver = AioDriver(self._make_topology(), os.urandom(12).hex(), self._inboxes, self._settings, self._reports)
-        driver.leave = self.add
-        return driver
-
-    def add(self, make: Callable[[], Protocol[Any]]) -> None:
-        """Add something to undo."""
-        self.made.append(make)
-        _lefts.add(self)
-
-    def take(self, driver: AioDriver) -> None:
-        """Take over from a loop that no longer runs: what it holds is lost, and what it waits for is given up."""
-        for make in driver.take_over():
-            self.add(make)
-        try:
-            driver.loop.call_soon_threadsafe(driver.ending.close_soon)  # it may be run again
-        except RuntimeError:
-            driver.forget("closed")
-
-    def start(self, driver: AioDriver) -> None:
-        """Do it with this driver, of the running event loop."""
-        made, self.made = self.made, []
-        _lefts.discard(self)
-        for make in made:
-            driver.spawn(make())
-
-    async def release(self) -> None:
-        """Do it in this event loop."""
-        if self.made:
-            driver = self.new_driver()
-            self.start(driver)
-            await driver.close()
-
-
-#: Those that have something to undo.
-_lefts: set[_Left] = set()
-
-
-def _after_fork_in_child() -> None:
-    """Forget what is the parent's to undo."""
-    for left in _lefts:
-        for make in left.made:
-            make().close()
-        left.made.clear()
-    _lefts.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def _collected(drivers: list[AioDriver], left: _Left) -> None:
-    """End the drivers of a client that was garbage-collected."""
+def _close_later(drivers: list[AioFront]) -> None:
+    """End the fronts of a client that was garbage-collected."""
     for driver in drivers:
-        if driver.loop.is_closed() and not driver.ended:
-            left.take(driver)
-    _let_go(drivers)
-
-
-def _without_cancellations(show: Callable[[threading.ExceptHookArgs], object]) -> Callable[..., object]:
-    """A `threading.excepthook` for the interpreter's end, when we cancel what runs in daemon threads."""
-
-    def excepthook(args: threading.ExceptHookArgs) -> None:
-        ends_daemon = args.thread is not None and args.thread.daemon
-        if not (ends_daemon and issubclass(args.exc_type, asyncio.CancelledError)):
-            show(args)
-
-    return excepthook
-
-
-def _release_all() -> None:
-    """Release at the interpreter's end what event loops have left behind, so that others need not wait for a ttl."""
-    running = []
-    for session in tuple(_sessions):
-        session.closed = True
-        for driver in tuple(session.drivers):
-            if driver.loop.is_running():
-                running.append(driver)  # in another thread
-                driver.exiting = True
-                with contextlib.suppress(RuntimeError):
-                    driver.loop.call_soon_threadsafe(driver.ending.close_soon)
-            else:
-                session._left.take(driver)
-    if running:
-        threading.excepthook = _without_cancellations(threading.excepthook)
-    left = tuple(_lefts)
-    if left:
-        try:
-            with asyncio.Runner(loop_factory=_LastLoop) as runner:
-                runner.get_loop().set_exception_handler(lambda loop, context: None)
-                runner.run(_release_side_by_side(left))
-        except Exception:
-            pass  # the ttl ends it
-    until = clock() + _EXIT_PATIENCE_S
-    while any(not driver.ended and driver.loop.is_running() for driver in running) and clock() < until:
-        time.sleep(0.005)
-
-
-async def _release_side_by_side(left: Sequence[_Left]) -> None:
-    await asyncio.gather(*[own.release() for own in left], return_exceptions=True)
-
-
-exit_hooks.register(_release_all)
+        close_later(driver)

@@ -7,16 +7,14 @@ mistaken for that one, nor swallowed.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from asyncio import current_task
+from asyncio import _get_running_loop, current_task
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from holdfast._api.options import Duration, timeout_of
 from holdfast._core.record import LeaseRecord
-from holdfast._drivers.aio import AioDriver
-from holdfast._drivers.ending_aio import closers
+from holdfast._front.aio import AioFront, closers
 from holdfast.errors import LeaseLost
 
 __all__ = ["Body", "Loss", "Wanted", "tell"]
@@ -29,7 +27,7 @@ class Loss:
 
     _set = "lost"
 
-    def __init__(self, name: str, driver: AioDriver, label: str = "lock") -> None:
+    def __init__(self, name: str, driver: AioFront, label: str = "lock") -> None:
         self._name = name
         self._label = label
         self._driver = driver
@@ -51,6 +49,13 @@ class Loss:
             return False
 
     def _fire(self, reason: str) -> None:
+        """By the engine, or by a task that has found the loss."""
+        if _get_running_loop() is self._driver.loop:
+            self._fire_here(reason)
+        else:
+            self._driver.in_loop(self._fire_here, reason)
+
+    def _fire_here(self, reason: str) -> None:
         if self.reason is None:
             self.reason = reason
             if reason == "forked":
@@ -72,8 +77,7 @@ class Loss:
 
     def _call(self, callback: Callable[[Any], object], reason: str) -> None:
         # Not at once: what a callback raises must not reach the finder of the loss.
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing can be called any more
-            self._driver.loop.call_soon(self._driver.call_back, callback, self._news(reason))
+        self._driver.in_loop(self._driver.call_back, callback, self._news(reason))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._name!r}: {self.reason or f'not {self._set}'}>"
@@ -114,7 +118,7 @@ class Body:
 
     __slots__ = ("_cancelled", "_cancelling", "_driver", "_open", "task")
 
-    def __init__(self, task: asyncio.Task[Any], driver: AioDriver, record: LeaseRecord) -> None:
+    def __init__(self, task: asyncio.Task[Any], driver: AioFront, record: LeaseRecord) -> None:
         self.task = task
         self._driver = driver
         driver.bodies[self] = record
@@ -127,7 +131,13 @@ class Body:
             tell(record, self.cancel)  # not through the lease, which must be free to go
 
     def cancel(self, reason: str) -> None:
-        """Cancel the block under a lost lease."""
+        """Cancel the block under a lost lease. By the engine, or by a task that has found the loss."""
+        if _get_running_loop() is self._driver.loop:
+            self._cancel_here(reason)
+        else:
+            self._driver.in_loop(self._cancel_here, reason)
+
+    def _cancel_here(self, reason: str) -> None:
         if self._open and not self._cancelled and reason != "forked":
             loop = self.task.get_loop()
             if loop.is_closed():
@@ -135,10 +145,10 @@ class Body:
             later = closers.get(self.task)
             if later is not None:
                 # It closes the client, and may do so to the end.
-                later.append(partial(loop.call_soon, self.cancel, reason))
+                later.append(partial(loop.call_soon, self._cancel_here, reason))
             elif _running_task() is self.task:
                 # It found the loss itself, and may be told when it waits next.
-                loop.call_soon(self.cancel, reason)
+                loop.call_soon(self._cancel_here, reason)
             else:
                 self._cancelled = True
                 self.task.cancel("the lease is lost")

@@ -13,7 +13,7 @@ from holdfast._core.effects import Protocol
 from holdfast._core.keys import lock_keys
 from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Acquisition, Busy, Grant
-from holdfast._transport.pack import PreparedRequest
+from holdfast._engine.pack import PreparedRequest
 
 __all__ = ["MultiLock"]
 

@@ -24,7 +24,7 @@ from holdfast._async.optimistic import fenced_set
 from holdfast._async.rwlock import ReadLock, WriteLock
 from holdfast._core import optimistic
 from holdfast._core.keys import lock_keys
-from holdfast._transport.clock import clock
+from holdfast._runtime.clock import clock
 
 __all__ = ["get_or_set", "once"]
 

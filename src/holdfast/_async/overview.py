@@ -21,7 +21,7 @@ from holdfast._core.overview import NAMES_MAX, Entry, Walk, counts_of, look_at
 from holdfast._core.signals import look_at_signals
 from holdfast._core.whereabouts import Questions
 
-# sync-add: from holdfast._transport.waits import Flag
+# sync-add: from holdfast._runtime.waits import Flag
 from holdfast.errors import ConfigurationError, HoldfastError, ServerError, shown
 
 __all__ = [

@@ -15,10 +15,10 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import RWSeen
 from holdfast._core.waiting import Busy, Grant
-from holdfast._transport.clock import clock
+from holdfast._runtime.clock import clock
 
-# sync-add: from holdfast._drivers.cancel import Cancel
-from holdfast._transport.lazily import importing
+# sync-add: from holdfast._runtime.cancel import Cancel
+from holdfast._runtime.lazily import importing
 
 if TYPE_CHECKING:
     from holdfast._api.holder import RWLockStatus

@@ -16,9 +16,9 @@ from holdfast._core import semaphore
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import SEMAPHORE
 from holdfast._core.replies import SemaphoreSeen
-from holdfast._transport.lazily import importing
+from holdfast._runtime.lazily import importing
 
-# sync-add: from holdfast._drivers.cancel import Cancel
+# sync-add: from holdfast._runtime.cancel import Cancel
 from holdfast.errors import AcquireTimeout
 
 if TYPE_CHECKING:

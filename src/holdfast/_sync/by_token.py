@@ -22,10 +22,10 @@ from holdfast._api.options import Duration, check_name, options_of, ttl_ms_of
 from holdfast._core.in_turn import in_turn
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT
+from holdfast._runtime.clock import clock
 from holdfast._sync.client import Client
 from holdfast._sync.lease import Lease
 from holdfast._sync.lock import Lock
-from holdfast._transport.clock import clock
 from holdfast.errors import LeaseLost, LeaseReleased
 
 __all__ = ["Held", "TokenLock", "client_behind"]

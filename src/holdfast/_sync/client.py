@@ -33,10 +33,10 @@ from holdfast._api.options import (
     ttl_ms_of,
 )
 from holdfast._core.settings import DEFAULT, Settings
+from holdfast._runtime.lazily import importing
 from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import API, Session, client_at
 from holdfast._sync.lock import Lock
-from holdfast._transport.lazily import importing
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from holdfast._api.overview import Kind, Listed
     from holdfast._api.whereabouts import Whereabouts
     from holdfast._core.optimistic import Value
-    from holdfast._drivers.observing import Observer
+    from holdfast._reports.observing import Observer
     from holdfast._sync.condition import Condition
     from holdfast._sync.election import Election
     from holdfast._sync.gates import Barrier, CountDownLatch, Event

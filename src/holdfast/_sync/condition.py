@@ -15,12 +15,12 @@ from holdfast._api.options import Duration, check_count, timeout_of
 from holdfast._core import condition
 from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Grant, wait_for
-from holdfast._drivers.cancel import Cancel
+from holdfast._runtime.cancel import Cancel
+from holdfast._runtime.clock import clock
 from holdfast._sync.entering import Enterable
 from holdfast._sync.kernel import wait_turn
 from holdfast._sync.lease import Lease
 from holdfast._sync.lock import Lock
-from holdfast._transport.clock import clock
 from holdfast.errors import NotHeld
 
 __all__ = ["Condition"]

@@ -15,14 +15,14 @@ from holdfast._api.lease_stack import Leads, LeaseStack
 from holdfast._api.options import Duration, Options, timeout_of
 from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Grant
-from holdfast._drivers.cancel import Cancel
+from holdfast._runtime.cancel import Cancel
+from holdfast._runtime.clock import clock
+from holdfast._runtime.waits import Flag
 from holdfast._sync.callbacks import awaited
 from holdfast._sync.entering import Enterable
 from holdfast._sync.lease import Lease, LeaseState
 from holdfast._sync.lifecycle import Session, has_ended
 from holdfast._sync.lock import Lock
-from holdfast._transport.clock import clock
-from holdfast._transport.waits import Flag
 from holdfast.errors import ConfigurationError, LeaseLost
 
 if TYPE_CHECKING:

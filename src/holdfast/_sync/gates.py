@@ -10,7 +10,7 @@ from holdfast._core import barrier, gate
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import BARRIER, EVENT, LATCH, Kind
 from holdfast._core.waiting import Grant, wait_for
-from holdfast._drivers.cancel import Cancel
+from holdfast._runtime.cancel import Cancel
 from holdfast._sync.kernel import wait_turn
 from holdfast._sync.lifecycle import Session
 from holdfast.errors import BrokenBarrierError

@@ -26,12 +26,12 @@ from holdfast._core.replicas import NotAcked
 from holdfast._core.tenure import MARK, LocalWaiter, TenureLease, is_alone, left
 from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant
-from holdfast._drivers.cancel import Cancel, Cancelled
-from holdfast._drivers.threads import ThreadDriver
+from holdfast._runtime.cancel import Cancel, Cancelled
+from holdfast._front.threads import ThreadsFront
 from holdfast._sync.lifecycle import Session
-from holdfast._transport.clock import clock
-from holdfast._transport.lazily import lazily
-from holdfast._transport.pack import PreparedRequest
+from holdfast._runtime.clock import clock
+from holdfast._runtime.lazily import lazily
+from holdfast._engine.pack import PreparedRequest
 from holdfast.errors import (
     AcquireCancelled,
     AcquireTimeout,
@@ -185,7 +185,7 @@ class Acquirable(AcquirableBase, Generic[L]):
 
     def _begin_again(
         self,
-        driver: ThreadDriver,
+        driver: ThreadsFront,
         kept: CachedLease,
         owners: tuple[tuple[str, int], ...],
         code: CodeType,
@@ -210,7 +210,7 @@ class Acquirable(AcquirableBase, Generic[L]):
 
     def _granted(
         self,
-        driver: ThreadDriver,
+        driver: ThreadsFront,
         record: LeaseRecord,
         owners: tuple[tuple[str, int], ...],
         code: CodeType,
@@ -243,12 +243,12 @@ def _introduced(introduce: Callable[[], None], start: Callable[..., Protocol[R]]
     return start(*how)
 
 
-def release(session: Session, driver: ThreadDriver, record: LeaseRecord, ask: PreparedRequest | None) -> bool:
+def release(session: Session, driver: ThreadsFront, record: LeaseRecord, ask: PreparedRequest | None) -> bool:
     """Release it."""
     return driver.release(record, ask)
 
 
-def release_later(session: Session, driver: ThreadDriver, record: LeaseRecord, ask: PreparedRequest) -> bool:
+def release_later(session: Session, driver: ThreadsFront, record: LeaseRecord, ask: PreparedRequest) -> bool:
     """Release it without waiting for the answer; False when it has to be waited for."""
     return driver.release_later(record, ask)
 

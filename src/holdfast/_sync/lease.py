@@ -18,12 +18,12 @@ from holdfast._api.leaving import Block, Leaving, instruction_of, opening, opens
 from holdfast._api.options import Duration, check_bool, ttl_ms_of
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, LeaseState
-from holdfast._drivers.threads import ThreadDriver
+from holdfast._engine.pack import PreparedRequest
+from holdfast._front.threads import ThreadsFront
+from holdfast._runtime.clock import clock
 from holdfast._sync.kernel import release, release_later
 from holdfast._sync.lifecycle import Session
 from holdfast._sync.loss import Loss, Wanted, tell
-from holdfast._transport.clock import clock
-from holdfast._transport.pack import PreparedRequest
 from holdfast.errors import ConfigurationError, LeaseLost, LeaseReleased, quoted
 
 __all__ = ["Lease", "LeaseState"]
@@ -71,7 +71,7 @@ class Lease:
     def __init__(
         self,
         session: Session,
-        driver: ThreadDriver,
+        driver: ThreadsFront,
         record: LeaseRecord,
         owners: tuple[tuple[str, int], ...],
         where: CodeType,
@@ -191,19 +191,8 @@ class Lease:
         record, driver = self._record, self._driver
         if record.check_expired(clock()):
             raise self._ended("extend()")
-        asked_at = clock()
-        order = driver.extending(record, ttl_ms, asked_at)
-        if not record.alive:
-            raise self._ended("extend()")  # released meanwhile, and perhaps handed on under its token
-        try:
-            held = self._session.run(record.or_why(order.asks_ms, order))
-        except BaseException:
-            driver.replan(record)
-            raise
-        if driver.extended(record, order, held, ttl_ms, asked_at):
+        if self._session.run(driver.client.extend(record, ttl_ms)):
             return
-        if held and record.is_left_over:
-            driver.spawn_release(record)  # extended on the server, but too late to be trusted
         raise self._ended("extend()")
 
     def handle(self) -> str:

@@ -14,20 +14,18 @@ from typing import Any, TypeVar
 from holdfast._api.client_info import CLIENT_INFO_MS, client_key, introduction
 from holdfast._api.endpoints import Api, client_of_url, settings_for
 from holdfast._api.session import SessionBase
-from holdfast._api.topologies import threads_topology
+from holdfast._api.topologies import topology_of
 from holdfast._core.describe import introduce
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import inbox_prefix
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import make_token
-from holdfast._drivers import exit_hooks
-from holdfast._drivers.closing import close_later, left_open
-from holdfast._drivers.ending import end
-from holdfast._drivers.identity import has_ended, ident_of
-from holdfast._drivers.observing import Reports
-from holdfast._drivers.threads import ThreadDriver
-from holdfast._transport.plain import address_of_url
+from holdfast._runtime.identity import has_ended, ident_of
+from holdfast._reports.observing import Reports
+from holdfast._front.base import close_later
+from holdfast._front.threads import ThreadsFront
+from holdfast._engine.plain import address_of_url
 
 __all__ = ["API", "Session", "client_at", "has_ended"]
 
@@ -46,16 +44,15 @@ class Session(SessionBase):
     """What the locks of one client know of it."""
 
     def __init__(self, redis_client: Any, namespace: str | None, settings: Settings, observer: Any = None) -> None:
-        topology = threads_topology(redis_client)
+        topology = topology_of(redis_client, API)
         settings = settings_for(redis_client, settings)
         #: Whether keys move from node to node.
         self.moves: bool = getattr(topology, "moves", True)
         super().__init__(redis_client, topology.nodes(), namespace, settings, Reports(observer))
-        self.driver = ThreadDriver(topology, os.urandom(12).hex(), inbox_prefix(namespace), settings, self.reports)
+        self.driver = ThreadsFront(topology, os.urandom(12).hex(), inbox_prefix(namespace), settings, self.reports)
         self.driver.notices.whereabouts = weakref.WeakMethod(self.whereabouts)
         self.finalizer = weakref.finalize(self, close_later, self.driver)
-        self.finalizer.atexit = False  # ours runs earlier, for all clients
-        _sessions.add(self)
+        self.finalizer.atexit = False  # fronts are closed at exit anyway
 
     def run(self, protocol: Protocol[R]) -> R:
         """Run it, with errors as users see them."""
@@ -120,17 +117,3 @@ class Session(SessionBase):
         nodes = ", ".join(node.name for node in self.driver.topology.nodes())
         state = "closed" if self.driver.closed else f"{len(self.driver.schedule)} leases"
         return f"{nodes}: {state}, namespace {self.namespace!r}"
-
-
-_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    """Release at the end of the process what is held, so that others need not wait for a ttl."""
-    sessions = tuple(_sessions)
-    for session in sessions:
-        session.finalizer.detach()
-    end([*(session.driver for session in sessions), *left_open()], exiting=True)
-
-
-exit_hooks.register(_close_all)

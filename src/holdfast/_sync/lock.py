@@ -27,14 +27,14 @@ from holdfast._core.telling import telling
 from holdfast._core.tenure import LocalWaiter, Tenure
 from holdfast._core.tokens import BLOCK, MARK
 from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for, wait_for
-from holdfast._drivers.cancel import Cancel
+from holdfast._engine.pack import PreparedRequest
+from holdfast._runtime.cancel import Cancel
+from holdfast._runtime.clock import clock
+from holdfast._runtime.lazily import importing, lazily
 from holdfast._sync.entering import Enterable
 from holdfast._sync.kernel import Acquirable
 from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session, has_ended
-from holdfast._transport.clock import clock
-from holdfast._transport.lazily import importing, lazily
-from holdfast._transport.pack import PreparedRequest
 from holdfast.errors import AcquireTimeout, AlreadyHeld, ConfigurationError, LeaseLost
 
 if TYPE_CHECKING:

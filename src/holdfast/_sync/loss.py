@@ -8,8 +8,8 @@ from typing import Any
 
 from holdfast._api.options import Duration, timeout_of
 from holdfast._core.record import LeaseRecord
-from holdfast._drivers.threads import ThreadDriver
-from holdfast._transport.waits import Flag
+from holdfast._front.threads import ThreadsFront
+from holdfast._runtime.waits import Flag
 from holdfast.errors import LeaseLost
 
 __all__ = ["Loss", "Wanted", "tell"]
@@ -22,7 +22,7 @@ class Loss:
 
     _set = "lost"
 
-    def __init__(self, name: str, driver: ThreadDriver, label: str = "lock") -> None:
+    def __init__(self, name: str, driver: ThreadsFront, label: str = "lock") -> None:
         self._name = name
         self._teller = driver.teller
         self._label = label

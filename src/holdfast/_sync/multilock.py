@@ -13,10 +13,10 @@ from holdfast._core.effects import Protocol
 from holdfast._core.keys import lock_keys
 from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Acquisition, Busy, Grant
+from holdfast._engine.pack import PreparedRequest
 from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session
 from holdfast._sync.lock import Leasable, TurnLeasable
-from holdfast._transport.pack import PreparedRequest
 
 __all__ = ["MultiLock"]
 

@@ -21,13 +21,13 @@ from holdfast._api.options import Options, check_name, check_value
 from holdfast._api.outcome import Outcome, packed_result, unpacked_result
 from holdfast._core import optimistic
 from holdfast._core.keys import lock_keys
+from holdfast._runtime.clock import clock
 from holdfast._sync.callbacks import awaited
 from holdfast._sync.decorators import Held, Skipped
 from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session
 from holdfast._sync.optimistic import fenced_set
 from holdfast._sync.rwlock import ReadLock, WriteLock
-from holdfast._transport.clock import clock
 
 __all__ = ["get_or_set", "once"]
 

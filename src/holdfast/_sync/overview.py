@@ -21,8 +21,8 @@ from holdfast._core.kinds import ALONE, LEASED, LISTED, LISTED_AS
 from holdfast._core.overview import NAMES_MAX, Entry, Walk, counts_of, look_at
 from holdfast._core.signals import look_at_signals
 from holdfast._core.whereabouts import Questions
+from holdfast._runtime.waits import Flag
 from holdfast._sync.lifecycle import Session
-from holdfast._transport.waits import Flag
 from holdfast.errors import ConfigurationError, HoldfastError, ServerError, shown
 
 __all__ = [

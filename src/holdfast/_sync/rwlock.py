@@ -15,12 +15,12 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import RWSeen
 from holdfast._core.waiting import Busy, Grant
-from holdfast._drivers.cancel import Cancel
+from holdfast._runtime.cancel import Cancel
+from holdfast._runtime.clock import clock
+from holdfast._runtime.lazily import importing
 from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session
 from holdfast._sync.lock import TurnLeasable
-from holdfast._transport.clock import clock
-from holdfast._transport.lazily import importing
 
 if TYPE_CHECKING:
     from holdfast._api.holder import RWLockStatus

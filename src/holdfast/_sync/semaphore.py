@@ -14,11 +14,11 @@ from holdfast._core import semaphore
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import SEMAPHORE
 from holdfast._core.replies import SemaphoreSeen
-from holdfast._drivers.cancel import Cancel
+from holdfast._runtime.cancel import Cancel
+from holdfast._runtime.lazily import importing
 from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session
 from holdfast._sync.lock import TurnLeasable
-from holdfast._transport.lazily import importing
 from holdfast.errors import AcquireTimeout
 
 if TYPE_CHECKING:

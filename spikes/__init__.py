@@ -1,1 +1,0 @@
-"""What is tried before it is built. Nothing here ships, and nothing that ships knows of it."""

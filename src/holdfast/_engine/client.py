@@ -1,0 +1,194 @@
+"""A client in the engine: the agent of the core, with links to its servers.
+
+Law: everything here runs in the engine's thread.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from holdfast._core.agent.agent import Agent
+from holdfast._core.agent.closing import LEAVE_S
+from holdfast._core.agent.runner import SUSPENDED, Task
+from holdfast._core.effects import AwaitWake, Call, Command, Tell
+from holdfast._core.failure import RequestFailed
+from holdfast._core.record import LeaseRecord
+from holdfast._core.replies import COUNT, FITS, MAYBE
+from holdfast._core.settings import Settings
+from holdfast._reports.observing import Troubles
+from holdfast._runtime.teller import report
+from holdfast._lua import SCRIPTS
+from holdfast._runtime.clock import clock
+from holdfast._engine.pack import PreparedRequest, pack_command, pack_script, pack_sync
+from holdfast._engine.port import Topology
+from holdfast._engine.server import Server
+from holdfast._engine.loop import Engine, Timer
+from holdfast._engine.operation import Operation
+
+__all__ = ["Client", "Prepared"]
+
+
+class Prepared(Call):
+    """A first request, ready but for its token, which it has."""
+
+    __slots__ = ("packed",)
+
+    def __init__(self, request: PreparedRequest, token: str) -> None:
+        call = request.call
+        super().__init__(call.script, call.keys, call.args, request.request_timeout_s, call.node, call.sync)
+        self.packed = request.packed(token)
+
+
+class Client(Agent):
+    """One client of this process."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        topology: Topology[Server],
+        client_id: str,
+        inboxes: str,
+        settings: Settings,
+        troubles: Troubles,
+        told: Callable[[LeaseRecord], bool],
+    ) -> None:
+        self.engine = engine
+        self.topology = topology
+        self.troubles = troubles
+        self._told = told
+        #: By whom callers ask it.
+        self.front: Any = None
+        #: Who is told when the waiter of a token is queued.
+        self.queueing: dict[str, Any] = {}
+        self.now = clock  # type: ignore[method-assign]
+        self.random = random.Random().random  # type: ignore[method-assign]
+        self.soon = engine.soon  # type: ignore[method-assign]
+        moves: bool = getattr(topology, "moves", True)
+        one_place = not moves and len(topology.nodes()) == 1
+        super().__init__(client_id, inboxes, settings, threading.RLock(), one_place=one_place, moves=moves)
+        self._perform[Prepared] = self._call
+        self._perform[Tell] = self._tell
+        for server in topology.nodes():
+            server.on_message = self.heard
+
+    # -- what it is run by ------------------------------------------------------------------------
+
+    def now(self) -> float:
+        raise NotImplementedError
+
+    def random(self) -> float:
+        raise NotImplementedError
+
+    def soon(self, act: Callable[..., None], *args: Any) -> None:
+        raise NotImplementedError
+
+    def later(self, seconds: float, act: Callable[..., None], *args: Any) -> Timer:
+        return self.engine.later(seconds, act, *args)
+
+    def forget(self, timer: Timer) -> None:
+        self.engine.forget(timer)
+
+    def drive(self, task: Task, value: Any, error: BaseException | None) -> None:
+        """As a runner; the engine knows whose protocol runs."""
+        self.engine.client = self
+        super().drive(task, value, error)
+
+    def unhandled(self, task: Task, error: BaseException) -> None:
+        if not isinstance(error, RequestFailed):
+            try:
+                raise error
+            except BaseException:
+                report()
+
+    def ring(self, task: Task, ticket: int) -> None:
+        self.engine.call(self.resume, task, ticket, None)  # another thread hands on
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    def request(
+        self, effect: Call | Command, patience_s: float, answer: Callable[[Any, RequestFailed | None], None]
+    ) -> None:
+        script = None
+        packed: bytes
+        if isinstance(effect, Command):
+            server = self.topology.node_for(effect.key, effect.node)
+            packed, fits = pack_command(effect.args), effect.fits
+        else:
+            server = self.topology.node_for(effect.keys[0], effect.node)
+            script = SCRIPTS[effect.script]
+            fits = FITS[script.name]
+            packed = effect.packed if type(effect) is Prepared else pack_script(script, effect.keys, effect.args)
+
+        def answered(reply: Any, failure: RequestFailed | None) -> None:
+            if failure is not None:
+                self.troubles.saw(failure)
+                self.topology.troubled(server, failure)
+            elif self.troubles:
+                self.troubles.passed(server.name)
+            answer(reply, failure)
+
+        if isinstance(effect, Command) and effect.session is not None:
+            ends = str(effect.args[0]).upper() in ("EXEC", "DISCARD", "UNWATCH")
+            server.send_in(effect.session, ends, packed, patience_s, fits, answered)
+        elif script is not None and isinstance(effect, Call) and effect.sync is not None:
+            waits: list[tuple[bytes, Any]] = list(zip(pack_sync(effect.sync), (COUNT, MAYBE), strict=False))
+            server.send_all([(packed, fits), *waits], script, patience_s, answered)
+        else:
+            server.send(packed, patience_s, fits, script, answered)
+
+    def place_of(self, key: str, node: int | None) -> Server:
+        return self.topology.node_for(key, node)
+
+    def subscribe(self, place: Any, patience_s: float, answer: Callable[[RequestFailed | None], None]) -> None:
+        server: Server = place
+        server.subscribe(self.channel, patience_s, lambda _, failure: answer(failure), lambda: self.inbox_broke(server))
+
+    def has_told(self, hold: LeaseRecord) -> bool:
+        return self._told(hold)
+
+    # -- what callers ask for ---------------------------------------------------------------------
+
+    def _await_wake(self, task: Task, effect: AwaitWake) -> Any:
+        if self.queueing and (queued := self.queueing.pop(effect.token, None)) is not None:
+            queued.queued()
+        return super()._await_wake(task, effect)
+
+    def _tell(self, task: Task, effect: Tell) -> Any:
+        """By its caller, whose function it is: what it calls may wait, for the engine, too."""
+        operation = getattr(task.on_end, "__self__", None)
+        if not isinstance(operation, Operation):
+            return effect.function(effect.argument)
+        operation.tell(effect.function, effect.argument, partial(self.resume, task, task.ticket))
+        return SUSPENDED
+
+    def close(self, on_end: Callable[[bool], None]) -> None:
+        """As an agent; releases that were not answered yet are repeated."""
+        for server in self.topology.nodes():
+            server.rescue()
+        self.spawn(self.releasing.hurry(LEAVE_S, self._reconnect), "unconfirmed")
+        super().close(on_end)
+
+    def _reconnect(self) -> None:
+        for server in self.topology.nodes():
+            server.reconnect()
+
+    def arm(self, at: float) -> None:
+        """Something is due then."""
+        self._arm(at)
+
+    def sweep(self, hold: LeaseRecord) -> None:
+        """Give back a lease that reached no caller, or whose block ended without a release."""
+        self.schedule.remove(hold)
+        if hold.mark_released() or hold.half_released():
+            hold.report.released()
+            self.spawn_release(hold)
+
+    def end(self) -> None:
+        """Close its connections, and leave the engine."""
+        for server in self.topology.nodes():
+            server.close()
+        self.engine.leave(self)

@@ -1,0 +1,156 @@
+"""Connecting, which may wait: in a short-lived thread of its own, with the user's client library.
+
+Law: the engine never waits for a name server, a handshake, or a credential provider; what connects too late is closed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import hiredis
+
+from holdfast._core.failure import RequestFailed
+from holdfast._runtime.clock import clock
+from holdfast._engine.handshake import is_tls, late
+from holdfast._runtime.lazily import importing
+from holdfast._engine.pack import pack_command
+
+if TYPE_CHECKING:
+    from holdfast._engine.server import Server
+
+__all__ = ["CONNECT_TIMEOUT_S", "Dial", "connections", "disconnect"]
+
+#: An attempt to connect is given up after this, s.
+CONNECT_TIMEOUT_S = 5.0
+#: Attempts to reach one server that hang and are not waited for any more: beyond that none is begun.
+LATE_MAX = 32
+
+_MORE = object()
+_HELLO = pack_command(("HELLO", 3))
+
+
+class Dial:
+    """One attempt to connect: one of `connected(connection)` and `failed(failure)` is called, in the engine."""
+
+    def __init__(
+        self, server: Server, connected: Callable[[Any], None], failed: Callable[[RequestFailed], None]
+    ) -> None:
+        self._server = server
+        self._engine = server.engine
+        self._connected = connected
+        self._failed = failed
+        self._over = False
+        self._timer = self._engine.later(CONNECT_TIMEOUT_S, self._late)
+        if len(server.dialling) >= LATE_MAX:
+            return
+        thread = threading.Thread(target=self._run, name="holdfast-connect", daemon=True)
+        server.dialling.add(thread)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads: then its own limits have to do
+            self._engine.soon(self._run)
+
+    def _run(self) -> None:
+        server, engine = self._server, self._engine
+        connection: Any = None
+        try:
+            connection = server.make()
+            server.tls = is_tls(connection)
+            _prepare(connection)
+            connection.connect()
+            if getattr(connection, "_sock", None) is not None:
+                server.only_resp2 = not _speaks_resp3(connection._sock)
+        except BaseException as error:
+            if connection is not None:
+                disconnect(connection)
+            engine.call(self._ended, None, _failed(error, server))
+        else:
+            engine.call(self._ended, connection, None)
+        finally:
+            server.dialling.discard(threading.current_thread())
+
+    def _late(self) -> None:
+        self._ended(None, late(self._server.name, CONNECT_TIMEOUT_S, tls=self._server.tls))
+
+    def _ended(self, connection: Any, failure: RequestFailed | None) -> None:
+        if self._over:
+            if connection is not None:
+                disconnect(connection)
+            return
+        self.give_up()
+        if failure is None:
+            self._connected(connection)
+        else:
+            self._failed(failure)
+
+    def give_up(self) -> None:
+        """Close the connection when it comes, and call nothing."""
+        self._over = True
+        self._engine.forget(self._timer)
+
+
+def _failed(error: BaseException, server: Server) -> RequestFailed:
+    """Why there is no connection."""
+    if isinstance(error, RequestFailed):
+        return error  # a connection of our own says what is wrong
+    # Imported here: it knows the errors of redis-py, which takes longer to import than all else together.
+    try:
+        with importing:
+            from holdfast._engine.refusals import connection_failed
+    except (OSError, ImportError):  # no descriptor is left to import it with
+        return RequestFailed("refused", str(error), server.name, maybe_executed=False, transient=True)
+    return connection_failed(error, server.name, tls=server.tls)
+
+
+def disconnect(connection: Any) -> None:
+    try:
+        connection.disconnect()
+    except Exception:  # nothing can be done, and nothing depends on it
+        pass
+
+
+def _speaks_resp3(sock: socket.socket) -> bool:
+    """In the helper thread: whether the server does, from now on."""
+    sock.sendall(_HELLO)
+    reader = hiredis.Reader(notEnoughData=_MORE)
+    while (reply := reader.gets()) is _MORE:
+        data = sock.recv(65536)
+        if not data:
+            raise ConnectionResetError("the server closed the connection")
+        reader.feed(data)
+    return not isinstance(reply, hiredis.ReplyError)
+
+
+def _prepare(connection: Any) -> None:
+    """Nothing is repeated behind our back; each step has a limit; notices of maintenance would not be read."""
+    if hasattr(connection, "until"):
+        connection.until = clock() + CONNECT_TIMEOUT_S  # one of our own
+    if hasattr(connection, "retry"):
+        with importing:
+            from redis.backoff import NoBackoff
+            from redis.retry import Retry
+        connection.retry = Retry(NoBackoff(), 0)
+        connection.maint_notifications_config = None
+    for limit in ("socket_connect_timeout", "socket_timeout"):
+        if hasattr(connection, limit):
+            given = getattr(connection, limit)
+            setattr(connection, limit, CONNECT_TIMEOUT_S if given is None else min(given, CONNECT_TIMEOUT_S))
+
+
+def connections(kind: Any, kwargs: dict[str, Any]) -> Callable[[], Any]:
+    """Make what makes connections of that class: of one for asyncio, its twin that blocks."""
+    with importing:
+        import inspect
+
+        import redis.connection
+    if not inspect.iscoroutinefunction(kind.connect):
+        return lambda: kind(**kwargs)
+    twin = getattr(redis.connection, kind.__name__, None)
+    if twin is None:
+        raise NotImplementedError(kind)
+    known = {**inspect.signature(redis.connection.AbstractConnection.__init__).parameters}
+    known = {**known, **inspect.signature(twin.__init__).parameters}
+    kept = {key: value for key, value in kwargs.items() if key in known and key != "retry"}
+    return lambda: twin(**kept)

@@ -1,0 +1,562 @@
+"""A connection of the engine to a server: commands of all callers, and messages between their replies.
+
+Laws: nothing is repeated here but a script that the server does not know; replies are matched to requests in order,
+also those that are not waited for any more; every request is answered once, by its reply or a `RequestFailed`.
+
+Theory: a helper thread connects (`dial.py`); what is sent meanwhile waits here. The engine alone reads. Any thread may
+write, under a lock, the *seat*, that is held for what never waits: requests of callers leave at once, those of the
+engine together at the end of its turn. Who finds the seat taken leaves its request to who has it, who looks for more
+before and after it gets up. A signal handler may hold up who has the seat: callers that wait for long have the engine
+look, which then sends by another connection. TLS is not for two threads at a time: there the engine writes, too.
+
+The reply to a request that is not waited for wakes no thread: while only those are under way, the socket is not
+watched, and they are read together with the next reply, or after `LIE_S`.
+
+A connection that owes replies and is silent gets no new requests: the next one goes on a new connection, and the old
+one lingers for what may still come.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import hiredis
+
+from holdfast._core.effects import Reply
+from holdfast._core.failure import RequestFailed, refusal
+from holdfast._core.mutex import EACH_MAX
+from holdfast._core.replies import Fits, expected_of, nonsense, promises_too_much
+from holdfast._core.snapshot import snapshot
+from holdfast._engine.dial import Dial, disconnect
+from holdfast._engine.loop import READ, WRITE, Timer
+from holdfast._engine.requests import Again, Ask, Bundle, Later
+from holdfast._runtime.clock import clock
+from holdfast._runtime.inherited import ours
+from holdfast._engine.limits import MISPLACED
+from holdfast._engine.pack import Group
+from holdfast._engine.pushes import Push
+from holdfast._runtime.waits import silent_bell
+
+if TYPE_CHECKING:
+    from holdfast._engine.server import Server
+
+__all__ = ["Link", "is_no_reply"]
+
+#: A connection that owes replies and says nothing gets no new requests after this, s: less than requests wait for.
+SILENCE_S = 0.5
+#: And is closed after this much more, s: until then, late replies are still matched.
+LINGER_S = 10.0
+#: A caller whose reply has not come after this has the engine look whether it was sent at all, s.
+RESCUE_S = 0.02
+#: No thread has the seat for longer than this, but below a signal handler, s.
+STUCK_S = 0.05
+#: Replies that are not waited for are read after this, s, or twice this.
+LIE_S = 0.01
+#: Fewer than this go one by one.
+EACH_MIN = 3
+#: Read in one turn of the loop, bytes.
+_READ_MAX = 65_536
+
+_MORE = object()
+_WANTS = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+#: A request, its reply, and why it has none.
+End = tuple[Any, Reply, RequestFailed | None]
+
+
+def is_no_reply(reply: Reply) -> bool:
+    """True of no reply: the answer to a subscription is a message."""
+    return False
+
+
+class Link:
+    """One connection."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._engine = server.engine
+        self._reader = hiredis.Reader(notEnoughData=_MORE)
+        self._queue: deque[Any] = deque()
+        self._pending: deque[Any] = deque()
+        #: What is left of the last piece, which the socket did not take at once.
+        self._out = b""
+        self._seat = threading.Lock()
+        #: How often it was written.
+        self._writes = 0
+        self._is_flushed_later = False
+        self._connection: Any = None
+        self._sock: socket.socket | None = None
+        self._fd = -1
+        self._is_tls = False
+        #: Whether the engine reads what comes at once; and whether it looks now and then for what lies unread.
+        self._armed = False
+        self._ticks = False
+        self._alarm: Timer | None = None
+        self._alarm_at = float("inf")
+        self._heard_at = clock()
+        self._retired = False
+        self.ended = False
+        #: Whether callers may send by themselves: it is connected, and takes new requests.
+        self.is_open = False
+        #: Something was read that is no part of the last reply; and messages may come.
+        self._midway = self._subscribes = False
+        self._failure: RequestFailed
+        #: Called once when no more messages come by it, where some did.
+        self.on_deaf: Callable[[], None] | None = None
+        self._dial = Dial(server, self._connected, self._not_connected)
+
+    # -- connecting -------------------------------------------------------------------------------
+
+    def _not_connected(self, failure: RequestFailed) -> None:
+        if not self.ended and self._sock is None:
+            self._end(failure)
+
+    def _connected(self, connection: Any) -> None:
+        sock = getattr(connection, "_sock", None)
+        if self.ended or sock is None:
+            disconnect(connection)
+            if not self.ended:
+                self._end(self.server.unfit(connection))
+            return
+        ours(sock)
+        sock.setblocking(False)
+        self._connection, self._sock = connection, sock
+        self._fd = sock.fileno()
+        self._is_tls = hasattr(sock, "pending")
+        self._heard_at = clock()
+        # Those whose asker has gone meanwhile need not be sent at all.
+        waiting = [request for request in self._queue if request.wanted]
+        self._queue.clear()
+        self._queue.extend(waiting)
+        self._engine.register(self._fd, self)
+        self._watch(True)
+        self.is_open = not self._retired
+        self.flush()
+
+    # -- requests of the engine -------------------------------------------------------------------
+
+    def send(self, request: Any) -> None:
+        """Send it with others of this turn."""
+        if self.ended:
+            self._engine.soon(request.end, None, self._failure.again(maybe_executed=False))
+            return
+        self._queue.append(request)
+        if request.fits is is_no_reply:
+            self._subscribes = True
+        self.alarm(request.deadline)
+        if not self._is_flushed_later:
+            self._is_flushed_later = True
+            self._engine.flush(self)
+
+    def alone(self, ask: Ask) -> None:
+        """Send it not together with others."""
+        ask.group = None
+        self._queue.append(ask)
+
+    def flush(self) -> None:
+        """At the end of the engine's turn."""
+        self._is_flushed_later = False
+        self.write()
+
+    # -- requests of callers ----------------------------------------------------------------------
+
+    def ask(self, ask: Ask) -> None:
+        """Send it, and wait for its outcome until its deadline."""
+        ask.bell = bell = silent_bell()
+        patience_s = RESCUE_S
+        self._put(ask)
+        while ask.outcome is None and (left_s := ask.deadline - clock()) > 0:
+            if not bell.acquire(True, left_s if left_s < patience_s else patience_s):
+                self._engine.call(self.rescue)
+                patience_s *= 2
+
+    def put(self, later: Later) -> None:
+        """Send it, and wait for nothing."""
+        self._put(later)
+        if not self._ticks:
+            self._ticks = True
+            self._engine.call(self._begin_ticks)
+
+    def put_all(self, asks: list[Any]) -> None:
+        """Send those of an event loop, whose tasks wait for them. The engine looks for what is late."""
+        self._queue.extend(asks)
+        if self._is_tls:
+            self._engine.call(self.write)
+        else:
+            self.write()
+        if asks[0].deadline < self._alarm_at:
+            self._engine.call(self.alarm, asks[0].deadline)
+        if self.ended or self._seat.locked():
+            self._engine.call(self.rescue)
+
+    def _put(self, ask: Ask) -> None:
+        self._queue.append(ask)
+        if self._is_tls:
+            self._engine.call(self.write)
+        else:
+            self.write()
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Write what is queued. Any thread may, but with TLS."""
+        queue, seat = self._queue, self._seat
+        while queue and seat.acquire(False):
+            lost: OSError | None = None
+            data = b""
+            try:
+                sock, pending = self._sock, self._pending
+                if sock is None or self._out:
+                    return
+                if not pending:
+                    self._heard_at = clock()  # it owed nothing until now
+                request = queue[0]
+                if len(queue) > 1:
+                    data, lies = self._gather()
+                else:
+                    pending.append(request)  # before it leaves the queue: whatever comes up now, it is in one of both
+                    queue.popleft()
+                    data, lies = request.packed, request.may_lie
+                if self._armed == lies:
+                    self._arm_or_not(lies)
+                sent = sock.send(data)
+                if sent < len(data):
+                    self._leave(data[sent:])
+            except _WANTS:
+                self._leave(data)
+            except OSError as error:
+                lost = error
+            except BaseException:
+                self._engine.call(self._lost, None)  # a signal handler, perhaps between a request and its note
+                raise
+            finally:
+                self._writes += 1
+                seat.release()
+            if lost is not None:
+                self._engine.call(self._lost, lost)
+                return
+
+    def _arm_or_not(self, lies: bool) -> None:
+        """With the seat: read what comes at once, unless all of it may lie."""
+        if not lies:
+            self._watch(True)
+        elif self.on_deaf is None and not self._subscribes and all(each.may_lie for each in snapshot(self._pending)):
+            self._watch(False)
+
+    def _watch(self, armed: bool) -> None:
+        """With the seat, or in the engine."""
+        self._armed = armed
+        self._engine.watch(self._fd, (READ if armed else 0) | (WRITE if self._out else 0))
+
+    def _leave(self, rest: bytes) -> None:
+        self._out = rest
+        self._watch(True)
+
+    def _gather(self) -> tuple[bytes, bool]:
+        requests, queue = [], self._queue
+        for _ in range(len(queue)):
+            requests.append(queue.popleft())
+        if len(requests) >= EACH_MIN:
+            requests = self._bundled(requests)
+        self._pending.extend(requests)
+        return b"".join([request.packed for request in requests]), all(request.may_lie for request in requests)
+
+    def _bundled(self, requests: list[Any]) -> list[Any]:
+        """Together, what can be asked together. Releases go first; where other requests are between, all stay so."""
+        groups: dict[Group, list[Any]] = {}
+        for request in requests:
+            group = request.group
+            if group is None:
+                return requests
+            groups.setdefault(group, []).append(request)
+        found: list[Any] = []
+        for members in sorted(groups.values(), key=lambda members: members[0].prepared.grants):
+            if len(members) < EACH_MIN:
+                found += members
+            else:
+                found += [Bundle(members[at : at + EACH_MAX], self) for at in range(0, len(members), EACH_MAX)]
+        return found
+
+    def _write_rest(self) -> None:
+        if not self._seat.acquire(False):
+            return  # who has it finds the rest
+        try:
+            sock, out = self._sock, self._out
+            try:
+                sent = 0 if sock is None else sock.send(out)
+            except _WANTS:
+                sent = 0
+            except OSError as error:
+                self._engine.soon(self._lost, error)
+                return
+            self._out = out[sent:]
+            if not self._out:
+                self._watch(self._armed)
+        finally:
+            self._seat.release()
+        if not self._out:
+            self.write()
+
+    def rescue(self) -> None:
+        """By the engine: look whether what is queued is sent, and what comes is read."""
+        if self.ended:
+            self._end_queue()
+        elif self._sock is not None:
+            if self._seat.locked():
+                self._engine.later(STUCK_S, self._look_for_stuck, self._writes)
+                return
+            self.write()
+            if not self._armed and self._pending:
+                self._watch(True)
+
+    def _look_for_stuck(self, writes: int) -> None:
+        """A signal handler goes on and on, above a thread that was writing: others go by another way."""
+        if self.ended or not (self._seat.locked() and self._writes == writes):
+            return
+        self.retire()
+        waiting: list[Any] = []
+        while self._queue:
+            waiting.append(self._queue.popleft())
+        self.server.take_over(waiting)
+
+    def _begin_ticks(self) -> None:
+        self._engine.later(LIE_S, self._tick, None)
+
+    def _tick(self, first: Any) -> None:
+        """Read replies that are not waited for, when no other request has come by for a while."""
+        pending = snapshot(self._pending)
+        if self._armed or self.ended or not pending:
+            self._ticks = False
+        elif pending[0] is first:
+            self._ticks = False
+            self.alarm(first.deadline)
+            self.rescue()
+        else:
+            self._engine.later(LIE_S, self._tick, pending[0])
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def ready(self, mask: int) -> None:
+        """The socket can be read or written."""
+        if mask & WRITE and self._out:
+            self._write_rest()
+        if mask & ~WRITE:
+            self._read()
+
+    def _read(self) -> None:
+        """Take what has come."""
+        ends: list[End] = []
+        trouble = self._receive(ends)
+        for request, reply, failure in ends:
+            request.end(reply, failure)
+        if trouble is not None:
+            self._end(trouble)
+            return
+        if self._queue and not self._is_flushed_later:
+            self.write()
+        if self._retired and not self._pending and not self._out:
+            self._engine.soon(self.close)
+
+    def _receive(self, ends: list[End]) -> RequestFailed | None:
+        while (sock := self._sock) is not None:
+            try:
+                data = sock.recv(_READ_MAX)
+            except _WANTS:
+                return None
+            except OSError as error:
+                return self._broken(error)
+            if not data:
+                return self._broken(None)
+            self._heard_at = clock()
+            if (trouble := self._parse(data, ends)) is not None:
+                return trouble
+            if not (self._is_tls and sock.pending()):  # type: ignore[attr-defined]
+                return None
+        return None
+
+    def _parse(self, data: bytes, ends: list[End]) -> RequestFailed | None:
+        reader, pending = self._reader, self._pending
+        try:
+            if data.find(b"\r", 0, 9) < 0 and promises_too_much(data) and not reader.has_data():
+                raise ValueError(repr(data[:20]))
+            reader.feed(data)
+            midway = True
+            while (reply := reader.gets()) is not _MORE:
+                midway = reader.has_data()
+                if pending and (fits := pending[0].fits) is not None and fits(reply):
+                    ends.append((pending.popleft(), reply, None))
+                elif (trouble := self._match(reply, ends)) is not None:
+                    return trouble
+            self._midway = midway
+            if midway and not pending and not self._subscribes:
+                return self._too_much(ends)
+        except Exception as error:  # of the parser, which runs out of memory for some
+            request = pending.popleft() if pending else None
+            return self._nonsense(ends, request, f"{type(error).__name__}: {error}", None)
+        return None
+
+    def _match(self, reply: Reply, ends: list[End]) -> RequestFailed | None:
+        """Find whose it is."""
+        pending = self._pending
+        if isinstance(reply, Push):
+            push: Any = reply
+            if pending and pending[0].fits is is_no_reply and push[:1] == [b"subscribe"]:
+                ends.append((pending.popleft(), None, None))
+            else:
+                self._engine.soon(self.server.on_message, reply)
+            return None
+        if not pending:
+            return self._too_much(ends)
+        request = pending.popleft()
+        if reply.__class__ is hiredis.ReplyError:
+            said = str(reply)
+            if said.startswith("NOSCRIPT") and request.script is not None:
+                if request.wanted:
+                    self._queue.append(Again(request))
+                return None
+            failure = refusal(said, self.server.name)
+            if failure.kind in MISPLACED:
+                self._engine.soon(self.retire)
+            ends.append((request, None, failure))
+        elif request.fits is not None and not request.fits(reply):
+            return self._nonsense(ends, request, repr(reply), request.fits)
+        else:
+            ends.append((request, reply, None))
+        return None
+
+    def _too_much(self, ends: list[End]) -> RequestFailed:
+        """More than was asked for: none of what came with it can be trusted."""
+        failure = nonsense("more than one reply", expected_of(None), self.server.name)
+        ends[:] = [(request, None, failure.again(maybe_executed=True)) for request, _, _ in ends]
+        return self._nonsense(ends, None, "more than one reply", None)
+
+    def _nonsense(
+        self, ends: list[End], request: Any, said: str, fits: Fits | None
+    ) -> RequestFailed:
+        """No further reply on this connection can be trusted to be for its request."""
+        failure = nonsense(said, expected_of(fits), self.server.name)
+        if request is not None:
+            ends.append((request, None, failure))
+        text = f"another answer on this connection made no sense: {failure.message}"
+        return RequestFailed("broken", text, self.server.name, maybe_executed=True, transient=True)
+
+    # -- times ------------------------------------------------------------------------------------
+
+    def alarm(self, at: float) -> None:
+        """By the engine: look then whether something is late."""
+        if at < self._alarm_at:
+            if self._alarm is not None:
+                self._engine.forget(self._alarm)
+            self._alarm_at = at
+            self._alarm = self._engine.later(max(0.0, at - clock()), self.expire)
+
+    def expire(self) -> None:
+        """By the engine: end what has waited long enough."""
+        now, next_at = clock(), float("inf")
+        self._alarm, self._alarm_at = None, float("inf")
+        expired: list[Any] = []
+        for request in [*snapshot(self._pending), *snapshot(self._queue)]:
+            if request.wanted:
+                if request.deadline <= now:
+                    expired.append(request)
+                else:
+                    next_at = min(next_at, request.deadline)
+        if next_at < float("inf"):
+            self.alarm(next_at)
+        connected = self._sock is not None
+        for request in expired:
+            request.end(None, self.server.silent(connected))
+        if expired:
+            self.overdue()
+
+    def overdue(self) -> None:
+        """By the engine: an answer has not come in time."""
+        if self._sock is not None and (self._midway or clock() - self._heard_at >= SILENCE_S):
+            self.retire()
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    @property
+    def usable(self) -> bool:
+        """Whether it takes new requests."""
+        return not self.ended and not self._retired
+
+    def silent_for(self, now: float) -> float:
+        """How long it has owed replies and said nothing, s."""
+        return now - self._heard_at if self._pending and self._sock is not None else 0.0
+
+    def _broken(self, error: OSError | None) -> RequestFailed:
+        said = str(error) if error is not None and str(error) else "the connection was closed"
+        return RequestFailed("broken", said, self.server.name, maybe_executed=True, transient=True)
+
+    def _lost(self, error: OSError | None) -> None:
+        self._end(self._broken(error))
+
+    def _end(self, failure: RequestFailed) -> None:
+        """All that is under way ends; what was not sent was not executed."""
+        if self.ended:
+            return
+        # Else a thread has it that is below a signal handler, and will find no socket.
+        seated = self._seat.acquire(True, STUCK_S)
+        self.ended, self.is_open = True, False
+        self._close()
+        pending, self._pending = self._pending, deque()
+        if seated:
+            self._seat.release()
+        self.server.forget_link(self)
+        if self._alarm is not None:
+            self._engine.forget(self._alarm)
+        for request in pending:
+            request.end(None, failure.again(maybe_executed=True))
+        self._failure = failure.again(maybe_executed=False)
+        self._end_queue()
+        self._deaf()
+
+    def _end_queue(self) -> None:
+        while self._queue:
+            self._queue.popleft().end(None, self._failure.again(maybe_executed=False))
+
+    def _close(self) -> None:
+        sock, self._sock = self._sock, None
+        connection, self._connection = self._connection, None
+        self._out = b""
+        self._dial.give_up()
+        if sock is not None:
+            self._engine.unregister(self._fd)
+        if connection is not None:
+            disconnect(connection)
+
+    def _deaf(self) -> None:
+        on_deaf, self.on_deaf = self.on_deaf, None
+        if on_deaf is not None:
+            on_deaf()
+
+    def retire(self) -> None:
+        """No new requests; closed when it owes nothing any more, or has lingered long enough."""
+        if self._retired or self.ended:
+            return
+        self._retired, self.is_open = True, False
+        self.server.forget_link(self)
+        self._deaf()
+        self.write()
+        self._engine.later(LINGER_S, self.close)
+        if not self._pending:
+            self._engine.soon(self.close)
+
+    def close(self) -> None:
+        """End it: what it still owes is not waited for."""
+        self.write()
+        self._end(
+            RequestFailed("closed", "the client is closed", self.server.name, maybe_executed=True, transient=False)
+        )
+
+    def forget(self) -> None:
+        """After fork, in the child: the socket is closed by `inherited.let_go`, without a word on it."""
+        self.ended, self.is_open = True, False
+        self._sock = self._connection = None
+        self._pending.clear()

@@ -1,0 +1,159 @@
+"""What is sent to a server and answered once: by its reply, or by a `RequestFailed`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from holdfast._core.effects import Reply
+from holdfast._core.failure import RequestFailed
+from holdfast._core.replies import Fits
+from holdfast._engine.loop import Engine
+from holdfast._lua import Script
+from holdfast._engine.pack import Group, PreparedRequest, spelled_out
+from holdfast._runtime.waits import ring
+
+if TYPE_CHECKING:
+    from holdfast._engine.link import Link
+
+__all__ = ["Again", "Answer", "Ask", "Bundle", "Later", "Request"]
+
+Answer: TypeAlias = Callable[[Reply, RequestFailed | None], None]
+
+
+class Request:
+    """One of the engine's own. `wanted` is False once its asker has left; its reply still has to be read."""
+
+    __slots__ = ("_answer", "deadline", "fits", "packed", "script", "wanted")
+
+    #: What it may be sent together with others by; whether its reply may lie unread for a while.
+    group: Group | None = None
+    may_lie = False
+
+    def __init__(
+        self, packed: bytes, deadline: float, fits: Fits | None, script: Script | None, answer: Answer
+    ) -> None:
+        self.packed = packed
+        self.deadline = deadline
+        self.fits = fits
+        self.script = script
+        self.wanted = True
+        self._answer = answer
+
+    def end(self, reply: Reply, failure: RequestFailed | None) -> None:
+        """In the engine's thread; the first time counts."""
+        if self.wanted:
+            self.wanted = False
+            self._answer(reply, failure)
+
+
+class Ask:
+    """One that a caller waits for, until it has an `outcome`."""
+
+    __slots__ = ("bell", "deadline", "fits", "group", "outcome", "packed", "prepared", "script", "token")
+
+    may_lie = False
+
+    def __init__(self, prepared: PreparedRequest, token: str, deadline: float) -> None:
+        self.prepared = prepared
+        self.token = token
+        self.deadline = deadline
+        self.packed = prepared.packed(token)
+        self.fits = prepared.fits
+        self.script = prepared.script
+        self.group = prepared.group
+        self.outcome: tuple[Reply, RequestFailed | None] | None = None
+        #: Rung when there is an outcome; of those that a thread waits for.
+        self.bell: Any = None
+
+    @property
+    def wanted(self) -> bool:
+        return self.outcome is None
+
+    def end(self, reply: Reply, failure: RequestFailed | None) -> None:
+        """The first time counts."""
+        if self.outcome is None:
+            self.outcome = reply, failure
+            if self.bell is not None:
+                ring(self.bell)
+
+
+class Later(Ask):
+    """One that no caller waits for. `told(reply, failure)` is called in the engine's thread."""
+
+    __slots__ = ("told",)
+
+    may_lie = True
+
+    def __init__(self, prepared: PreparedRequest, token: str, deadline: float, told: Answer) -> None:
+        super().__init__(prepared, token, deadline)
+        self.told = told
+
+    def end(self, reply: Reply, failure: RequestFailed | None) -> None:
+        if self.outcome is None:
+            self.outcome = reply, failure
+            self.told(reply, failure)
+
+
+class Again:
+    """One whose script the server did not know, with its text."""
+
+    __slots__ = ("_request", "deadline", "fits", "may_lie", "packed", "script")
+
+    group = None
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+        self.deadline, self.fits, self.script = request.deadline, request.fits, None
+        self.may_lie = request.may_lie
+        self.packed = spelled_out(request.packed, request.script)
+
+    @property
+    def wanted(self) -> bool:
+        return self._request.wanted  # type: ignore[no-any-return]
+
+    def end(self, reply: Reply, failure: RequestFailed | None) -> None:
+        self._request.end(reply, failure)
+
+
+class Bundle:
+    """Several of one kind, as one call of a script. What that has left undone is asked alone."""
+
+    __slots__ = ("_members", "_link", "deadline", "may_lie", "packed", "script", "wanted")
+
+    group = None
+
+    def __init__(self, members: list[Any], link: Link) -> None:
+        group = members[0].group
+        self._members = members
+        self._link = link
+        self.deadline = max(member.deadline for member in members)
+        self.may_lie = all(member.may_lie for member in members)
+        self.script = group.script
+        self.packed = group.packed([(member.prepared, member.token) for member in members])
+        self.wanted = True
+
+    def fits(self, reply: Reply) -> bool:
+        """True if the reply is a number for each member."""
+        return (
+            type(reply) is list
+            and len(reply) == len(self._members)
+            and {*map(type, reply)} == {int}
+            and min(reply) >= 0
+        )
+
+    def end(self, reply: Reply, failure: RequestFailed | None) -> None:
+        """Answer each in the form in which its own script would."""
+        if failure is None:
+            for member, number in zip(self._members, reply, strict=True):
+                if number:
+                    member.end([1, number] if member.prepared.grants else number, None)
+                else:
+                    self._link.alone(member)
+        elif failure.kind in ("broken", "silent", "closed", "nonsense"):
+            for member in self._members:
+                member.end(None, failure.again(maybe_executed=failure.maybe_executed))
+        else:
+            for member in self._members:  # the server did nothing: each hears by itself why
+                self._link.alone(member)

@@ -1,0 +1,1 @@
+"""How callers wait for the engine: threads, tasks of asyncio."""

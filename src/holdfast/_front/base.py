@@ -1,0 +1,287 @@
+"""What callers of every kind have in common: one client's agent in the engine, and how it is asked.
+
+Law: what needs no server is done by the caller, in one atomic step each: handing a lease on to the next waiter of the
+same client, taking a cached lease, looking at a lease. All else is done by the engine.
+
+Theory: the first request of an acquire or a release is sent by the caller, on the engine's connection, and its reply is
+usually all that there is to it. Where it is not, the protocol goes on in the engine, as an operation that is told what
+came of that request.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from holdfast._core.agent.renewals import quietly
+from holdfast._core.agent.runner import closed
+from holdfast._core.effects import Protocol
+from holdfast._core.failure import RequestFailed
+from holdfast._core.fast_path import replay
+from holdfast._core.record import LeaseRecord
+from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.tenure import SOON_MS
+from holdfast._core.waiting import Busy, Grant, granted, within
+from holdfast._runtime import exit_hooks
+from holdfast._reports.observing import Reports, Troubles
+from holdfast._engine.client import Client, Prepared
+from holdfast._engine.loop import engine, forget_engines
+from holdfast._engine.requests import Ask, Later
+from holdfast._engine.server import Server
+from holdfast._runtime.clock import clock
+from holdfast._runtime.inherited import let_go
+from holdfast._engine.pack import PreparedRequest
+from holdfast._engine.port import Topology
+from holdfast._runtime.waits import ring, silent_bell
+
+__all__ = ["SOON_S", "Front", "Start", "close_later", "running_front"]
+
+R = TypeVar("R")
+#: Makes the protocol of an acquire, of its token, its timeout in s, and whether its first request was sent.
+Start = Callable[[str, float | None, bool], Protocol[Grant | Busy]]
+
+#: A lock that is handed on soon is waited for by the caller for this long, s.
+SOON_S = SOON_MS / 1000
+#: `close` waits no longer than this for the engine, s: the budget of closing, and some air.
+_CLOSE_MAX_S = 8.0
+
+
+class Front:
+    """What an API asks of one client."""
+
+    def __init__(
+        self,
+        topology: Topology[Server],
+        client_id: str,
+        inboxes: str,
+        settings: Settings = DEFAULT,
+        reports: Reports | None = None,
+    ) -> None:
+        self.topology = topology
+        self.settings = settings
+        self._inboxes = inboxes
+        self._reports = reports or Reports()
+        self._begin(client_id)
+        _fronts.add(self)
+
+    def _begin(self, client_id: str) -> None:
+        self.client_id = client_id
+        self.engine = engine()
+        self.troubles = Troubles(self._reports)
+        self.client = client = Client(
+            self.engine, self.topology, client_id, self._inboxes, self.settings, self.troubles, self.has_told
+        )
+        client.front = self
+        self.engine.enter(client)
+        self.can_ask = client.can_ask
+        self.schedule, self.lines, self.lease_cache = client.schedule, client.lines, client.lease_cache
+        self.notices, self.queueing, self.listening = client.notices, client.queueing, client.listening
+        self.lease_cache.spawn = self.spawn
+        self.random = random.Random().random
+        #: When the client says again who it is.
+        self.introduce_at = float("-inf")
+        #: It takes no more calls; it has ended; the process ends.
+        self.closed = self.ended = self.exiting = False
+        #: By their tokens, what asks for a lease.
+        self.asking: dict[str, Any] = {}
+
+    def has_told(self, record: LeaseRecord) -> bool:
+        """True if what its user does when it is lost is done."""
+        raise NotImplementedError
+
+    def spawn(self, protocol: Protocol[None]) -> None:
+        """Run it in the background."""
+        self.engine.call(self.client.spawn, protocol)
+
+    # -- acquiring and releasing ------------------------------------------------------------------
+
+    def _asks_first(self, first: PreparedRequest | None) -> bool:
+        """True if the first request can be sent by the caller."""
+        return first is not None and self.can_ask and first.key not in self.client.contention
+
+    def _patience_s(self, first: PreparedRequest, timeout_s: float | None) -> float:
+        patience_s = first.request_timeout_s
+        return patience_s if timeout_s is None else within(patience_s, timeout_s or self.settings.try_limit_s)
+
+    def _acquires(
+        self, first: PreparedRequest | None, start: Start, token: str, timeout_s: float | None, ttl_ms: int
+    ) -> Protocol[Grant | Busy]:
+        """The whole of an acquire."""
+        call = None if first is None else Prepared(first, token)
+        return self.client.acquire(call, partial(start, token), timeout_s, ttl_ms)
+
+    def _grant(self, server: Server, outcome: Any, asked_at: float, ttl_ms: int) -> Grant | None:
+        """The grant of a first request that ended so; None if it was not granted in time."""
+        reply, failure = outcome
+        grant = None if failure is not None else granted(reply, asked_at, clock(), ttl_ms)
+        if grant is not None and self.troubles:
+            self.troubles.passed(server.name)
+        return grant
+
+    def _goes_on(
+        self,
+        first: PreparedRequest,
+        start: Start,
+        token: str,
+        timeout_s: float | None,
+        ttl_ms: int,
+        behind: Any,
+        asked_at: float,
+        outcome: Any,
+    ) -> Protocol[Grant | Busy]:
+        """The rest of an acquire whose first request ended so."""
+        call = Prepared(first, token)
+        failure = self._failed(self.topology.node_for(first.key, None), call, outcome[1])
+        answer = asked_at, outcome[0], failure
+        return self.client.go_on(call, partial(start, token), timeout_s, ttl_ms, behind, answer)
+
+    def _releases(self, record: LeaseRecord, first: PreparedRequest | None, outcome: Any = None) -> Protocol[bool]:
+        """Release it, or the rest of a release whose first request ended so."""
+        call = None if first is None else Prepared(first, record.token)
+        if outcome is None or call is None:
+            return self.client.release(record, call)
+        failure = self._failed(self.topology.node_for(call.keys[0], None), call, outcome[1])
+        return replay(record.release(), 0.0, outcome[0], failure)
+
+    def _failed(self, server: Server, call: Prepared, failure: RequestFailed | None) -> RequestFailed | None:
+        """With what a protocol goes on whose first request has failed so, if it has."""
+        if failure is None:
+            return None
+        self.troubles.saw(failure)
+        self.engine.call(self.topology.troubled, server, failure)
+        failure.about(call)
+        return closed(failure) if self.closed else failure
+
+    def _later(self, server: Server, record: LeaseRecord, first: PreparedRequest) -> Later:
+        """A release that is not waited for."""
+        answered = self.client.releasing.sent(record, first.key)
+
+        def told(reply: Any, failure: RequestFailed | None) -> None:
+            if failure is not None:
+                failure = self._failed(server, Prepared(first, record.token), failure)
+            rest = answered(reply, failure)
+            if rest is not None:
+                self.spawn(rest)
+
+        return Later(first, record.token, clock() + first.request_timeout_s, told)
+
+    def release_later(self, record: LeaseRecord, first: PreparedRequest) -> bool:
+        """Release it without waiting for the answer; False where it has to be waited for."""
+        if record.turn is not None and record.hand_on(clock()):
+            return True
+        if not self.can_ask or self.closed:
+            return False
+        server = self.topology.node_for(first.key, None)
+        later = self._later(server, record, first)
+        if not self._tell(server, later):
+            self.engine.call(server.send_later, later)
+        return True
+
+    def _tell(self, server: Server, later: Later) -> bool:
+        """Send it; False where there is no connection yet."""
+        return server.tell(later)
+
+    # -- what is held -----------------------------------------------------------------------------
+
+    def watch(self, record: LeaseRecord) -> None:
+        """Renew it and look after its deadline, until `unwatch`."""
+        at = self.schedule.add(record, self.random())
+        armed = self.client.attends_at
+        if armed is None or at < armed:
+            self.engine.call(self.client.arm, at)
+
+    def unwatch(self, record: LeaseRecord) -> None:
+        """Stop watching a lease that was released."""
+        self.schedule.remove(record)
+
+    def finish(self, record: LeaseRecord) -> bool:
+        """End it for its owner, who then releases it; False when it had ended before, in whatever way."""
+        if not record.mark_released():
+            return False
+        self.schedule.remove(record)
+        return True
+
+    def spawn_release(self, record: LeaseRecord) -> None:
+        """Release in the background what is not wanted any more."""
+        record.report.released()
+        self.spawn(quietly(record))
+
+    def drop(self, record: LeaseRecord) -> None:
+        """Stop renewing a lease that was garbage-collected, in any thread."""
+        record.stop_renewing()
+
+    def give_back(self, record: LeaseRecord) -> None:
+        """Give back a lease that reached no caller, or whose block ended without a release. For finalizers."""
+        self.engine.call(self.client.sweep, record)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def begin_close(self, *then: Callable[[], None]) -> Callable[[], None]:
+        """Have the engine end what waits, tell those who hold, and release what they held.
+
+        `then` are called in the engine's thread when that is over. Returns what waits for it. Idempotent.
+        """
+        self.closed = True
+        bell = silent_bell()
+
+        def over(_settled: bool) -> None:
+            self.client.end()
+            self.ended = True
+            ring(bell)
+            for each in then:
+                each()
+
+        self.engine.call(self.client.close, over)
+
+        def wait() -> None:
+            if not self.engine.is_mine():
+                bell.acquire(True, _CLOSE_MAX_S)
+
+        return wait
+
+    def after_fork(self) -> None:
+        """In the child: nothing is held, nothing runs."""
+        for record in self.schedule:
+            record.lose("forked")
+        for server in self.topology.nodes():
+            server.forget(engine())
+
+
+_fronts: weakref.WeakSet[Front] = weakref.WeakSet()
+
+
+def running_front() -> Any:
+    """In the engine's thread, the front of the client whose protocol runs; None elsewhere."""
+    running = engine()
+    return running.client.front if running.is_mine() else None
+
+
+def close_later(front: Front) -> None:
+    """Close it in the background: its client was garbage-collected, in any thread and at any bytecode."""
+    front.begin_close()
+
+
+def _close_all() -> None:
+    """Release at the end of the process what is held, so that others need not wait for a ttl."""
+    waits = []
+    for front in tuple(_fronts):
+        if not front.ended:
+            front.exiting = True
+            waits.append(front.begin_close())
+    for wait in waits:
+        wait()
+
+
+def _after_fork_in_child() -> None:
+    forget_engines()
+    for front in tuple(_fronts):
+        front.after_fork()
+    let_go()
+
+
+exit_hooks.register(_close_all)
+os.register_at_fork(after_in_child=_after_fork_in_child)

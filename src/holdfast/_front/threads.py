@@ -1,0 +1,185 @@
+"""How threads wait for the engine.
+
+Laws: whatever comes up in a thread that waits, what the engine does for it ends, and what was granted is given back;
+no thread is started here.
+
+Theory: a call makes an operation and submits it, and waits on a lock primitive until the engine releases that.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from holdfast._core.effects import Protocol
+from holdfast._core.record import LeaseRecord
+from holdfast._core.tenure import LocalWaiter, TenureLease
+from holdfast._core.waiting import Busy, Grant, released
+from holdfast._runtime.cancel import Cancel, Cancelled
+from holdfast._runtime.identity import here
+from holdfast._runtime.teller import Teller
+from holdfast._engine.operation import Operation
+from holdfast._engine.requests import Ask
+from holdfast._front.base import SOON_S, Front, Start
+from holdfast._runtime.clock import clock
+from holdfast._engine.pack import PreparedRequest
+from holdfast._runtime.waits import SLICE_S, ring, silent_bell
+from holdfast.errors import ClientClosed, HoldfastError
+
+__all__ = ["ThreadsFront"]
+
+R = TypeVar("R")
+
+
+class ThreadsFront(Front):
+    """What the API for threads asks of one client."""
+
+    def _begin(self, client_id: str) -> None:
+        super()._begin(client_id)
+        self.teller = Teller()
+        #: The threads that wait for each other here, or are about to.
+        self.turning: set[int] = set()
+        #: What the calling thread has of its own.
+        self.here = here()
+        self.patchable_local: object = threading.local
+        self.patchable_socket: object = socket.socket
+
+    def look_for_patches(self) -> None:
+        """Note what was patched since we began."""
+        self.patchable_local, self.patchable_socket = threading.local, socket.socket
+
+    # -- running ----------------------------------------------------------------------------------
+
+    def run(
+        self,
+        protocol: Protocol[R],
+        cancel: Cancel | None = None,
+        give_back: Callable[[Any], Protocol[None] | None] | None = None,
+    ) -> R:
+        """Have the engine run it, and wait for its end. `cancel` ends it with `Cancelled`."""
+        bell = silent_bell()
+        stop = partial(ring, bell)
+        operation = Operation(self.client, protocol, stop, give_back)
+        try:
+            if cancel is not None:
+                cancel._watch(stop)
+            self.engine.call(operation.begin)
+            while not operation.over:
+                if cancel is not None and cancel.is_set():
+                    raise Cancelled
+                bell.acquire(True, SLICE_S)
+                if operation.chores:
+                    operation.do_chores(self.engine.call)
+        except BaseException:
+            operation.abandon(self.engine.call)
+            raise
+        finally:
+            if cancel is not None:
+                cancel._unwatch(stop)
+        if operation.error is not None:
+            raise operation.error
+        result: R = operation.result
+        return result
+
+    # -- acquiring and releasing ------------------------------------------------------------------
+
+    def acquire(
+        self,
+        first: PreparedRequest | None,
+        start: Start,
+        token: str,
+        timeout_s: float | None,
+        ttl_ms: int,
+        cancel: Cancel | None = None,
+    ) -> Grant | Busy:
+        """Acquire with this token: by `first` alone where that is granted in time, else by the protocol."""
+        if first is None or cancel is not None or not self._asks_first(first):
+            return self.run(self._acquires(first, start, token, timeout_s, ttl_ms), cancel)
+        behind = self.client.releasing.before(first.key)
+        server = self.topology.node_for(first.key, None)
+        asked_at = clock()
+        outcome = server.ask(Ask(first, token, asked_at + self._patience_s(first, timeout_s)))
+        if outcome is None:
+            return self.run(self._acquires(first, start, token, timeout_s, ttl_ms))
+        grant = self._grant(server, outcome, asked_at, ttl_ms)
+        if grant is not None:
+            return grant
+        return self.run(self._goes_on(first, start, token, timeout_s, ttl_ms, behind, asked_at, outcome))
+
+    def wait_in_line(
+        self,
+        turn: LocalWaiter,
+        start: Callable[[LocalWaiter, float | None], Protocol[TenureLease | Grant | Busy]],
+        timeout_s: float | None,
+        ttl_ms: int,
+        cancel: Cancel | None = None,
+    ) -> TenureLease | Grant | Busy:
+        """Wait for that turn: it is handed on soon, or `start(turn, timeout_s)` makes the protocol for all the rest."""
+        if self.queueing and (report := self.queueing.pop(turn.token, None)) is not None:
+            report.queued()
+        line = turn.line
+        if line is not None and cancel is None and ttl_ms > 1000 * SOON_S and (timeout_s is None or timeout_s > SOON_S):
+            bell = silent_bell()
+            turn.bell = partial(ring, bell)
+            try:
+                # Once: whatever else it is woken for is for the protocol to see.
+                if line.owner is not turn and not line.dead and not self.closed:
+                    bell.acquire(True, SOON_S)
+            finally:
+                turn.bell = None
+            if line.owner is turn and not line.dead and not self.closed:
+                taken = turn.take(clock())
+                if taken is not None:
+                    return taken
+        return self.run(start(turn, timeout_s), cancel)
+
+    def release(self, record: LeaseRecord, first: PreparedRequest | None) -> bool:
+        """Release what is held; False when it was not held any more. `first` as in `acquire`."""
+        if record.turn is not None and record.hand_on(clock()):
+            return True
+        if first is None or not self.can_ask:
+            return self.run(self._releases(record, first))
+        server = self.topology.node_for(first.key, None)
+        outcome = server.ask(Ask(first, record.token, clock() + first.request_timeout_s))
+        held = released(outcome[0]) if outcome is not None and outcome[1] is None else None
+        return self.run(self._releases(record, first, outcome)) if held is None else held
+
+    # -- what is held -----------------------------------------------------------------------------
+
+    def watch(self, record: LeaseRecord) -> None:
+        """As that of `Front`. Raises `ClientClosed` when the client was closed meanwhile."""
+        super().watch(record)
+        if self.closed:
+            self.schedule.remove(record)
+            if record.mark_released():
+                self.spawn_release(record)
+            raise self.closed_error()
+
+    def has_told(self, record: LeaseRecord) -> bool:
+        """True if callbacks have returned."""
+        return not self.teller.busy
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def closed_error(self, error: HoldfastError | None = None) -> BaseException:
+        """`ClientClosed`, or that error; at the interpreter's end `SystemExit` for daemon threads."""
+        if self.exiting and threading.current_thread().daemon:
+            return SystemExit()
+        return ClientClosed() if error is None else error
+
+    def close(self) -> None:
+        """End what waits, tell those who hold, release what they held. Idempotent."""
+        self.begin_close()()
+
+    def begin_close(self, *then: Callable[[], None]) -> Callable[[], None]:
+        """As that of `Front`; the thread for callbacks ends, too."""
+        return super().begin_close(self.teller.stop, *then)
+
+    def after_fork(self) -> None:
+        """As that of `Front`; the child has a client of its own."""
+        super().after_fork()
+        self._begin(os.urandom(12).hex())

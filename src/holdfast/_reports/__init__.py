@@ -1,0 +1,1 @@
+"""What is told of leases, to the log and to observers."""

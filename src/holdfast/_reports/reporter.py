@@ -1,0 +1,214 @@
+"""Carries what has happened to those who want to know: loggers and observers, which are users' code.
+
+Laws: `send` never waits, takes no lock and never raises, so that it may be called in a signal handler, while locks are
+held and on the path that keeps times; users' code runs in a thread of its own, which holds no lock of ours; one that
+hangs holds up nothing, and costs no more memory than `EVENTS_MAX` events.
+
+Theory: events are put into a deque, and a thread takes them out. It is started when there is something to tell, looks
+again after short pauses for as long as more comes, so that busy programs need not wake it each time, and ends when
+nothing has come for a while. No fork happens while it delivers: the child would inherit locks that are never released.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from holdfast._core.snapshot import snapshot
+from holdfast._runtime import exit_hooks
+from holdfast._runtime.teller import CANNOT_START, report
+from holdfast._runtime.waits import Bell
+
+__all__ = ["EVENTS_MAX", "Reporter", "Sink"]
+
+#: Takes the time of an event (s, wall clock), what has happened, and the details.
+Sink: TypeAlias = Callable[[float, str, tuple[Any, ...]], object]
+
+#: Events that wait to be told; beyond, they are dropped and counted.
+EVENTS_MAX = 10_000
+#: How often the thread looks while events come, s; after how many looks in vain it has to be woken.
+_LOOK_S = 0.02
+_LOOKS_MAX = 5
+#: After how many events other threads get a turn: they wait up to 5 ms for one that only computes.
+_TURN = 32
+#: After how long without an event the thread ends, and how long it is between two tries to start it, s.
+_IDLE_S = 1.0
+#: How long a fork waits for an event that is being told, and the end of the process for all, s.
+_FORK_S = 0.2
+_EXIT_S = 1.0
+
+
+class Reporter:
+    """Tells one sink."""
+
+    def __init__(self, sink: Sink, name: str) -> None:
+        self._sink = sink
+        self._name = name
+        self._reset()
+        _reporters.add(self)
+
+    def _reset(self) -> None:
+        self._events: deque[tuple[float, str, tuple[Any, ...]]] = deque()
+        self._right_to_start: list[None] = [None]
+        self._retries = False
+        self._bell = Bell()
+        self._sleeps = False
+        self._dropped = 0
+        self._thread: int | None = None
+        self.telling = False
+
+    def send(self, event: str, *details: Any) -> None:
+        """Have it told soon."""
+        events = self._events
+        if len(events) >= EVENTS_MAX:
+            self._dropped += 1
+            return
+        events.append((time.time(), event, details))
+        if self._sleeps:
+            self._bell.ring()
+        elif self._right_to_start:
+            self._start()
+
+    def _start(self) -> None:
+        try:
+            self._right_to_start.pop()
+        except IndexError:
+            return
+        try:
+            _thread.start_new_thread(self._begin, ())  # which waits for nothing, not even for it to begin
+        except CANNOT_START:
+            self._right_to_start.append(None)  # the next event tries again, or the end of the process
+
+    def _begin(self) -> None:
+        """Start the thread that serves. Where the system allows no more threads, try for as long as events wait."""
+        while True:
+            try:
+                threading.Thread(target=self._serve, name=self._name, daemon=True).start()
+                return
+            except CANNOT_START:
+                self._right_to_start.append(None)  # the next event tries, too, or the end of the process
+            if self._retries:
+                return  # another thread is at it
+            self._retries = True
+            time.sleep(_IDLE_S)
+            self._retries = False
+            if not self._may_go_on():
+                return
+
+    def _may_go_on(self) -> bool:
+        """Take the right to start again if events wait: one may have come while another thread had it."""
+        try:
+            return bool(self._events) and not self._right_to_start.pop()
+        except IndexError:
+            return False
+
+    def _serve(self) -> None:
+        self._thread = threading.get_ident()
+        looks = 0
+        while True:
+            looks = 0 if self._tell() else looks + 1
+            if looks < _LOOKS_MAX:
+                time.sleep(_LOOK_S)
+                continue
+            self._sleeps = True
+            came = self._bell.wait(lambda: bool(self._events), _IDLE_S)
+            self._sleeps = False
+            if came:
+                continue
+            self._thread = None
+            self._right_to_start.append(None)
+            if not self._may_go_on():
+                return
+            self._thread = threading.get_ident()
+
+    def _tell(self) -> int:
+        """Tell what there is; returns how much that was."""
+        told = 0
+        while self._events:
+            self.telling = True  # before looking for a fork, which looks for this
+            if _forks:
+                self.telling = False
+                time.sleep(0.001)
+                continue
+            try:
+                one = self._events.popleft()
+            except IndexError:
+                break
+            self._tell_one(*one)
+            told += 1
+            if not told % _TURN:
+                time.sleep(0)
+        dropped, self._dropped = self._dropped, 0
+        if dropped:
+            self._tell_one(time.time(), "dropped", (dropped,))
+        self.telling = False
+        return told
+
+    def _tell_one(self, at: float, event: str, details: tuple[Any, ...]) -> None:
+        try:
+            self._sink(at, event, details)
+        except SystemExit:
+            pass  # as in any thread
+        except BaseException:
+            report()
+
+    def is_settled(self) -> bool:
+        """True if all that was sent has been told."""
+        return not self._events and not self.telling
+
+    def settle(self, until: float) -> None:
+        """Wait until that, or the time (`time.monotonic`) is over."""
+        if self._thread == threading.get_ident():
+            return
+        while not self.is_settled() and time.monotonic() < until:
+            if self._right_to_start:
+                self._start()
+                if self._right_to_start:
+                    self._tell()  # no thread can be started any more
+            time.sleep(0.001)
+
+    def holds_up_fork(self) -> bool:
+        """True if another thread tells something now."""
+        return self.telling and self._thread != threading.get_ident()
+
+    def after_fork(self) -> None:
+        """In the child: what was not told yet is the parent's to tell."""
+        self._reset()
+
+
+_reporters: weakref.WeakSet[Reporter] = weakref.WeakSet()
+#: One item for each fork that is under way.
+_forks: list[None] = []
+
+
+def _before_fork() -> None:
+    _forks.append(None)
+    until = time.monotonic() + _FORK_S
+    while any(one.holds_up_fork() for one in snapshot(_reporters)) and time.monotonic() < until:
+        time.sleep(0.0005)
+
+
+def _after_fork_in_parent() -> None:
+    _forks.pop()
+
+
+def _after_fork_in_child() -> None:
+    _forks.clear()
+    for one in tuple(_reporters):
+        one.after_fork()
+
+
+def _at_end() -> None:
+    until = time.monotonic() + _EXIT_S
+    for one in snapshot(_reporters):
+        one.settle(until)
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+exit_hooks.register(_at_end)

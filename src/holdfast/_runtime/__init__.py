@@ -1,0 +1,1 @@
+"""What a Python process is like: clocks, waits, forks, signal handlers, imports, exits."""

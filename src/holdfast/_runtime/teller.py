@@ -1,0 +1,119 @@
+"""Calls users' functions: the callbacks for a loss.
+
+Laws: who finds a loss waits for none of them, and is hurt by none of them; that no thread can be started is no reason
+to leave it untold.
+
+Theory: each has a thread of its own, so that one that hangs holds up no other. Where none can be started (the limits of
+a container, the interpreter's end), they take turns on a spare thread, which was started when the first one was
+announced; where there is none either, they wait until one can be started.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from holdfast._runtime.waits import Mailbox
+
+__all__ = ["CANNOT_START", "Teller", "report"]
+
+#: What `Thread.start` raises when there are too many, or the interpreter ends.
+CANNOT_START = (RuntimeError, MemoryError, OSError)
+
+
+def report() -> None:
+    """A bug, shown as any unhandled exception of a thread; the thread goes on."""
+    try:
+        threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+    except Exception:
+        pass  # a hook of the program's; nothing depends on it
+
+
+class Teller:
+    """The callbacks of one client."""
+
+    def __init__(self) -> None:
+        self._waiting: Mailbox[tuple[Callable[[Any], object], Any, object] | None] = Mailbox()
+        self._spare: threading.Thread | None = None
+        self._untold: set[object] = set()
+        self._telling: dict[int, object] = {}
+        self._stopped = False
+
+    def prepare(self) -> None:
+        """There will be something to tell: have a thread for it."""
+        spare = self._spare
+        if self._stopped or (spare is not None and spare.is_alive()):
+            return
+        spare = threading.Thread(target=self._serve, name="holdfast-on-lost", daemon=True)
+        try:
+            spare.start()
+        except CANNOT_START:
+            return
+        self._spare = spare
+
+    def tell(self, function: Callable[[Any], object], argument: Any) -> None:
+        """Call it soon. Never raises."""
+        ticket = object()
+        self._untold.add(ticket)
+        try:
+            threading.Thread(
+                target=self._call, args=(function, argument, ticket), name="holdfast-on-lost", daemon=True
+            ).start()
+        except CANNOT_START:
+            self._waiting.put((function, argument, ticket))
+            self.prepare()
+
+    def starved(self) -> bool:
+        """True if some wait for a thread that could not be started."""
+        if not len(self._waiting) or self._stopped:
+            return False
+        self.prepare()
+        return self._spare is None or not self._spare.is_alive()
+
+    @property
+    def busy(self) -> bool:
+        """Whether some have not returned."""
+        return bool(self._untold)
+
+    @property
+    def telling(self) -> bool:
+        """Whether this thread is one that tells."""
+        return threading.get_ident() in self._telling
+
+    def settle(self, until: float, now: Callable[[], float] = time.monotonic) -> None:
+        """Wait until all have returned, but not for the caller if it is one of them."""
+        mine = self._telling.get(threading.get_ident())
+        pause_s = 0.0005
+        while self._untold - {mine} and now() < until:
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, 0.01)
+
+    def stop(self) -> None:
+        """End the spare thread, when it has told what it has to."""
+        self._stopped = True
+        self._waiting.put(None)
+
+    def _call(self, function: Callable[[Any], object], argument: Any, ticket: object) -> None:
+        me = threading.get_ident()
+        self._telling[me] = ticket
+        try:
+            function(argument)
+        except SystemExit:
+            pass  # as in any thread
+        except BaseException:
+            report()
+        finally:
+            self._telling.pop(me, None)
+            self._untold.discard(ticket)
+
+    def _serve(self) -> None:
+        while True:
+            one = self._waiting.get()
+            if one is not None:
+                self._call(*one)
+            elif self._stopped:
+                self._waiting.put(None)  # should there be two
+                return

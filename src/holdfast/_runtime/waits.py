@@ -1,0 +1,160 @@
+"""Waiting and waking between threads, safe in signal handlers and finalizers.
+
+Laws: waking never waits and takes no lock that could be held; a waiter looks at the clock and at what it waits for
+at least every `SLICE_S`; everything here may be interrupted at any bytecode by a signal handler of the same thread that
+uses the same object.
+
+Theory: a *bell* is a lock that is held while it is silent: `acquire` waits for it, `release` rings it, and ringing
+twice is ringing once. What is waited for is stored first, in one atomic operation of a deque or dict, and rung for
+afterwards; a waiter looks, waits for the bell, and looks again. The queues and events of the standard library are not
+used: `queue.SimpleQueue.get` waits indefinitely when a signal leaves it a negative rest of its time (3.11, 3.12), and
+`threading.Event` and `Condition` take a lock that the frame below a signal handler may hold.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from holdfast._core.snapshot import snapshot
+from holdfast._runtime.clock import clock
+
+__all__ = ["SLICE_S", "Bell", "Flag", "Mailbox", "Pulse", "ring", "silent_bell"]
+
+T = TypeVar("T")
+
+#: No wait lasts longer than this before the clock is looked at again, s: it may count time asleep, and it bounds what a
+#: wake-up that got lost costs.
+SLICE_S = 1.0
+
+
+def silent_bell() -> Any:
+    """A bell that was not rung: a lock that is held."""
+    bell = threading.Lock()
+    bell.acquire()
+    return bell
+
+
+def ring(bell: Any) -> None:
+    """Wake who waits for it, or is going to."""
+    try:
+        bell.release()
+    except RuntimeError:
+        pass  # it has been rung
+
+
+class Mailbox(Generic[T]):
+    """A queue for one thread that takes and any number that put."""
+
+    __slots__ = ("_bell", "_items")
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._bell = silent_bell()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, item: T) -> None:
+        """Add it, and wake who waits."""
+        self._items.append(item)
+        ring(self._bell)
+
+    def get(self, timeout_s: float | None = None) -> T | None:
+        """The first item, waiting `timeout_s` at most (None: without a limit); None when there is none in time."""
+        items = self._items
+        try:
+            return items.popleft()
+        except IndexError:
+            pass
+        until = None if timeout_s is None else clock() + timeout_s
+        left_s = SLICE_S if timeout_s is None else timeout_s
+        while left_s > 0:
+            self._bell.acquire(True, left_s if left_s < SLICE_S else SLICE_S)
+            try:
+                return items.popleft()
+            except IndexError:
+                pass
+            if until is not None:
+                left_s = until - clock()
+        return None
+
+
+class Bell:
+    """Wakes the one that waits, so that it looks at its condition again."""
+
+    __slots__ = ("_bell",)
+
+    def __init__(self) -> None:
+        self._bell = silent_bell()
+
+    def ring(self) -> None:
+        """Wake it."""
+        ring(self._bell)
+
+    def wait(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait until `condition()` is true, `timeout_s` at most (None: without a limit); whether it is."""
+        until = None if timeout_s is None else clock() + timeout_s
+        while not condition():
+            left_s = SLICE_S if until is None else until - clock()
+            if left_s <= 0:
+                return condition()
+            self._bell.acquire(True, left_s if left_s < SLICE_S else SLICE_S)
+        return True
+
+
+class Pulse:
+    """Wakes all that wait, so that each looks at its condition again."""
+
+    __slots__ = ("_bells",)
+
+    def __init__(self) -> None:
+        self._bells: dict[int, Bell] = {}
+
+    def ring(self) -> None:
+        """Wake them all."""
+        if self._bells:
+            for bell in snapshot(self._bells.values()):
+                bell.ring()
+
+    def wait(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait until `condition()` is true, `timeout_s` at most (None: without a limit); whether it is."""
+        if condition():
+            return True
+        if timeout_s is not None and timeout_s <= 0:
+            return False
+        bell = Bell()
+        self._bells[id(bell)] = bell
+        try:
+            return bell.wait(condition, timeout_s)
+        finally:
+            self._bells.pop(id(bell), None)
+
+
+class Flag(Pulse):
+    """What `threading.Event` is."""
+
+    __slots__ = ("_is_set",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        """True if the flag is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set it, and wake those that wait for it."""
+        self._is_set = True
+        self.ring()
+
+    def clear(self) -> None:
+        """Unset it."""
+        self._is_set = False
+
+    def wait_s(self, timeout_s: float | None) -> bool:
+        """Wait until it is set; whether it is."""
+        return self.wait(self.is_set, timeout_s)

@@ -1,3 +1,0 @@
-"""Talking to servers: connections, topologies, bytes."""
-
-__all__: list[str] = []
