@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from holdfast._api.outcome import Outcome
     from holdfast._api.overview import Listed, Waiter
     from holdfast._api.whereabouts import Whereabouts
-    from holdfast._runtime.cancel import Cancel
     from holdfast._reports.observing import LeaseInfo, Observer
+    from holdfast._runtime.cancel import Cancel
     from holdfast._sync.client import Client, connect
     from holdfast._sync.condition import Condition
     from holdfast._sync.election import Election

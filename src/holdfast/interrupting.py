@@ -16,8 +16,8 @@ import signal
 import threading
 from types import FrameType, TracebackType
 
-from holdfast._sync.lease import Lease, LeaseState
 from holdfast._runtime.greenlets import who_patched
+from holdfast._sync.lease import Lease, LeaseState
 from holdfast.errors import ConfigurationError, LeaseLost
 
 __all__ = ["SIGNAL", "Interrupted", "interrupt_on_lost"]

@@ -26,8 +26,8 @@ from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import MARK, Note
 from holdfast._core.tokens import owner_of
-from holdfast._runtime.lazily import importing, lazily
 from holdfast._engine.pack import PreparedRequest
+from holdfast._runtime.lazily import importing, lazily
 from holdfast.errors import ConfigurationError
 
 __all__ = ["SessionBase", "Shared"]

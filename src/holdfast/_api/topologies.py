@@ -9,12 +9,12 @@ from typing import Any
 from holdfast._api.endpoints import Api, Members, Seeds, seeds_of
 from holdfast._engine.dial import connections
 from holdfast._engine.loop import engine
-from holdfast._engine.server import Server
-from holdfast._runtime.lazily import importing
 from holdfast._engine.plain import Address
 from holdfast._engine.port import Topology
 from holdfast._engine.quorum import QuorumTopology
+from holdfast._engine.server import Server
 from holdfast._engine.single import SingleTopology, describe
+from holdfast._runtime.lazily import importing
 from holdfast.errors import ConfigurationError
 
 __all__ = ["topology_of"]

@@ -27,10 +27,10 @@ from holdfast._core.replicas import NotAcked
 from holdfast._core.tenure import MARK, LocalWaiter, TenureLease, is_alone, left
 from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant
+from holdfast._engine.pack import PreparedRequest
 from holdfast._front.aio import AioFront
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import lazily
-from holdfast._engine.pack import PreparedRequest
 from holdfast.errors import AcquireTimeout, AlreadyHeld, ClientClosed, LeaseLost
 
 __all__ = ["Acquirable", "release", "release_later", "wait_turn"]

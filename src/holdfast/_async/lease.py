@@ -20,11 +20,11 @@ from holdfast._async.lifecycle import Session
 from holdfast._async.loss import Body, Loss, Wanted, tell
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, LeaseState
+from holdfast._engine.pack import PreparedRequest
 
 # sync: from holdfast._front.threads import ThreadsFront
 from holdfast._front.aio import AioFront
 from holdfast._runtime.clock import clock
-from holdfast._engine.pack import PreparedRequest
 from holdfast.errors import ConfigurationError, LeaseLost, LeaseReleased, quoted
 
 __all__ = ["Lease", "LeaseState"]

@@ -7,16 +7,12 @@ is a driver of its own; a lease belongs to the driver that acquired it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import os
-import socket
 import sys
-import threading
 import time
 import weakref
 from asyncio import _get_running_loop, current_task
-from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
@@ -34,9 +30,8 @@ from holdfast._core.snapshot import snapshot
 from holdfast._core.tokens import make_token
 from holdfast._front.aio import AioFront
 from holdfast._front.base import close_later, running_front
-from holdfast._runtime.awaiting import awaited_by
 from holdfast._reports.observing import Reports
-from holdfast._runtime.clock import clock
+from holdfast._runtime.awaiting import awaited_by
 from holdfast.errors import ClientClosed, ConfigurationError
 
 __all__ = ["API", "Session", "client_at", "has_ended"]

@@ -31,11 +31,11 @@ from holdfast._core.telling import telling
 from holdfast._core.tenure import LocalWaiter, Tenure
 from holdfast._core.tokens import BLOCK, MARK
 from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for, wait_for
+from holdfast._engine.pack import PreparedRequest
 
 # sync-add: from holdfast._runtime.cancel import Cancel
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import importing, lazily
-from holdfast._engine.pack import PreparedRequest
 from holdfast.errors import AcquireTimeout, AlreadyHeld, ConfigurationError, LeaseLost
 
 if TYPE_CHECKING:

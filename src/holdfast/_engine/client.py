@@ -19,15 +19,15 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import COUNT, FITS, MAYBE
 from holdfast._core.settings import Settings
-from holdfast._reports.observing import Troubles
-from holdfast._runtime.teller import report
-from holdfast._lua import SCRIPTS
-from holdfast._runtime.clock import clock
+from holdfast._engine.loop import Engine, Timer
+from holdfast._engine.operation import Operation
 from holdfast._engine.pack import PreparedRequest, pack_command, pack_script, pack_sync
 from holdfast._engine.port import Topology
 from holdfast._engine.server import Server
-from holdfast._engine.loop import Engine, Timer
-from holdfast._engine.operation import Operation
+from holdfast._lua import SCRIPTS
+from holdfast._reports.observing import Troubles
+from holdfast._runtime.clock import clock
+from holdfast._runtime.teller import report
 
 __all__ = ["Client", "Prepared"]
 

@@ -16,8 +16,8 @@ from typing import Any, Generic, TypeVar
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import SLOTS
 from holdfast._core.keys import slot_of as slot_of_key
-from holdfast._runtime.clock import clock
 from holdfast._engine.handshake import UnfitServer
+from holdfast._runtime.clock import clock
 
 __all__ = [
     "REFRESH_EVERY_S",

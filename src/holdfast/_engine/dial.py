@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 
 from holdfast._core.failure import RequestFailed
-from holdfast._runtime.clock import clock
 from holdfast._engine.handshake import is_tls, late
-from holdfast._runtime.lazily import importing
 from holdfast._engine.pack import pack_command
+from holdfast._runtime.clock import clock
+from holdfast._runtime.lazily import importing
 
 if TYPE_CHECKING:
     from holdfast._engine.server import Server

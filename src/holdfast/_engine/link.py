@@ -3,14 +3,17 @@
 Laws: nothing is repeated here but a script that the server does not know; replies are matched to requests in order,
 also those that are not waited for any more; every request is answered once, by its reply or a `RequestFailed`.
 
-Theory: a helper thread connects (`dial.py`); what is sent meanwhile waits here. The engine alone reads. Any thread may
-write, under a lock, the *seat*, that is held for what never waits: requests of callers leave at once, those of the
-engine together at the end of its turn. Who finds the seat taken leaves its request to who has it, who looks for more
-before and after it gets up. A signal handler may hold up who has the seat: callers that wait for long have the engine
-look, which then sends by another connection. TLS is not for two threads at a time: there the engine writes, too.
+Theory: a helper thread connects (`dial.py`); what is sent meanwhile waits here. Any thread may write, under a lock, the
+*seat*, that is held for what never waits: requests of callers leave at once, those of the engine together at the end of
+its turn. Who finds the seat taken leaves its request to who has it, who looks for more before and after it gets up.
 
+The engine reads. But where nothing is under way and no messages can come, a caller reads the reply itself, as the
+*leader*, and spares two switches of threads; whatever else comes meanwhile it reads, too, until its own reply is there.
 The reply to a request that is not waited for wakes no thread: while only those are under way, the socket is not
 watched, and they are read together with the next reply, or after `LIE_S`.
+
+A signal handler may hold up who has the seat, or leads: callers that wait for long have the engine look, which then
+sends by another connection. TLS is not for two threads at a time: there the engine does it all.
 
 A connection that owes replies and is silent gets no new requests: the next one goes on a new connection, and the old
 one lingers for what may still come.
@@ -18,6 +21,7 @@ one lingers for what may still come.
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import threading
@@ -33,13 +37,13 @@ from holdfast._core.mutex import EACH_MAX
 from holdfast._core.replies import Fits, expected_of, nonsense, promises_too_much
 from holdfast._core.snapshot import snapshot
 from holdfast._engine.dial import Dial, disconnect
+from holdfast._engine.limits import MISPLACED
 from holdfast._engine.loop import READ, WRITE, Timer
+from holdfast._engine.pack import Group
+from holdfast._engine.pushes import Push
 from holdfast._engine.requests import Again, Ask, Bundle, Later
 from holdfast._runtime.clock import clock
 from holdfast._runtime.inherited import ours
-from holdfast._engine.limits import MISPLACED
-from holdfast._engine.pack import Group
-from holdfast._engine.pushes import Push
 from holdfast._runtime.waits import silent_bell
 
 if TYPE_CHECKING:
@@ -53,8 +57,10 @@ SILENCE_S = 0.5
 LINGER_S = 10.0
 #: A caller whose reply has not come after this has the engine look whether it was sent at all, s.
 RESCUE_S = 0.02
-#: No thread has the seat for longer than this, but below a signal handler, s.
+#: No thread has the seat, or leads without a step, for longer than this, but below a signal handler, s.
 STUCK_S = 0.05
+#: Who leads looks whether the connection has ended at least this often, s.
+SLICE_S = 0.05
 #: Replies that are not waited for are read after this, s, or twice this.
 LIE_S = 0.01
 #: Fewer than this go one by one.
@@ -86,8 +92,11 @@ class Link:
         #: What is left of the last piece, which the socket did not take at once.
         self._out = b""
         self._seat = threading.Lock()
-        #: How often it was written.
-        self._writes = 0
+        #: Held by who reads; whether that is a caller, and what it waits with; how often something was written or read.
+        self._reading = threading.Lock()
+        self._led = False
+        self._poll: Any = None
+        self._steps = 0
         self._is_flushed_later = False
         self._connection: Any = None
         self._sock: socket.socket | None = None
@@ -135,6 +144,9 @@ class Link:
         self._queue.extend(waiting)
         self._engine.register(self._fd, self)
         self._watch(True)
+        if not self._is_tls:
+            self._poll = select.poll()
+            self._poll.register(self._fd, select.POLLIN)
         self.is_open = not self._retired
         self.flush()
 
@@ -167,9 +179,46 @@ class Link:
 
     def ask(self, ask: Ask) -> None:
         """Send it, and wait for its outcome until its deadline."""
-        ask.bell = bell = silent_bell()
-        patience_s = RESCUE_S
-        self._put(ask)
+        if self._poll is not None and not self._subscribes and self._is_quiet() and self._reading.acquire(False):
+            self._lead(ask)
+        else:
+            ask.bell = silent_bell()
+            self._put(ask)
+        if ask.outcome is None:
+            self._follow(ask)
+
+    def _lead(self, ask: Ask) -> None:
+        """Send it, and read what comes, until its own reply has."""
+        try:
+            self._led = True
+            self._put(ask)
+            while ask.outcome is None and not self.ended and (left_s := ask.deadline - clock()) > 0:
+                if not self._poll.poll(1000 * (left_s if left_s < SLICE_S else SLICE_S)):
+                    continue
+                ends: list[End] = []
+                trouble = self._receive(ends)
+                for request, reply, failure in ends:
+                    if request.ends_anywhere:
+                        request.end(reply, failure)
+                    else:
+                        self._engine.call(request.end, reply, failure)
+                if trouble is not None:
+                    self._engine.call(self._end, trouble)
+                    break
+        except BaseException:
+            self._engine.call(self._lost, None)  # a signal handler: what was read may not be known
+            raise
+        finally:
+            self._led = False
+            self._reading.release()
+            if self._pending or self._queue or self._retired:
+                self._engine.call(self.rescue)
+
+    def _follow(self, ask: Ask) -> None:
+        """Wait for what another thread reads."""
+        bell, patience_s = ask.bell, RESCUE_S
+        if bell is None:
+            ask.bell = bell = silent_bell()
         while ask.outcome is None and (left_s := ask.deadline - clock()) > 0:
             if not bell.acquire(True, left_s if left_s < patience_s else patience_s):
                 self._engine.call(self.rescue)
@@ -222,8 +271,8 @@ class Link:
                     pending.append(request)  # before it leaves the queue: whatever comes up now, it is in one of both
                     queue.popleft()
                     data, lies = request.packed, request.may_lie
-                if self._armed == lies:
-                    self._arm_or_not(lies)
+                if self._armed == (lies or self._led):
+                    self._arm_or_not()
                 sent = sock.send(data)
                 if sent < len(data):
                     self._leave(data[sent:])
@@ -235,18 +284,22 @@ class Link:
                 self._engine.call(self._lost, None)  # a signal handler, perhaps between a request and its note
                 raise
             finally:
-                self._writes += 1
+                self._steps += 1
                 seat.release()
             if lost is not None:
                 self._engine.call(self._lost, lost)
                 return
 
-    def _arm_or_not(self, lies: bool) -> None:
-        """With the seat: read what comes at once, unless all of it may lie."""
-        if not lies:
+    def _arm_or_not(self) -> None:
+        """With the seat: have the engine read what comes, unless a caller does, or all of it may lie."""
+        if not self._armed:
             self._watch(True)
-        elif self.on_deaf is None and not self._subscribes and all(each.may_lie for each in snapshot(self._pending)):
+        elif self._led or (not self._subscribes and self._is_quiet()):
             self._watch(False)
+
+    def _is_quiet(self) -> bool:
+        """True if no reply is waited for."""
+        return not self._pending or all(request.may_lie for request in snapshot(self._pending))
 
     def _watch(self, armed: bool) -> None:
         """With the seat, or in the engine."""
@@ -307,22 +360,25 @@ class Link:
         if self.ended:
             self._end_queue()
         elif self._sock is not None:
-            if self._seat.locked():
-                self._engine.later(STUCK_S, self._look_for_stuck, self._writes)
+            if self._seat.locked() or self._led:
+                self._engine.later(STUCK_S, self._look_for_stuck, self._steps)
                 return
             self.write()
-            if not self._armed and self._pending:
+            if self._pending:
                 self._watch(True)
+            elif self._retired:
+                self._engine.soon(self.close)
 
-    def _look_for_stuck(self, writes: int) -> None:
-        """A signal handler goes on and on, above a thread that was writing: others go by another way."""
-        if self.ended or not (self._seat.locked() and self._writes == writes):
-            return
-        self.retire()
-        waiting: list[Any] = []
-        while self._queue:
-            waiting.append(self._queue.popleft())
-        self.server.take_over(waiting)
+    def _look_for_stuck(self, steps: int) -> None:
+        """A signal handler goes on and on, above a thread that was writing or reading: others go by another way."""
+        if self.ended or not (self._seat.locked() or self._led):
+            self.rescue()
+        elif self._steps == steps:
+            self.retire()
+            waiting: list[Any] = []
+            while self._queue:
+                waiting.append(self._queue.popleft())
+            self.server.take_over(waiting)
 
     def _begin_ticks(self) -> None:
         self._engine.later(LIE_S, self._tick, None)
@@ -350,8 +406,14 @@ class Link:
 
     def _read(self) -> None:
         """Take what has come."""
+        if not self._reading.acquire(False):
+            self._watch(False)  # a caller reads, and has us watch again afterwards
+            return
         ends: list[End] = []
-        trouble = self._receive(ends)
+        try:
+            trouble = self._receive(ends)
+        finally:
+            self._reading.release()
         for request, reply, failure in ends:
             request.end(reply, failure)
         if trouble is not None:
@@ -373,6 +435,7 @@ class Link:
             if not data:
                 return self._broken(None)
             self._heard_at = clock()
+            self._steps += 1
             if (trouble := self._parse(data, ends)) is not None:
                 return trouble
             if not (self._is_tls and sock.pending()):  # type: ignore[attr-defined]
@@ -408,7 +471,7 @@ class Link:
             if pending and pending[0].fits is is_no_reply and push[:1] == [b"subscribe"]:
                 ends.append((pending.popleft(), None, None))
             else:
-                self._engine.soon(self.server.on_message, reply)
+                self._engine.call(self.server.on_message, reply)
             return None
         if not pending:
             return self._too_much(ends)
@@ -421,7 +484,7 @@ class Link:
                 return None
             failure = refusal(said, self.server.name)
             if failure.kind in MISPLACED:
-                self._engine.soon(self.retire)
+                self._engine.call(self.retire)
             ends.append((request, None, failure))
         elif request.fits is not None and not request.fits(reply):
             return self._nonsense(ends, request, repr(reply), request.fits)
@@ -435,9 +498,7 @@ class Link:
         ends[:] = [(request, None, failure.again(maybe_executed=True)) for request, _, _ in ends]
         return self._nonsense(ends, None, "more than one reply", None)
 
-    def _nonsense(
-        self, ends: list[End], request: Any, said: str, fits: Fits | None
-    ) -> RequestFailed:
+    def _nonsense(self, ends: list[End], request: Any, said: str, fits: Fits | None) -> RequestFailed:
         """No further reply on this connection can be trusted to be for its request."""
         failure = nonsense(said, expected_of(fits), self.server.name)
         if request is not None:

@@ -22,15 +22,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from holdfast._runtime.teller import report
 from holdfast._runtime.clock import clock
 from holdfast._runtime.inherited import ours
+from holdfast._runtime.teller import report
 
 __all__ = ["READ", "WRITE", "Engine", "Link", "Timer", "engine", "forget_engines"]
 
 #: What a socket is watched for; 0: for nothing but its end, which is told once.
 READ, WRITE = 1, 4
-_NOTHING = getattr(select, "EPOLLONESHOT", 0)
+_NOTHING = getattr(select, "EPOLLONESHOT", 0) | getattr(select, "EPOLLRDHUP", 0)
 
 #: So many acts of other threads run in one turn, before sockets and timers are looked at again.
 _ACTS_MAX = 1_000

@@ -13,11 +13,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import hiredis
 
 from holdfast._core.failure import RequestFailed, refusal
+from holdfast._engine.handshake import unreachable
+from holdfast._engine.pack import pack_command
 from holdfast._runtime.clock import clock
 from holdfast._runtime.handlers import raised_by_handler
-from holdfast._engine.handshake import unreachable
 from holdfast._runtime.inherited import opened
-from holdfast._engine.pack import pack_command
 
 __all__ = ["Address", "address_of_url"]
 

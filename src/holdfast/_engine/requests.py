@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.replies import Fits
-from holdfast._engine.loop import Engine
-from holdfast._lua import Script
 from holdfast._engine.pack import Group, PreparedRequest, spelled_out
+from holdfast._lua import Script
 from holdfast._runtime.waits import ring
 
 if TYPE_CHECKING:
@@ -27,9 +25,10 @@ class Request:
 
     __slots__ = ("_answer", "deadline", "fits", "packed", "script", "wanted")
 
-    #: What it may be sent together with others by; whether its reply may lie unread for a while.
+    #: What it may be sent together with others by; whether its reply may lie unread for a while; whether any thread may
+    #: end it.
     group: Group | None = None
-    may_lie = False
+    may_lie = ends_anywhere = False
 
     def __init__(
         self, packed: bytes, deadline: float, fits: Fits | None, script: Script | None, answer: Answer
@@ -51,21 +50,25 @@ class Request:
 class Ask:
     """One that a caller waits for, until it has an `outcome`."""
 
-    __slots__ = ("bell", "deadline", "fits", "group", "outcome", "packed", "prepared", "script", "token")
+    __slots__ = ("bell", "deadline", "fits", "group", "outcome", "prepared", "script", "token")
 
     may_lie = False
+    ends_anywhere = True
 
     def __init__(self, prepared: PreparedRequest, token: str, deadline: float) -> None:
         self.prepared = prepared
         self.token = token
         self.deadline = deadline
-        self.packed = prepared.packed(token)
         self.fits = prepared.fits
         self.script = prepared.script
         self.group = prepared.group
         self.outcome: tuple[Reply, RequestFailed | None] | None = None
         #: Rung when there is an outcome; of those that a thread waits for.
         self.bell: Any = None
+
+    @property
+    def packed(self) -> bytes:
+        return self.prepared.packed(self.token)
 
     @property
     def wanted(self) -> bool:
@@ -80,7 +83,7 @@ class Ask:
 
 
 class Later(Ask):
-    """One that no caller waits for. `told(reply, failure)` is called in the engine's thread."""
+    """One that no caller waits for. `told(reply, failure)` is called in whichever thread has read it."""
 
     __slots__ = ("told",)
 
@@ -102,6 +105,7 @@ class Again:
     __slots__ = ("_request", "deadline", "fits", "may_lie", "packed", "script")
 
     group = None
+    ends_anywhere = False
 
     def __init__(self, request: Any) -> None:
         self._request = request
@@ -123,6 +127,7 @@ class Bundle:
     __slots__ = ("_members", "_link", "deadline", "may_lie", "packed", "script", "wanted")
 
     group = None
+    ends_anywhere = False
 
     def __init__(self, members: list[Any], link: Link) -> None:
         group = members[0].group

@@ -9,13 +9,13 @@ from typing import Any
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.replies import Fits
+from holdfast._engine.handshake import late
 from holdfast._engine.link import Link, is_no_reply
 from holdfast._engine.loop import Engine
+from holdfast._engine.pack import pack_command, spelled_out
 from holdfast._engine.requests import Answer, Ask, Later, Request
 from holdfast._lua import Script
 from holdfast._runtime.clock import clock
-from holdfast._engine.handshake import late
-from holdfast._engine.pack import pack_command, spelled_out
 
 __all__ = ["Server"]
 

@@ -15,7 +15,6 @@ import weakref
 from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from functools import partial
 from typing import Any, TypeVar
 
 from holdfast._core.effects import Protocol
@@ -26,11 +25,11 @@ from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import LocalWaiter, TenureLease
 from holdfast._core.waiting import Busy, Grant, released
 from holdfast._engine.operation import Abandoned, Operation
+from holdfast._engine.pack import PreparedRequest
 from holdfast._engine.requests import Ask, Later
 from holdfast._engine.server import Server
 from holdfast._front.base import SOON_S, Front, Start
 from holdfast._runtime.clock import clock
-from holdfast._engine.pack import PreparedRequest
 
 __all__ = ["AioFront", "closers"]
 
@@ -38,6 +37,7 @@ R = TypeVar("R")
 
 #: Tasks that wait for a client to be closed, and what is to be called when they have.
 closers: dict[asyncio.Task[Any], list[Callable[[], object]]] = {}
+
 
 class _Bell:
     """Wakes a task, from any thread."""

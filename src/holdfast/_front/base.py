@@ -26,16 +26,16 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tenure import SOON_MS
 from holdfast._core.waiting import Busy, Grant, granted, within
-from holdfast._runtime import exit_hooks
-from holdfast._reports.observing import Reports, Troubles
 from holdfast._engine.client import Client, Prepared
 from holdfast._engine.loop import engine, forget_engines
-from holdfast._engine.requests import Ask, Later
-from holdfast._engine.server import Server
-from holdfast._runtime.clock import clock
-from holdfast._runtime.inherited import let_go
 from holdfast._engine.pack import PreparedRequest
 from holdfast._engine.port import Topology
+from holdfast._engine.requests import Later
+from holdfast._engine.server import Server
+from holdfast._reports.observing import Reports, Troubles
+from holdfast._runtime import exit_hooks
+from holdfast._runtime.clock import clock
+from holdfast._runtime.inherited import let_go
 from holdfast._runtime.waits import ring, silent_bell
 
 __all__ = ["SOON_S", "Front", "Start", "close_later", "running_front"]

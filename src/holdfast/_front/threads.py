@@ -19,14 +19,14 @@ from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
 from holdfast._core.tenure import LocalWaiter, TenureLease
 from holdfast._core.waiting import Busy, Grant, released
-from holdfast._runtime.cancel import Cancel, Cancelled
-from holdfast._runtime.identity import here
-from holdfast._runtime.teller import Teller
 from holdfast._engine.operation import Operation
+from holdfast._engine.pack import PreparedRequest
 from holdfast._engine.requests import Ask
 from holdfast._front.base import SOON_S, Front, Start
+from holdfast._runtime.cancel import Cancel, Cancelled
 from holdfast._runtime.clock import clock
-from holdfast._engine.pack import PreparedRequest
+from holdfast._runtime.identity import here
+from holdfast._runtime.teller import Teller
 from holdfast._runtime.waits import SLICE_S, ring, silent_bell
 from holdfast.errors import ClientClosed, HoldfastError
 

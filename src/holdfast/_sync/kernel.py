@@ -26,12 +26,12 @@ from holdfast._core.replicas import NotAcked
 from holdfast._core.tenure import MARK, LocalWaiter, TenureLease, is_alone, left
 from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant
-from holdfast._runtime.cancel import Cancel, Cancelled
+from holdfast._engine.pack import PreparedRequest
 from holdfast._front.threads import ThreadsFront
-from holdfast._sync.lifecycle import Session
+from holdfast._runtime.cancel import Cancel, Cancelled
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import lazily
-from holdfast._engine.pack import PreparedRequest
+from holdfast._sync.lifecycle import Session
 from holdfast.errors import (
     AcquireCancelled,
     AcquireTimeout,

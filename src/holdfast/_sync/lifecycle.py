@@ -21,11 +21,11 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import inbox_prefix
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import make_token
-from holdfast._runtime.identity import has_ended, ident_of
-from holdfast._reports.observing import Reports
+from holdfast._engine.plain import address_of_url
 from holdfast._front.base import close_later
 from holdfast._front.threads import ThreadsFront
-from holdfast._engine.plain import address_of_url
+from holdfast._reports.observing import Reports
+from holdfast._runtime.identity import has_ended, ident_of
 
 __all__ = ["API", "Session", "client_at", "has_ended"]
 
