@@ -5,6 +5,7 @@ Law: the engine never waits for a name server, a handshake, or a credential prov
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

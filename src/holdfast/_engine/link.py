@@ -205,6 +205,8 @@ class Link:
                 if trouble is not None:
                     self._engine.call(self._end, trouble)
                     break
+                if self._queue:
+                    self.write()
         except BaseException:
             self._engine.call(self._lost, None)  # a signal handler: what was read may not be known
             raise
