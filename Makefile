@@ -16,7 +16,7 @@ READY := $(VENV)/.ready
 # What builds the site has an environment of its own, and so have the frameworks.
 DOCS := .venv-docs
 FRAMEWORKS := .venv-frameworks
-SOURCES := $(wildcard src sim tests testbed bench rig examples tools spikes verify) $(if $(wildcard models/*.py),models)
+SOURCES := $(wildcard src sim tests testbed bench rig examples tools verify) $(if $(wildcard models/*.py),models)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup prepared test test-thorough test-all check generate format demo bench sim model mutants matrix docs frameworks release-check lock clean torture verify

@@ -111,7 +111,7 @@ def heads(source: str) -> Iterator[tuple[int, str]]:
 
 def test_docstrings_begin_with_a_verb_or_a_name() -> None:
     found = []
-    for path in sorted(path for folder in (*SOURCES, "spikes", "verify") for path in (ROOT / folder).rglob("*.py")):
+    for path in sorted(path for folder in (*SOURCES, "verify") for path in (ROOT / folder).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
         if not LEFT_OUT & {*path.parts}:
             found += [f"{name}:{line}: {said!r}" for line, said in heads(path.read_text(encoding="utf-8"))]

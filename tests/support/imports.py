@@ -12,10 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Where Python lies in the repository: folder → what stands before the names of its modules.
 FOLDERS = {
     "src/holdfast": "holdfast",
-    **{
-        name: name
-        for name in ("sim", "testbed", "rig", "bench", "examples", "models", "tools", "spikes", "tests", "verify")
-    },
+    **{name: name for name in ("sim", "testbed", "rig", "bench", "examples", "models", "tools", "tests", "verify")},
 }
 
 

@@ -34,8 +34,8 @@ from typing import Any, cast
 import hiredis
 
 from holdfast._core.failure import RequestFailed, refusal
-from holdfast._lua import SCRIPTS
 from holdfast._engine.single import SingleTopology
+from holdfast._lua import SCRIPTS
 from sim.server import Refused, Server
 
 __all__ = ["Deadlock", "Node", "World"]
@@ -316,8 +316,8 @@ class World:
 
         for name in holdfast.__all__:
             getattr(holdfast, name)  # what is imported lazily is not imported under the scheduler
-        from holdfast._runtime import identity
         from holdfast._runtime import clock as clocks
+        from holdfast._runtime import identity
 
         identity.here()  # what a process makes once is not made under the scheduler
 

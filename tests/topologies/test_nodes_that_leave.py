@@ -13,9 +13,9 @@ import pytest
 
 from holdfast import embedded
 from holdfast._engine import cluster as cluster_module
-from holdfast._runtime.clock import clock
 from holdfast._engine.cluster import ClusterTopology
 from holdfast._engine.pack import pack_command
+from holdfast._runtime.clock import clock
 from testbed.waiting import eventually
 from tests.support.apis import Api
 from tests.support.standin import StandIn, pump, read_one

@@ -289,7 +289,7 @@ def test_a_wrong_arrow_is_found(module: str, source: str) -> None:
         ("holdfast._core.mutex", "import dataclasses\nfrom holdfast._core.keys import x\nfrom . import keys"),
         ("holdfast._core.mutex", "from holdfast.errors import HoldfastError\nfrom ..errors import LeaseLost"),
         ("holdfast._engine.port", "import redis\nfrom holdfast._core import keys"),
-        ("holdfast._sync.lock", "import asyncio\nfrom holdfast._front.threads import ThreadsFront"),
+        ("holdfast._sync.lock", "import threading\nfrom holdfast._front.threads import ThreadsFront"),
         ("holdfast.cli.run", "import redis\nimport holdfast\nfrom holdfast import connect, embedded"),
         ("holdfast.lab.schemes", "from holdfast._core.effects import Call\nfrom holdfast import connect"),
         ("sim.world", "import time\nfrom holdfast._core import mutex\nfrom sim.driver import Process"),

@@ -15,7 +15,6 @@ LONGER = {
     "_async/kernel.py:Acquirable._acquire": 120,
     "_sync/kernel.py:Acquirable._acquire": 128,
     "_core/redlock.py:acquire": 85,
-    "_drivers/aio.py:AioDriver.__init__": 85,
     "lab/verdicts.py:_blocked": 65,
 }
 REASON = "In one piece"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from holdfast._core.keys import lock_keys
-from holdfast._lua import SCRIPTS
 from holdfast._engine import pack
+from holdfast._lua import SCRIPTS
 
 
 def test_what_is_remembered_is_bounded_by_its_size() -> None:
