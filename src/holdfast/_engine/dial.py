@@ -8,18 +8,16 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import hiredis
 
 from holdfast._core.failure import RequestFailed
 from holdfast._engine.handshake import is_tls, late
 from holdfast._engine.pack import pack_command
+from holdfast._engine.place import Place
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import importing
-
-if TYPE_CHECKING:
-    from holdfast._engine.server import Server
 
 __all__ = ["CONNECT_TIMEOUT_S", "Dial", "connections", "disconnect"]
 
@@ -36,7 +34,7 @@ class Dial:
     """One attempt to connect: one of `connected(connection)` and `failed(failure)` is called, in the engine."""
 
     def __init__(
-        self, server: Server, connected: Callable[[Any], None], failed: Callable[[RequestFailed], None]
+        self, server: Place, connected: Callable[[Any], None], failed: Callable[[RequestFailed], None]
     ) -> None:
         self._server = server
         self._engine = server.engine
@@ -92,7 +90,7 @@ class Dial:
         self._engine.forget(self._timer)
 
 
-def _failed(error: BaseException, server: Server) -> RequestFailed:
+def _failed(error: BaseException, server: Place) -> RequestFailed:
     """Why there is no connection."""
     if isinstance(error, RequestFailed):
         return error  # a connection of our own says what is wrong

@@ -27,7 +27,7 @@ import ssl
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import hiredis
 
@@ -40,14 +40,12 @@ from holdfast._engine.dial import Dial, disconnect
 from holdfast._engine.limits import MISPLACED
 from holdfast._engine.loop import READ, WRITE, Timer
 from holdfast._engine.pack import Group
+from holdfast._engine.place import Place
 from holdfast._engine.pushes import Push
 from holdfast._engine.requests import Again, Ask, Bundle, Later
 from holdfast._runtime.clock import clock
 from holdfast._runtime.inherited import ours
 from holdfast._runtime.waits import silent_bell
-
-if TYPE_CHECKING:
-    from holdfast._engine.server import Server
 
 __all__ = ["Link", "is_no_reply"]
 
@@ -83,7 +81,7 @@ def is_no_reply(reply: Reply) -> bool:
 class Link:
     """One connection."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Place) -> None:
         self.server = server
         self._engine = server.engine
         self._reader = hiredis.Reader(notEnoughData=_MORE)
@@ -334,7 +332,7 @@ class Link:
             if len(members) < EACH_MIN:
                 found += members
             else:
-                found += [Bundle(members[at : at + EACH_MAX], self) for at in range(0, len(members), EACH_MAX)]
+                found += [Bundle(members[at : at + EACH_MAX], self.alone) for at in range(0, len(members), EACH_MAX)]
         return found
 
     def _write_rest(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
@@ -11,9 +11,6 @@ from holdfast._core.replies import Fits
 from holdfast._engine.pack import Group, PreparedRequest, spelled_out
 from holdfast._lua import Script
 from holdfast._runtime.waits import ring
-
-if TYPE_CHECKING:
-    from holdfast._engine.link import Link
 
 __all__ = ["Again", "Answer", "Ask", "Bundle", "Later", "Request"]
 
@@ -122,17 +119,17 @@ class Again:
 
 
 class Bundle:
-    """Several of one kind, as one call of a script. What that has left undone is asked alone."""
+    """Several of one kind, as one call of a script. What that has left undone is asked alone: by `alone`."""
 
-    __slots__ = ("_members", "_link", "deadline", "may_lie", "packed", "script", "wanted")
+    __slots__ = ("_alone", "_members", "deadline", "may_lie", "packed", "script", "wanted")
 
     group = None
     ends_anywhere = False
 
-    def __init__(self, members: list[Any], link: Link) -> None:
+    def __init__(self, members: list[Any], alone: Callable[[Ask], None]) -> None:
         group = members[0].group
         self._members = members
-        self._link = link
+        self._alone = alone
         self.deadline = max(member.deadline for member in members)
         self.may_lie = all(member.may_lie for member in members)
         self.script = group.script
@@ -155,10 +152,10 @@ class Bundle:
                 if number:
                     member.end([1, number] if member.prepared.grants else number, None)
                 else:
-                    self._link.alone(member)
+                    self._alone(member)
         elif failure.kind in ("broken", "silent", "closed", "nonsense"):
             for member in self._members:
                 member.end(None, failure.again(maybe_executed=failure.maybe_executed))
         else:
             for member in self._members:  # the server did nothing: each hears by itself why
-                self._link.alone(member)
+                self._alone(member)

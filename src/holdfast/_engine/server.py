@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.replies import Fits
-from holdfast._engine.handshake import late
 from holdfast._engine.link import Link, is_no_reply
 from holdfast._engine.loop import Engine
 from holdfast._engine.pack import pack_command, spelled_out
+from holdfast._engine.place import Place
 from holdfast._engine.requests import Answer, Ask, Later, Request
 from holdfast._lua import Script
 from holdfast._runtime.clock import clock
@@ -20,25 +19,17 @@ from holdfast._runtime.clock import clock
 __all__ = ["Server"]
 
 
-class Server:
+class Server(Place):
     """One server of one client: its connection, made when it is first needed."""
 
     def __init__(self, engine: Engine, name: str, make: Callable[[], Any]) -> None:
-        self.engine = engine
-        self.name = name
-        self.make = make
-        #: Whether its connections are encrypted, as far as is known; and whether it has refused RESP3.
-        self.tls = False
-        self.only_resp2 = False
+        super().__init__(engine, name, make)
         self.closed = False
-        self.on_message: Callable[[Reply], None] = lambda _: None
         self._link: Link | None = None
         #: Those of sessions, and what blocks may take.
         self._sessions: dict[str, Link] = {}
         self._spares: list[Link] = []
         self._all: set[Link] = set()
-        #: Threads that connect.
-        self.dialling: set[threading.Thread] = set()
 
     def send(self, packed: bytes, patience_s: float, fits: Fits | None, script: Script | None, answer: Answer) -> None:
         """Send it on the shared connection. By the engine."""
@@ -191,17 +182,6 @@ class Server:
         """Let the next request go on a new connection."""
         if self._link is not None:
             self._link.retire()
-
-    def silent(self, connected: bool) -> RequestFailed:
-        """A request was not answered in time."""
-        if connected:
-            return RequestFailed("silent", "no answer in time", self.name, maybe_executed=True, transient=True)
-        return late(self.name, None, tls=self.tls)
-
-    def unfit(self, connection: object) -> RequestFailed:
-        """Return the failure for connections without a socket to take over."""
-        said = f"connections with a socket: {type(connection).__name__} has none after connect()"
-        return RequestFailed("unfit", said, self.name, maybe_executed=False, transient=False)
 
     def close(self) -> None:
         """End all its connections."""
