@@ -43,7 +43,7 @@ GROUPS = {
     "Without a lock": ("Optimistic", "Transaction", "Outcome"),
     "Status and reports": (
         *("Holder", "LockStatus", "RWLockStatus", "SemaphoreStatus", "Waiting", "Listed", "Waiter", "Change"),
-        *("Asked", "Broken", "Whereabouts", "Deadlock", "DeadlockParty", "Observer", "LeaseInfo"),
+        *("Asked", "Broken", "Deadlock", "DeadlockParty", "Observer", "LeaseInfo"),
     ),
 }
 #: The others are made by a client, and their `__init__` is nothing to call.

@@ -27,7 +27,7 @@ FEATURES = {
         "batch renew_many renewer renewals_aio unconfirmed unconfirmed_aio together acquire_each release_each"
     ),
     "deadlocks": "deadlocks detecting noting",
-    "break, ask, whereabouts, on_wait": "breaking break ask whereabouts tell wanted on_wait telling",
+    "break, ask, on_wait": "breaking break ask tell wanted on_wait telling",
     "drop-ins": "compat",
     "once, handing over": "once outcome handles by_token",
     "rights, interrupting": "rights interrupting",

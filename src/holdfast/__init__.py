@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from holdfast._api.options import LeaseOptions
     from holdfast._api.outcome import Outcome
     from holdfast._api.overview import Listed, Waiter
-    from holdfast._api.whereabouts import Whereabouts
     from holdfast._reports.observing import LeaseInfo, Observer
     from holdfast._runtime.cancel import Cancel
     from holdfast._sync.client import Client, connect
@@ -119,7 +118,6 @@ __all__ = [
     "Waiter",
     "Waiting",
     "Wanted",
-    "Whereabouts",
     "WriteLease",
     "WriteLock",
     "connect",
@@ -136,7 +134,6 @@ _HOMES = {
     "_api.holder": ("Holder", "LockStatus", "RWLockStatus", "SemaphoreStatus", "Waiting"),
     "_api.outcome": ("Outcome",),
     "_api.overview": ("Listed", "Waiter"),
-    "_api.whereabouts": ("Whereabouts",),
     "_api.options": ("LeaseOptions",),
     "_runtime.cancel": ("Cancel",),
     "_reports.observing": ("LeaseInfo", "Observer"),

@@ -14,7 +14,6 @@ from holdfast._api.holder import Holder, LockStatus, RWLockStatus, SemaphoreStat
 from holdfast._api.options import LeaseOptions
 from holdfast._api.outcome import Outcome
 from holdfast._api.overview import Listed, Waiter
-from holdfast._api.whereabouts import Whereabouts
 from holdfast._async.client import Client, connect
 from holdfast._async.condition import Condition
 from holdfast._async.election import Election
@@ -111,7 +110,6 @@ __all__ = [
     "Waiter",
     "Waiting",
     "Wanted",
-    "Whereabouts",
     "WriteLease",
     "WriteLock",
     "connect",

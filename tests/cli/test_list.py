@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
-import threading
-
-import redis
 
 import holdfast as library
 from holdfast import embedded
-from holdfast.cli.table import ending, table
+from holdfast.cli.table import table
 from tests.support.commands import holdfast, started, wait_for
 
 
@@ -48,56 +44,6 @@ def test_what_is_held_and_waited_for(valkey_server: embedded.Server, unique_name
     assert set(lock["holders"][0]) == {"token", "host", "pid", "program", "remaining_s", "since"}
     assert lock["holders"][0]["token"] == lease.token
     assert set(lock["queue"][0]) == {"token", "host", "pid", "program", "age_s"}
-
-
-def test_where_each_is_held(valkey_server: embedded.Server, unique_name: str) -> None:
-    url, semaphore = valkey_server.url, f"{unique_name}-s"
-    held, done = threading.Barrier(3), threading.Event()
-
-    def hold(client: library.Client) -> None:
-        with client.semaphore(semaphore, 3):
-            held.wait(60)
-            done.wait(60)
-
-    with library.connect(url) as client, redis.Redis.from_url(url) as raw:
-        threads = [threading.Thread(target=hold, args=(client,), name=f"thread\x1b {number}") for number in range(2)]
-        try:
-            for thread in threads:
-                thread.start()
-            held.wait(60)
-            raw.set(f"holdfast:{{{unique_name}-foreign}}", "\x1b[31mforeign", px=60_000)
-            with client.lock(unique_name) as lease:
-                wait_for(lambda: all(each.stack for each in client.whereabouts(semaphore)), "they listen")
-                said = holdfast("list", f"{unique_name}*", "--where", url=url).stdout.decode()
-                report = json.loads(holdfast("list", f"{unique_name}*", "--where", "--json", url=url).stdout)
-        finally:
-            done.set()
-            for thread in threads:
-                thread.join()
-    lines = said.splitlines()
-    one = f"({socket.gethostname()}, pid {os.getpid()})"
-    at = lines.index(next(line for line in lines if line.startswith(f"lock       {unique_name} ")))
-    assert re.fullmatch(rf"    runs as MainThread, acquired at {re.escape(__file__)}:\d+", lines[at + 1])
-    assert re.fullmatch(r"      now at \S+:\d+ in \w+", lines[at + 2])
-    assert sum(one in line and "runs as thread" in line for line in lines) == 2
-    assert "    it does not answer" in lines and "\x1b" not in said and said.count(r"thread\x1b ") == 2
-    of = {each["name"]: each["holders"] for each in report["locks"]}
-    (main,) = of[unique_name]
-    assert main["token"] == lease.token and main["runs_as"] == "MainThread" and main["kept"] is False
-    assert main["acquired_at"].startswith(__file__) and main["stack"][0].count(":") >= 1
-    assert [len(each["stack"]) > 0 for each in of[semaphore]] == [True, True]
-    (foreign,) = of[f"{unique_name}-foreign"]
-    assert (foreign["runs_as"], foreign["acquired_at"], foreign["stack"]) == (None, None, [])
-
-
-def test_of_a_long_line_of_code_the_end_is_kept() -> None:
-    label = "runs as worker-1, acquired at"
-    assert ending(label, "/srv/pay.py:7", 80) == f"{label} /srv/pay.py:7"
-    cut = ending(label, f"{'/srv' * 40}/pay.py:7", 70)
-    assert len(cut) == 70 and cut.startswith(f"{label} …") and cut.endswith("/srv/pay.py:7")
-    cut = ending("x" * 100, f"{'/srv' * 40}/pay.py:7", 60)
-    assert len(cut) == 60 and cut.startswith("xxxxxxxxxxx") and cut.endswith("/srv/pay.py:7")
-    assert ending("", "it does not answer", 10) and ending("now at", "", 80) == "now at"
 
 
 def test_nothing_to_list(valkey_server: embedded.Server, unique_name: str) -> None:

@@ -97,7 +97,7 @@ def test_it_names_these_commands() -> None:
     section = PAGE.read_text(encoding="utf-8").partition("\n## Runbook")[2]
     assert set(re.findall(r"`(holdfast [^`]+)`", section)) == {
         *("holdfast status NAME", "holdfast watch NAME", "holdfast top --sort waiters", "holdfast doctor"),
-        *("holdfast deadlocks", "holdfast web", "holdfast list --where"),
+        *("holdfast deadlocks", "holdfast web"),
     }
 
 
@@ -108,8 +108,6 @@ def test_a_lock_is_stuck(url: str, start: Start, unique_name: str, tmp_path: Pat
         wait_for(lambda: "waiters        1\n" in said("status", unique_name, url=url), "it waits")
         status = said("status", unique_name, url=url)
         assert f"{socket.gethostname()}, pid {holder.pid}\n" in status and "\nsince " in status
-        wait_for(lambda: "stuck_here" in said("status", "--where", unique_name, url=url), "where it is")
-        assert "stuck_here" in said("list", "--where", unique_name, url=url)
         left: list[float] = []
 
         def renewed() -> bool:

@@ -62,22 +62,6 @@ def test_a_held_lock_with_a_waiter(valkey_server: embedded.Server, unique_name: 
     assert "waiters        1\n" in said
 
 
-def test_where_the_holder_is(valkey_server: embedded.Server, unique_name: str) -> None:
-    url = valkey_server.url
-    with library.connect(url) as client, client.lock(unique_name):
-        wait_for(lambda: bool(client.whereabouts(unique_name)[0].stack), "it listens")
-        done = holdfast("status", "--json", "--where", unique_name, url=url)
-        (found,) = json.loads(done.stdout)["where"]
-        assert found["kind"] == "lock" and found["runs_as"] == "MainThread"
-        assert any(line.startswith(__file__) for line in found["stack"])
-        said = holdfast("status", "--where", unique_name, url=url).stdout.decode()
-        assert "runs as      MainThread\n" in said and "acquired at" in said and __file__ in said
-    with redis.Redis.from_url(url) as raw:
-        raw.set(f"holdfast:{{{unique_name}}}", "\x1b[31mforeign", px=60_000)
-    said = holdfast("status", "--where", unique_name, url=url).stdout.decode()
-    assert "it does not answer" in said and "\x1b" not in said
-
-
 def test_the_last_fencing_token_outlives_its_lease(valkey_server: embedded.Server, unique_name: str) -> None:
     with library.connect(valkey_server.url) as client, client.lock(unique_name) as lease:
         token = lease.fencing_token

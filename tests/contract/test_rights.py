@@ -417,13 +417,6 @@ def _grants(place: Place, name: str) -> None:
             assert place.denied() or found.grants == counts
 
 
-def _whereabouts(place: Place, name: str) -> None:
-    with holdfast.connect(place.free_url) as owner, owner.lock(name), owner.semaphore(f"{name}-s", 2):
-        with owner.rwlock(f"{name}-r").read(), holdfast.connect(place.url) as one:
-            eventually(lambda: all(found.where[0].stack for found in one.list(f"{name}*", where=True)))
-            assert one.whereabouts(name)[0].stack
-
-
 def _watch(place: Place, name: str) -> None:
     with holdfast.connect(place.free_url) as owner, owner.lock(name), owner.semaphore(name, 2):
         with holdfast.connect(place.url) as one:
@@ -448,7 +441,6 @@ BESIDE: dict[str, Callable[[Place, str], None]] = {
     "lock/asyncio": _asyncio,
     "list, top": _list,
     "grants a second (top, web)": _grants,
-    "list --where, whereabouts": _whereabouts,
     "watch": _watch,
     "deadlocks, web": _deadlocks,
     "break, ask": _break,

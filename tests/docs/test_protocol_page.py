@@ -11,7 +11,7 @@ import pytest
 from holdfast import embedded
 from holdfast._core import tokens
 from holdfast._core.effects import Wake
-from holdfast._core.keys import answer_key, inbox_prefix, lock_keys
+from holdfast._core.keys import inbox_prefix, lock_keys
 from holdfast._core.kinds import CONDITION, KIND_OF_SCRIPT, KINDS, RWLOCK, SEMAPHORE
 from holdfast._core.noting import note_key
 from holdfast._core.replies import wake_of
@@ -45,7 +45,7 @@ def test_every_key_is_named_with_its_kind() -> None:
         beside = own.more(*kind.beside)[len(own.all) :]
         there |= {own.lock, *(f"{key}:CONDITION" if kind is CONDITION else key for key in beside)}
     assert {code(row[0]) for row in table_with("key")[1:]} == there
-    for key in ("holdfast:client:ID", note_key("holdfast", "TOKEN"), answer_key("holdfast", "QUESTION")):
+    for key in ("holdfast:client:ID", note_key("holdfast", "TOKEN")):
         assert f"`{key}`" in PAGE
     assert f"`{inbox_prefix('holdfast')}CLIENT`" in PAGE
 
@@ -68,7 +68,7 @@ def test_every_message_is_named_in_the_form_that_is_read() -> None:
         assert to == ("a holder" if wake.is_for_holder else "a waiter")
         assert (wake.fence, wake.claim_ms) == ((34, 2000) if wake.kind == Wake.GRANT else (0, 0))
         read.add(wake.kind)
-    assert read == {Wake.GRANT, Wake.ASK, Wake.BREAK, Wake.WANT, Wake.WHERE, Wake.YIELD}
+    assert read == {Wake.GRANT, Wake.ASK, Wake.BREAK, Wake.WANT, Wake.YIELD}
 
 
 def test_the_grammar_of_tokens_is_what_is_told_from_others() -> None:

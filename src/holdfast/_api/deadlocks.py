@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from types import FrameType
 
 from holdfast._api.client_info import client_id_of
 from holdfast._api.holder import holder_of
@@ -13,7 +14,7 @@ from holdfast._core.detecting import Found
 from holdfast._core.noting import note_parts
 from holdfast.errors import DeadlockDetected, quoted, shown
 
-__all__ = ["Deadlock", "DeadlockParty", "deadlock_of", "detected", "where_it_waits"]
+__all__ = ["Deadlock", "DeadlockParty", "deadlock_of", "detected", "line_of", "where_it_waits"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -94,4 +95,9 @@ def where_it_waits() -> str:
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
+    return line_of(frame)
+
+
+def line_of(frame: FrameType) -> str:
+    """Describe where that frame is."""
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"[:400]

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from holdfast._api.holder import Holder, holder_of
 from holdfast._core.kinds import ALONE, KIND_OF_MARK
 from holdfast._core.overview import Entry
 from holdfast._core.tokens import mark_of
-
-if TYPE_CHECKING:
-    from holdfast._api.whereabouts import Whereabouts
 
 __all__ = ["Kind", "Listed", "Waiter", "kind_of", "listed"]
 
@@ -38,9 +35,8 @@ class Listed:
     their names. The locks of a multilock are listed one by one. `holders` and `queue` name the first 16, `held` and
     `waiters` count all (with those whose process died since); of readers and holders of a semaphore it is not known
     since when they are. `permits`: of a semaphore, else 0. `fencing_token`: as `Lock.last_fencing_token` tells it; 0
-    when there was none for a day. `seen_at`: when it was looked at, by the server's clock. `where`: where in its
-    program each of `holders` is, in their order; nothing unless `list` was asked for it. `odd`: a key of the lock that
-    holds something that holdfast does not write, so that no more can be said about it; else None. `grants`: how
+    when there was none for a day. `seen_at`: when it was looked at, by the server's clock. `odd`: a key of the lock
+    that holds something that holdfast does not write, so that no more can be said about it; else None. `grants`: how
     often it was granted since `list` began to count that, if it was asked to; what a client hands on among its own
     counts when that is over.
     """
@@ -54,7 +50,6 @@ class Listed:
     fencing_token: int
     permits: int
     seen_at: datetime
-    where: tuple[Whereabouts, ...] = ()
     odd: str | None = None
     grants: int | None = None
 

@@ -10,17 +10,15 @@ import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import FrameType
 from typing import Any, Literal, NoReturn
 
 from holdfast._api.client_info import client_key
 from holdfast._api.endpoints import quorum_of
 from holdfast._api.options import Options
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
-from holdfast._core.keys import LockKeys, answer_key
+from holdfast._core.keys import LockKeys
 from holdfast._core.noting import Witness
 from holdfast._core.plain import Scripts
-from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import Replicas
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
@@ -61,8 +59,6 @@ class SessionBase:
     #: How many servers the keys are on, and what makes a token of an owner.
     masters: Callable[[], int]
     new_token: Callable[[str | None], str]
-    #: The name of an owner, a thread or task, and its stack, innermost first.
-    running: Callable[[int], tuple[str | None, Sequence[FrameType]]]
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -147,11 +143,6 @@ class SessionBase:
             key = partial(client_key, self.namespace)
             self._detector = Detector(self.namespace, not self.moves, self.settings, self.masters, key)
         return self._detector
-
-    def whereabouts(self, question: str, records: list[LeaseRecord | None]) -> tuple[str, bytes]:
-        """Describe where in this program these leases are held; returns the key for the answer, and the answer."""
-        said: bytes = lazily("holdfast._api.whereabouts").said(self, records)
-        return answer_key(self.namespace, question), said
 
     def replicas_for(self, sync_replicas: int | Literal["all"] | None) -> Replicas | None:
         """Return the replicas that have to acknowledge, and what is known of them."""

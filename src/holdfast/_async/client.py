@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from holdfast._api.holder import Holder
     from holdfast._api.outcome import Outcome
     from holdfast._api.overview import Kind, Listed
-    from holdfast._api.whereabouts import Whereabouts
     from holdfast._async.condition import Condition
     from holdfast._async.election import Election
     from holdfast._async.gates import Barrier, CountDownLatch, Event
@@ -307,7 +306,7 @@ class Client:
             from holdfast._async.election import Election
         return Election(self._session, check_name(name), options_of(options, self._options))
 
-    def list(self, pattern: str = "*", *, where: bool = False, grants: bool = False) -> AsyncIterator[Listed]:
+    def list(self, pattern: str = "*", *, grants: bool = False) -> AsyncIterator[Listed]:
         """The locks, shared locks, semaphores and elections of the namespace whose names fit `pattern`.
 
             async for found in locks.list("orders:*"):
@@ -317,16 +316,13 @@ class Client:
         appears or disappears meanwhile may be missed. Looks at a few at a time, so that no command holds up the server, and
         changes nothing. Only for reporting.
 
-        `where`: also ask the holders where in their programs they are, as `whereabouts` does (`Listed.where`). All that
-        were found by one look are asked at once; a client that does not answer within a second is not asked again, and
-        after two seconds spent so, a quarter of a second is all that those of one look have. Of
-        one client, up to 500 leases a second. `grants`: have the server count, until a minute after the last such
-        call, how often those are granted that change from one call to the next (`Listed.grants`); that writes a key.
+        `grants`: have the server count, until a minute after the last such call, how often those are granted that
+        change from one call to the next (`Listed.grants`); that writes a key.
         """
         self._not_over_quorum("a list of locks")
         with importing:
             from holdfast._async.overview import list_locks
-        return list_locks(self._session, check_name(pattern, "pattern"), where, grants)
+        return list_locks(self._session, check_name(pattern, "pattern"), grants)
 
     async def deadlocks(self) -> tuple[Deadlock, ...]:
         """The deadlocks there are: circles of threads and tasks, each of which waits for what the next one holds.
@@ -418,24 +414,6 @@ class Client:
         with importing:
             from holdfast._async.breaking import ask
         return await ask(self._session, check_name(name), kind, holder, reason)
-
-    async def whereabouts(
-        self, name: str, *, kind: Kind | None = None, holder: Holder | str | int | None = None
-    ) -> tuple[Whereabouts, ...]:
-        """Find where the holders of `name` are in their programs: thread or task, where it was acquired, stack.
-
-            for found in await locks.whereabouts("orders:42"):
-                print(found)
-
-        Asks the clients of the holders, which look at that moment; leases cost nothing extra. One that does not answer
-        within a second has no stack: it is stopped, cut off, not a holdfast client, or has held for less than a tenth of
-        a second. A lease that was passed on counts as that of the thread or task that has acquired it. The arguments are
-        those of `break_`. Only for reporting; not over a quorum.
-        """
-        self._not_over_quorum("whereabouts")
-        with importing:
-            from holdfast._async.breaking import whereabouts
-        return await whereabouts(self._session, check_name(name), kind, holder)
 
     def optimistic(self, *keys: str, attempts: int = 50) -> Optimistic:
         """Change `keys` (of the server, as they are; in a Cluster of one slot) without a lock; see `Optimistic`."""

@@ -14,7 +14,6 @@ import time
 import weakref
 from asyncio import _get_running_loop, current_task
 from functools import partial
-from types import FrameType
 from typing import Any, TypeVar
 
 from holdfast._api.client_info import CLIENT_INFO_MS, client_key, introduction
@@ -31,7 +30,6 @@ from holdfast._core.tokens import make_token
 from holdfast._front.aio import AioFront
 from holdfast._front.base import close_later, running_front
 from holdfast._reports.observing import Reports
-from holdfast._runtime.awaiting import awaited_by
 from holdfast.errors import ClientClosed, ConfigurationError
 
 __all__ = ["API", "Session", "client_at", "has_ended"]
@@ -109,7 +107,6 @@ class Session(SessionBase):
         else:
             inboxes = inbox_prefix(self.namespace)
             driver = AioFront(self._make_topology(), os.urandom(12).hex(), inboxes, self.settings, self.reports)
-            driver.notices.whereabouts = weakref.WeakMethod(self.whereabouts)
             self.drivers.append(driver)
         self.here = driver
         return driver
@@ -170,19 +167,6 @@ class Session(SessionBase):
         """Return the number of servers that the keys are on, as far as is known."""
         masters = getattr(self.driver.topology, "masters", None)
         return 1 if masters is None else len(masters())
-
-    def running(self, owner: int) -> tuple[str | None, list[FrameType]]:
-        """The name of that task of the running loop, and where it waits, innermost first."""
-        task = next((ref() for ref, number in snapshot(self.numbers.values()) if number == owner), None)
-        if task is None:
-            return None, []
-        frames: list[FrameType] = []
-        waits: Any = task.get_coro()
-        while waits is not None:
-            frame = getattr(waits, "cr_frame", None) or getattr(waits, "gi_frame", None)
-            frames += [] if frame is None else [frame]
-            waits = awaited_by(waits)
-        return task.get_name(), frames[::-1]
 
     def introduce(self, driver: AioFront, now: float) -> None:
         """Say again who this client is."""

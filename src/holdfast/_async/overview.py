@@ -12,14 +12,12 @@ from holdfast._api.client_info import client_id_of, client_key
 from holdfast._api.deadlocks import Deadlock, deadlock_of
 from holdfast._api.holder import Holder, holder_of
 from holdfast._api.overview import Listed, listed
-from holdfast._api.whereabouts import where
 from holdfast._async.lifecycle import Session
 from holdfast._core.describe import PATIENCE_S, look_up
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import ALONE, LEASED, LISTED, LISTED_AS
 from holdfast._core.overview import NAMES_MAX, Entry, Walk, counts_of, look_at
 from holdfast._core.signals import look_at_signals
-from holdfast._core.whereabouts import Questions
 
 # sync-add: from holdfast._runtime.waits import Flag
 from holdfast.errors import ConfigurationError, HoldfastError, ServerError, shown
@@ -46,24 +44,21 @@ _WATCHED_MAX = 256
 _LAST_PATIENCE_S = 0.25
 
 
-async def list_locks(session: Session, pattern: str, asks: bool, counts: bool = False) -> AsyncIterator[Listed]:
-    """Each lock, semaphore and election of the namespace whose name fits; `asks` the holders where they are.
+async def list_locks(session: Session, pattern: str, counts: bool = False) -> AsyncIterator[Listed]:
+    """Each lock, semaphore and election of the namespace whose name fits.
 
     `counts`: see to it that grants are counted of those that change.
     """
     namespace = _namespace(session)
-    questions = Questions(namespace, session.new_token("where"), not session.moves, session.settings)
     node = 0
     while True:
         walk = Walk(namespace, pattern, _NAMED_MAX, not session.moves, session.settings)
         more = True
         while more:
             page, more = await session.run(walk.page(node))
-            answers = await session.run(questions.ask(_held_on(page, namespace))) if asks else {}
             grants = await _counts(session, namespace, page) if counts else {}
             for seen in page:
-                found = listed(seen, await described(session, seen), grants.get(_listed_as(seen)))
-                yield replace(found, where=where(found.holders, answers)) if asks else found
+                yield listed(seen, await described(session, seen), grants.get(_listed_as(seen)))
         node += 1
         if node >= session.masters():
             return
@@ -94,15 +89,6 @@ async def _counts(session: Session, namespace: str, page: Iterable[Entry]) -> di
     except ServerError:
         pass
     return counts
-
-
-def _held_on(page: Iterable[Entry], namespace: str) -> list[tuple[str, str]]:
-    """(Key, token) of each holder."""
-    return [
-        (lock_keys(namespace, seen.name).of(LEASED[seen.kind]).lock, token)
-        for seen in page
-        for token, _ in seen.holders
-    ]
 
 
 async def find_deadlocks(session: Session) -> tuple[Deadlock, ...]:

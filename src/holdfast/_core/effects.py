@@ -133,11 +133,11 @@ class CallMany(Effect[list[Answer]]):
 
 
 class Wake:
-    """What reached a waiter: `kind` is GRANT, or ASK: look for yourself. Never a proof. Or a holder: BREAK, WANT,
-    WHERE: it is asked where in its program that is held; or YIELD: others ask for what the client keeps.
+    """What reached a waiter: `kind` is GRANT, or ASK: look for yourself. Never a proof. Or a holder: BREAK or WANT;
+    or YIELD: others ask for what the client keeps.
 
     Of a GRANT: its `fence`, and for how long the token was written, `claim_ms`; 0 where the message does not say.
-    Of BREAK and WANT: `text`, who says so and why; of WHERE, what to answer to.
+    Of BREAK and WANT: `text`, who says so and why.
     """
 
     __slots__ = ("claim_ms", "fence", "kind", "text")
@@ -146,7 +146,6 @@ class Wake:
     ASK = "ask"
     BREAK = "break"
     WANT = "want"
-    WHERE = "where"
     YIELD = "yield"
 
     def __init__(self, kind: str, fence: int = 0, claim_ms: int = 0, *, text: str = "") -> None:
@@ -158,7 +157,7 @@ class Wake:
     @property
     def is_for_holder(self) -> bool:
         """Whether it is for who holds, and not for who waits."""
-        return self.kind in (Wake.BREAK, Wake.WANT, Wake.WHERE, Wake.YIELD)
+        return self.kind in (Wake.BREAK, Wake.WANT, Wake.YIELD)
 
     def __repr__(self) -> str:
         return f"Wake({self.kind!r}, {self.fence}, {self.claim_ms})"

@@ -12,19 +12,16 @@ note when it renews.
 from __future__ import annotations
 
 import typing
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 
-from holdfast._core.effects import Command, Listen, Now, Protocol, Sleep, Unlisten, Wake
+from holdfast._core.effects import Listen, Now, Protocol, Sleep, Unlisten, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.lease_cache import LeaseCache
 from holdfast._core.record import LeaseRecord, broken_by, note_for
-from holdfast._core.replies import DONE
 from holdfast._core.schedule import Schedule
 from holdfast._core.settings import Settings
 from holdfast._core.tenure import Lines
 from holdfast._core.tokens import KEPT
-from holdfast._core.whereabouts import ANSWERS_MAX, asked_in
 
 __all__ = ["HolderNotices"]
 
@@ -36,10 +33,6 @@ _AGAIN_S, _SOON_S = 30.0, 1.0
 _NOTES_MAX = 1_000
 #: How long what is done for a loss (callbacks, the end of bodies) may delay the release, s; looked at this often.
 _TOLD_S, _TOLD_LOOK_S = 0.3, 0.005
-#: Questions where something is held: for how long an answer lies on the server, ms; how many questions are known again.
-_ANSWER_MS, _ANSWERED_MAX = 10_000, 64
-
-Whereabouts: typing.TypeAlias = Callable[[str, list[LeaseRecord | None]], tuple[str, bytes]]
 
 
 class Driver(typing.Protocol):
@@ -68,11 +61,6 @@ class HolderNotices:
         self._asked: dict[Hashable, float] = {}
         #: When those that could not be opened are to be asked for again.
         self._again_at = float("inf")
-        #: Says where in this program these are held, and under which key the question wants to have it: its session
-        #: does; None where it has ended.
-        self.whereabouts: Callable[[], Whereabouts | None] = lambda: None
-        self._answered: deque[str] = deque(maxlen=_ANSWERED_MAX)
-        self._answers, self._answers_until = 0, 0.0
         driver.schedule.look_s = LOOK_S
         driver.schedule.meets = self._meet
 
@@ -159,9 +147,6 @@ class HolderNotices:
 
     def told(self, token: str, wake: Wake) -> None:
         """Act on a message to a holder."""
-        if wake.kind == Wake.WHERE:
-            self._driver.spawn(self._answer(token, wake.text))
-            return
         driver = self._driver
         (driver.lease_cache if token.endswith(KEPT) else driver.lines).told(token)
         if wake.kind == Wake.YIELD:
@@ -171,27 +156,6 @@ class HolderNotices:
             if record.token == token and record.alive:
                 self._heed(record, early, wake.kind)
                 return
-
-    async def _answer(self, token: str, text: str) -> None:
-        """Say where the leases of these tokens are held, under a key of that question's own."""
-        now, whereabouts, asked = await Now(), self.whereabouts(), asked_in(token, text)
-        if now >= self._answers_until:
-            self._answers, self._answers_until = 0, now + 1.0
-        if asked is None or whereabouts is None or asked[0] in self._answered:
-            return  # in a Cluster, a message comes by each inbox
-        question, tokens = asked
-        self._answers += len(tokens)
-        if self._answers > ANSWERS_MAX:
-            return
-        self._answered.append(question)
-        meant = set(tokens)
-        records = {record.token: record for record in self._driver.schedule if record.token in meant and record.alive}
-        key, answer = whereabouts(question, [records.get(each) for each in tokens])
-        try:
-            request = ("SET", key, answer, "PX", _ANSWER_MS)
-            await Command(request, self._driver.settings.request_timeout_s, key=key, fits=DONE)
-        except RequestFailed:
-            pass  # who asks gives up
 
     def _broken(self, record: LeaseRecord, by: str) -> None:
         record.lose(broken_by(by))

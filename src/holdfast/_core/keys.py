@@ -20,7 +20,7 @@ import re
 from holdfast._core.kinds import KINDS, Kind
 from holdfast.errors import ConfigurationError
 
-__all__ = ["SLOTS", "LockKeys", "answer_key", "inbox_prefix", "lock_keys", "name_within", "part_of_key", "slot_of"]
+__all__ = ["SLOTS", "LockKeys", "inbox_prefix", "lock_keys", "name_within", "part_of_key", "slot_of"]
 
 _EMPTY_TAG = re.compile(r"%*\}")
 _SPECIAL = re.compile("[:%}]")
@@ -80,11 +80,6 @@ def part_of_key(name: str) -> str:
 def inbox_prefix(namespace: str | None) -> str:
     """Return the prefix of the channel names of clients' inboxes."""
     return f"{namespace or 'holdfast'}:inbox:"
-
-
-def answer_key(namespace: str | None, question: str) -> str:
-    """Return the key where a client answers that question: where in its program something is held."""
-    return f"{namespace or 'holdfast'}:where:{question}"
 
 
 def lock_keys(namespace: str | None, name: str) -> LockKeys:

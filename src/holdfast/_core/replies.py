@@ -304,8 +304,8 @@ def _is_decimal(text: str) -> bool:
 def wake_of(reply: Reply, channel: str) -> tuple[str, Wake] | None:
     """Parse a message of the inbox: its token and what it says; None where it is not a message.
 
-    `grant TOKEN FENCE CLAIM_MS` or `ask TOKEN`; for holders `break TOKEN TEXT`, `want TOKEN TEXT`,
-    `where TOKEN TEXT` or `yield TOKEN`.
+    `grant TOKEN FENCE CLAIM_MS` or `ask TOKEN`; for holders `break TOKEN TEXT`, `want TOKEN TEXT`
+    or `yield TOKEN`.
     Any client may publish there: what cannot be read asks to look.
     """
     if not (isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message" and reply[1] == channel.encode()):
@@ -317,7 +317,7 @@ def wake_of(reply: Reply, channel: str) -> tuple[str, Wake] | None:
         return words[1].decode("utf-8", "replace"), Wake(Wake.GRANT, int(words[2]), int(words[3]))
     kind, _, rest = reply[2].decode("utf-8", "replace").partition(" ")
     token, _, numbers = rest.partition(" ")
-    if kind in (Wake.BREAK, Wake.WANT, Wake.WHERE, Wake.YIELD):
+    if kind in (Wake.BREAK, Wake.WANT, Wake.YIELD):
         return token, Wake(kind, text=numbers)
     fence, _, claim_ms = numbers.partition(" ")
     if kind == "grant" and _is_decimal(fence):

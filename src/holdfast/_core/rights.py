@@ -45,7 +45,6 @@ PRIMITIVES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "list, top": (("overview",), ("scan", "get", "getrange")),
     "grants a second (top, web)": (("overview", "counts"), ("scan", "get", "getrange")),
-    "list --where, whereabouts": (("overview",), ("scan", "get", "getrange", "publish")),
     "watch": (("overview",), ("get", "getrange")),
     "deadlocks, web": (("overview",), ("pubsub|numsub", "scan", "get", "getrange")),
     "break, ask": (("overview", "tell", "release", "rw_release", "sem_release"), ("get",)),

@@ -13,17 +13,13 @@ import threading
 import weakref
 from typing import Any
 
-__all__ = ["Here", "has_ended", "here", "ident_of"]
+__all__ = ["Here", "has_ended", "here"]
 
 
 class _Alive:
     """Lives as long as its thread."""
 
-    __slots__ = ("__weakref__", "ident")
-
-    def __init__(self) -> None:
-        #: As the system calls it, which gives the number to another thread when this one has ended.
-        self.ident = threading.get_ident()
+    __slots__ = ("__weakref__",)
 
 
 class Here:
@@ -54,12 +50,6 @@ def _make(local: type[Any]) -> Here:
 
     made: Here = Mine()
     return made
-
-
-def ident_of(number: int) -> int | None:
-    """Return the system's number for that thread; None when it has ended."""
-    alive = _alive.get(number)
-    return None if alive is None else alive.ident
 
 
 def has_ended(number: int) -> bool:

@@ -9,14 +9,12 @@ from holdfast._api.breaking import Asked, Broken, chosen, holders_of, kinds_of, 
 from holdfast._api.holder import Holder
 from holdfast._api.options import Duration, timeout_of
 from holdfast._api.overview import kind_of
-from holdfast._api.whereabouts import Whereabouts, where
 from holdfast._core.breaking import FORCED, GONE, Held, holders, take_away, want
 from holdfast._core.overview import Entry
-from holdfast._core.whereabouts import Questions
 from holdfast._sync.lifecycle import Session
 from holdfast._sync.overview import described
 
-__all__ = ["ask", "break_", "whereabouts"]
+__all__ = ["ask", "break_"]
 
 
 def break_(
@@ -50,18 +48,6 @@ def ask(session: Session, name: str, kind: str | None, holder: Holder | str | in
     for each in held:
         told[session.run(want(each, text, session.settings))].append(each.token)
     return Asked(name, kind_of(seen), holders_of(seen, told[2], about), holders_of(seen, told[1], about))
-
-
-def whereabouts(
-    session: Session, name: str, kind: str | None, holder: Holder | str | int | None
-) -> tuple[Whereabouts, ...]:
-    """See `Client.whereabouts`."""
-    seen, held, about = _found(session, name, kind, holder)
-    if seen is None:
-        return ()
-    questions = Questions(session.namespace, session.new_token("where"), True, session.settings)
-    answers = session.run(questions.ask([(each.keys.lock, each.token) for each in held]))
-    return where(holders_of(seen, [each.token for each in held], about), answers)
 
 
 def _found(

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from holdfast._api.holder import Holder
     from holdfast._api.outcome import Outcome
     from holdfast._api.overview import Kind, Listed
-    from holdfast._api.whereabouts import Whereabouts
     from holdfast._core.optimistic import Value
     from holdfast._reports.observing import Observer
     from holdfast._sync.condition import Condition
@@ -290,7 +289,7 @@ class Client:
             from holdfast._sync.election import Election
         return Election(self._session, check_name(name), options_of(options, self._options))
 
-    def list(self, pattern: str = "*", *, where: bool = False, grants: bool = False) -> Iterator[Listed]:
+    def list(self, pattern: str = "*", *, grants: bool = False) -> Iterator[Listed]:
         """The locks, shared locks, semaphores and elections of the namespace whose names fit `pattern`.
 
             for found in locks.list("orders:*"):
@@ -300,16 +299,13 @@ class Client:
         appears or disappears meanwhile may be missed. Looks at a few at a time, so that no command holds up the server,
         and changes nothing. Only for reporting.
 
-        `where`: also ask the holders where in their programs they are, as `whereabouts` does (`Listed.where`). All that
-        were found by one look are asked at once; a client that does not answer within a second is not asked again, and
-        after two seconds spent so, a quarter of a second is all that those of one look have. Of
-        one client, up to 500 leases a second. `grants`: have the server count, until a minute after the last such
-        call, how often those are granted that change from one call to the next (`Listed.grants`); that writes a key.
+        `grants`: have the server count, until a minute after the last such call, how often those are granted that
+        change from one call to the next (`Listed.grants`); that writes a key.
         """
         self._not_over_quorum("a list of locks")
         with importing:
             from holdfast._sync.overview import list_locks
-        return list_locks(self._session, check_name(pattern, "pattern"), where, grants)
+        return list_locks(self._session, check_name(pattern, "pattern"), grants)
 
     def deadlocks(self) -> tuple[Deadlock, ...]:
         """The deadlocks there are: circles of threads and threads, each of which waits for what the next one holds.
@@ -401,24 +397,6 @@ class Client:
         with importing:
             from holdfast._sync.breaking import ask
         return ask(self._session, check_name(name), kind, holder, reason)
-
-    def whereabouts(
-        self, name: str, *, kind: Kind | None = None, holder: Holder | str | int | None = None
-    ) -> tuple[Whereabouts, ...]:
-        """Find where the holders of `name` are in their programs: thread or task, where it was acquired, stack.
-
-            for found in locks.whereabouts("orders:42"):
-                print(found)
-
-        Asks the clients of the holders, which look at that moment; leases cost nothing extra. One that does not answer
-        within a second has no stack: it is stopped, cut off, not a holdfast client, or has held for less than a tenth
-        of a second. A lease that was passed on counts as that of the thread or task that has acquired it. The arguments
-        are those of `break_`. Only for reporting; not over a quorum.
-        """
-        self._not_over_quorum("whereabouts")
-        with importing:
-            from holdfast._sync.breaking import whereabouts
-        return whereabouts(self._session, check_name(name), kind, holder)
 
     def optimistic(self, *keys: str, attempts: int = 50) -> Optimistic:
         """Change `keys` (of the server, as they are; in a Cluster of one slot) without a lock; see `Optimistic`."""

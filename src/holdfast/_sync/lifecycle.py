@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
-import threading
 import time
 import weakref
 from functools import partial
-from types import FrameType
 from typing import Any, TypeVar
 
 from holdfast._api.client_info import CLIENT_INFO_MS, client_key, introduction
@@ -25,7 +22,7 @@ from holdfast._engine.plain import address_of_url
 from holdfast._front.base import close_later
 from holdfast._front.threads import ThreadsFront
 from holdfast._reports.observing import Reports
-from holdfast._runtime.identity import has_ended, ident_of
+from holdfast._runtime.identity import has_ended
 
 __all__ = ["API", "Session", "client_at", "has_ended"]
 
@@ -50,7 +47,6 @@ class Session(SessionBase):
         self.moves: bool = getattr(topology, "moves", True)
         super().__init__(redis_client, topology.nodes(), namespace, settings, Reports(observer))
         self.driver = ThreadsFront(topology, os.urandom(12).hex(), inbox_prefix(namespace), settings, self.reports)
-        self.driver.notices.whereabouts = weakref.WeakMethod(self.whereabouts)
         self.finalizer = weakref.finalize(self, close_later, self.driver)
         self.finalizer.atexit = False  # fronts are closed at exit anyway
 
@@ -90,17 +86,6 @@ class Session(SessionBase):
         """Return the number of servers that the keys are on, as far as is known."""
         masters = getattr(self.driver.topology, "masters", None)
         return 1 if masters is None else len(masters())
-
-    def running(self, owner: int) -> tuple[str | None, list[FrameType]]:
-        """The name of that thread, and its stack, innermost first."""
-        ident = ident_of(owner)
-        names = [thread.name for thread in threading.enumerate() if thread.ident == ident]
-        frame = None if ident is None else sys._current_frames().get(ident)
-        frames = []
-        while frame is not None:
-            frames.append(frame)
-            frame = frame.f_back
-        return (names[0] if names else None), frames
 
     def introduce(self, now: float) -> None:
         """Say again who this client is."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_server_options, client_options
 from holdfast.cli.report import clean, emit_json, json_error
-from holdfast.cli.table import ending, held_by, left_of, named, oldest_of, person, span, sums, table, unknown_of
+from holdfast.cli.table import held_by, left_of, named, oldest_of, person, span, sums, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,12 +23,10 @@ _EPILOG = """\
 examples:
   holdfast list
   holdfast list 'orders:*' --waiting
-  holdfast list 'orders:*' --where
   holdfast list --json | jq -r '.locks[] | select(.waiters > 10) | .name'
 
 For people and reports: what appears or disappears meanwhile may be missed. It looks at a few keys at a time, so it may
-run on a busy server. With --where, holders that do not answer take a second or two in all, and a quarter of one for
-each further page of them.
+run on a busy server.
 
 exit status: 0 when the server answered; 64 usage  69 server not available  77 access refused"""
 
@@ -42,15 +40,12 @@ def main(words: list[str]) -> int:
         "pattern", metavar="PATTERN", nargs="?", default="*", help="which names, as in 'orders:*' (default: all)"
     )
     parser.add_argument("--waiting", action="store_true", help="only those that are waited for, and who waits")
-    parser.add_argument(
-        "--where", action="store_true", help="also ask each holder for its thread or task, and for its line of code"
-    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_server_options(parser, embedded=False)
     options = parser.parse_args(words)
     if options.json:
         try:
-            found = [_fact(each, options.where) for each in _look(options)]
+            found = [_fact(each) for each in _look(options)]
         except Exception as error:
             return json_error("list", error)
         emit_json("list", {"pattern": options.pattern, "locks": found})
@@ -63,13 +58,13 @@ def _look(options: argparse.Namespace) -> Iterator[Listed]:
     import holdfast
 
     with holdfast.connect(**client_options(options)) as client:
-        for found in client.list(options.pattern, where=options.where):
+        for found in client.list(options.pattern):
             if found.waiters or not options.waiting:
                 yield found
 
 
-def _fact(found: Listed, where: bool) -> dict[str, Any]:
-    facts: dict[str, Any] = {
+def _fact(found: Listed) -> dict[str, Any]:
+    return {
         "kind": found.kind,
         "name": found.name,
         "held": found.held,
@@ -83,9 +78,6 @@ def _fact(found: Listed, where: bool) -> dict[str, Any]:
         "permits": found.permits or None,
         "odd": found.odd,
     }
-    for holder, its in zip(facts["holders"], found.where, strict=where):
-        holder.update(runs_as=its.runs_as, acquired_at=its.acquired_at, stack=list(its.stack), kept=its.holder.kept)
-    return facts
 
 
 def _print(found: Sequence[Listed], waiting: bool) -> None:
@@ -96,8 +88,6 @@ def _print(found: Sequence[Listed], waiting: bool) -> None:
     lines = table([_HEADS, *(_row(each) for each in found)], width, cut=(2, 1))
     for line, each in zip(lines, (None, *found), strict=True):
         sys.stdout.write(line + "\n")
-        if each is not None and each.where:
-            sys.stdout.write("".join(f"    {line}\n" for line in _where(each, width and width - 4)))
         if waiting and each is not None:
             for place, waiter in enumerate(each.queue, 1):
                 sys.stdout.write(f"    {place:>3}. {named(waiter)}, for {span(waiter.age_s)}\n")
@@ -118,21 +108,3 @@ def _row(found: Listed) -> tuple[str, ...]:
         str(found.waiters),
         oldest_of(found),
     )
-
-
-def _where(found: Listed, width: int | None) -> list[str]:
-    """Of each holder, what runs it and where that was acquired, and the innermost line of its stack."""
-    lines = []
-    for its in found.where:
-        who = named(its.holder) if found.held > 1 else ""
-        unknown = unknown_of(its.acquired_at, its.holder.kept)
-        facts = [f"runs as {clean(its.runs_as)}"] if its.runs_as else []
-        facts += ["acquired at"] if its.acquired_at else []
-        if facts:
-            lines.append(ending(f"{who} {', '.join(facts)}".lstrip(), clean(its.acquired_at or ""), width))
-            lines.append(ending("  now at", clean(its.stack[0]), width) if its.stack else f"  {unknown}")
-        else:
-            lines.append(ending(who and f"{who}:", unknown, width))
-    if found.held > len(found.where):
-        lines.append(f"and {found.held - len(found.where)} more")
-    return lines

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_server_options, client_options
 from holdfast.cli.report import clean, emit_json, json_error
-from holdfast.cli.table import unknown_of
 
 if TYPE_CHECKING:
     from holdfast import Client, Holder, Listed, Semaphore
@@ -22,7 +21,6 @@ _EPILOG = """\
 examples:
   holdfast status nightly-report
   holdfast status --json nightly-report | jq .holder.host
-  holdfast status --where orders:42
 
 For people and reports. Never base a decision on it: the answer may be out of date (use `holdfast run --no-wait`).
 
@@ -34,7 +32,6 @@ def main(words: list[str]) -> int:
     """The command."""
     parser = Parser("status", description="Who holds a lock, since when, and for how much longer.", epilog=_EPILOG)
     parser.add_argument("name", metavar="NAME", help="the lock")
-    parser.add_argument("--where", action="store_true", help="ask each holder where in its program it is, too")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_server_options(parser, embedded=False)
     options = parser.parse_args(words)
@@ -62,11 +59,10 @@ def _look(options: argparse.Namespace) -> dict[str, Any]:
                 raise
             # A quorum offers locks alone, and so does a server without scripts, for this user.
             by_kind, also, slots = _of_locks_alone(client, options.name), {}, None
-        where = [each for kind in _KINDS for each in _where(client, options.name, kind)] if options.where else None
     lock, semaphore, election = (by_kind[kind] for kind in _KINDS)
     main = next((each for each in (lock, semaphore, election) if each.held or each.waiters), lock)
     sharers = lock.held if lock.holder is not None and ":r." in lock.holder.token else 0
-    report: dict[str, Any] = {
+    return {
         "name": options.name,
         "kind": main.kind,
         "held": bool(lock.held or semaphore.held),
@@ -80,7 +76,6 @@ def _look(options: argparse.Namespace) -> dict[str, Any]:
         "also": also,
         "odd": [each.odd for each in by_kind.values() if each.odd],
     }
-    return report if where is None else {**report, "where": where}
 
 
 def _of_locks_alone(client: Client, name: str) -> dict[str, Listed]:
@@ -96,21 +91,6 @@ def _of_locks_alone(client: Client, name: str) -> dict[str, Listed]:
         "semaphore": seen("semaphore", None, 0, 0),
         "election": seen("election", client.election(name).leader(), 0, 0),
     }
-
-
-def _where(client: Client, name: str, kind: Literal["lock", "semaphore", "election"]) -> list[dict[str, Any]]:
-    return [
-        {
-            "kind": kind,
-            "token": each.holder.token,
-            "who": each.holder.who,
-            "runs_as": each.runs_as,
-            "acquired_at": each.acquired_at,
-            "stack": list(each.stack),
-            "kept": each.holder.kept,
-        }
-        for each in client.whereabouts(name, kind=kind)
-    ]
 
 
 def _person(holder: Holder | None) -> dict[str, Any] | None:
@@ -168,12 +148,6 @@ def _print(found: dict[str, Any]) -> None:
     lines += [] if is_other else [("waiters", str(found["waiters"]))]
     lines += [(kind, _also(kind, facts)) for kind, facts in found["also"].items()]
     lines += [("odd key", f"{key} holds what holdfast does not write") for key in found["odd"]]
-    for each in found.get("where", ()):
-        lines.append(("asked", clean(each["who"])))
-        lines += [("  runs as", each["runs_as"])] if each["runs_as"] else []
-        lines += [("  acquired at", each["acquired_at"])] if each["acquired_at"] else []
-        silent = unknown_of(each["acquired_at"], each["kept"])
-        lines += [("" if place else "  now at", line) for place, line in enumerate(each["stack"] or [silent])]
     sys.stdout.write("".join(f"{label:<14} {clean(value)}\n" for label, value in lines))
 
 

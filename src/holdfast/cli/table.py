@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from holdfast import Holder, Listed, Waiter
 
 __all__ = [
-    "ending",
     "fitted",
     "held_by",
     "left_of",
@@ -22,13 +21,10 @@ __all__ = [
     "span",
     "sums",
     "table",
-    "unknown_of",
 ]
 
 #: No column is cut below this.
 _LEAST = 12
-#: Columns that a line of code has behind its label.
-_PLACE_LEAST = 32
 #: Where nothing is cut, no column is filled up beyond this: one long name would move all others.
 _FILLED_MAX = 48
 
@@ -53,19 +49,6 @@ def fitted(text: str, width: int) -> str:
             text = text[:-1]
         text += "…"
     return _filled(text, width)
-
-
-def ending(label: str, place: str, width: int | None) -> str:
-    """A label and a line of code; of what is too long for a terminal, the end of the place is kept: the file's name."""
-    if width is not None and _width(label) + 1 + _width(place) > width:
-        if place and _width(label) > width - _PLACE_LEAST:
-            label = fitted(label, max(_LEAST, width - _PLACE_LEAST))
-        room = max(_LEAST, width - _width(label) - 1)
-        if _width(place) > room:
-            while _width(place) > room - 1:
-                place = place[1:]
-            place = f"…{place}"
-    return f"{label} {place}" if label and place else label or place
 
 
 def _filled(text: str, width: int) -> str:
@@ -97,13 +80,6 @@ def named(one: Holder | Waiter) -> str:
 def person(one: Holder | Waiter) -> dict[str, Any]:
     """The same for programs."""
     return {"token": one.token, "host": one.host, "pid": one.pid, "program": one.program}
-
-
-def unknown_of(acquired_at: str | None, kept: bool) -> str:
-    """Why it is not known what a holder does."""
-    if acquired_at:
-        return "it does not tell, or has ended"
-    return "its client keeps it and does not use it, or does not answer" if kept else "it does not answer"
 
 
 def left_of(holder: Holder | None) -> str:
