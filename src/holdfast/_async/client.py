@@ -63,8 +63,6 @@ _DEFAULT_URL = "redis://localhost:6379"
 _DAY_S = 86_400
 #: The shortest pause between two looks at a lock that is watched, s: each costs the server about 0.17 ms.
 _POLL_LEAST_S = 0.01
-#: Locks that others with the same name are made like; beyond, all are forgotten.
-_KNOWN_MAX = 1_000
 
 
 # What only some programs use is imported where it is made: `holdfast run` stands in front of cron jobs.
@@ -119,7 +117,6 @@ class Client:
         self._options = options_of(options)
         settings = _settings if tenure is None else _settings._replace(tenure_ms=tenure_ms_of(tenure))
         self._session = Session(redis_client, checked, settings, observer)
-        self._known: dict[str, Lock] = {}
 
     @classmethod
     @explains_options
@@ -168,17 +165,8 @@ class Client:
         sends nothing, and it is released when another client asks for it. Not over a quorum. None: not kept.
         Sends nothing. Raises `ConfigurationError` for what is not allowed.
         """
-        session = self._session
-        is_usual = not options and reentrant is False and not session.scripts.refused
-        if is_usual and type(name) is str and (known := self._known.get(name)) is not None:
-            return Lock._like(known)
         resolved = lock_options_of(options, self._options)
-        made = Lock(session, check_name(name), resolved, check_bool("reentrant", reentrant))
-        if is_usual and made._asks is not None:
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
-            self._known[name] = Lock._like(made)
-        return made
+        return Lock(self._session, check_name(name), resolved, check_bool("reentrant", reentrant))
 
     @explains_options
     def lock_for(self, subject: object, *, reentrant: bool = False, **options: Unpack[LockOptions]) -> Lock:

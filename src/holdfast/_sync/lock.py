@@ -211,14 +211,6 @@ class Lock(Leasable[Lease]):
                 raise ConfigurationError("cache_for", options.kept_ms / 1000, "None: not supported over a quorum")
             self._kept_as = shared.keys.lock
 
-    @classmethod
-    def _like(cls, other: Lock) -> Lock:
-        """Make another object with the same name and options. A block under `locks.lock(name)` makes one each time."""
-        made = cls.__new__(cls)
-        made.__dict__.update(other.__dict__)
-        made._entered = LeaseStack(has_ended)
-        return made
-
     def _change(self, options: Options) -> None:
         Lock.__init__(self, self._session, self._name, options, self._reentrant)
 
