@@ -19,7 +19,7 @@ FRAMEWORKS := .venv-frameworks
 SOURCES := $(wildcard src sim tests testbed bench rig examples tools verify) $(if $(wildcard models/*.py),models)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepared test test-thorough test-all check generate format demo bench sim model mutants matrix docs frameworks release-check lock clean torture verify
+.PHONY: help setup prepared test test-thorough test-all check generate format demo bench calls sim model mutants matrix docs frameworks release-check lock clean torture verify
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ demo: $(READY) ## the flash sale: processes taking turns on a real Valkey
 
 bench: $(READY) ## measure against the others, side by side
 	@$(BIN)/python -m bench $(BENCH_ARGS)
+
+calls: $(READY) ## how many functions an acquire, a release, a wait call
+	@$(BIN)/python -m tools.calls
 
 sim: $(READY) ## the simulation (SEEDS=A:B, MINUTES=1, JOBS=2, MODE=ordinary), a small world in every order, then what must break
 	$(BIN)/python -m sim run --jobs $(or $(JOBS),2) --mode $(or $(MODE),ordinary) \
