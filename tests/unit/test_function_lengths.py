@@ -14,7 +14,6 @@ LINES_MAX = 60
 LONGER = {
     "_async/kernel.py:Acquirable._acquire": 120,
     "_sync/kernel.py:Acquirable._acquire": 128,
-    "_core/redlock.py:acquire": 85,
     "lab/verdicts.py:_blocked": 65,
 }
 REASON = "In one piece"

@@ -475,83 +475,126 @@ async def acquire(
 
     `Grant.more` is [the token that is held, the members that may hold it without having said so]. Raises
     `QuorumFailed` when too few members answer until the timeout is over (None: for `retry_limit_s`), and
-    ConfigurationError for servers that cannot be a quorum. In one piece: each round depends on what the last one has
-    shown.
+    ConfigurationError for servers that cannot be a quorum.
     """
-    began_at = now = await Now()
-    give_up_at = None if timeout_s is None else began_at + timeout_s
-    waits = timeout_s is None or timeout_s > 0
-    settings = quorum.settings
-    request_timeout_s = quorum.request_timeout_s(ttl_ms)
-    troubled_at: float | None = None
-    polls = Backoff(settings.foreign_poll_s, settings.foreign_poll_max_s)
-    splits = Backoff(settings.split_pause_s, settings.split_pause_max_s)
-    pauses = Backoff(settings.trouble_pause_s, settings.trouble_pause_max_s)
-    number = 0
+    tries = _Tries(quorum, keys, token, ttl_ms, timeout_s, await Now())
     try:
         while True:
-            number += 1
-            this = _Round(quorum, keys, _round_token(token, number), ttl_ms)
-            if give_up_at is not None and waits:
-                request_timeout_s = max(settings.member_patience_min_s, min(request_timeout_s, give_up_at - now))
-            if number > 1:
-                quorum.begins_round(token, this.token, now, now + ttl_ms / 1000 + settings.retry_limit_s)
-            try:
-                fence = await this.ask(request_timeout_s)
-                now = await Now()
-                if fence is not None and now < deadline(this.asked_at, ttl_ms):
-                    return Grant(fence, this.asked_at, [this.token, this.owed])
-                this.over = True
-                if waits and this.granted():
-                    # Those who contend with us see it free again before we pause, not some time later.
-                    await this.back()
-                    now = await Now()
-                else:
-                    await Spawn(this.back())
-            except BaseException:
-                # Wherever it was interrupted: giving back twice does no harm.
-                this.over = True
-                await Spawn(this.back())
-                raise
+            this = await tries.next_round()
+            if isinstance(this, Grant):
+                return this
             holders, remaining_ms = _holders(this.answers)
             votes = len(this.granted()) + sum(holders.values())
-            young = [vote.votes_in_ms for vote in this.answers if isinstance(vote, Vote) and vote.votes_in_ms >= 0]
             if votes >= quorum.need:
-                troubled_at = None
                 holder, held_by = max(holders.items(), key=lambda item: item[1]) if holders else (None, 0)
-                if held_by >= quorum.need:
-                    pause_s = await polls.next_s()
-                    if remaining_ms >= 0:
-                        late_s = settings.recheck_late_s * (0.5 + await Random())
-                        pause_s = min(pause_s, remaining_ms / 1000 + late_s)
-                    splits.reset()
-                else:
-                    pause_s = await splits.next_s(0.0)
-                if not waits or (give_up_at is not None and now >= give_up_at):
+                pause_s = await tries.pause_of_taken(held_by, remaining_ms)
+                if tries.over:
                     quorum.forget_round(token)
-                    return Busy(holder, now - began_at)
+                    return Busy(holder, tries.now - tries.began_at)
             else:
-                failure = _trouble_of(quorum, keys, this.answers, votes)
-                if troubled_at is None:
-                    troubled_at = now
-                if not waits or not failure.transient:
-                    raise failure
-                pause_s = await pauses.next_s()
-                if give_up_at is not None:
-                    allowed_until = give_up_at
-                elif votes + len(young) >= quorum.need:
-                    allowed_until = now + 60.0 + max(young) / 1000  # they vote one after the other
-                else:
-                    allowed_until = troubled_at + settings.retry_limit_s
-                if now + pause_s >= allowed_until:
-                    raise failure
-            if give_up_at is not None:
-                pause_s = min(pause_s, max(0.0, give_up_at - now))
-            await Sleep(pause_s)
-            now = await Now()
+                pause_s = await tries.pause_of_trouble(this.answers, votes)
+            await tries.sleep(pause_s)
     except RequestFailed:
         quorum.forget_round(token)
         raise
+
+
+class _Tries:
+    """The rounds of one acquisition, and the pauses between them. `now`: when the last answers were there."""
+
+    def __init__(
+        self, quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, timeout_s: float | None, now: float
+    ) -> None:
+        settings = quorum.settings
+        self._quorum = quorum
+        self._keys = keys
+        self._token = token
+        self._ttl_ms = ttl_ms
+        self.began_at = self.now = now
+        self._give_up_at = None if timeout_s is None else now + timeout_s
+        self._waits = timeout_s is None or timeout_s > 0
+        self._number = 0
+        #: Since when too few members answer.
+        self._troubled_at: float | None = None
+        self._polls = Backoff(settings.foreign_poll_s, settings.foreign_poll_max_s)
+        self._splits = Backoff(settings.split_pause_s, settings.split_pause_max_s)
+        self._pauses = Backoff(settings.trouble_pause_s, settings.trouble_pause_max_s)
+
+    @property
+    def over(self) -> bool:
+        """Whether there is no time for another round."""
+        return not self._waits or (self._give_up_at is not None and self.now >= self._give_up_at)
+
+    async def next_round(self) -> Grant | _Round:
+        """Ask all members once; returns what was granted, or the round when it was given back."""
+        self._number += 1
+        quorum, settings = self._quorum, self._quorum.settings
+        this = _Round(quorum, self._keys, _round_token(self._token, self._number), self._ttl_ms)
+        request_timeout_s = quorum.request_timeout_s(self._ttl_ms)
+        if self._give_up_at is not None and self._waits:
+            left_s = self._give_up_at - self.now
+            request_timeout_s = max(settings.member_patience_min_s, min(request_timeout_s, left_s))
+        if self._number > 1:
+            until = self.now + self._ttl_ms / 1000 + settings.retry_limit_s
+            quorum.begins_round(self._token, this.token, self.now, until)
+        try:
+            fence = await this.ask(request_timeout_s)
+            self.now = await Now()
+            if fence is not None and self.now < deadline(this.asked_at, self._ttl_ms):
+                return Grant(fence, this.asked_at, [this.token, this.owed])
+            this.over = True
+            if self._waits and this.granted():
+                # Those who contend with us see it free again before we pause, not some time later.
+                await this.back()
+                self.now = await Now()
+            else:
+                await Spawn(this.back())
+        except BaseException:
+            # Wherever it was interrupted: giving back twice does no harm.
+            this.over = True
+            await Spawn(this.back())
+            raise
+        return this
+
+    async def pause_of_taken(self, held_by: int, remaining_ms: int) -> float:
+        """How long to wait, s, where a majority answered: one holder has that many members, or the vote was split."""
+        settings = self._quorum.settings
+        self._troubled_at = None
+        if held_by < self._quorum.need:
+            return await self._splits.next_s(0.0)
+        pause_s = await self._polls.next_s()
+        if remaining_ms >= 0:
+            late_s = settings.recheck_late_s * (0.5 + await Random())
+            pause_s = min(pause_s, remaining_ms / 1000 + late_s)
+        self._splits.reset()
+        return pause_s
+
+    async def pause_of_trouble(self, answers: Sequence[Voted], votes: int) -> float:
+        """How long to wait, s, where too few members answered. Raises what is wrong, where waiting does not help."""
+        quorum, now = self._quorum, self.now
+        failure = _trouble_of(quorum, self._keys, answers, votes)
+        if self._troubled_at is None:
+            self._troubled_at = now
+        if not self._waits or not failure.transient:
+            raise failure
+        pause_s = await self._pauses.next_s()
+        young = [vote.votes_in_ms for vote in answers if isinstance(vote, Vote) and vote.votes_in_ms >= 0]
+        if self._give_up_at is not None:
+            allowed_until = self._give_up_at
+        elif votes + len(young) >= quorum.need:
+            allowed_until = now + 60.0 + max(young) / 1000  # they vote one after the other
+        else:
+            allowed_until = self._troubled_at + quorum.settings.retry_limit_s
+        if now + pause_s >= allowed_until:
+            raise failure
+        return pause_s
+
+    async def sleep(self, pause_s: float) -> None:
+        """Pause, until the timeout is over at most."""
+        if self._give_up_at is not None:
+            pause_s = min(pause_s, max(0.0, self._give_up_at - self.now))
+        await Sleep(pause_s)
+        self.now = await Now()
 
 
 def _holders(answers: Sequence[Voted]) -> tuple[dict[str, int], int]:
