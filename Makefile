@@ -16,7 +16,7 @@ READY := $(VENV)/.ready
 # What builds the site has an environment of its own, and so have the frameworks.
 DOCS := .venv-docs
 FRAMEWORKS := .venv-frameworks
-SOURCES := $(wildcard src sim tests testbed bench rig examples tools verify) $(if $(wildcard models/*.py),models)
+SOURCES := $(wildcard src lab sim tests testbed bench rig examples tools verify) $(if $(wildcard models/*.py),models)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup prepared test test-thorough test-all check generate format demo bench calls sim model mutants matrix docs frameworks release-check lock clean torture verify
@@ -26,17 +26,17 @@ help: ## this list
 
 setup: $(READY) ## the virtual environment alone
 
-$(READY): requirements-dev.txt pyproject.toml
+$(READY): requirements-dev.txt pyproject.toml lab/pyproject.toml
 	@test -n "$(PYTHON)" || { echo "holdfast needs Python 3.11 or newer: none found on PATH (set PYTHON=…)" >&2; exit 1; }
 	@echo "setting up $(VENV) with $(PYTHON)"
 	@if command -v uv >/dev/null 2>&1; then \
 	    uv venv --quiet --allow-existing --python "$(PYTHON)" "$(VENV)" && \
 	    uv pip install --quiet --python "$(BIN)/python" -r requirements-dev.txt && \
-	    uv pip install --quiet --python "$(BIN)/python" --no-build-isolation --no-deps -e .; \
+	    uv pip install --quiet --python "$(BIN)/python" --no-build-isolation --no-deps -e . -e ./lab; \
 	else \
 	    "$(PYTHON)" -m venv "$(VENV)" && \
 	    "$(BIN)/python" -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt && \
-	    "$(BIN)/python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .; \
+	    "$(BIN)/python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e . -e ./lab; \
 	fi
 	@touch "$@"
 

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.lab.servers import Clock
+from holdfast_lab.servers import Clock
 from rig.actions import PERMITS
 from rig.history import History, Log
 from rig.locks import KINDS

@@ -12,7 +12,7 @@ from typing import Any, Self
 import redis
 
 from holdfast import embedded
-from holdfast.lab.servers import Clock
+from holdfast_lab.servers import Clock
 from testbed import leaks, servers
 from testbed.proxy import Proxy
 from testbed.topologies import Cluster, Quorum, WithSentinel

@@ -1,5 +1,5 @@
-"""Prints how long the rooms of the package are, what features have files of their own, and how much of the two APIs is
-written by hand.
+"""Prints how long the rooms of the package and the lab are, what features have files of their own, and how much of the
+two APIs is written by hand.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["FEATURES", "TOP", "code_lines", "files_of", "lines_by_room", "main"]
+__all__ = ["FEATURES", "LAB", "TOP", "code_lines", "files_of", "lines_by_room", "main"]
 
-PACKAGE = Path(__file__).parent.parent / "src" / "holdfast"
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "holdfast"
+#: A distribution of its own, and in no sum.
+LAB = ROOT / "lab" / "src" / "holdfast_lab"
 GENERATED = "_sync"
 #: What stands at the top of the package is one room.
 TOP = "top"
@@ -71,13 +74,13 @@ def code_lines(path: Path) -> int:
 
 
 def files_of(feature: str) -> list[Path]:
-    """The files that a feature has for itself, without what is generated and the lab."""
+    """The files that a feature has for itself, without what is generated."""
     stems = set(FEATURES[feature].split())
     return [
         path
         for path in sorted(PACKAGE.rglob("*"))
         if path.suffix in (".py", ".lua")
-        and not {GENERATED, "lab"} & set(path.relative_to(PACKAGE).parts)
+        and GENERATED not in path.relative_to(PACKAGE).parts
         and (path.stem in stems or path.relative_to(PACKAGE).parts[0] in stems)
     ]
 
@@ -94,6 +97,8 @@ def main() -> None:
     for room, length in lines.most_common():
         print(f"| `{room}` | {length:,} | {code[room]:,} |")
     print(f"| all | {lines.total():,} | {code.total():,} |")
+    in_lab, code_in_lab = lines_by_room(LAB), lines_by_room(LAB, code_lines)
+    print(f"| `{LAB.name}`, apart | {in_lab.total():,} | {code_in_lab.total():,} |")
     print("\n| feature | lines in files of its own |\n|-|-:|")
     for feature in FEATURES:
         print(f"| {feature} | {sum(len(path.read_bytes().splitlines()) for path in files_of(feature)):,} |")

@@ -555,4 +555,4 @@ def test_it_starts_with_what_it_needs_and_no_more(url: str, unique_name: str) ->
     assert "holdfast.cli.supervise" in imported
     slow = {"redis", "asyncio", "rich", "subprocess", "shutil", "importlib.resources", "ssl"}
     assert not slow & imported
-    assert not {name for name in imported if name.startswith(("holdfast.lab", "holdfast.cli.doctor"))}
+    assert not {name for name in imported if name.startswith(("holdfast_lab", "holdfast.cli.doctor"))}

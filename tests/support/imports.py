@@ -12,7 +12,12 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Where Python lies in the repository: folder → what stands before the names of its modules.
 FOLDERS = {
     "src/holdfast": "holdfast",
-    **{name: name for name in ("sim", "testbed", "rig", "bench", "examples", "models", "tools", "tests", "verify")},
+    "lab/src/holdfast_lab": "holdfast_lab",
+    "lab/tests": "lab.tests",
+    **{
+        name: name
+        for name in ("sim", "testbed", "rig", "bench", "examples", "models", "tools", "tests", "verify")
+    },
 }
 
 

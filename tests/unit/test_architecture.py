@@ -96,7 +96,7 @@ _CLIENTS = frozenset({"redis", "valkey", "hiredis"})
 _ANY = frozenset({"*"})
 _FACTS = frozenset({"errors", "events", "lease"}) & {path.stem for path in (ROOT / "src" / "holdfast").glob("*.py")}
 _PUBLIC = frozenset(
-    {"", "asyncio", "embedded", "fencing", "interrupting", "testing", "lab", "prometheus", "opentelemetry", *_FACTS}
+    {"", "asyncio", "embedded", "fencing", "interrupting", "testing", "prometheus", "opentelemetry", *_FACTS}
 )
 
 #: The rooms of the package, by their top-level names.
@@ -121,25 +121,30 @@ PACKAGE: dict[str, Room] = {
     "fencing": Room(_FACTS | {"_api.options"}),
     "interrupting": Room(_FACTS | {"_sync.lease", "_runtime.greenlets"}),
     "testing": Room(_PUBLIC | {"_core", "_api"}, frozenset({"pytest"})),
-    "lab": Room(_PUBLIC | {"_core.effects", "_core.failure"}, _CLIENTS | {"redis_lock"}),
     "compat": Room(_PUBLIC | {"_async", "_sync"}, frozenset({"redis", "django_redis", "django"})),
     "web": Room(_PUBLIC | {"_api.changes"}, frozenset({"starlette"})),
     "cli": Room(_PUBLIC | {"web", "_core.rights"}, _CLIENTS | {"starlette", "uvicorn"}),
     "__main__": Room(frozenset({"cli"})),
 }
+#: What the names of modules in each folder begin with.
+TOPS = {name.partition(".")[0] for name in FOLDERS.values()}
 #: The other folders of the repository. Nothing of the package may import them, so that none of them is in the wheel.
 BESIDE: dict[str, Room] = {
+    "holdfast_lab": Room(
+        _PUBLIC | {"_core.effects", "_core.failure", "cli.exits", "cli.options"}, _CLIENTS | {"redis_lock"}
+    ),
+    "lab": Room(frozenset({*PACKAGE, *TOPS}), _ANY),  # its tests
     "sim": Room(_FACTS | {"_core", "_lua", "_api.lease_stack"}, frozenset({"lupa"})),
     "models": Room(),
     "tools": Room(_PUBLIC),  # the reference is made from what is public
     "examples": Room(_PUBLIC, _ANY),  # they show holdfast together with other libraries
     "testbed": Room(_PUBLIC | {"_lua"}, _CLIENTS),
     # What users of a lock see, and no more: a reader of a history knows nothing of what is inside.
-    "rig": Room(_PUBLIC | {"testbed", "verify"}, _ANY),
+    "rig": Room(_PUBLIC | {"holdfast_lab", "testbed", "verify"}, _ANY),
     "verify": Room(),
     # It sends the requests of a listing itself, to take the time of each.
     "bench": Room(_PUBLIC | {"testbed", "_lua", "_core.keys", "_core.overview"}, _ANY),
-    "tests": Room(frozenset({*PACKAGE, *FOLDERS}), _ANY),
+    "tests": Room(frozenset({*PACKAGE, *TOPS}), _ANY),
 }
 ROOMS = {**PACKAGE, **BESIDE}
 
@@ -163,7 +168,7 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[st
     for line, dotted in imports(source, module, is_package=is_package):
         library = dotted.split(".")[0]
         where = f"{module}:{line} imports {dotted}"
-        if library == "holdfast" or library in FOLDERS.values():
+        if library in TOPS:
             target = room_of(dotted)
             opened = any(f"{dotted}.".startswith(f"holdfast.{name}.") for name in room.rooms if "." in name)
             if target != here and target not in room.rooms and not opened:
@@ -194,8 +199,8 @@ def test_arrows_between_rooms(module: str, path: Path, is_package: bool) -> None
 
 @pytest.mark.parametrize("name", sorted(ROOMS))
 def test_every_room_of_the_table_exists(name: str) -> None:
-    place = ROOT / name if name in BESIDE else ROOT / "src" / "holdfast" / name
-    assert place.is_dir() or place.with_suffix(".py").is_file(), "take it out of the table"
+    place = ROOT / "src" / "holdfast" / name
+    assert name in TOPS or place.is_dir() or place.with_suffix(".py").is_file(), "take it out of the table"
 
 
 def test_every_opened_module_exists() -> None:
@@ -206,8 +211,8 @@ def test_every_opened_module_exists() -> None:
 def test_every_folder_with_python_is_in_the_table() -> None:
     hidden = {path.name for path in ROOT.iterdir() if path.name.startswith((".", "_"))} | {"build", "dist", "docs"}
     folders = {path.name for path in ROOT.iterdir() if path.is_dir() and any(path.rglob("*.py"))}
-    assert folders - hidden == {*BESIDE, "src"}
-    assert set(FOLDERS.values()) == {*BESIDE, "holdfast"}
+    assert folders - hidden == {folder.partition("/")[0] for folder in FOLDERS}
+    assert {*BESIDE, "holdfast"} == TOPS
 
 
 # ---- public modules say what is public ----
@@ -247,7 +252,7 @@ def test_public_modules_declare_what_is_public(module: str, path: Path) -> None:
         ("holdfast._core.mutex", "import holdfast"),
         ("holdfast._core.mutex", "from holdfast import connect"),
         ("holdfast._lua", "from holdfast._core import keys"),
-        ("holdfast.errors", "from holdfast import lab"),
+        ("holdfast.errors", "import holdfast_lab"),
         ("holdfast._engine.port", "from holdfast._front.aio import AioFront"),
         ("holdfast._front.aio", "from holdfast.cli import main"),
         ("holdfast._front.aio", "import redis.asyncio"),
@@ -258,11 +263,11 @@ def test_public_modules_declare_what_is_public(module: str, path: Path) -> None:
         ("holdfast._sync.lock", "import asyncio"),
         ("holdfast._sync.lock", "from holdfast._async.lock import Lock"),
         ("holdfast._api.options", "from holdfast._sync.lock import Lock"),
-        ("holdfast.cli.lab", "import click"),
+        ("holdfast_lab.cli", "import click"),
         ("holdfast.cli.run", "from holdfast._core import effects"),
         ("holdfast.cli.run", "from .._core import effects"),
-        ("holdfast.lab.schemes", "from holdfast._core import mutex"),
-        ("holdfast.lab.schemes", "from sim.server import Server"),
+        ("holdfast_lab.schemes", "from holdfast._core import mutex"),
+        ("holdfast_lab.schemes", "from sim.server import Server"),
         ("holdfast.testing", "import sim"),
         ("holdfast.brand_new", "x = 1"),
         ("sim.world", "from holdfast._engine import port"),
@@ -291,9 +296,9 @@ def test_a_wrong_arrow_is_found(module: str, source: str) -> None:
         ("holdfast._engine.port", "import redis\nfrom holdfast._core import keys"),
         ("holdfast._sync.lock", "import threading\nfrom holdfast._front.threads import ThreadsFront"),
         ("holdfast.cli.run", "import redis\nimport holdfast\nfrom holdfast import connect, embedded"),
-        ("holdfast.lab.schemes", "from holdfast._core.effects import Call\nfrom holdfast import connect"),
+        ("holdfast_lab.schemes", "from holdfast._core.effects import Call\nfrom holdfast import connect"),
         ("sim.world", "import time\nfrom holdfast._core import mutex\nfrom sim.driver import Process"),
-        ("rig.run", "import redis_lock\nfrom testbed import servers\nfrom holdfast.lab import servers"),
+        ("rig.run", "import redis_lock\nfrom testbed import servers\nfrom holdfast_lab import servers"),
         ("tests.unit.test_x", "import pytest\nfrom holdfast._core import mutex\nfrom rig import run"),
     ],
 )
@@ -315,7 +320,7 @@ def test_a_missing_all_is_found() -> None:
 # ---- imports that wait ----
 
 #: Commands and pages are processes that do not fork amid an import; of `_lua`, tests alone ask for all scripts.
-_MAY_IMPORT_LATE = ("cli", "lab", "web", "embedded", "testing", "_lua")
+_MAY_IMPORT_LATE = ("cli", "web", "embedded", "testing", "_lua")
 
 
 def late_imports(text: str) -> list[int]:

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import holdfast
+import holdfast_lab
 
-PACKAGE = Path(holdfast.__file__).parent
+#: Two distributions; files are named from their packages on, those of the lab with its name.
+FOLDERS = (Path(holdfast.__file__).parent, Path(holdfast_lab.__file__).parent.parent)
 LINES_MAX = 60
 #: Longer ones, and what they may come to. Why they are not cut is in their docstrings, after "In one piece".
 LONGER = {
     "_async/kernel.py:Acquirable._acquire": 120,
     "_sync/kernel.py:Acquirable._acquire": 128,
-    "lab/verdicts.py:_blocked": 65,
+    "holdfast_lab/verdicts.py:_blocked": 65,
 }
 REASON = "In one piece"
 
@@ -50,8 +52,9 @@ def functions(text: str) -> dict[str, Found]:
 
 def every() -> dict[str, Found]:
     return {
-        f"{path.relative_to(PACKAGE).as_posix()}:{name}": each
-        for path in sorted(PACKAGE.rglob("*.py"))
+        f"{path.relative_to(folder).as_posix()}:{name}": each
+        for folder in FOLDERS
+        for path in sorted(folder.rglob("*.py"))
         for name, each in functions(path.read_text(encoding="utf-8")).items()
     }
 

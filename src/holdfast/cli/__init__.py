@@ -56,6 +56,8 @@ environment:
 """
 
 _COMMANDS = ("run", "elect", "status", "list", "deadlocks", "top", "watch", "web", "break", "ask", "doctor", "lab")
+#: Commands of distributions of their own, which have them as entry points of `holdfast.commands`.
+_APART = {"lab": "holdfast-lab"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -129,5 +131,19 @@ def _dispatch(words: list[str]) -> int:
         raise exits.UsageError(f"there is no command {first!r}; there are: {known} (try: holdfast --help)")
     from importlib import import_module
 
+    if first in _APART:
+        return _run_apart(first, words[1:])
     command: Callable[[list[str]], int] = import_module(f"holdfast.cli.{first}").main  # only its own file is imported
     return command(words[1:])
+
+
+def _run_apart(name: str, words: list[str]) -> int:
+    from importlib.metadata import entry_points
+
+    from holdfast.cli import exits, report
+
+    for found in entry_points(group="holdfast.commands", name=name):
+        command: Callable[[list[str]], int] = found.load()
+        return command(words)
+    report.say(f"`holdfast {name}` is a package of its own: pip install {_APART[name]}")
+    return exits.UNAVAILABLE

@@ -1,0 +1,85 @@
+"""Every rung of the ladder, as its article describes it, on the effects of the core."""
+
+from holdfast_lab.schemes.base import Interrupted, Scheme, Skipped
+from holdfast_lab.schemes.optimistic import Watch
+from holdfast_lab.schemes.plain import (
+    GetThenSet,
+    Incr,
+    IncrExpire,
+    LockObject,
+    LockVariable,
+    LuaSetnxExpire,
+    MultiSetnxExpire,
+    PhpLoop,
+    Setnx,
+    SetNxEx,
+    SetNxExKept,
+    SetnxExpire,
+    SetnxExpireAlways,
+)
+from holdfast_lab.schemes.quorum import Redlock, RedlockForgetful, RedlockNaive, RedlockPhp
+from holdfast_lab.schemes.timestamp import GetsetAfter, GetsetAt, SetnxTimestamp, SetnxTimestampInverted
+from holdfast_lab.schemes.tokens import JavaLock, ObjectLocks, SetNxConstantId, SetNxToken, SetNxTokenGetDel
+
+__all__ = [
+    "LADDER",
+    "GetThenSet",
+    "GetsetAfter",
+    "GetsetAt",
+    "Incr",
+    "IncrExpire",
+    "Interrupted",
+    "JavaLock",
+    "LockObject",
+    "LockVariable",
+    "LuaSetnxExpire",
+    "MultiSetnxExpire",
+    "ObjectLocks",
+    "PhpLoop",
+    "Redlock",
+    "RedlockForgetful",
+    "RedlockNaive",
+    "RedlockPhp",
+    "Scheme",
+    "SetNxConstantId",
+    "SetNxEx",
+    "SetNxExKept",
+    "SetNxToken",
+    "SetNxTokenGetDel",
+    "Setnx",
+    "SetnxExpire",
+    "SetnxExpireAlways",
+    "SetnxTimestamp",
+    "SetnxTimestampInverted",
+    "Skipped",
+    "Watch",
+]
+
+#: The locks among them, from the first rung to the last.
+LADDER: tuple[type[Scheme], ...] = (
+    GetThenSet,
+    LockVariable,
+    IncrExpire,
+    Incr,
+    Setnx,
+    LockObject,
+    SetnxExpireAlways,
+    SetnxExpire,
+    MultiSetnxExpire,
+    SetnxTimestamp,
+    SetnxTimestampInverted,
+    GetsetAfter,
+    GetsetAt,
+    LuaSetnxExpire,
+    SetNxEx,
+    SetNxExKept,
+    PhpLoop,
+    SetNxConstantId,
+    SetNxTokenGetDel,
+    SetNxToken,
+    JavaLock,
+    RedlockNaive,
+    RedlockPhp,
+    RedlockForgetful,
+    Redlock,
+)
