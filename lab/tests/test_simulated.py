@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast._core.effects import Command, Effect, Now, Random, Sleep
 from holdfast_lab import schemes
+from holdfast_lab.effects import Command, Effect, Now, Random, Sleep
 from holdfast_lab.history import History
 from holdfast_lab.verdicts import judge
 from sim.server import Refused, Server
@@ -38,7 +38,7 @@ def simulate(kind: type[schemes.Scheme], seed: int, *, longest_s: float, skew_s:
         history.add(int(now * 1e9) + next(order), lane, what, **more)
 
     def ask(client: str, effect: Command) -> Any:
-        server = servers[effect.node or 0]
+        server = servers[effect.node]
         before = server.snapshot()
         words = effect.args
         if words[0] == "EVAL":
@@ -49,7 +49,7 @@ def simulate(kind: type[schemes.Scheme], seed: int, *, longest_s: float, skew_s:
             reply = server.command(*words)
         was, after = before.get(key.encode()), server.snapshot().get(key.encode())
         if was != after:
-            lane = history.servers[effect.node or 0]
+            lane = history.servers[effect.node]
             texts = [found[0].decode() if found is not None else None for found in (was, after)]
             note(lane, "key", key=key, by=client, was=texts[0], now=texts[1])
         return reply

@@ -27,7 +27,7 @@ MOST_LINES = {
     "compat": 1_100,
     "web": 680,
 }
-LAB_MOST_LINES = 7_150
+LAB_MOST_LINES = 7_200
 #: The threads API is generated from `_async`: a smaller share of it than this is by hand, or comments are left out.
 GENERATED = "_sync"
 #: A budget that is this much too large allows anything.

@@ -10,7 +10,8 @@ Downwards from the command line:
     faults      the choreography of each fault; waiting: of those that are about a call that waits
     stage       one run: servers, clients, the wires between them, and everything that happens written down
     worker      the processes that play the clients
-    handles     every lock that the lab can run; schemes: the classic ones; driver: runs these on servers
+    handles     every lock that the lab can run; schemes: the classic ones; driver: runs these on servers;
+                effects: what they ask of it
     servers     private servers; proxy: the wires; resp: the protocol on them
     verdicts    judges a history
     history     what happened, event by event

@@ -14,8 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import hiredis
 
-from holdfast._core.effects import Command, Effect, Now, Random, Sleep
-from holdfast._core.failure import RequestFailed, refusal
+from holdfast_lab.effects import Command, Effect, Now, Random, RequestFailed, Sleep
 from holdfast_lab.resp import pack
 
 __all__ = ["Address", "BlockingDriver"]
@@ -60,7 +59,7 @@ class BlockingDriver:
     """Performs the effects of one client.
 
     Args:
-        addresses: one (host, port) per server; `node` of a command is the index, 0 where it has none.
+        addresses: one (host, port) per server; `node` of a command is the index.
         interrupt: called before every pause; may raise to end a protocol that waits.
         password: of the servers; "" where they have none.
     """
@@ -113,29 +112,26 @@ class BlockingDriver:
         raise TypeError(f"the lab does not know the effect {type(effect).__name__}")
 
     def _command(self, effect: Command) -> Any:
-        node = effect.node or 0
-        where = (node, effect.session)
-        host, port = self._addresses[node]
-        name = f"{host}:{port}"
+        where = (effect.node, effect.session)
         connection = self._connections.pop(where, None)
         if connection is None:
             try:
-                connection = _Connection(self._addresses[node], effect.request_timeout_s, self._password)
+                connection = _Connection(self._addresses[effect.node], effect.request_timeout_s, self._password)
             except OSError as error:
-                raise RequestFailed("refused", str(error), name, maybe_executed=False, transient=True) from error
+                raise RequestFailed("refused", str(error)) from error
         try:
             reply = connection.ask(effect.args, effect.request_timeout_s)
         except TimeoutError as error:
             connection.close()
             said = f"no answer to {effect.args[0]!s} within {effect.request_timeout_s:g} s"
-            raise RequestFailed("silent", said, name, maybe_executed=True, transient=True) from error
+            raise RequestFailed("silent", said) from error
         except OSError as error:
             connection.close()
-            raise RequestFailed("broken", str(error), name, maybe_executed=True, transient=True) from error
+            raise RequestFailed("broken", str(error)) from error
         except BaseException:
             connection.close()
             raise
         self._connections[where] = connection
         if isinstance(reply, hiredis.ReplyError):
-            raise refusal(str(reply), name)
+            raise RequestFailed(str(reply).partition(" ")[0], str(reply))
         return reply

@@ -1,4 +1,4 @@
-"""Every rung of the ladder, as its article describes it, on the effects of the core."""
+"""Every rung of the ladder, as its article describes it, on the lab's effects."""
 
 from holdfast_lab.schemes.base import Interrupted, Scheme, Skipped
 from holdfast_lab.schemes.optimistic import Watch

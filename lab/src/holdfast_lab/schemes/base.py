@@ -1,4 +1,4 @@
-"""What all schemes share: the five methods of a lock, written on the effects of the core.
+"""What all schemes share: the five methods of a lock, written on effects.
 
 Laws: a scheme awaits effects and nothing else, so that one text runs on real servers and in a simulator; it does
 what its article prints, mistakes included; `texts.toml` says which.
@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-from holdfast._core.effects import Command, Now, Random, Reply, Sleep
-from holdfast._core.failure import RequestFailed
+from holdfast_lab.effects import Command, Now, Random, Reply, Sleep
 
 __all__ = [
     "PATIENCE_S",
     "RETRY_PAUSE_S",
     "Interrupted",
-    "RequestFailed",
     "Scheme",
     "Skipped",
     "command",
@@ -109,9 +107,9 @@ class Scheme:
         return True
 
 
-def command(*args: str | int | float, key: str | None = None, node: int | None = None) -> Command:
+def command(*args: str | int | float) -> Command:
     """A plain command with the usual patience."""
-    return Command(args, PATIENCE_S, key=key, node=node)
+    return Command(args, PATIENCE_S)
 
 
 def seconds(ttl_ms: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast._core.effects import Command, Random, Reply, Sleep
+from holdfast_lab.effects import Command, Random, Reply, Sleep
 from holdfast_lab.schemes.base import PATIENCE_S, RETRY_PAUSE_S, fresh_token, text
 
 __all__ = ["Watch"]
@@ -23,7 +23,7 @@ class Watch:
         self._session: str | None = None
 
     def _do(self, *args: str | int) -> Command:
-        return Command(args, PATIENCE_S, key=self.key, session=self._session)
+        return Command(args, PATIENCE_S, session=self._session)
 
     async def begin(self) -> int:
         """WATCH and read; the value to start from."""

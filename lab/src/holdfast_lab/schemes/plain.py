@@ -27,7 +27,7 @@ class _Named(Scheme):
     """Released by name: DEL removes whatever is there."""
 
     async def unlock(self) -> None:
-        await command("DEL", self.key, key=self.key)
+        await command("DEL", self.key)
 
 
 class GetThenSet(_Named):
@@ -36,9 +36,9 @@ class GetThenSet(_Named):
     NAME = "get-then-set"
 
     async def try_lock(self) -> bool:
-        if await command("GET", self.key, key=self.key) is not None:
+        if await command("GET", self.key) is not None:
             return False
-        await command("SET", self.key, "1", "EX", seconds(self.ttl_ms), key=self.key)
+        await command("SET", self.key, "1", "EX", seconds(self.ttl_ms))
         return True
 
 
@@ -48,13 +48,13 @@ class LockVariable(Scheme):
     NAME = "lock-variable"
 
     async def try_lock(self) -> bool:
-        if text(await command("GET", self.key, key=self.key)) not in (None, "0"):
+        if text(await command("GET", self.key)) not in (None, "0"):
             return False
-        await command("SET", self.key, "1", key=self.key)
+        await command("SET", self.key, "1")
         return True
 
     async def unlock(self) -> None:
-        await command("SET", self.key, "0", key=self.key)
+        await command("SET", self.key, "0")
 
 
 class IncrExpire(_Named):
@@ -63,8 +63,8 @@ class IncrExpire(_Named):
     NAME = "incr-expire"
 
     async def try_lock(self) -> bool:
-        count = await command("INCR", self.key, key=self.key)
-        await command("EXPIRE", self.key, seconds(self.ttl_ms), key=self.key)
+        count = await command("INCR", self.key)
+        await command("EXPIRE", self.key, seconds(self.ttl_ms))
         return bool(count == 1)
 
 
@@ -74,9 +74,9 @@ class Incr(_Named):
     NAME = "incr"
 
     async def try_lock(self) -> bool:
-        if await command("INCR", self.key, key=self.key) != 1:
+        if await command("INCR", self.key) != 1:
             return False
-        await command("EXPIRE", self.key, seconds(self.ttl_ms), key=self.key)
+        await command("EXPIRE", self.key, seconds(self.ttl_ms))
         return True
 
 
@@ -86,7 +86,7 @@ class Setnx(_Named):
     NAME = "setnx"
 
     async def try_lock(self) -> bool:
-        return bool(await command("SETNX", self.key, "1", key=self.key))
+        return bool(await command("SETNX", self.key, "1"))
 
 
 class LockObject(Setnx):
@@ -109,7 +109,7 @@ class SetnxExpireAlways(Setnx):
 
     async def try_lock(self) -> bool:
         got = await super().try_lock()
-        await command("EXPIRE", self.key, seconds(self.ttl_ms), key=self.key)
+        await command("EXPIRE", self.key, seconds(self.ttl_ms))
         return got
 
 
@@ -121,7 +121,7 @@ class SetnxExpire(Setnx):
     async def try_lock(self) -> bool:
         if not await super().try_lock():
             return False
-        await command("EXPIRE", self.key, seconds(self.ttl_ms), key=self.key)
+        await command("EXPIRE", self.key, seconds(self.ttl_ms))
         return True
 
 
@@ -131,10 +131,10 @@ class MultiSetnxExpire(_Named):
     NAME = "multi-setnx-expire"
 
     async def try_lock(self) -> bool:
-        await command("MULTI", key=self.key)
-        await command("SETNX", self.key, "1", key=self.key)
-        await command("EXPIRE", self.key, seconds(self.ttl_ms), key=self.key)
-        replies = await command("EXEC", key=self.key)
+        await command("MULTI")
+        await command("SETNX", self.key, "1")
+        await command("EXPIRE", self.key, seconds(self.ttl_ms))
+        replies = await command("EXEC")
         return bool(replies[0])
 
 
@@ -149,7 +149,7 @@ class LuaSetnxExpire(_Named):
     )
 
     async def try_lock(self) -> bool:
-        return bool(await command("EVAL", self._SCRIPT, 1, self.key, "1", seconds(self.ttl_ms), key=self.key))
+        return bool(await command("EVAL", self._SCRIPT, 1, self.key, "1", seconds(self.ttl_ms)))
 
 
 class SetNxEx(_Named):
@@ -158,7 +158,7 @@ class SetNxEx(_Named):
     NAME = "set-nx-ex"
 
     async def try_lock(self) -> bool:
-        return await command("SET", self.key, "1", "NX", "EX", seconds(self.ttl_ms), key=self.key) is not None
+        return await command("SET", self.key, "1", "NX", "EX", seconds(self.ttl_ms)) is not None
 
 
 class SetNxExKept(SetNxEx):
@@ -182,8 +182,8 @@ class PhpLoop(_Named):
 
     async def try_lock(self) -> bool:
         value = f"room_{self.name}"
-        if await command("SET", self.key, value, "EX", seconds(self.ttl_ms), "NX", key=self.key) is None:
+        if await command("SET", self.key, value, "EX", seconds(self.ttl_ms), "NX") is None:
             return False
-        if text(await command("GET", self.key, key=self.key)) != value:
+        if text(await command("GET", self.key)) != value:
             raise Skipped(self.name)
         return True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from holdfast._core.effects import Command, Now, Random, Sleep
-from holdfast_lab.schemes.base import RETRY_PAUSE_S, RequestFailed, Scheme, fresh_token
+from holdfast_lab.effects import Command, Now, Random, RequestFailed, Sleep
+from holdfast_lab.schemes.base import RETRY_PAUSE_S, Scheme, fresh_token
 from holdfast_lab.schemes.tokens import COMPARE_AND_DELETE
 
 __all__ = ["Redlock", "RedlockForgetful", "RedlockNaive", "RedlockPhp"]
@@ -58,7 +58,7 @@ class Redlock(Scheme):
         for node in range(self.SERVERS):
             args = ("SET", self.key, self.token, "NX", "PX", self.ttl_ms)
             try:
-                if await Command(args, self.request_timeout_s, key=self.key, node=node) is not None:
+                if await Command(args, self.request_timeout_s, node=node) is not None:
                     self.granted.append(node)
             except RequestFailed:
                 pass  # down, or too slow: the next one
@@ -67,7 +67,7 @@ class Redlock(Scheme):
         for node in nodes:
             args = ("EVAL", COMPARE_AND_DELETE, 1, self.key, self.token)
             try:
-                await Command(args, self.request_timeout_s, key=self.key, node=node)
+                await Command(args, self.request_timeout_s, node=node)
             except RequestFailed:
                 pass
 
@@ -121,4 +121,4 @@ class RedlockNaive(Redlock):
             await self._ask(node, "EVAL", COMPARE_AND_DELETE, 1, self.key, self.token)
 
     def _ask(self, node: int, *args: str | int) -> Command:
-        return Command(args, self.request_timeout_s, key=self.key, node=node)
+        return Command(args, self.request_timeout_s, node=node)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast._core.effects import Now, Reply
-from holdfast_lab.schemes.base import RequestFailed, Scheme, command, seconds, text
+from holdfast_lab.effects import Now, Reply, RequestFailed
+from holdfast_lab.schemes.base import Scheme, command, seconds, text
 
 __all__ = ["GetsetAfter", "GetsetAt", "SetnxTimestamp", "SetnxTimestampInverted"]
 
@@ -15,21 +15,21 @@ class SetnxTimestamp(Scheme):
 
     async def try_lock(self) -> bool:
         now, ttl = await self._now()
-        if await command("SETNX", self.key, now + ttl, key=self.key):
+        if await command("SETNX", self.key, now + ttl):
             return True
-        found = text(await command("GET", self.key, key=self.key))
+        found = text(await command("GET", self.key))
         if found is None or not self._is_over(int(found), now):
             return False
-        before = text(await command("GETSET", self.key, now + ttl, key=self.key))
+        before = text(await command("GETSET", self.key, now + ttl))
         return self._came_first(before, found, now)
 
     async def unlock(self) -> None:
-        found = text(await command("GET", self.key, key=self.key))
+        found = text(await command("GET", self.key))
         now, _ = await self._now()
         # The pattern's own care: what has expired may be another client's by now. It takes an expired value for
         # one's own, though, and a running one as well.
         if found is not None and int(found) > now:
-            await command("DEL", self.key, key=self.key)
+            await command("DEL", self.key)
 
     def _is_over(self, ends: int, now: int) -> bool:
         return ends < now
@@ -71,7 +71,7 @@ class SetnxTimestampInverted(Scheme):
 
     async def _or_null(self, *args: str | int) -> Reply:
         try:
-            return await command(*args, key=self.key)
+            return await command(*args)
         except RequestFailed:
             return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast._core.effects import Sleep
+from holdfast_lab.effects import Sleep
 from holdfast_lab.schemes.base import Interrupted, Scheme, command, fresh_token, seconds, text
 
 __all__ = [
@@ -33,12 +33,12 @@ class SetNxTokenGetDel(Scheme):
 
     async def try_lock(self) -> bool:
         self.token = await fresh_token()
-        said = await command("SET", self.key, self.token, "NX", "PX", self.ttl_ms, key=self.key)
+        said = await command("SET", self.key, self.token, "NX", "PX", self.ttl_ms)
         return said is not None
 
     async def unlock(self) -> None:
-        if text(await command("GET", self.key, key=self.key)) == self.token:
-            await command("DEL", self.key, key=self.key)
+        if text(await command("GET", self.key)) == self.token:
+            await command("DEL", self.key)
 
 
 class SetNxToken(SetNxTokenGetDel):
@@ -47,7 +47,7 @@ class SetNxToken(SetNxTokenGetDel):
     NAME = "set-nx-token"
 
     async def unlock(self) -> None:
-        await command("EVAL", COMPARE_AND_DELETE, 1, self.key, self.token, key=self.key)
+        await command("EVAL", COMPARE_AND_DELETE, 1, self.key, self.token)
 
 
 class SetNxConstantId(SetNxTokenGetDel):
@@ -60,7 +60,7 @@ class SetNxConstantId(SetNxTokenGetDel):
         self.token = "the request"
 
     async def try_lock(self) -> bool:
-        said = await command("SET", self.key, self.token, "NX", "EX", seconds(self.ttl_ms), key=self.key)
+        said = await command("SET", self.key, self.token, "NX", "EX", seconds(self.ttl_ms))
         return said is not None
 
 
@@ -76,7 +76,7 @@ class JavaLock(SetNxToken):
 
     async def try_lock(self) -> bool:
         self.token = self.token or self.identity or await fresh_token()
-        said = await command("SET", self.key, self.token, "PX", self.ttl_ms, "NX", key=self.key)
+        said = await command("SET", self.key, self.token, "PX", self.ttl_ms, "NX")
         return said is not None
 
     async def lock_interruptibly(self, interrupted: Callable[[], bool]) -> None:
