@@ -2,9 +2,9 @@
 
     python tools/release.py            # build, and check what was built; the files stay in dist/
 
-Builds the sdist and the wheel from the last commit; has twine and check-wheel-contents look at them; installs the wheel
-in a fresh environment and uses it; and has mypy and pyright check a program against the installed package, as users see
-its types. Exit status 1, with the tool's own words, at the first thing that is wrong.
+Builds sdists and wheels of the package and the lab from the last commit; has twine and check-wheel-contents look at
+them; installs them in fresh environments and uses them; and has mypy and pyright check a program against the installed
+package, as users see its types. Exit status 1, with the tool's own words, at the first thing that is wrong.
 """
 
 from __future__ import annotations
@@ -87,19 +87,28 @@ def _version() -> str:
     for path in (ROOT / "src/holdfast/__init__.py", ROOT / "CHANGELOG.md"):
         if not re.search(rf'^(__version__ = "|## ){re.escape(version)}', path.read_text(), re.MULTILINE):
             raise _Wrong(f"{path.relative_to(ROOT)} does not name the version of pyproject.toml, {version}")
+    lab = (ROOT / "lab/pyproject.toml").read_text()
+    for needed in (f'version = "{version}"', f'"holdfast-locks[embedded]=={version}"'):
+        if needed not in lab:
+            raise _Wrong(f"lab/pyproject.toml does not have {needed}, which is the version of pyproject.toml")
     return version
 
 
-def _build(tools: Path, folder: Path) -> tuple[Path, Path]:
-    """The wheel and the sdist, of what is committed."""
+def _build(tools: Path, folder: Path) -> tuple[list[Path], list[Path]]:
+    """Wheels and sdists of what is committed: first the package, then the lab."""
     source = folder / "source"
     source.mkdir()
     archive = folder / "source.tar"
     _run("git", "archive", "--output", archive, "HEAD")
     _run("tar", "-xf", archive, "-C", source)
-    _run(tools / "python", "-m", "build", "--outdir", folder / "dist", source)
-    (wheel,), (sdist,) = (folder / "dist").glob("*.whl"), (folder / "dist").glob("*.tar.gz")
-    return wheel, sdist
+    dist = folder / "dist"
+    for project in (source, source / "lab"):
+        _run(tools / "python", "-m", "build", "--outdir", dist, project)
+    wheels, sdists = (
+        [next(dist.glob(f"{name}-*{suffix}")) for name in ("holdfast_locks", "holdfast_lab")]
+        for suffix in (".whl", ".tar.gz")
+    )
+    return wheels, sdists
 
 
 def _environment(folder: Path, name: str, *packages: object) -> Path:
@@ -109,13 +118,14 @@ def _environment(folder: Path, name: str, *packages: object) -> Path:
     return own / "bin"
 
 
-def _use(folder: Path, archive: Path, version: str) -> Path:
-    """Install the archive by itself, try it, and return the folder of its programs."""
-    used = _environment(folder, f"from-{archive.suffix[1:]}", archive)
+def _use(folder: Path, archives: Sequence[Path], version: str) -> Path:
+    """Install the archives by themselves, try them, and return the folder of their programs."""
+    used = _environment(folder, f"from-{archives[0].suffix[1:]}", *archives)
     told = _run(used / "python", "-c", "import holdfast; print(holdfast.__version__)", cwd=folder)
     if told.strip() != version:
-        raise _Wrong(f"installed from {archive.name}, it says that it is {told}")
+        raise _Wrong(f"installed from {archives[0].name}, it says that it is {told}")
     _run(used / "holdfast", "--help", cwd=folder)
+    _run(used / "holdfast", "lab", "list", cwd=folder)
     return used
 
 
@@ -149,13 +159,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print("note: what is not committed is not in it", flush=True)
             print("tools …", flush=True)
             tools = _environment(folder, "tools", *CHECKERS)
-            print("sdist and wheel …", flush=True)
-            wheel, sdist = _build(tools, folder)
-            _run(tools / "twine", "check", "--strict", wheel, sdist)
-            _run(tools / "check-wheel-contents", wheel)
+            print("sdists and wheels …", flush=True)
+            wheels, sdists = _build(tools, folder)
+            _run(tools / "twine", "check", "--strict", *wheels, *sdists)
+            _run(tools / "check-wheel-contents", *wheels)
             print("a fresh environment for each …", flush=True)
-            _use(folder, sdist, version)
-            used = _use(folder, wheel, version)
+            _use(folder, sdists, version)
+            used = _use(folder, wheels, version)
             print("types, from outside …", flush=True)
             _check_types(tools, folder, used / "python")
         except _Wrong as wrong:
@@ -163,9 +173,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
         dist = ROOT / "dist"
         dist.mkdir(exist_ok=True)
-        for archive in (wheel, sdist):
+        for archive in (*wheels, *sdists):
             shutil.copy(archive, dist)
-        print(f"{version} can be released: dist/{wheel.name}, dist/{sdist.name}. Left to do: tag it, `twine upload`.")
+        names = ", ".join(f"dist/{archive.name}" for archive in (*wheels, *sdists))
+        print(f"{version} can be released: {names}. Left to do: tag it, `twine upload`.")
     return 0
 
 
