@@ -45,7 +45,7 @@ commands:
   break NAME            take a lock away from its holder, who is told
   ask NAME              ask its holder to release it soon
   doctor                can you keep locks on this server, and how safely
-  lab                   the classic lock schemes and how they break
+  lab                   the classic lock schemes and how they break (a package of its own)
 
 options:
   -h, --help            this text; `holdfast COMMAND --help` has more, with examples
