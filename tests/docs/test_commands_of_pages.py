@@ -11,8 +11,8 @@ from pathlib import Path
 from holdfast import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-SOURCES = (ROOT / "src" / "holdfast").rglob("*.py")
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "lab" / "README.md"]
+SOURCES = [*(ROOT / "src").rglob("*.py"), *(ROOT / "lab" / "src").rglob("*.py")]
 _CALL = re.compile(rf"\bholdfast ({'|'.join(cli._COMMANDS)})\b([^`\n]*)")
 #: The distribution called `holdfast` is another project: ours is `holdfast-locks`, or a folder.
 _OTHER = re.compile(r"pip install[^\n`]*?(?<![\w./-])holdfast(?![\w/-])[^\n`]*")

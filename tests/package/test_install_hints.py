@@ -50,6 +50,6 @@ def test_the_packages_of_an_extra_are_named(extra: str, missing: str, command: l
 
 
 def test_no_message_names_an_extra() -> None:
-    for path in (ROOT / "src" / "holdfast").rglob("*.py"):
+    for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "lab" / "src").rglob("*.py")]:
         text = path.read_text(encoding="utf-8")
         assert "holdfast-locks[" not in text and "of holdfast)" not in text, path
