@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import heapq
 import itertools
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -133,6 +135,19 @@ def test_an_inbox_is_opened_once_for_all_that_want_it(agent: Made) -> None:
     agent.subscribing[0](None)
     heard(agent, b"ask token")
     assert not agent.subscribing[1:] and (first or second)
+
+
+def test_nothing_is_kept_of_a_wait_that_was_interrupted(agent: Made) -> None:
+    waiting = waits_for_a_message()
+    kept = weakref.ref(waiting)
+    agent.run(waiting)
+    del waiting
+    agent.subscribing[0](None)
+    agent.passes()
+    agent.interrupt(next(iter(agent.tasks)), KeyboardInterrupt())
+    agent.passes(60.0)  # its timers, too, are over
+    gc.collect()
+    assert kept() is None
 
 
 def test_who_waits_looks_when_the_inbox_breaks(agent: Made) -> None:

@@ -87,6 +87,7 @@ class Inboxes:
     def unlisten(self, _task: Task, effect: Unlisten) -> None:
         """Forget the token."""
         self._kept.pop(effect.token, None)
+        self._awaiting.pop(effect.token, None)  # of a wait that was interrupted, or has timed out
 
     def await_wake(self, task: Task, effect: AwaitWake) -> Any:
         """Wait for its next message."""
