@@ -49,6 +49,7 @@ class Dial:
         try:
             thread.start()
         except RuntimeError:  # no more threads: then its own limits have to do
+            server.dialling.discard(thread)
             self._engine.soon(self._run)
 
     def _run(self) -> None:

@@ -191,6 +191,8 @@ class Engine:
     def leave(self, client: object) -> None:
         """Remove a client that has ended."""
         self._clients.discard(client)
+        if self.client is client:
+            self.client = None
 
     def forget_all(self) -> None:
         """After fork, in the child."""

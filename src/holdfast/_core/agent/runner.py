@@ -176,6 +176,7 @@ class Runner(ABC):
 
     def _ended(self, task: Task, value: Any, error: BaseException | None) -> None:
         task.done = True
+        self.running = None
         self.tasks.pop(task, None)
         if task.on_end is not None:
             task.on_end(value, error)
