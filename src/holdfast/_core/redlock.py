@@ -62,8 +62,7 @@ class Quorum:
 
     `names` for messages, in the order of the nodes. `restart_delay_ms`: a member votes when it has been up for longer
     than this, which has to be at least the longest ttl in use; None: as long as the ttl that is asked for; 0 where no
-    restart loses data. `request_timeout_s`: how long
-    a member is waited for; None: a small fraction of the ttl.
+    restart loses data. `request_timeout_s`: how long a member is waited for; None: a small fraction of the ttl.
     """
 
     __slots__ = (
@@ -204,13 +203,8 @@ class Quorum:
                 if await Now() >= until:
                     continue
                 try:
-                    await Call(
-                        "release",
-                        keys.all,
-                        _release_args(self, keys, token, tombstone=True),
-                        request_timeout_s,
-                        node=index,
-                    )
+                    args = _release_args(self, keys, token, tombstone=True)
+                    await Call("release", keys.all, args, request_timeout_s, node=index)
                     pauses.reset()
                 except RequestFailed as failure:
                     if failure.unsettled:
@@ -270,13 +264,11 @@ async def _ask(
             everything[at] = 1 if answer == 0 and calls[at].script == "release" else answer
         return everything
 
-    def enough_now(again: Sequence[Answer]) -> bool:
-        return enough(merged(again))
-
     def late_now(at: int, reply: Reply) -> Protocol[None] | None:
         return None if late is None else late(broken[at], reply)
 
-    return merged(await CallMany([calls[at] for at in broken], request_timeout_s, enough_now, late_now))
+    again = [calls[at] for at in broken]
+    return merged(await CallMany(again, request_timeout_s, lambda found: enough(merged(found)), late_now))
 
 
 class _Round:
@@ -399,12 +391,7 @@ class _Round:
 
 
 async def _release_all(
-    quorum: Quorum,
-    keys: LockKeys,
-    token: str,
-    ttl_ms: int,
-    granted: Sequence[int],
-    unsure: set[int],
+    quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, granted: Sequence[int], unsure: set[int]
 ) -> list[Answer]:
     """Release at the members that granted, and leave a tombstone at those that may grant still. The answers, by member.
 
@@ -464,13 +451,7 @@ def _round_token(token: str, number: int) -> str:
     return token if number == 1 else f"{client}:{owner}~{number}:{sequence}"
 
 
-async def acquire(
-    quorum: Quorum,
-    keys: LockKeys,
-    token: str,
-    ttl_ms: int,
-    timeout_s: float | None,
-) -> Grant | Busy:
+async def acquire(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, timeout_s: float | None) -> Grant | Busy:
     """Acquire the lock, trying for `timeout_s` at most (None: indefinitely, 0: once).
 
     `Grant.more` is [the token that is held, the members that may hold it without having said so]. Raises
@@ -532,8 +513,8 @@ class _Tries:
         this = _Round(quorum, self._keys, _round_token(self._token, self._number), self._ttl_ms)
         request_timeout_s = quorum.request_timeout_s(self._ttl_ms)
         if self._give_up_at is not None and self._waits:
-            left_s = self._give_up_at - self.now
-            request_timeout_s = max(settings.member_patience_min_s, min(request_timeout_s, left_s))
+            request_timeout_s = min(request_timeout_s, self._give_up_at - self.now)
+            request_timeout_s = max(settings.member_patience_min_s, request_timeout_s)
         if self._number > 1:
             until = self.now + self._ttl_ms / 1000 + settings.retry_limit_s
             quorum.begins_round(self._token, this.token, self.now, until)
@@ -558,14 +539,12 @@ class _Tries:
 
     async def pause_of_taken(self, held_by: int, remaining_ms: int) -> float:
         """How long to wait, s, where a majority answered: one holder has that many members, or the vote was split."""
-        settings = self._quorum.settings
         self._troubled_at = None
         if held_by < self._quorum.need:
             return await self._splits.next_s(0.0)
         pause_s = await self._polls.next_s()
         if remaining_ms >= 0:
-            late_s = settings.recheck_late_s * (0.5 + await Random())
-            pause_s = min(pause_s, remaining_ms / 1000 + late_s)
+            pause_s = min(pause_s, remaining_ms / 1000 + self._quorum.settings.recheck_late_s * (0.5 + await Random()))
         self._splits.reset()
         return pause_s
 
@@ -653,21 +632,10 @@ async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, order: 
         return max(answer for answer in answers if type(answer) is int)
     if gone > size - need:
         return 0
-    problems = tuple(
-        _problem(name, answer)
-        for name, answer in zip(quorum.names, answers, strict=True)
-        if answer is None or isinstance(answer, RequestFailed)
-    )
-    raise QuorumFailed(keys, need, held + gone, problems, transient=True)
+    raise _unanswered(quorum, keys, answers, held + gone)
 
 
-async def release(
-    quorum: Quorum,
-    keys: LockKeys,
-    token: str,
-    ttl_ms: int,
-    unsure: set[int] | None = None,
-) -> bool:
+async def release(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, unsure: set[int] | None = None) -> bool:
     """Release on every member; False when it was not ours any more. Raises `QuorumFailed`; what did not answer is
     owed all the same. `unsure`: members that may grant it still."""
     members = range(quorum.size)
@@ -678,12 +646,17 @@ async def release(
         return True
     if not_ours > quorum.size - quorum.need:
         return False
+    raise _unanswered(quorum, keys, answers, released + not_ours)
+
+
+def _unanswered(quorum: Quorum, keys: LockKeys, answers: Sequence[Answer], heard: int) -> QuorumFailed:
+    """Explain why a lease could not be renewed or released: who did not answer."""
     problems = tuple(
         _problem(name, answer)
         for name, answer in zip(quorum.names, answers, strict=True)
         if answer is None or isinstance(answer, RequestFailed)
     )
-    raise QuorumFailed(keys, quorum.need, released + not_ours, problems, transient=True)
+    return QuorumFailed(keys, quorum.need, heard, problems, transient=True)
 
 
 async def give_back(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int) -> None:
